@@ -145,8 +145,8 @@ pub use offshoot_core::ids::{NodeId, TokenId};
 pub use offshoot_core::{Error, Result};
 #[doc(inline)]
 pub use offshoot_engine::{
-    Drawn, Finish, FinishReason, ForkKind, Hear, LogprobsMode, Metrics, Records, SampledToken, SamplingParams, Stop,
-    TokenRecord, TokenRecords,
+    Drawn, Finish, FinishReason, ForkKind, GroupEnd, Hear, LogprobsMode, Metrics, Records, SampledToken,
+    SamplingParams, Stop, Stragglers, TokenRecord, TokenRecords,
 };
 #[doc(inline)]
 pub use offshoot_kv::plan::Planner;
@@ -192,6 +192,8 @@ pub use offshoot_text::Message;
 /// | [`step_beam`](search::step_beam), [`dvts`](search::dvts) | beams over steps, with a [`Scorer`](search::Scorer) |
 /// | [`mcts`](search::mcts) | Monte-Carlo tree search over steps |
 /// | [`tree_of_thought`](search::tree_of_thought) | thoughts that the model proposes and values |
+/// | [`tree_po`](search::tree_po) | rollouts by segments, which share prefixes |
+/// | [`entropy_branching`](search::entropy_branching) | rollouts that fork where entropy is highest |
 /// | [`choose`](search::choose) | the most likely of given answers |
 pub mod search {
     #[doc(inline)]
@@ -201,31 +203,41 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::dvts::dvts;
     #[doc(inline)]
+    pub use offshoot_search::entropy_branching::entropy_branching;
+    #[doc(inline)]
     pub use offshoot_search::mcts::mcts;
+    #[doc(inline)]
+    pub use offshoot_search::rollout::{
+        DrawnToken, Leaf, LeafColumns, RolloutTrie, TokenColumns, TreeLeaf, TreeRow, TrieBuilder, TriePlace, TrieToken,
+    };
     #[doc(inline)]
     pub use offshoot_search::scorer::{ScoreQuestion, Scorer};
     #[doc(inline)]
     pub use offshoot_search::self_consistency::self_consistency;
     #[doc(inline)]
     pub use offshoot_search::settings::{
-        Aggregate, BestBy, BestOfN, ChooseBy, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch,
-        StepSettings,
+        Aggregate, BestBy, BestOfN, ChooseBy, Decide, EntropyBranching, Mcts, MctsDecide, MctsSelect, RolloutScoring,
+        StepSearch, StepSettings, TreePo,
     };
     #[doc(inline)]
     pub use offshoot_search::step_beam::step_beam;
     #[doc(inline)]
     pub use offshoot_search::steps::Stepper;
     #[doc(inline)]
+    pub use offshoot_search::stragglers::{finish_stragglers, release_stragglers};
+    #[doc(inline)]
     pub use offshoot_search::tree_of_thought::{
         AnswerSettings, Appraisal, Evaluate, Generate, Proposal, SamplingOverrides, Texts, ThoughtSearch,
         ThoughtSelect, ThoughtTraversal, ValueBy, tree_of_thought,
     };
     #[doc(inline)]
+    pub use offshoot_search::tree_po::tree_po;
+    #[doc(inline)]
     pub use offshoot_search::vote::Decided;
     #[doc(inline)]
     pub use offshoot_search::{
         Assess, Assessment, AssessmentRequest, Assessor, ChoiceScore, Details, FailedBranches, Outcome, Sample,
-        SearchJob,
+        SearchJob, Straggler,
     };
 }
 

@@ -32,6 +32,7 @@ from offshoot._outputs import (
     to_arrow,
 )
 from offshoot._params import SamplingParams
+from offshoot._rollouts import RolloutTrie
 from offshoot._tree import Node, Tree
 from offshoot.command import Job, demo_model, plan, run
 from offshoot.inputs import PromptType, TextPrompt, TokensPrompt
@@ -42,9 +43,11 @@ from offshoot.search import (
     beam_search,
     best_of_n,
     dvts,
+    entropy_branching,
     mcts,
     sample,
     tree_of_thoughts,
+    tree_po,
     vote,
 )
 
@@ -53,9 +56,9 @@ __version__ = _version
 __all__ = [
     "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "KeptTokens", "Logprob", "StreamOutput",
     "ScoredChoices", "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample",
-    "tree_of_thoughts",
-    "beam_search", "dvts", "mcts", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan",
-    "Job", "demo_model", "to_arrow", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams",
-    "BeamSearchOutput", "BeamSearchSequence", "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary",
-    "Estimate", "AtK", "SampleLine", "Judged", "ItemLine", "JobEstimate",
+    "tree_of_thoughts", "beam_search", "dvts", "mcts", "tree_po", "entropy_branching", "RolloutTrie", "Outcome",
+    "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan", "Job", "demo_model", "to_arrow",
+    "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence",
+    "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine",
+    "Judged", "ItemLine", "JobEstimate",
 ]

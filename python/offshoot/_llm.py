@@ -57,6 +57,7 @@ from offshoot._vllm import (
 )
 from offshoot._vllm import WITHOUT_MEANING as _WITHOUT_MEANING
 from offshoot._vllm import WOULD_CHANGE as _WOULD_CHANGE
+from offshoot._weights import Given, NamedTensors, is_folder, tags_of
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ class LLM:
         override_generation_config: dict[str, Any] | None = None,
         chat_template: str | os.PathLike[str] | None = None,
         logprobs_mode: str | None = "raw_logprobs",
+        enable_sleep_mode: bool = False,
         return_sampling_mask: bool = False,
         runner: str | None = "auto",
         convert: str | None = "auto",
@@ -214,6 +216,7 @@ class LLM:
         threads = None if threads is None else _whole("threads", threads, 1)
         own_seed = 0 if seed is None else _whole("seed", seed)
         _choice("plan", plan, ("balanced", "tree", "single", "flat"))
+        _flag("enable_sleep_mode", enable_sleep_mode)  # An engine can always sleep.
         template = None if chat_template is None else _template(chat_template)
         for name in sorted(_WOULD_CHANGE & set(more)):
             if asks(more.pop(name)):
@@ -242,18 +245,19 @@ class LLM:
         self._defaults = _defaults(path, generation_config, override_generation_config)
         kv_dtype = _choice("kv_dtype", kv_dtype, ("auto", "model", "fp8"))
         state_dtype = None if state_dtype is None else _choice("state_dtype", state_dtype, ("f32", "bf16"))
-        self._engine = Engine(
+        engine = Engine(
             path, device=str(device), devices=devices, tensor_parallel=ranks, plan=plan,
             kv_dtype=None if kv_dtype == "auto" else kv_dtype, state_dtype=state_dtype, weights=weights,
             activations=activations, memory=memory, gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=swap_memory, max_branches=max_num_seqs, context=max_model_len,
             deterministic=bool(deterministic), prefix_store=prefix_store, prefix_store_size=float(prefix_store_size),
             threads=threads)
-        self._facts = self._engine.facts()
+        self._engine, self._given = engine, Given(engine)
+        self._facts = engine.facts()
         self.model = path
         self.seed = own_seed
         self.max_model_len = min(self._facts["context"], max_model_len or self._facts["context"])
-        self.tokenizer = Tokenizer(self._engine.tokenizer, self._facts)
+        self.tokenizer = Tokenizer(engine.tokenizer, self._facts)
         if template is not None:
             self.tokenizer.chat_template = template
         self._names = itertools.count()
@@ -271,7 +275,14 @@ class LLM:
 
     def close(self) -> None:
         """Ends the engine and frees its memory, once running generations have ended."""
+        self._given.drop()
         self._engine.close()
+
+    @property
+    def _updated(self) -> Engine:
+        """The engine, with all weights in force that were given to it."""
+        self._given.commit()
+        return self._engine
 
     @property
     def facts(self) -> EngineFacts:
@@ -301,15 +312,109 @@ class LLM:
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Gives up cached prompts, so that the next ones are computed anew: samples are the same, but what computing
         them costs can be measured. Whether nothing is cached any more: what runs, and trees, keep theirs. A
-        ``prefix_store`` keeps what it has."""
+        ``prefix_store`` keeps what it has. Trainers end an update of weights by it: what ``load_weights`` was given is
+        in force afterwards."""
         _refuse(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
-        return self._engine.evict()
+        return self._updated.evict()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What holds where no ``SamplingParams`` are given: the values of the model's generation_config.json. With
         ``LLM(generation_config="vllm")`` they are those of ``SamplingParams()``; ``override_generation_config`` goes
         before both."""
         return SamplingParams.from_optional(**self._defaults)
+
+    # Weights that change.
+
+    def load_weights(
+        self, weights: str | os.PathLike[str] | NamedTensors, *, commit: bool = False, label: str | None = None,
+    ) -> set[str]:
+        """Changes weights: tensors by the names of the model's own files, all or only those that have changed, as pairs
+        of name and tensor or as a dict. A tensor is one of numpy, torch or another library with ``__dlpack__``, in
+        bf16, f16 or f32, which becomes the dtype that the engine computes in; one on a GPU is copied to the host.
+
+        They are kept until the next call that uses the engine, ``reset_prefix_cache()`` or ``wake_up()``, and put in
+        force there, all that were given since the last time together; with ``commit`` at once. If one is unknown,
+        of another shape, or not finite, that call raises and the old weights stay in force. A folder of safetensors
+        files is read at once. Samples in progress go on under the new weights; what old ones computed is not used any
+        more. Returns the names. ``label``: as ``weight_label``, with ``commit`` or a folder."""
+        if is_folder(weights):
+            self._given.commit()
+            self._engine.update_weights_from(cast(str, weights), label=label)
+            return set()
+        given = cast(NamedTensors, weights)
+        if not commit and label is not None:
+            raise ValueError("label: expected None without commit: weights have a label once they are in force")
+        return self._given.commit(given, label) if commit else self._given.take(given)
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights in force; each update adds one."""
+        return self._engine.weights()[0]
+
+    @property
+    def weight_label(self) -> str:
+        """What people call the weights in force; the version unless it was set."""
+        return self._engine.weights()[1]
+
+    @weight_label.setter
+    def weight_label(self, label: str) -> None:
+        self._updated.set_label(str(label))
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Gives memory of the device back, and lets nothing run until ``wake_up``: level 1 keeps the weights in host
+        memory, 2 drops them too, so that all must be loaded before the next sample, 0 gives nothing back. Keys and
+        values are dropped. Samples in progress end with what they have (``mode`` "abort"), are waited for ("wait"), or
+        go on afterwards ("keep")."""
+        level = _whole("level", level, 0, 2)
+        if level == 0:
+            return self.pause(mode)
+        if level == 2:
+            self._given.drop()
+        self._updated.sleep(level == 2, mode)
+
+    def wake_up(self, tags: Sequence[str] | str | None = None) -> None:
+        """Takes memory again that ``sleep`` gave back: of ``tags`` "weights" and "kv_cache", or all. Once both are
+        there, samples run again."""
+        chosen = tags_of(tags)
+        weights, kv = self._engine.asleep()
+        if not weights and not kv and "scheduling" in chosen:
+            self._engine.resume()
+        else:
+            self._engine.wake(weights and "weights" in chosen, kv and "kv_cache" in chosen)
+        self._given.commit()
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether memory was given back that ``wake_up`` has not taken again."""
+        return any(self._engine.asleep())
+
+    def pause(self, mode: str = "abort") -> None:
+        """Lets nothing run until ``resume``; what is asked for meanwhile waits. ``mode`` as for ``sleep``."""
+        self._engine.pause(_choice("mode", mode, ("abort", "wait", "keep")))
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        self._engine.resume()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether what is asked for waits."""
+        return self._engine.is_paused()
+
+    def collective_rpc(
+        self, method: Any, timeout: float | None = None, args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Calls a method of vLLM's workers, of which there is one here: load_weights, reload_weights (with
+        ``weights_path``), sleep or wake_up."""
+        known: dict[str, Any] = {
+            "load_weights": self.load_weights, "sleep": self.sleep, "wake_up": self.wake_up,
+            "reload_weights": lambda weights_path: self.load_weights(weights_path),
+        }
+        if method not in known:
+            raise NotImplementedError(f"method: expected {', '.join(sorted(known))}, found {method!r}: there are no "
+                                      "worker processes to call it in")
+        return [known[method](*args, **(kwargs or {}))]
 
     # Sampling.
 
@@ -325,6 +430,8 @@ class LLM:
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Any = None,
         names: Sequence[str] | None = None,
+        min_finished: int | None = None,
+        stragglers: Literal["cancel", "keep"] = "cancel",
     ) -> list[RequestOutput]:
         """Samples prompts and returns a ``RequestOutput`` each, in their order.
 
@@ -335,12 +442,15 @@ class LLM:
         as transformers' tokenizers take them.
         ``names``: what the random numbers of each prompt follow from, beside the seed; by default its place among all
         prompts of this LLM, or with a seed of its own nothing else.
+        ``min_finished``: a prompt ends once so many of its ``n`` samples have finished; the others are cancelled and
+        have the finish reason ``abort``. With ``stragglers="keep"`` their branches stay, to be finished later by
+        ``finish``, also under other weights, or given up by ``release``.
         """
         if asks(mm_processor_kwargs):
             warnings.warn("without a meaning in Offshoot, ignored: mm_processor_kwargs", stacklevel=2)
         job = self._begin(
             prompts, sampling_params, prompt_token_ids, lora_request, priority, names, tokenization_kwargs,
-            stream=False)
+            min_finished, stragglers, stream=False)
         with _progress(use_tqdm, len(job.prompts)) as bar:
             try:
                 for event in job.events():
@@ -350,6 +460,34 @@ class LLM:
                 job.stop()
                 raise Interrupted(job.outputs()) from None
         return job.outputs()
+
+    def finish(self, outputs: RequestOutput | Sequence[RequestOutput]) -> list[RequestOutput]:
+        """Continues the stragglers that ``generate(…, min_finished=…, stragglers="keep")`` kept of these outputs to
+        their ends, and returns the outputs with all samples; those that were continued have ``continued``. A sample
+        goes on where it stopped, with the random numbers that it would have had: under the same weights it becomes what
+        it would have been. (A stop string that begins before the pause and ends behind it is not found.)"""
+        each = [outputs] if isinstance(outputs, RequestOutput) else list(outputs)
+        jobs: dict[int, tuple[_Job, list[int]]] = {}
+        for output in each:
+            if not isinstance(output, RequestOutput):
+                raise TypeError(f"outputs: expected outputs of generate, found {output!r}")
+            if output._kept is not None:
+                job, at = output._kept
+                jobs.setdefault(id(job), (job, []))[1].append(at)
+        for job, prompts in jobs.values():
+            for at in dict.fromkeys(prompts):
+                job.resume(at)
+            for event in job.events():
+                job.take(event)
+        return [output if output._kept is None else output._kept[0].output(output._kept[1]) for output in each]
+
+    def release(self, outputs: RequestOutput | Sequence[RequestOutput]) -> None:
+        """Gives up the stragglers that are kept of these outputs; so does forgetting all outputs of the call."""
+        for output in [outputs] if isinstance(outputs, RequestOutput) else outputs:
+            if output._kept is not None:
+                job, at = output._kept
+                job.generation.release_kept(at)
+                output._kept = None
 
     def generate_table(
         self,
@@ -518,7 +656,7 @@ class LLM:
                 tails = [_ids_of(c) if _is_ids(c) else self._engine.tokenizer.encode([c], False)[0] for c in choices]
                 encoded.append(Context(ids, tails))
         scored = []
-        for prompt, choices, context, finishes in zip(prompts, lists, encoded, self._engine.score(encoded, 1)):
+        for prompt, choices, context, finishes in zip(prompts, lists, encoded, self._updated.score(encoded, 1)):
             scores = []
             for choice, tail, finish in zip(choices, context.continuations, finishes):
                 likeliest = [next((other for other, _ in top), None) for top in finish.tops]
@@ -548,7 +686,7 @@ class LLM:
                 raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
             sampling = self._sampling(params.checked(), self.max_model_len)
             samples += [(request.prompt_token_ids, list(output.token_ids), sampling) for output in request.outputs]
-        finishes = iter(self._engine.rescore(samples))
+        finishes = iter(self._updated.rescore(samples))
         rescored = []
         for request, params in zip(requests, each):
             made = []
@@ -607,7 +745,7 @@ class LLM:
         return CompletionOutput(
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason,
             kept=_kept(finish, params.return_kept or self._return_kept),
-            entropies=finish.records.entropies() if params.return_entropy else None)
+            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights)
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
         """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says."""
@@ -651,9 +789,12 @@ class LLM:
     def _begin(
         self, prompts: Any, sampling_params: Any, prompt_token_ids: Any = None, lora_request: Any = None,
         priority: int | Sequence[int] | None = None, names: Sequence[str] | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None, *, stream: bool,
+        tokenization_kwargs: Mapping[str, Any] | None = None, min_finished: int | None = None,
+        stragglers: str = "cancel", *, stream: bool,
     ) -> _Job:
         refuse_lora(lora_request)
+        if self.is_sleeping:
+            raise RuntimeError("the LLM sleeps: call wake_up() before it samples")
         if prompts is None and prompt_token_ids is None:
             raise TypeError("prompts: expected a text, token ids or a list of them, found None")
         prompts = prompt_token_ids if prompts is None else prompts
@@ -672,6 +813,11 @@ class LLM:
         # Fields may have been set since they were made, and may be while samples run.
         checked = {id(each): each.checked() for each in {id(each): each for each in params}.values()}
         params = [checked[id(each)] for each in params]
+        keeps = _choice("stragglers", stragglers, ("cancel", "keep")) == "keep"
+        if keeps and min_finished is None:
+            raise ValueError('stragglers: expected "cancel" without min_finished, found "keep"')
+        if min_finished is not None:
+            _whole("min_finished", min_finished, 1, min((each.samples for each in params), default=None))
         priorities = _priorities(priority, len(prompts))
         if names is not None and len(names) != len(prompts):
             raise ValueError(f"names: expected {len(prompts)}, one for each prompt, found {len(names)}")
@@ -690,10 +836,11 @@ class LLM:
                 made[key] = self._sampling(_limited(each, room), room)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
-            requests.append(Request(ids, made[key], seed % (1 << 64), name, priorities[at]))
+            requests.append(
+                Request(ids, made[key], seed % (1 << 64), name, priorities[at], min_finished, keeps))
             kept.append(_JobPrompt(text, ids, each))
-        generation = self._engine.generate(requests, stream=stream)
-        return _Job(self, generation, kept, first)
+        generation = self._updated.generate(requests, stream=stream)
+        return _Job(self, generation, kept, first, keeps)
 
 
     def _encoding(self, given: Mapping[str, Any]) -> tuple[bool, int | None]:
@@ -770,8 +917,12 @@ _Event = SampleTokens | SampleFinished | SampleFailed
 class _Job:
     """A running generation and its results."""
 
-    def __init__(self, llm: LLM, generation: Generation, prompts: list[_JobPrompt], numbers: range):
+    def __init__(
+        self, llm: LLM, generation: Generation, prompts: list[_JobPrompt], numbers: range, keeps: bool = False,
+    ):
         self.llm, self.generation, self.prompts, self.numbers = llm, generation, prompts, numbers
+        #: Whether stragglers are kept, and the samples that were continued, by prompt and index.
+        self.keeps, self.continued = keeps, set[tuple[int, int]]()
         self.samples: list[dict[int, Finish]] = [{} for _ in prompts]
         #: Tokens and characters of each sample that were streamed, by prompt and index.
         self.told: dict[tuple[int, int], tuple[int, int]] = {}
@@ -792,6 +943,12 @@ class _Job:
         while self.wait():
             yield None
             yield from self.unread()
+
+    def resume(self, at: int) -> None:
+        """Continues the kept stragglers of a prompt."""
+        if self.generation.resume(at):
+            stragglers = [index for index, finish in self.samples[at].items() if finish.finish_reason == "abort"]
+            self.continued.update((at, index) for index in stragglers)
 
     def stop(self) -> None:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
@@ -844,6 +1001,8 @@ class _Job:
         params = prompt.params
         ended = [index for index in range(params.samples) if index in samples]
         made = [self.llm._completion(index, samples[index], params) for index in ended]
+        for output in made:
+            output.continued = (at, output.index) in self.continued
         if params.samples > params.n and len(made) > params.n:
             made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):
@@ -857,7 +1016,9 @@ class _Job:
             prompt_logprobs = [None, *rows]
         finished = len(samples) == prompt.results and all(output.finish_reason != "abort" for output in made)
         flat = FlatLogprobs.of(prompt_logprobs) if prompt_logprobs is not None and params.flat_logprobs else None
-        return RequestOutput(str(self.numbers[at]), prompt.text, prompt.ids, flat or prompt_logprobs, made, finished)
+        return RequestOutput(
+            str(self.numbers[at]), prompt.text, prompt.ids, flat or prompt_logprobs, made, finished,
+            _kept=(self, at) if self.keeps and not finished else None)
 
 
 class Tokenizer:

@@ -26,4 +26,7 @@ batch_tokens = native.batch_tokens
 text_keys = native.text_keys
 Records = native.Records
 Samples = native.Samples
+NativeTrie = native.RolloutTrie
+TrieBuilder = native.TrieBuilder
+Tensors = native.Tensors
 use_helper = native.use_helper

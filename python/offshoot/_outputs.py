@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offshoot._facts import FinishReason
 
@@ -50,7 +50,8 @@ class SamplingMask:
 class CompletionOutput:
     """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM, and so
     do ``logprobs``, ``kept`` and ``entropies``. ``kept``: with ``SamplingParams.return_kept``. ``entropies``: with
-    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``lora_request``, which vLLM
+    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``weights``: the versions of the
+    weights that the tokens were sampled under, each with the number of its first token. ``lora_request``, which vLLM
     fills, is always None."""
 
     index: int
@@ -63,6 +64,15 @@ class CompletionOutput:
     lora_request: None = None
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
+    #: Whether it was a straggler that was finished later (``LLM.finish``).
+    continued: bool = False
+    weights: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def weight_versions(self) -> list[int]:
+        """The version of the weights that each token was sampled under."""
+        ends = [begin for _, begin in self.weights[1:]] + [len(self.token_ids)]
+        return [version for (version, begin), end in zip(self.weights, ends) for _ in range(begin, end)]
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -91,6 +101,8 @@ class RequestOutput:
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None
+    #: The generation that keeps the samples which ``min_finished`` of ``LLM.generate`` cut short, and its prompt there.
+    _kept: tuple[Any, int] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(slots=True)

@@ -4,12 +4,14 @@ and keeps once what branches share."""
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from offshoot._facts import FinishReason, NodeFacts
 from offshoot._native import NativeGrowth, NativeTree, NodeFailed
 from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
+from offshoot._rollouts import RolloutTrie
 
 if TYPE_CHECKING:
     import numpy
@@ -118,6 +120,21 @@ class Node:
         """``n`` new children, to be extended."""
         return self.tree.fork(self, n)
 
+    def split(self, tokens: int) -> "Node":
+        """Splits the node, which has no children, behind its first ``tokens`` tokens: it keeps these and can be forked
+        there, in the middle of what was sampled; the rest is a new child of it, which is returned."""
+        tokens = _whole("tokens", tokens, 1)
+        decode = self.tree.llm._engine.tokenizer.decode
+        before: list[int] = []
+        above = self.parent
+        while above is not None:
+            before, above = above.token_ids + before, above.parent
+        told = len(decode(before, skip_special_tokens=True))
+        head = decode(before + self.token_ids[:tokens], skip_special_tokens=True)[told:]
+        # A character across the border is the rest's.
+        text = os.path.commonprefix([head, self.text])
+        return Node(self.tree, self.tree._native.split(self.id, tokens, len(text.encode())))
+
     def extend(self, sampling_params: SamplingParams | None = None) -> "Node":
         """Samples from this node and waits; returns it. Raises what made it fail."""
         growth = self.tree.growing([self], sampling_params)
@@ -145,7 +162,7 @@ class Tree:
         if text is None:
             text = llm._engine.tokenizer.decode(tokens, skip_special_tokens=False)
         self.llm = llm
-        self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name, llm._logprobs_mode)
+        self._native = NativeTree(llm._updated, tokens, text, seed % (1 << 64), name, llm._logprobs_mode)
 
     @property
     def root(self) -> Node:
@@ -182,6 +199,7 @@ class Tree:
         params = params.checked()
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
+        self.llm._given.commit()
         return Growth(self, self._native.extend(ids, self.llm._sampling(params, 1 << 30)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
@@ -200,6 +218,7 @@ class Tree:
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
         probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
+        self.llm._given.commit()
         return self._native.score(probes)
 
     def prune(self, nodes: Iterable[Node]) -> None:
@@ -207,6 +226,13 @@ class Tree:
 
     def close(self, nodes: Iterable[Node]) -> None:
         self._native.close([self._id(node) for node in nodes])
+
+    def rollouts(
+        self, rewards: Mapping[Node, float | None], *, processed_logprobs: bool = False,
+    ) -> RolloutTrie:
+        """The paths to nodes, where samples end, as a packed trie, with the reward of each. ``processed_logprobs`` as
+        in ``RolloutTrie.from_trees``, which takes several trees."""
+        return RolloutTrie.from_trees([rewards], processed_logprobs=processed_logprobs)
 
     def cut(self, nodes: Iterable[Node] | None = None) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
         """The log-probabilities of the tokens on the paths to ``nodes`` (the leaves) as one numpy array, a row a path,

@@ -15,6 +15,7 @@ from offshoot._outputs import Logprob
 if TYPE_CHECKING:
     from offshoot._llm import LLM, Tokenizer
     from offshoot._params import SamplingParams
+    from offshoot._weights import WorkerView
 
 #: Arguments of the LLM of vLLM 0.6 to 0.33 that change no sample: what they set is not here, or is done otherwise.
 WITHOUT_MEANING = frozenset("""
@@ -37,7 +38,7 @@ WITHOUT_MEANING = frozenset("""
     enable_lora_bias enable_mamba_cache_stochastic_rounding enable_mamba_shared_prefix_checkpoint enable_mfu_metrics
     enable_microbatching enable_mixed_moe_lora_format enable_mm_embeds enable_mm_processor_stats
     enable_moe_shared_loras enable_multimodal_encoder_data_parallel enable_nccl_comm_suspend enable_prefix_caching
-    enable_prompt_adapter enable_prompt_embeds enable_reasoning enable_shm_tensor_arena enable_sleep_mode
+    enable_prompt_adapter enable_prompt_embeds enable_reasoning enable_shm_tensor_arena
     enable_tower_connector_lora enable_trace_replay enforce_eager engram_config eplb_config eplb_log_balancedness
     eplb_step_interval eplb_window_size expert_placement_strategy fail_on_environ_validation fault_tolerance_config
     fully_sharded_loras gdn_prefill_backend guided_decoding_backend guided_decoding_disable_additional_properties
@@ -256,3 +257,10 @@ class EngineView:
 
     def reset_prefix_cache(self) -> bool:
         return self._llm.reset_prefix_cache()
+
+    @property
+    def model_executor(self) -> "WorkerView":
+        """The way to ``load_weights`` that trainers go."""
+        from offshoot._weights import WorkerView
+
+        return WorkerView(self._llm)

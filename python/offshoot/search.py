@@ -1,4 +1,5 @@
-"""Searches with plain Python functions: votes, best-of-N, trees of thoughts, beam search over steps, DVTS, MCTS.
+"""Searches with plain Python functions: votes, best-of-N, trees of thoughts, beam search over steps, DVTS, MCTS; and
+rollouts for trainers: groups, segments, branching at high entropy.
 
 The functions run while other samples still decode. Each text is assessed once; what a function raises is raised by the
 search, which ends. A prompt is a text, token ids or a dict as for ``LLM.generate``, a list of them gives a list of
@@ -20,7 +21,8 @@ from offshoot._facts import Judged, SampleFinish
 from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
 from offshoot._native import Assessed, Records, SearchPrompt
 from offshoot._native import search as _native_search
-from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _number, _whole
+from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _flag, _number, _whole
+from offshoot._rollouts import RolloutTrie
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
@@ -72,6 +74,14 @@ class Sample:
 
 
 @dataclasses.dataclass(slots=True)
+class Straggler:
+    """A sample that was cancelled because enough others had finished, with the number of tokens that it had."""
+
+    index: int
+    tokens: int
+
+
+@dataclasses.dataclass(slots=True)
 class Outcome:
     """The result of a search on one prompt. ``prediction``: the answer chosen; ``chosen``: the index of its sample;
     ``tied``: if there are several, the samples on which the choice could have fallen as well, ``chosen`` first (of a
@@ -89,6 +99,10 @@ class Outcome:
     sampled_tokens: int
     given_tokens: int
     nodes: int
+    #: Samples that were cancelled because ``min_finished`` others had finished: their indices and tokens.
+    stragglers: list[Straggler] = dataclasses.field(default_factory=list)
+    #: The samples as a packed trie, of searches that are asked for it.
+    rollouts: RolloutTrie | None = None
 
     def to_arrow(self) -> pa.Table:
         """The samples as a ``pyarrow.Table``, whose memory is not copied."""
@@ -109,9 +123,11 @@ class Outcome:
 def vote(
     llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None,
-    stop_when: Literal["never", "certain"] | float = "never", use_tqdm: bool = False,
+    stop_when: Literal["never", "certain"] | float = "never", min_finished: int | None = None,
+    use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right.
+    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right. Once
+    ``min_finished`` have finished the others are cancelled: they are ``stragglers`` of the outcome.
     ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely
     to."""
     if not isinstance(stop_when, str):
@@ -124,18 +140,21 @@ def vote(
         until = _choice("stop_when", stop_when, ("never", "certain"))
     method = {"vote": {"n": _whole("n", n, 1, MOST_SAMPLES), "stop_when": until}}
     assess = _Assess(answer=answer, grade=grade)
-    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+    return _search(
+        llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+        min_finished=_min_finished(min_finished, n))
 
 
 @_search_of
 def best_of_n(
     llm: LLM, prompts: Any, n: int = 16, *, score: Score | None = None, grade: Grade | None = None,
     by: Literal["score", "grade", "logprob", "mean_logprob"] | None = None, answer: Answer | None = None,
-    stop_when_passed: bool = False, sampling_params: SamplingParams | None = None, seed: int | None = None,
-    use_tqdm: bool = False,
+    stop_when_passed: bool = False, min_finished: int | None = None, sampling_params: SamplingParams | None = None,
+    seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """The best of ``n`` samples: by ``score(text)``, by ``grade(text)`` (the first that passes), or by the model's own
-    ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes."""
+    ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes, ``min_finished``
+    once so many have finished."""
     measure = _choice("by", by or ("score" if score else "grade" if grade else "mean_logprob"),
                       ("score", "grade", "logprob", "mean_logprob"))
     if measure == "score" and score is None or measure == "grade" and grade is None:
@@ -144,18 +163,62 @@ def best_of_n(
         "n": _whole("n", n, 1, MOST_SAMPLES), "by": None if measure == "score" else measure,
         "stop_when_passed": bool(stop_when_passed)}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
-    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+    return _search(
+        llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+        min_finished=_min_finished(min_finished, n))
 
 
 @_search_of
 def sample(
-    llm: LLM, prompts: Any, n: int = 16, *, grade: Grade | None = None, answer: Answer | None = None,
+    llm: LLM, prompts: Any, n: int = 16, *, grade: Grade | None = None, score: Score | None = None,
+    answer: Answer | None = None, min_finished: int | None = None, rollouts: bool = False,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """``n`` samples, graded by ``grade(text)``, without a choice: for pass@k."""
-    assess = _Assess(answer=answer, grade=grade, grades_text=True)
+    """``n`` samples, graded by ``grade(text)``, without a choice: for pass@k, and for groups of a trainer. Once
+    ``min_finished`` have finished the others are cancelled. With ``rollouts`` the outcome has the finished samples as a
+    packed trie, whose rewards are their ``score(text)``, or 1 and 0 by ``grade``."""
+    assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     method = {"sample": {"n": _whole("n", n, 1, MOST_SAMPLES)}}
-    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+    return _search(
+        llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+        min_finished=_min_finished(min_finished, n), rollouts=_flag("rollouts", rollouts))
+
+
+@_search_of
+def tree_po(
+    llm: LLM, prompts: Any, *, samples: int = 16, segment: int = 64, branches: int = 2, tokens: int | None = None,
+    grade: Grade | None = None, score: Score | None = None, answer: Answer | None = None,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
+) -> Outcome | list[Outcome]:
+    """Rollouts by segments (TreePO): samples grow by ``segment`` tokens; at the end of a segment the likeliest become
+    up to ``branches`` samples, and once none goes on, earlier ends of segments are returned to, first those behind
+    which no sample passes. At most ``samples`` of them, and ``tokens`` sampled tokens (by default what so many samples
+    have at most). ``outcome.rollouts`` is the packed trie, whose rewards are ``score(text)``, or 1 and 0 by
+    ``grade(text)``."""
+    room = (sampling_params.max_tokens if sampling_params is not None else None) or 256
+    budget = samples * room if tokens is None else tokens
+    method = {"tree_po": {
+        "samples": _count("samples", samples), "segment": _count("segment", segment),
+        "branches": _count("branches", branches), "tokens": _count("tokens", budget)}}
+    assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+                   rollouts=True)
+
+
+@_search_of
+def entropy_branching(
+    llm: LLM, prompts: Any, *, paths: int = 4, forks: int = 3, branches: int = 1, grade: Grade | None = None,
+    score: Score | None = None, answer: Answer | None = None, sampling_params: SamplingParams | None = None,
+    seed: int | None = None, use_tqdm: bool = False,
+) -> Outcome | list[Outcome]:
+    """Rollouts that branch where the model is least certain: ``paths`` samples are drawn, and each is forked at its
+    ``forks`` tokens of highest entropy, from where ``branches`` more go on. ``outcome.rollouts`` is the packed trie,
+    whose rewards are ``score(text)``, or 1 and 0 by ``grade(text)``."""
+    method = {"entropy_branching": {
+        "paths": _count("paths", paths), "forks": _count("forks", forks), "branches": _count("branches", branches)}}
+    assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+                   rollouts=True)
 
 
 @_search_of
@@ -344,6 +407,10 @@ def _count(name: str, value: Any) -> int | None:
     return None if value is None else _whole(name, value, 1, (1 << 32) - 1)
 
 
+def _min_finished(value: Any, n: int) -> int | None:
+    return None if value is None else _whole("min_finished", value, 1, n)
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise (ValueError if value == "" else TypeError)(f"{name}: expected a text that is not empty, found {value!r}")
@@ -359,7 +426,8 @@ def _finite(name: str, value: Any) -> float:
 
 def _search(
     llm: LLM, prompts: Any, method: dict[str, Any], sampling_params: SamplingParams | None, seed: int | None,
-    use_tqdm: bool, *, assess: _Assess, grades: bool, **callables: Callable[[int, Any], Any] | None,
+    use_tqdm: bool, *, assess: _Assess, grades: bool, min_finished: int | None = None, rollouts: bool = False,
+    **callables: Callable[[int, Any], Any] | None,
 ) -> Outcome | list[Outcome]:
     if not isinstance(llm, LLM):
         raise TypeError(f"llm: expected an LLM, found {llm!r}")
@@ -393,18 +461,20 @@ def _search(
             shown = finished
 
         found = _native_search(
-            llm._engine, json.dumps(method), named, llm._sampling(params, room),
-            _whole("seed", seed) % (1 << 64), assess=assess, grades=grades, done=done, **callables)
+            llm._updated, json.dumps(method), named, llm._sampling(params, room),
+            _whole("seed", seed) % (1 << 64), assess=assess, grades=grades, done=done,
+            min_finished=min_finished, rollouts=rollouts, **callables)
     if isinstance(found.ended_by, KeyboardInterrupt):
         finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found.outcomes]
         raise Interrupted(finished) from (None if type(found.ended_by) is KeyboardInterrupt else found.ended_by)
     if found.ended_by is not None:
         raise found.ended_by
     outcomes = []
-    for each in found.outcomes:
+    for each, trie in zip(found.outcomes, found.rollouts):
         if not isinstance(each, str):  # None is only beside what ended the searches.
             raise each or KeyboardInterrupt
         outcomes.append(_outcome(json.loads(each)))
+        outcomes[-1].rollouts = None if trie is None else RolloutTrie(trie)
     return outcomes[0] if one else outcomes
 
 
@@ -417,4 +487,4 @@ def _outcome(row: dict[str, Any]) -> Outcome:
     return Outcome(
         samples, row["prediction"], row["correct"], [tuple(vote) for vote in row["votes"]], row["chosen"],
         row.get("tied", []), row["cancelled"], row.get("scores"), row["spent"]["sampled"], row["spent"]["given"],
-        row["nodes"])
+        row["nodes"], [Straggler(each["index"], each["tokens"]) for each in row.get("stragglers", [])])

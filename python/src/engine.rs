@@ -1,5 +1,5 @@
 //! An engine as Python holds it: a loaded model with its tokenizer. Starts engines, begins generations, scores
-//! continuations. One engine serves all threads of a process.
+//! continuations, changes weights, pauses and sleeps. One engine serves all threads of a process.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
 use offshoot_core::ids::BranchId;
-use offshoot_engine::{EngineHandle, Event, Extend, Priority};
-use offshoot_launch::{BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release};
-use offshoot_model::WeightChoice;
+use offshoot_engine::{EngineHandle, Event, Extend, PauseMode, Priority, Weights, WeightsUpdate};
+use offshoot_launch::{
+    BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,
+};
+use offshoot_model::{Sleep, SleepParts, UpdateScope, WeightChoice, WeightSleep};
 use offshoot_text::Tokenizer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -22,6 +24,7 @@ use crate::events::NativeFinish;
 use crate::generation::{Generation, OwnedRequest, Request};
 use crate::params::{Sampling, token_ids};
 use crate::process::{self, OfProcess};
+use crate::tensors::Tensors;
 pub use crate::tokenizer::Context;
 use crate::tokenizer::NativeTokenizer;
 
@@ -175,6 +178,74 @@ impl Engine {
         py.detach(|| handle.evict()).or_raise()
     }
 
+    /// Changes the weights to these tensors, all or nothing, and returns the new version and its label. The tensors
+    /// are given up in any case.
+    #[pyo3(signature = (tensors, *, label=None))]
+    fn update_weights(&self, py: Python<'_>, tensors: &Tensors, label: Option<String>) -> PyResult<(u64, String)> {
+        let handle = self.handle()?;
+        let mut update = WeightsUpdate::new(Arc::new(tensors.take()), UpdateScope::Changed);
+        update.label = label;
+        py.detach(|| handle.update_weights(update)).map(said).or_raise()
+    }
+
+    /// Changes the weights to those of the safetensors files in a folder: all or only those that have changed.
+    #[pyo3(signature = (folder, *, label=None))]
+    fn update_weights_from(&self, py: Python<'_>, folder: PathBuf, label: Option<String>) -> PyResult<(u64, String)> {
+        let handle = self.handle()?;
+        let changed = || -> Result<Weights> {
+            let form = handle.weight_form().ok_or_else(|| Error::Internal("the engine has no weights".to_owned()))?;
+            // What is in force afterwards has no identity: no prefixes of it are kept on disk.
+            let update = UpdateFolder::open(&folder, UpdateScope::Changed, &form)?.into_update(label, false);
+            handle.update_weights(update)
+        };
+        py.detach(changed).map(said).or_raise()
+    }
+
+    /// The version of the weights in force, and its label.
+    fn weights(&self) -> PyResult<(u64, String)> {
+        Ok(said(self.handle()?.weights()))
+    }
+
+    /// Names the weights in force.
+    fn set_label(&self, py: Python<'_>, label: String) -> PyResult<()> {
+        let handle = self.handle()?;
+        py.detach(|| handle.set_label(label)).or_raise()
+    }
+
+    /// Pauses: what is in progress ends with what it has (abort), goes on to its end (wait) or stands still (keep).
+    fn pause(&self, py: Python<'_>, mode: &str) -> PyResult<()> {
+        let (handle, mode) = (self.handle()?, pause_mode(mode)?);
+        py.detach(|| handle.pause(mode)).or_raise()
+    }
+
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        let handle = self.handle()?;
+        py.detach(|| handle.resume()).or_raise()
+    }
+
+    fn is_paused(&self) -> PyResult<bool> {
+        Ok(self.handle()?.is_paused())
+    }
+
+    /// Gives memory back, that of keys and values and that of weights, which wait in host memory or are dropped.
+    fn sleep(&self, py: Python<'_>, drop_weights: bool, mode: &str) -> PyResult<()> {
+        let (handle, mode) = (self.handle()?, pause_mode(mode)?);
+        let weights = if drop_weights { WeightSleep::Dropped } else { WeightSleep::InHostMemory };
+        py.detach(|| handle.sleep(Sleep { weights: Some(weights), kv: true }, mode)).or_raise()
+    }
+
+    /// Takes memory again; with the last part of it, what waits is begun.
+    fn wake(&self, py: Python<'_>, weights: bool, kv: bool) -> PyResult<()> {
+        let handle = self.handle()?;
+        py.detach(|| handle.wake(SleepParts { weights, kv })).or_raise()
+    }
+
+    /// Whether the memory of weights, and that of keys and values, was given back.
+    fn asleep(&self) -> PyResult<(bool, bool)> {
+        let asleep = self.handle()?.status().asleep;
+        Ok((asleep.weights, asleep.kv))
+    }
+
     /// Ends the engine once nothing uses it any more.
     fn close(&self, py: Python<'_>) {
         let Ok(handle) = self.handle.get() else { return };
@@ -263,6 +334,20 @@ impl Engine {
             NativeFinish::new(py, &finish)
         };
         finishes.into_iter().map(|finishes| finishes.into_iter().map(whole).collect()).collect()
+    }
+}
+
+/// A version of weights and its label, for Python.
+fn said(weights: Weights) -> (u64, String) {
+    (weights.version.0, weights.label)
+}
+
+fn pause_mode(word: &str) -> PyResult<PauseMode> {
+    match word {
+        "abort" => Ok(PauseMode::Abort),
+        "wait" => Ok(PauseMode::Wait),
+        "keep" => Ok(PauseMode::Keep),
+        _ => Err(PyValueError::new_err(format!("mode: expected abort, wait or keep, found {word:?}"))),
     }
 }
 

@@ -125,6 +125,8 @@ pub struct NativeFinish {
     tops: Py<PyList>,
     stop_token: Option<Py<SampledToken>>,
     records: Py<TokenRecords>,
+    /// Versions of weights, each with the number of the first token that was sampled or scored under it.
+    weights: Vec<(u64, usize)>,
 }
 
 impl NativeFinish {
@@ -144,6 +146,7 @@ impl NativeFinish {
             tops: tops(py, (0..finish.records.len()).map(|at| finish.records.top(at)))?,
             stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
             records: Py::new(py, TokenRecords::new(finish))?,
+            weights: finish.weights.iter().map(|span| (span.version.0, span.from)).collect(),
         };
         Py::new(py, finish)
     }

@@ -1,17 +1,18 @@
 //! A running generation: the samples of a list of prompts, as events. The engine works whether Python reads them or
 //! not; reading waits without the interpreter's lock.
 
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{Hear, TokenId};
-use offshoot_engine::{EngineHandle, Event, Priority, UniformKey};
+use offshoot_engine::{EngineHandle, Event, GroupEnd, Priority, Stragglers, UniformKey};
 use offshoot_launch::{AsRequest, GenerationEvent, PromptRequest, RefusedPrompt, generate};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::errors::exception;
+use crate::errors::{OrRaise, exception};
 use crate::events;
 use crate::params::{self, Sampling};
 use crate::process::OfProcess;
@@ -28,16 +29,28 @@ pub struct Request {
     uniforms: UniformKey,
     /// Its place in the engine's queue.
     priority: Priority,
+    group_end: Option<GroupEnd>,
 }
 
 #[pymethods]
 impl Request {
     /// `seed` and `name`: what its random numbers follow from. `priority`: lower numbers are served earlier.
+    /// `min_finished`: the other samples are cancelled once so many have finished; their branches are kept with `keep`.
     #[new]
-    #[pyo3(signature = (token_ids, sampling, seed, name, priority=0))]
-    fn new(token_ids: Vec<u32>, sampling: &Sampling, seed: u64, name: &str, priority: i32) -> Request {
+    #[pyo3(signature = (token_ids, sampling, seed, name, priority=0, min_finished=None, keep=false))]
+    fn new(
+        token_ids: Vec<u32>,
+        sampling: &Sampling,
+        seed: u64,
+        name: &str,
+        priority: i32,
+        min_finished: Option<NonZeroUsize>,
+        keep: bool,
+    ) -> Request {
         let (uniforms, priority) = (UniformKey::root(seed, name), Priority(priority));
-        Request { tokens: params::token_ids(token_ids), sampling: sampling.clone(), uniforms, priority }
+        let stragglers = if keep { Stragglers::Keep } else { Stragglers::Cancel };
+        let group_end = min_finished.map(|min_finished| GroupEnd { min_finished, stragglers });
+        Request { tokens: params::token_ids(token_ids), sampling: sampling.clone(), uniforms, priority, group_end }
     }
 }
 
@@ -52,7 +65,7 @@ impl OwnedRequest {
 
 impl AsRequest for OwnedRequest {
     fn as_request(&self) -> PromptRequest<'_> {
-        let Request { tokens, sampling, uniforms, priority } = self.0.get();
+        let Request { tokens, sampling, uniforms, priority, .. } = self.0.get();
         let Sampling { params, stop, n, prompt_logprobs } = sampling;
         PromptRequest {
             tokens,
@@ -63,6 +76,10 @@ impl AsRequest for OwnedRequest {
             uniforms: *uniforms,
             priority: *priority,
         }
+    }
+
+    fn group_end(&self) -> Option<GroupEnd> {
+        self.0.get().group_end
     }
 }
 
@@ -125,6 +142,16 @@ impl Generation {
             }
         }
         Ok(Some(prompts))
+    }
+
+    /// Continues the kept stragglers of a prompt, which then end once more; how many there are.
+    fn resume(&self, py: Python<'_>, prompt: usize) -> PyResult<usize> {
+        py.detach(|| self.lock()?.resume(prompt).or_raise())
+    }
+
+    /// Releases the kept stragglers of a prompt.
+    fn release_kept(&self, py: Python<'_>, prompt: usize) -> PyResult<()> {
+        py.detach(|| self.lock().map(|mut generation| generation.release_kept(prompt)))
     }
 
     /// Cancels all samples of a prompt.

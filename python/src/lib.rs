@@ -1,7 +1,7 @@
-//! The native half of the Python package `offshoot`: engines, tokenizers, running generations, sampling trees, searches
-//! and jobs as Python objects. It translates types and errors, releases the interpreter while it waits, and guards
-//! against use after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`) are the Python
-//! half's.
+//! The native half of the Python package `offshoot`: engines, tokenizers, running generations, sampling trees,
+//! searches, tensors and jobs as Python objects. It translates types and errors, releases the interpreter while it
+//! waits, and guards against use after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`)
+//! are the Python half's.
 
 mod arrow;
 mod engine;
@@ -12,9 +12,11 @@ mod judging;
 mod params;
 mod parts;
 mod process;
+mod rollouts;
 mod samples;
 mod search;
 mod tables;
+mod tensors;
 mod tokenizer;
 mod tree;
 
@@ -55,11 +57,15 @@ mod _offshoot {
     #[pymodule_export]
     use super::parts::{PromptPart, PromptParts, batch_tokens, prompt_parts, text_keys};
     #[pymodule_export]
+    use super::rollouts::{NativeTrie, TrieBuilder, TrieTable};
+    #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]
     use super::search::{Assessed, Found, SearchPrompt, search};
     #[pymodule_export]
     use super::tables::Records;
+    #[pymodule_export]
+    use super::tensors::Tensors;
     #[pymodule_export]
     use super::tokenizer::NativeTokenizer;
     #[pymodule_export]

@@ -4,18 +4,20 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 
 use offshoot::search::{
-    AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, Evaluate, Generate,
-    Mcts, Outcome, Proposal, RolloutScoring, SamplingOverrides, Scorer, SearchJob, StepSearch, StepSettings, Stepper,
-    Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy, best_by_scorer, best_of_n, dvts, mcts, sample,
-    self_consistency, step_beam, tree_of_thought,
+    AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, EntropyBranching,
+    Evaluate, Generate, Mcts, Outcome, Proposal, RolloutScoring, RolloutTrie, SamplingOverrides, Scorer, SearchJob,
+    StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, TreePo, TrieBuilder,
+    ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, sample, self_consistency, step_beam,
+    tree_of_thought, tree_po,
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};
-use offshoot_engine::EngineHandle;
+use offshoot_engine::{EngineHandle, GroupEnd};
 use offshoot_text::{AddSpecial, Tokenizer};
 use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -25,11 +27,15 @@ use serde_json::{Value, json};
 use crate::engine::{Engine, PATIENCE};
 use crate::errors::{OrRaise, exception};
 use crate::params::{self, Sampling};
+use crate::rollouts::NativeTrie;
 
 /// Prompts searched at once: their drivers mostly wait.
 const SEARCHES_AT_ONCE: usize = 256;
 /// Stack of a driver's thread.
 const STACK_BYTES: usize = 1 << 20;
+
+/// An outcome as JSON, and its samples as a trie where they are asked for.
+type SearchResult = (Value, Option<RolloutTrie>);
 
 /// A search method with its settings.
 #[derive(Deserialize)]
@@ -59,6 +65,8 @@ enum Method {
         scored: bool,
     },
     Mcts(Mcts),
+    TreePo(TreePo),
+    EntropyBranching(EntropyBranching),
 }
 
 #[derive(Deserialize)]
@@ -284,6 +292,10 @@ struct Searches<'a> {
     seed: u64,
     callables: Callables,
     failure: Failure,
+    /// When a group of samples ends before all have finished.
+    group_end: Option<GroupEnd>,
+    /// Whether samples are returned as tries, too.
+    rollouts: bool,
 }
 
 /// A prompt with the name that its random numbers follow from.
@@ -302,10 +314,12 @@ impl SearchPrompt {
 }
 
 /// What became of each prompt, in their order: its outcome as JSON with its samples, or its exception; None if it was
-/// not finished. `ended_by`: what ended all searches: the exception of a callable, or that of Ctrl-C.
+/// not finished. `rollouts`: its samples as a trie, where they are asked for. `ended_by`: what ended all searches: the
+/// exception of a callable, or that of Ctrl-C.
 #[pyclass(frozen, get_all, module = "offshoot._offshoot")]
 pub struct Found {
     outcomes: Vec<Option<Py<PyAny>>>,
+    rollouts: Vec<Option<Py<NativeTrie>>>,
     ended_by: Option<Py<PyBaseException>>,
 }
 
@@ -313,7 +327,7 @@ pub struct Found {
 #[pyfunction]
 #[pyo3(signature = (
     engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, thought=None,
-    ends=None, state=None, done=None,
+    ends=None, state=None, done=None, min_finished=None, rollouts=false,
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn search(
@@ -331,6 +345,8 @@ pub fn search(
     ends: Option<Py<PyAny>>,
     state: Option<Py<PyAny>>,
     done: Option<Py<PyAny>>,
+    min_finished: Option<NonZeroUsize>,
+    rollouts: bool,
 ) -> PyResult<Found> {
     let method = serde_json::from_str(method).map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
     let searches = Searches {
@@ -341,15 +357,21 @@ pub fn search(
         seed,
         callables: Callables { assess, grades, propose, value, thought, ends, state },
         failure: Failure::default(),
+        group_end: min_finished.map(GroupEnd::new),
+        rollouts,
     };
     let outcomes = py.detach(|| searches.run(&prompts, done.as_ref())).or_raise()?;
-    let object = |outcome: offshoot::Result<Value>| match outcome {
-        Ok(outcome) => Ok(Some(outcome.to_string().into_pyobject(py)?.into_any().unbind())),
-        Err(Error::Interrupted) => Ok(None),
-        Err(error) => Ok(Some(exception(error).into_value(py).into_any())),
+    let object = |outcome: offshoot::Result<SearchResult>| match outcome {
+        Ok((outcome, trie)) => {
+            let trie = trie.map(|trie| Py::new(py, NativeTrie::new(trie))).transpose()?;
+            Ok((Some(outcome.to_string().into_pyobject(py)?.into_any().unbind()), trie))
+        }
+        Err(Error::Interrupted) => Ok((None, None)),
+        Err(error) => Ok((Some(exception(error).into_value(py).into_any()), None)),
     };
-    let outcomes = outcomes.into_iter().map(object).collect::<PyResult<_>>()?;
-    Ok(Found { outcomes, ended_by: searches.failure.take().map(|raised| raised.into_value(py)) })
+    let found = outcomes.into_iter().map(object).collect::<PyResult<Vec<_>>>()?;
+    let (outcomes, rollouts) = found.into_iter().unzip();
+    Ok(Found { outcomes, rollouts, ended_by: searches.failure.take().map(|raised| raised.into_value(py)) })
 }
 
 impl Searches<'_> {
@@ -358,10 +380,10 @@ impl Searches<'_> {
         &self,
         prompts: &[Py<SearchPrompt>],
         done: Option<&Py<PyAny>>,
-    ) -> offshoot::Result<Vec<offshoot::Result<Value>>> {
+    ) -> offshoot::Result<Vec<offshoot::Result<SearchResult>>> {
         let next = AtomicUsize::new(0);
         let (sender, receiver) = channel();
-        let mut outcomes: Vec<Option<offshoot::Result<Value>>> = prompts.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<offshoot::Result<SearchResult>>> = prompts.iter().map(|_| None).collect();
         std::thread::scope(|scope| {
             for _ in 0..prompts.len().min(SEARCHES_AT_ONCE) {
                 let (next, sender) = (&next, sender.clone());
@@ -404,12 +426,13 @@ impl Searches<'_> {
         Ok(outcomes.into_iter().map(ended).collect())
     }
 
-    fn search(&self, index: usize, prompt: &SearchPrompt) -> offshoot::Result<Value> {
+    fn search(&self, index: usize, prompt: &SearchPrompt) -> offshoot::Result<SearchResult> {
         let SearchPrompt { prompt, name } = prompt;
         let mut tree = SamplingTree::new(self.engine.clone(), prompt.clone())?.seed(self.seed).named(name);
         let assess =
             PythonAssess { index, callables: &self.callables, failure: &self.failure, known: RefCell::default() };
-        let job = SearchJob::new(&self.sampling.params, &self.sampling.stop);
+        let Sampling { params, stop, .. } = &self.sampling;
+        let job = SearchJob { group_end: self.group_end, ..SearchJob::new(params, stop) };
         let mut job = job.assessed_by(assess).interrupted_by(&self.failure.ended);
         let outcome = self.drive(index, &mut tree, &mut job)?;
         let not_json = |error: serde_json::Error| Error::Internal(format!("an outcome is not JSON: {error}"));
@@ -417,7 +440,12 @@ impl Searches<'_> {
         value["samples"] = serde_json::to_value(&outcome.samples).map_err(not_json)?;
         value["spent"] = json!({ "sampled": tree.spent().drawn, "given": tree.spent().given });
         value["nodes"] = tree.nodes().count().into();
-        Ok(value)
+        let trie = self.rollouts.then(|| {
+            let mut builder = TrieBuilder::new();
+            builder.tree(&tree, index as u64, &job.leaves, params.logprobs_mode)?;
+            Ok::<_, Error>(builder.build())
+        });
+        Ok((value, trie.transpose()?))
     }
 
     fn drive(&self, index: usize, tree: &mut SamplingTree, job: &mut SearchJob<'_>) -> offshoot::Result<Outcome> {
@@ -448,7 +476,15 @@ impl Searches<'_> {
                 let scored = settings.scoring == RolloutScoring::Scorer;
                 self.stepping(&settings.steps, scored, |stepper| mcts(tree, root, settings, stepper, job))
             }
+            Method::TreePo(how) => tree_po(tree, root, how, &|context, tokens| self.decode(context, tokens), job),
+            Method::EntropyBranching(how) => {
+                entropy_branching(tree, root, how, &|context, tokens| self.decode(context, tokens), job)
+            }
         }
+    }
+
+    fn decode(&self, context: &[TokenId], tokens: &[TokenId]) -> String {
+        self.tokenizer.stream(context).text_of(tokens)
     }
 
     fn stepping(
@@ -457,7 +493,7 @@ impl Searches<'_> {
         scored: bool,
         search: impl FnOnce(&mut Stepper<'_>) -> offshoot::Result<Outcome>,
     ) -> offshoot::Result<Outcome> {
-        let decode = |context: &[TokenId], tokens: &[TokenId]| self.tokenizer.stream(context).text_of(tokens);
+        let decode = |context: &[TokenId], tokens: &[TokenId]| self.decode(context, tokens);
         let scorer = if scored { Scorer::Grade } else { Scorer::MeanLogprob };
         search(&mut Stepper::new(steps, &decode, scorer))
     }

@@ -44,6 +44,11 @@ impl Tree {
         Ok(self.tree.get()?.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Calls `read` with the tree, for threads with the interpreter's lock.
+    pub fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&SamplingTree) -> PyResult<T>) -> PyResult<T> {
+        read(&*self.lock_attached(py)?)
+    }
+
     /// A node of this tree.
     fn at(tree: &SamplingTree, node: usize) -> PyResult<NodeId> {
         let count = tree.nodes().count();
@@ -98,6 +103,13 @@ impl Tree {
         let mut tree = self.lock_attached(py)?;
         let at = Tree::open_at(&tree, at)?;
         Ok(tree.fork(at, n).or_raise()?.into_iter().map(NodeId::ix).collect())
+    }
+
+    /// Splits a node without children behind its first `tokens` tokens and `text` bytes; the new child with the rest.
+    fn split(&self, py: Python<'_>, at: usize, tokens: usize, text: usize) -> PyResult<usize> {
+        let mut tree = self.lock_attached(py)?;
+        let at = Tree::at(&tree, at)?;
+        tree.split(at, tokens, text).or_raise().map(NodeId::ix)
     }
 
     /// Begins to sample from nodes.

@@ -18,6 +18,7 @@ PRINTS = {
     "best_of_n.py": (r"(\d+) of 4 solved", 1),
     "tree_of_thoughts.py": (r"(\d+) of 8 reach 24", 4),
     "documents.py": (r"(\d+) of \d+ right", 30),
+    "tree_rollouts.py": (r"by_entropy: .* ([0-9.]+) times fewer", 2),
 }
 
 

@@ -14,7 +14,7 @@ use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
-use offshoot_serve::{AllowedOrigin, AllowedOrigins, LeaseLimits, ServeLimits, ServeOptions};
+use offshoot_serve::{AllowedOrigin, AllowedOrigins, LeaseLimits, RolloutOptions, ServeLimits, ServeOptions};
 use offshoot_text::SpecialText;
 
 #[derive(Debug, Args)]
@@ -35,6 +35,17 @@ pub struct ServeArgs {
     /// commas; without any, requests need none)
     #[arg(long = "api-keys", value_name = "FILE")]
     pub keys: Option<PathBuf>,
+    /// Lets trainers drive the server: pauses, weight updates, sleep, and samples from token ids to token ids, by the
+    /// verbs of `vllm serve`
+    #[arg(long)]
+    pub rollout: bool,
+    /// File with the keys of operators, one per line; the verbs of --rollout need one of them, and there must be some
+    /// if there are API keys (default: those in OFFSHOOT_ROLLOUT_KEYS, separated by commas)
+    #[arg(long, value_name = "FILE", requires = "rollout")]
+    pub rollout_keys: Option<PathBuf>,
+    /// Seconds without a word from the trainer after which a weight update in progress is dropped
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300", requires = "rollout")]
+    pub update_timeout: Duration,
     /// Origin whose pages may read answers in a browser (CORS), such as `https://example.org`, or * for every one; may
     /// be given several times (default: none)
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
@@ -122,12 +133,14 @@ impl ServeArgs {
         if let Some(store) = &mut engine.prefix_store {
             store.keeps = args.prefix_store_keeps;
         }
+        let of_clients = if args.rollout { ProtocolLimits::rollout() } else { ProtocolLimits::default() };
         ServeOptions {
             model: args.model,
             host: args.host,
             port: args.port,
             names: args.names,
             keys: args.keys,
+            rollout: args.rollout.then_some(RolloutOptions { keys: args.rollout_keys, patience: args.update_timeout }),
             origins: AllowedOrigins::new(args.origins),
             seed: args.seed,
             reasoning: args.reasoning,
@@ -143,7 +156,7 @@ impl ServeArgs {
                     n: args.max_n,
                     templates: args.trust_request_chat_template,
                     special_text: args.special_tokens_in_text,
-                    ..ProtocolLimits::default()
+                    ..of_clients
                 },
                 body: mib(args.max_body),
                 data: args.max_data << 20,

@@ -34,6 +34,7 @@ mod prefix_store;
 mod ready_tasks;
 mod rescore;
 mod resume;
+mod rollouts;
 mod scored;
 mod several_devices;
 mod side_by_side;

@@ -12,5 +12,7 @@ mod files;
 mod page;
 mod protocol;
 mod records;
+mod rollout;
 mod same;
 mod served;
+mod trainer;

@@ -50,7 +50,14 @@ impl Served {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
         command.current_dir(folder.path()).env_remove("RUST_LOG").env_remove("OFFSHOOT_API_KEYS");
-        command.args(["serve", "--port", "0", "--kv-memory", "128", "--model"]).arg(demo());
+        command.env_remove("OFFSHOOT_ROLLOUT_KEYS");
+        command.args(["serve", "--port", "0"]);
+        if !options.contains(&"--model") {
+            command.arg("--model").arg(demo());
+        }
+        if !options.contains(&"--kv-memory") {
+            command.args(["--kv-memory", "128"]);
+        }
         if !options.contains(&"--devices") {
             command.args(["--device", "cpu"]);
         }
@@ -85,6 +92,18 @@ impl Served {
     pub fn post_text(&self, path: &str, kind: &str, text: &str) -> Answer {
         let request = self.agent.post(self.url(path)).header("authorization", self.authorization());
         Answer::of(request.header("content-type", kind).send(text).expect("the server answers"))
+    }
+
+    /// Posts bytes with this `Content-Type`.
+    pub fn post_bytes(&self, path: &str, kind: &str, bytes: &[u8]) -> Answer {
+        let request = self.agent.post(self.url(path)).header("authorization", self.authorization());
+        Answer::of(request.header("content-type", kind).send(bytes).expect("the server answers"))
+    }
+
+    /// Posts nothing, as trainers do.
+    pub fn post_nothing(&self, path: &str) -> Answer {
+        let request = self.agent.post(self.url(path)).header("authorization", self.authorization());
+        Answer::of(request.send_empty().expect("the server answers"))
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Answer {

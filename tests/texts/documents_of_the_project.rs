@@ -409,6 +409,36 @@ fn a_chart_without_exactly_one_line_for_a_bar_is_refused() {
     }
 }
 
+#[test]
+fn curves_show_the_lines_that_have_both_fields() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("temporary folders are in UTF-8").to_string();
+    let curves = r#"{"title": "<a> & b", "mark": 0.75, "x": {"field": "tokens", "label": "tokens"},
+        "y": {"field": "right", "label": "right", "percent": true},
+        "series": [{"name": "ours", "file": "figures.jsonl"}]}"#;
+    fs::write(folder.path().join("curves.json"), curves).expect("the folder is writable");
+    for (figures, said) in [
+        ("{\"tokens\": 0, \"right\": 0.5}\n{\"tokens\": 9}\n{\"tokens\": 1200, \"right\": 0.875}\n", None),
+        ("{\"tokens\": 0}\n", Some("expected lines with `tokens` and `right`, found none")),
+    ] {
+        fs::write(folder.path().join("figures.jsonl"), figures).expect("the folder is writable");
+        let Some(output) = script(&["benches/curve.py", &path("curves.json"), "--svg", &path("curves.svg")]) else {
+            return;
+        };
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if let Some(said) = said {
+            assert!(output.status.code() == Some(2) && error.contains(said), "{error}");
+            continue;
+        }
+        assert!(output.status.success(), "{error}");
+        let drawing = fs::read_to_string(path("curves.svg")).expect("it was drawn");
+        let parsed = roxmltree::Document::parse(&drawing).expect("well-formed XML");
+        let texts: Vec<&str> =
+            parsed.descendants().filter(|n| n.has_tag_name("text")).filter_map(|n| n.text()).collect();
+        assert!(["<a> & b", "ours", "88 %", "75 %", "1,000"].iter().all(|text| texts.contains(text)), "{texts:?}");
+    }
+}
+
 /// The examples in the documentation of the scripts' functions.
 #[test]
 fn scripts_do_what_their_examples_say() {

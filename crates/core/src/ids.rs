@@ -50,12 +50,12 @@ ids! {
     NodeId(u32);
     /// An engine-side leaf: something that can be extended.
     BranchId(u64);
-    /// A version of the model's weights: 0 as they were loaded, one more with each update of an engine.
-    WeightVersion(u64);
     /// A query token of one step; rows are numbered depth-first.
     RowIx(u32);
     /// A transformer layer.
     LayerIx(u32);
+    /// A version of the model's weights: 0 as they were loaded, one more with each update of an engine.
+    WeightVersion(u64);
     /// A version of an adapter in one engine: an adapter that is loaded, or replaced, has one that none had before.
     AdapterVersion(u64);
 }

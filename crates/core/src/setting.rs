@@ -77,6 +77,8 @@ settings! {
     PREDICT "predict",
     PYTHON "python",
     RESUME "resume",
+    ROLLOUT "rollout",
+    ROLLOUT_KEYS "rollout_keys",
     SAMPLES "samples",
     SEED "seed",
     SET "set",

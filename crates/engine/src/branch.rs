@@ -357,7 +357,8 @@ impl Branch {
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
         let last = recorded.stop_token.as_ref().map(|stop| stop.logprob);
         let logprob = recorded.logprobs().iter().copied().chain(last).map(f64::from).sum();
-        let finish = Finish { tokens, text: text.finish(), logprob, ..recorded };
+        let goes_on = recorded.reason.is_cut();
+        let finish = Finish { tokens, text: text.finish(goes_on), logprob, ..recorded };
         events.send(Event::Finished { id: self.id, finish });
     }
 

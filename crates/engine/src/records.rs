@@ -178,6 +178,20 @@ impl TokenRecords {
         self.logprobs.push(logprob);
     }
 
+    /// Takes the records of all but the first `first` tokens.
+    pub fn split_off(&mut self, first: usize) -> TokenRecords {
+        fn split<T>(column: &mut Vec<T>, first: usize) -> Vec<T> {
+            column.split_off(first.min(column.len()))
+        }
+        TokenRecords {
+            logprobs: split(&mut self.logprobs, first),
+            ranks: split(&mut self.ranks, first),
+            top: split(&mut self.top, first),
+            drawn: split(&mut self.drawn, first),
+            entropies: split(&mut self.entropies, first),
+        }
+    }
+
     /// Adds the records of the tokens that follow.
     pub fn append(&mut self, more: TokenRecords) {
         let (len, added) = (self.len(), more.len());
@@ -277,6 +291,8 @@ mod tests {
             let mut parts: TokenRecords = tokens[..cut].iter().cloned().collect();
             parts.append(tokens[cut..].iter().cloned().collect());
             prop_assert_eq!(&parts, &whole);
+            let rest = parts.split_off(cut);
+            prop_assert_eq!([read(&parts, &tokens[..cut]), read(&rest, &tokens[cut..])].concat(), &tokens[..]);
             let text = serde_json::to_string(&whole).expect("plain data");
             prop_assert_eq!(serde_json::from_str::<TokenRecords>(&text).expect("as it was written"), whole);
         }

@@ -57,11 +57,14 @@ impl BranchText {
         TextPiece { text, stopped_by: by.map(|by| self.strings[by].clone()) }
     }
 
-    /// The whole text, cut at the stop string.
-    pub fn finish(mut self) -> String {
+    /// The whole text, cut at the stop string. The last character may be incomplete: then it is left out if the text
+    /// `goes_on`, so that what follows can complete it; otherwise it is U+FFFD.
+    pub fn finish(mut self, goes_on: bool) -> String {
         if !self.stopped {
             self.shown.push_str(&self.stops.finish());
-            self.shown.push_str(self.stream.as_mut().map_or("", TextStream::finish));
+            if let Some(stream) = self.stream.as_mut().filter(|_| !goes_on) {
+                self.shown.push_str(stream.finish());
+            }
         }
         self.shown
     }

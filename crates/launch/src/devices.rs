@@ -86,6 +86,15 @@ impl Devices {
         }
     }
 
+    /// The first GPU among them; `auto` stands for the first one that there is, if there is one.
+    pub fn first_gpu(&self) -> Option<usize> {
+        match self.choices().ok()?.first()? {
+            DeviceChoice::Cuda { ordinal } => Some(*ordinal),
+            DeviceChoice::Auto => gpus().ok()?.iter().position(|gpu| gpu.is_ok()),
+            DeviceChoice::Cpu => None,
+        }
+    }
+
     /// How many have the whole model. GPUs in a list need not exist; `all` asks the driver.
     ///
     /// # Errors

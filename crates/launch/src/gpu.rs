@@ -1,5 +1,8 @@
 //! GPUs, which the feature `cuda` brings. Without it there is none, and whoever names one is told so.
 
+use offshoot_core::error::Result;
+
+pub use with_feature::trainer_link;
 pub(super) use with_feature::{Cuda, gpus, open};
 
 /// What GPUs of one kind have in common; others round differently.
@@ -11,6 +14,16 @@ pub(super) struct GpuKind {
     pub arch: String,
 }
 
+/// What a trainer in another process broadcasts, received into host memory.
+pub trait TrainerLink: Send {
+    /// The next `bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// They do not come in time, or the device fails; nothing comes any more then.
+    fn receive(&mut self, bytes: usize) -> Result<Vec<u8>>;
+}
+
 /// The names of the usable GPUs of this machine, such as "NVIDIA H200"; none without a driver.
 pub fn gpu_names() -> Vec<String> {
     gpus().into_iter().flatten().flatten().map(|kind| kind.name).collect()
@@ -18,11 +31,14 @@ pub fn gpu_names() -> Vec<String> {
 
 #[cfg(feature = "cuda")]
 mod with_feature {
-    use super::GpuKind;
+    use std::time::Duration;
+
+    use super::{GpuKind, TrainerLink};
     use crate::DeviceBackend;
     use offshoot_core::error::Result;
     pub use offshoot_cuda::Cuda;
     use offshoot_cuda::discovery::probe::{DeviceFacts, probe};
+    use offshoot_cuda::ranks::trainer::TrainerComm;
 
     impl DeviceBackend for Cuda {
         fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
@@ -35,6 +51,27 @@ mod with_feature {
         Cuda::open(ordinal)
     }
 
+    impl TrainerLink for TrainerComm {
+        fn receive(&mut self, bytes: usize) -> Result<Vec<u8>> {
+            TrainerComm::receive(self, bytes)
+        }
+    }
+
+    /// Joins the communicator of NCCL with this id, whose rank 0 is a trainer, on a GPU.
+    ///
+    /// # Errors
+    ///
+    /// NCCL or the GPU cannot be used, or the others do not join within `patience`.
+    pub fn trainer_link(
+        ordinal: usize,
+        id: [u8; 128],
+        rank: usize,
+        world: usize,
+        patience: Duration,
+    ) -> Result<Box<dyn TrainerLink>> {
+        Ok(Box::new(TrainerComm::join(ordinal, id, rank, world, patience)?))
+    }
+
     /// Every GPU that the driver shows, or why it is unusable. An error if there is no driver or no GPU.
     pub fn gpus() -> Result<Vec<Result<GpuKind>>> {
         let kind = |DeviceFacts { name, arch, .. }| GpuKind { name, arch };
@@ -44,7 +81,9 @@ mod with_feature {
 
 #[cfg(not(feature = "cuda"))]
 mod with_feature {
-    use super::GpuKind;
+    use std::time::Duration;
+
+    use super::{GpuKind, TrainerLink};
     use offshoot_core::error::{Error, Result};
 
     /// In the place of the GPU's backend: `open` makes none.
@@ -56,6 +95,10 @@ mod with_feature {
 
     pub fn gpus() -> Result<Vec<Result<GpuKind>>> {
         Err(not_built("cuda".to_string()))
+    }
+
+    pub fn trainer_link(ordinal: usize, _: [u8; 128], _: usize, _: usize, _: Duration) -> Result<Box<dyn TrainerLink>> {
+        Err(not_built(format!("cuda:{ordinal}")))
     }
 
     fn not_built(device: String) -> Error {

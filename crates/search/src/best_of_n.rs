@@ -85,14 +85,17 @@ fn until(
     enough: impl Fn(&Sample) -> bool,
 ) -> Result<Outcome> {
     let (mut samples, candidates) = job.candidates(tree, at, n)?;
-    if !samples.iter().any(&enough) {
+    let mut passed = samples.iter().any(&enough);
+    if !passed && !job.group_is_over(&samples) {
         let mut growing = tree.start(&candidates, job.params, job.stop)?;
         while let Some(sample) = job.next_sample(&mut growing)? {
-            let enough = enough(&sample);
+            passed = enough(&sample);
             samples.push(sample);
-            if enough {
+            if passed {
                 job.cancel_remaining(&growing);
                 break;
+            } else if job.group_is_over(&samples) {
+                growing.cancel_all();
             }
         }
     }
@@ -104,7 +107,10 @@ fn until(
         let counts = samples.binary_search_by_key(&index, |sample| sample.index).is_ok();
         if !counts && !tree.has_failed(candidate) {
             outcome.cancelled_tokens += tree.node(candidate).tokens.len();
-            tree.prune(candidate);
+            match passed || job.group_end.is_none() {
+                true => tree.prune(candidate),
+                false => outcome.stragglers.push(job.set_aside(tree, candidate)),
+            }
         }
     }
     Ok(Outcome { samples, ..outcome })

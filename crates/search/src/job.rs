@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use crate::assess::{Assess, Assessment, Assessor, PATIENCE};
-use crate::outcome::Sample;
+use crate::outcome::{Sample, Straggler};
+use crate::rollout::TreeLeaf;
 use crate::tree::{Extension, SamplingTree, ThoughtNode, TreeEvent};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
-use offshoot_engine::{FinishReason, First, ForkKind, SampledToken, SamplingParams, Stop};
+use offshoot_engine::{FinishReason, First, ForkKind, GroupEnd, SampledToken, SamplingParams, Stop, Stragglers};
 
 /// How a search on one problem samples candidates, assesses their texts and hands over finished samples.
 pub struct SearchJob<'a> {
@@ -25,6 +26,12 @@ pub struct SearchJob<'a> {
     /// Called with each sample that counts, before it is counted: as it finishes, or by index in drivers that stop
     /// early. Also called with failed samples (`Sample::error`), which do not count. Its error ends the search.
     pub record: Record<'a>,
+    /// When a group of candidates ends before all have finished, in [`sample`](crate::sample),
+    /// [`best_of_n`](crate::best_of_n) and [`self_consistency`](crate::self_consistency()); `None`: never.
+    pub group_end: Option<GroupEnd>,
+    /// The node, index and value of each sample that counts, added by the search in the order in which they are taken:
+    /// the leaves of [`TrieBuilder::tree`](crate::rollout::TrieBuilder::tree).
+    pub leaves: Vec<TreeLeaf>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
     pub interrupted: &'a AtomicBool,
 }
@@ -40,7 +47,16 @@ impl<'a> SearchJob<'a> {
     /// them.
     pub fn new(params: &'a SamplingParams, stop: &'a Stop) -> Self {
         let assessor = Assessor::new(|_: &str| Assessment::default());
-        SearchJob { params, stop, assessor, earlier: Vec::new(), record: Box::new(|_| Ok(())), interrupted: &NEVER }
+        SearchJob {
+            params,
+            stop,
+            assessor,
+            earlier: Vec::new(),
+            record: Box::new(|_| Ok(())),
+            group_end: None,
+            leaves: Vec::new(),
+            interrupted: &NEVER,
+        }
     }
 
     /// Assesses finished candidates: a function from a text to its [`Assessment`], or anything else that implements
@@ -57,6 +73,11 @@ impl<'a> SearchJob<'a> {
     /// Calls `record` with each finished sample; its error ends the search.
     pub fn recorded_by(self, record: impl FnMut(&Sample) -> Result<()> + 'a) -> Self {
         SearchJob { record: Box::new(record), ..self }
+    }
+
+    /// Ends the group of candidates early; the others are [`Outcome::stragglers`](crate::Outcome::stragglers).
+    pub fn ending_group(self, end: GroupEnd) -> Self {
+        SearchJob { group_end: Some(end), ..self }
     }
 
     /// Ends the search with `Error::Interrupted` once this flag is set, which other threads may do.
@@ -116,6 +137,36 @@ impl SearchJob<'_> {
         self.assessor.forget();
     }
 
+    /// Takes the samples of running candidates and adds them to `samples`, until all have ended or the group has; then
+    /// the others are cancelled. Those that finish nevertheless are taken, too.
+    pub(crate) fn take_group(&mut self, growing: &mut Extension<'_>, samples: &mut Vec<Sample>) -> Result<()> {
+        while let Some(sample) = self.next_sample(growing)? {
+            samples.push(sample);
+            if self.group_is_over(samples) {
+                growing.cancel_all();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether enough candidates have finished.
+    pub(crate) fn group_is_over(&self, samples: &[Sample]) -> bool {
+        self.group_end.is_some_and(|end| end.is_over(samples.len()))
+    }
+
+    /// Ends a candidate that no sample was taken of: it is pruned, or kept if it is a straggler that the job keeps.
+    pub(crate) fn set_aside(&self, tree: &mut SamplingTree, node: NodeId) -> Straggler {
+        let kept = self.keeps_stragglers();
+        if !kept {
+            tree.prune(node);
+        }
+        Straggler { index: tree.node(node).ordinal, node, tokens: tree.node(node).tokens.len(), kept }
+    }
+
+    fn keeps_stragglers(&self) -> bool {
+        self.group_end.is_some_and(|end| end.stragglers == Stragglers::Keep)
+    }
+
     /// Waits until all candidates have finished, cancelled or not, or failed; none is assessed.
     pub(crate) fn finish(&self, mut growing: Extension<'_>) -> Result<()> {
         loop {
@@ -153,18 +204,22 @@ impl SearchJob<'_> {
     }
 
     fn finished(&mut self, growing: &mut Extension<'_>, node: NodeId) {
-        growing.tree_mut().close(node);
-        if !growing.tree().node(node).finish.as_ref().is_some_and(FinishReason::is_cut) {
+        let is_cut = growing.tree().node(node).finish.as_ref().is_some_and(FinishReason::is_cut);
+        if !(is_cut && self.keeps_stragglers()) {
+            growing.tree_mut().close(node);
+        }
+        if !is_cut {
             self.assessor.begin(node, &growing.tree().path_text(node));
         }
     }
 
     /// Builds the sample of a finished node. Tokens that were given to the node do not count as sampled.
-    fn sample(&self, tree: &SamplingTree, node: NodeId, index: u64, assessment: Assessment) -> Result<Sample> {
+    fn sample(&mut self, tree: &SamplingTree, node: NodeId, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {node} finished without a reason")));
         };
+        self.leaves.push(TreeLeaf { node, sample: index, reward: Some(assessment.value()) });
         Ok(Sample {
             tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
             logprob: thought.logprob,

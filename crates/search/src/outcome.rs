@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::assess::Assessment;
 use crate::vote::VoteTally;
+use offshoot_core::ids::NodeId;
 use offshoot_engine::{FinishReason, SampledToken, finish_fields};
 
 /// One finished candidate.
@@ -74,6 +75,12 @@ pub struct Outcome {
     pub cancelled: usize,
     /// Tokens sampled by those candidates.
     pub cancelled_tokens: usize,
+    /// The candidates, by index, that had not finished when the group ended ([`SearchJob::group_end`]); they are among
+    /// the cancelled, and part of no choice.
+    ///
+    /// [`SearchJob::group_end`]: crate::SearchJob::group_end
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stragglers: Vec<Straggler>,
     /// Sampled tokens that are not part of `samples`: intermediate thoughts, lists of proposals, judgements.
     pub search_tokens: usize,
     /// Tokens given in addition to the item's prompt: questions about thoughts, adopted proposals. Each is counted in
@@ -113,6 +120,19 @@ impl Outcome {
 pub(crate) fn tied(indices: impl Iterator<Item = u64>) -> Vec<u64> {
     let indices: Vec<u64> = indices.collect();
     if indices.len() > 1 { indices } else { Vec::new() }
+}
+
+/// A candidate that was cancelled because enough others had finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Straggler {
+    /// Its index among the samples.
+    pub index: u64,
+    /// Its node in the tree.
+    pub node: NodeId,
+    /// Tokens that it had sampled.
+    pub tokens: usize,
+    /// Whether its node stays open, to be continued by [`finish_stragglers`](crate::finish_stragglers).
+    pub kept: bool,
 }
 
 /// Branches that failed while others of the same search continued.

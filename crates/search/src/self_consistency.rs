@@ -1,5 +1,5 @@
 //! Self-consistency (Wang et al., 2023): samples N answers of one problem and takes the most frequent one. It can skip
-//! the remaining samples once the vote is decided.
+//! the remaining samples once the vote is decided, or once enough have finished ([`SearchJob::group_end`]).
 
 use super::vote::Decided;
 use crate::job::{SearchJob, failed};
@@ -28,7 +28,7 @@ pub fn self_consistency(
     let mut end = 0;
     loop {
         let wave = stop.fewest_more(&tally(&samples), (n as u64 - end) as u32);
-        if wave == 0 {
+        if wave == 0 || job.group_is_over(&samples) {
             break;
         }
         end += u64::from(wave);
@@ -36,15 +36,23 @@ pub fn self_consistency(
         let (drawn, later) = remaining.split_at(remaining.partition_point(|&node| tree.node(node).ordinal < end));
         remaining = later;
         let mut growing = tree.start(drawn, job.params, job.stop)?;
-        while let Some(sample) = job.next_sample(&mut growing)? {
-            samples.push(sample);
-        }
+        job.take_group(&mut growing, &mut samples)?;
         sort_by_number(&mut samples, |sample| sample.index);
     }
     for &spared in remaining {
         tree.prune(spared);
     }
-    Ok(vote(samples, n - failed(tree, &candidates), job.no_answer()))
+    let begun = &candidates[..candidates.len() - remaining.len()];
+    let (mut stragglers, mut cancelled_tokens) = (Vec::new(), 0);
+    for &node in begun {
+        let is_taken = samples.binary_search_by_key(&tree.node(node).ordinal, |sample| sample.index).is_ok();
+        if !is_taken && !tree.has_failed(node) {
+            cancelled_tokens += tree.node(node).tokens.len();
+            stragglers.push(job.set_aside(tree, node));
+        }
+    }
+    let outcome = vote(samples, n - failed(tree, &candidates), job.no_answer());
+    Ok(Outcome { stragglers, cancelled_tokens, ..outcome })
 }
 
 /// The vote of `samples`, of at most `n` that did not fail; of answers with equally many votes, the first is chosen.

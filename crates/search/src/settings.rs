@@ -114,6 +114,39 @@ impl Mcts {
     }
 }
 
+/// Rollouts by segments, as [`tree_po`](super::tree_po()) samples them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TreePo {
+    /// Most samples.
+    pub samples: u32,
+    /// Most tokens of a segment.
+    pub segment: usize,
+    /// Most samples that one becomes at the end of a segment, and that begin at the prompt.
+    pub branches: u32,
+    /// Most tokens that all samples together have, shared ones counted once.
+    pub tokens: usize,
+}
+
+/// Rollouts that fork where entropy is highest, as [`entropy_branching`](super::entropy_branching()) samples them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntropyBranching {
+    /// Samples that are drawn first.
+    pub paths: u32,
+    /// Tokens of each of these at which it is forked.
+    pub forks: u32,
+    /// Samples from each of these tokens.
+    pub branches: u32,
+}
+
+impl EntropyBranching {
+    /// Samples of all kinds together.
+    pub fn samples(&self) -> u32 {
+        self.paths.saturating_mul(self.forks.saturating_mul(self.branches).saturating_add(1))
+    }
+}
+
 /// How the solution at the end of a simulation is valued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]

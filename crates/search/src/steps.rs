@@ -7,11 +7,12 @@ use std::collections::{HashMap, HashSet};
 use super::settings::{Aggregate, StepSettings};
 use crate::job::{SearchJob, token_records};
 use crate::outcome::Sample;
+use crate::rollout::TreeLeaf;
 use crate::scorer::Scorer;
 use crate::tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_engine::{FinishReason, ForkKind, Stop};
+use offshoot_engine::{FinishReason, ForkKind, SamplingParams, Stop};
 use offshoot_text::StopMatcher;
 
 /// Decodes the second list of tokens as the continuation of the first.
@@ -85,7 +86,7 @@ impl<'a> Stepper<'a> {
         let mut solutions = Vec::new();
         for (&(parent, _), nodes) in from.iter().zip(drawn) {
             let drawn = nodes.into_iter().filter(|&node| !tree.has_failed(node));
-            let said = drawn.map(|node| self.read(tree, parent, node, job.stop));
+            let said = drawn.map(|node| read(self.decode, tree, parent, node, job.stop));
             solutions.push(merged(tree, said.collect::<Result<Vec<_>>>()?));
         }
         Ok(solutions)
@@ -108,7 +109,7 @@ impl<'a> Stepper<'a> {
             if tree.has_failed(node) {
                 return Ok(None);
             }
-            let mut solution = self.read(tree, parent, node, job.stop)?;
+            let mut solution = read(self.decode, tree, parent, node, job.stop)?;
             solution.end = solution.end.or_else(|| tree.node(node).finish.clone());
             Ok(Some(solution))
         };
@@ -136,36 +137,6 @@ impl<'a> Stepper<'a> {
         stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect()
     }
 
-    /// The solution of a finished node, given its parent's. The text is decoded from the tokens, because a step's text
-    /// was cut at its stop string but the next step continues after it.
-    fn read(&self, tree: &SamplingTree, parent: &Solution, node: NodeId, stop: &Stop) -> Result<Solution> {
-        let Some(finish) = tree.node(node).finish.clone() else {
-            return Err(Error::Internal(format!("node {node} finished without a reason")));
-        };
-        let mut tokens: Vec<TokenId> =
-            tree.path(node).iter().flat_map(|&node| tree.node(node).tokens.clone()).collect();
-        let drawn = tokens.len();
-        if matches!(finish, FinishReason::StopToken(_)) && !stop.include_stop {
-            tokens.pop();
-        }
-        let text = (self.decode)(&tree.node(tree.root()).tokens, &tokens);
-        let mut matcher = StopMatcher::new(&stop.strings, stop.include_stop)?;
-        let mut stopped = matcher.push(&text);
-        let end = match (&finish, stopped.by) {
-            (_, Some(by)) if drawn >= stop.min_tokens => Some(FinishReason::StopString(stop.strings[by].clone())),
-            (FinishReason::StopString(_), _) if drawn < stop.max_tokens => None,
-            (FinishReason::StopString(_), _) => Some(FinishReason::Length),
-            (other, _) => Some(other.clone()),
-        };
-        if stopped.by.is_none() {
-            stopped.text.push_str(&matcher.finish());
-        }
-        let cut = matches!(end, Some(FinishReason::StopString(_)));
-        let text = if cut || stopped.by.is_none() { stopped.text } else { text };
-        let scores = parent.scores.clone();
-        Ok(Solution { node, text, tokens: drawn, scores, copies: 1, end })
-    }
-
     /// Values the newest step of each solution and stores the value in the tree.
     pub fn score(
         &mut self,
@@ -183,6 +154,72 @@ impl<'a> Stepper<'a> {
         }
         Ok(())
     }
+}
+
+/// Extends forked nodes by segments of at most `tokens` tokens, all in one batch: the solution after each, `None` for a
+/// failed one. `from`: each node with the solution before it; a node may have tokens already, which it goes on from.
+/// `params`: the job's, with more records where a driver reads them.
+pub(crate) fn segments(
+    decode: Decode<'_>,
+    tree: &mut SamplingTree,
+    from: &[(&Solution, NodeId)],
+    tokens: usize,
+    params: &SamplingParams,
+    job: &SearchJob<'_>,
+) -> Result<Vec<Option<Solution>>> {
+    let nodes: Vec<NodeId> = from.iter().map(|&(_, node)| node).collect();
+    let before: Vec<usize> = from.iter().map(|&(parent, node)| parent.tokens + tree.node(node).tokens.len()).collect();
+    let stop = Stop { include_stop: true, ..job.stop.clone() };
+    let left = |ix: usize, _: &_| Stop {
+        max_tokens: stop.max_tokens.saturating_sub(before[ix]).clamp(1, tokens),
+        min_tokens: stop.min_tokens.saturating_sub(before[ix]).min(tokens),
+        ..stop.clone()
+    };
+    job.finish(tree.start_until(&nodes, params, left)?)?;
+    let read = |&(parent, node): &(&Solution, NodeId)| match tree.has_failed(node) {
+        true => Ok(None),
+        false => read(decode, tree, parent, node, job.stop).map(Some),
+    };
+    from.iter().map(read).collect()
+}
+
+/// The solution of a finished node, given its parent's. The text is decoded from the tokens, because a step's text
+/// was cut at its stop string but the next step continues after it.
+pub(crate) fn read(
+    decode: Decode<'_>,
+    tree: &SamplingTree,
+    parent: &Solution,
+    node: NodeId,
+    stop: &Stop,
+) -> Result<Solution> {
+    let Some(finish) = tree.node(node).finish.clone() else {
+        return Err(Error::Internal(format!("node {node} finished without a reason")));
+    };
+    let mut tokens: Vec<TokenId> = tree.path(node).iter().flat_map(|&node| tree.node(node).tokens.clone()).collect();
+    let drawn = tokens.len();
+    if matches!(finish, FinishReason::StopToken(_)) && !stop.include_stop {
+        tokens.pop();
+    }
+    let text = decode(&tree.node(tree.root()).tokens, &tokens);
+    let mut matcher = StopMatcher::new(&stop.strings, stop.include_stop)?;
+    let mut stopped = matcher.push(&text);
+    let end = match (&finish, stopped.by) {
+        (_, Some(by)) if drawn >= stop.min_tokens => Some(FinishReason::StopString(stop.strings[by].clone())),
+        (FinishReason::StopString(_) | FinishReason::Length | FinishReason::Cancelled | FinishReason::Aborted, _)
+            if drawn < stop.max_tokens =>
+        {
+            None
+        }
+        (FinishReason::StopString(_), _) => Some(FinishReason::Length),
+        (other, _) => Some(other.clone()),
+    };
+    if stopped.by.is_none() {
+        stopped.text.push_str(&matcher.finish());
+    }
+    let cut = matches!(end, Some(FinishReason::StopString(_)));
+    let text = if cut || stopped.by.is_none() { stopped.text } else { text };
+    let scores = parent.scores.clone();
+    Ok(Solution { node, text, tokens: drawn, scores, copies: 1, end })
 }
 
 /// Merges solutions with equal text: the first node is kept, the others are pruned and counted.
@@ -211,6 +248,7 @@ impl SearchJob<'_> {
         tree.close(solution.node);
         let path = tree.path(solution.node);
         let assessment = self.assess(&solution.text)?;
+        self.leaves.push(TreeLeaf { node: solution.node, sample: index, reward: Some(assessment.value()) });
         let finish = solution.end.clone().unwrap_or(FinishReason::Length);
         let logprobs = path.iter().flat_map(|&node| token_records(tree.node(node)));
         let records = self.params.records_tokens();

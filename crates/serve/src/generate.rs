@@ -17,6 +17,7 @@ use offshoot_openai::protocol::{
 use super::batches::now;
 use super::counted::CountedRequest;
 use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
+use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
 use super::random::random_hex;
 use super::reply;
@@ -39,15 +40,12 @@ pub async fn generate(
 ) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
+    server.admission.check()?;
     let body = server.receive(&headers, body).await?;
     let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
-    let head = AnswerHead {
-        id: format!("{}{}", endpoint.id_prefix(), random_hex::<12>()),
-        created: now(),
-        system_fingerprint: server.system_fingerprint.clone(),
-    };
+    let head = head(&server, endpoint.id_prefix());
     let request = Arc::new(request);
-    let ticket = submit(&server, client, &request, arrived)?;
+    let ticket = submit(&server, client, &request, names(&head, &headers, &request), arrived)?;
     match request.stream {
         Some(_) => {
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
@@ -55,6 +53,22 @@ pub async fn generate(
         }
         None => whole(server, ticket, request, head).await.inspect(|_| counted.answered()),
     }
+}
+
+/// A new answer's head; its id has this prefix.
+pub fn head(server: &Server, id_prefix: &str) -> AnswerHead {
+    AnswerHead {
+        id: format!("{id_prefix}{}", random_hex::<12>()),
+        created: now(),
+        system_fingerprint: server.system_fingerprint.clone(),
+        labels: server.labels.clone(),
+    }
+}
+
+/// What a request may be called when it is ended by name.
+pub fn names(head: &AnswerHead, headers: &HeaderMap, request: &ProtocolRequest) -> Vec<String> {
+    let of_header = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
+    [head.id.clone()].into_iter().chain(request.request_id.clone()).chain(of_header).collect()
 }
 
 /// The request with its prompts in tokens.
@@ -74,7 +88,11 @@ fn read(
         request.salt = parent.salt;
     }
     let before = parent.as_ref().map(|parent| &*parent.tokens);
-    let mut request = reader.encode_after(request, before.unwrap_or_default())?;
+    fitted(server, reader.encode_after(request, before.unwrap_or_default())?)
+}
+
+/// The request, if its prompts and what it repeats of them are not too long; limited to the memory.
+pub fn fitted(server: &Server, mut request: ProtocolRequest) -> Result<ProtocolRequest, Refusal> {
     request.fit_paths(server.engine.facts())?;
     let repeated = request.repeated();
     match repeated <= MOST_REPEATED {
@@ -86,15 +104,20 @@ fn read(
     }
 }
 
-fn submit(
+/// Submits a request, which may be called by these names.
+pub fn submit(
     server: &Server,
     client: ClientId,
     request: &Arc<ProtocolRequest>,
+    names: Vec<String>,
     arrived: Instant,
 ) -> Result<OpenTicket, Refusal> {
     let time_to_live = |keep: &Keep| keep.time_to_live.unwrap_or_else(|| server.leases.usual_time_to_live());
+    // It may have been paused since the request came.
+    server.admission.check()?;
     let job = Job {
         id: server.dispatcher.name_job(),
+        names,
         client,
         request: request.clone(),
         // A client's jobs go behind those of others at its wish, and not before them.
@@ -111,10 +134,33 @@ fn submit(
 /// The answer as one body.
 async fn whole(
     server: Arc<Server>,
-    mut ticket: OpenTicket,
+    ticket: OpenTicket,
     request: Arc<ProtocolRequest>,
     head: AnswerHead,
 ) -> Result<Response, Refusal> {
+    let (candidates, tokens) = all_candidates(ticket, &request).await?;
+    let write = move |server: &Server| {
+        let response = response(&request, &candidates, &head, &server.tokenizer);
+        Ok(serde_json::to_vec(&response).expect("keys are strings"))
+    };
+    written(&server, tokens, write).await
+}
+
+/// The body that `write` writes of so many tokens.
+pub async fn written(
+    server: &Arc<Server>,
+    tokens: usize,
+    write: impl FnOnce(&Server) -> Result<Vec<u8>, Refusal> + Send + 'static,
+) -> Result<Response, Refusal> {
+    let body = if tokens > LONG_ANSWER { server.work(write).await? } else { write(server)? };
+    Ok(reply::json(body))
+}
+
+/// The candidates of all prompts, once the last has ended, and the number of their tokens.
+pub async fn all_candidates(
+    mut ticket: OpenTicket,
+    request: &ProtocolRequest,
+) -> Result<(Vec<PromptCandidates>, usize), Refusal> {
     let mut results: Vec<PromptResults> = request.prompts.iter().map(|_| PromptResults::default()).collect();
     let mut tokens = 0;
     let cached = 'all: loop {
@@ -131,12 +177,6 @@ async fn whole(
         }
     };
     let of_prompt =
-        |(prompt, (results, cached)): (usize, (PromptResults, usize))| results.candidates(&request, prompt, cached);
-    let candidates: Vec<PromptCandidates> = results.into_iter().zip(cached).enumerate().map(of_prompt).collect();
-    let write = move |server: &Server| {
-        let response = response(&request, &candidates, &head, &server.tokenizer);
-        Ok(serde_json::to_vec(&response).expect("keys are strings"))
-    };
-    let body = if tokens > LONG_ANSWER { server.work(write).await? } else { write(&server)? };
-    Ok(reply::json(body))
+        |(prompt, (results, cached)): (usize, (PromptResults, usize))| results.candidates(request, prompt, cached);
+    Ok((results.into_iter().zip(cached).enumerate().map(of_prompt).collect(), tokens))
 }

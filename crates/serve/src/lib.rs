@@ -22,6 +22,7 @@ mod options;
 mod page;
 mod random;
 mod reply;
+mod rollout;
 mod routes;
 mod server;
 mod store;
@@ -42,9 +43,9 @@ use offshoot_core::input;
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json;
 use offshoot_core::out;
-use offshoot_core::setting::{API_KEYS, DATA};
-use offshoot_engine::{EngineHandle, PinnedPrefix};
-use offshoot_launch::{Demand, ModelSource, in_bytes};
+use offshoot_core::setting::{API_KEYS, DATA, ROLLOUT_KEYS};
+use offshoot_engine::{EngineFacts, EngineHandle, PinnedPrefix};
+use offshoot_launch::{Demand, Devices, ModelSource, in_bytes};
 use offshoot_model::ModelFolder;
 use offshoot_openai::batch::{AnswerOrigin, name_of_model};
 use offshoot_openai::protocol::chat_beginning;
@@ -58,19 +59,24 @@ pub use leases::LeaseLimits;
 use leases::Leases;
 use metrics::ServeMetrics;
 pub use options::{ServeLimits, ServeOptions};
+pub use rollout::RolloutOptions;
+use rollout::{Admission, Rollout, RolloutFacts};
 use server::{LARGE_BODIES, Server};
 use store::Store;
 use ticks::Ticks;
 
 /// The folder of files and batches, if none is chosen.
 const USUAL_DATA: &str = "runs/serve";
+/// Bytes that a weight update may have beside the model's numbers.
+const MORE_OF_UPDATE: usize = 64 << 20;
 /// Threads for connections: they write JSON, and leave the other cores to the engine.
 const MOST_THREADS: usize = 8;
 
 /// Serves until `interrupt` asks to stop and every request in progress is answered.
 pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     options.engine.budget.check()?;
-    let keys = ApiKeys::load(options.keys.as_deref())?;
+    let operators = options.rollout.as_ref().map(|rollout| rollout.keys.as_deref());
+    let keys = ApiKeys::load(options.keys.as_deref(), operators)?;
     let address = SocketAddr::new(options.host, options.port);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -85,6 +91,12 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let address = listener.local_addr().map_err(Error::io(&place, "listen at"))?;
     if !address.ip().is_loopback() && keys.is_empty() {
         log::warn!("anybody who reaches {address} can use this server: no API keys are set ({API_KEYS})");
+    }
+    if !address.ip().is_loopback() && options.rollout.is_some() && keys.have_no_operator() {
+        log::warn!(
+            "anybody who reaches {address} can pause this server and change its weights: no keys of operators \
+                    are set ({ROLLOUT_KEYS})"
+        );
     }
     let connections = listen::room_for(options.limits.connections);
 
@@ -116,6 +128,9 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let facts = engine.facts();
     let shared_cores = (!facts.is_async).then_some(u32::try_from(cores).unwrap_or(u32::MAX));
     let ticks = Ticks::new(options.limits.chunk_interval, shared_cores, facts.max_branches);
+    let rollout = options.rollout.as_ref().map(|chosen| rollout_of(chosen, options, &folder, facts)).transpose()?;
+    let paths = rollout.iter().flat_map(Rollout::paths);
+    let accepted = names.iter().cloned().chain(paths).collect();
     let server = Arc::new(Server {
         engine,
         dispatcher,
@@ -132,6 +147,10 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         ticks,
         batches: batches.transpose()?,
         system_fingerprint: origin.system_fingerprint,
+        admission: Admission::default(),
+        labels: Arc::default(),
+        accepted,
+        rollout,
         created: now(),
         workers: Semaphore::new(cores),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
@@ -145,6 +164,25 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
     drop(pins);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The state of the verbs of a server on this model.
+fn rollout_of(
+    chosen: &RolloutOptions,
+    options: &ServeOptions,
+    folder: &ModelFolder,
+    engine: &EngineFacts,
+) -> Result<Rollout> {
+    let devices = &options.engine.devices;
+    let ranks = if let Devices::Ranks(ranks) = devices { ranks.len() } else { 1 };
+    // Trainers may send numbers in f32, whatever the model's are, and metadata beside them.
+    let most_bytes = folder.config.parameters().saturating_mul(size_of::<f32>()).saturating_add(MORE_OF_UPDATE);
+    let dtype = ModelSource::folder(folder)?.dtype;
+    // Where it was left to us, the engine may be on the CPU beside a GPU.
+    let gpu = devices.first_gpu().filter(|_| engine.is_async);
+    let keeps_prefixes = options.engine.prefix_store.is_some();
+    let facts = RolloutFacts { model: options.model.clone(), dtype, ranks, gpu, keeps_prefixes, most_bytes };
+    Ok(Rollout::new(chosen, facts))
 }
 
 /// The folder of files and batches. `None`: the usual one is another server's.

@@ -11,6 +11,7 @@ use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use super::dispatch::QueueLimits;
 use super::exchange::AllowedOrigins;
 use super::leases::LeaseLimits;
+use super::rollout::RolloutOptions;
 
 /// The options of `offshoot serve`.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct ServeOptions {
     pub names: Vec<String>,
     /// A file with one API key per line; `None`: the environment's, or none are asked for.
     pub keys: Option<PathBuf>,
+    /// What trainers may do with the server; `None`: nothing.
+    pub rollout: Option<RolloutOptions>,
     /// Origins whose pages may read answers in a browser.
     pub origins: AllowedOrigins,
     /// Seed of requests without one; `None`: a random one for each.

@@ -13,7 +13,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, extract};
 use serde_json::json;
 
-use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, tokenizer_info};
+use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, TOKENS_PATH, tokenizer_info};
 
 use super::counted::CountedRequest;
 use super::engine_metrics;
@@ -25,6 +25,7 @@ use super::keys::ClientId;
 use super::metrics::gauge;
 use super::page;
 use super::reply::{self, Answer, Refused};
+use super::rollout;
 use super::server::{AppState, Server};
 
 /// `has_page`: with the page at `/`.
@@ -54,8 +55,13 @@ pub fn routes(server: Arc<Server>, has_page: bool, origins: AllowedOrigins) -> R
         .route("/version", get(version))
         .route("/metrics", get(metrics))
         .merge(shell);
+    let verbs = match server.rollout {
+        Some(_) => rollout::routes(server.clone()),
+        None => Router::new(),
+    };
     guarded
         .merge(open)
+        .merge(verbs)
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
         .layer(from_fn(check_coding))
@@ -91,10 +97,14 @@ async fn check_coding(request: Request, next: Next) -> Response {
     }
 }
 
+/// The paths of requests for samples or scores.
+fn is_for_samples(path: &str) -> bool {
+    path == TOKENS_PATH || Endpoint::ALL.iter().any(|one| one.path() == path)
+}
+
 /// Counts responses, and requests for samples or scores.
 async fn count_exchange(State(server): AppState, mut request: Request, next: Next) -> Response {
-    let is_counted =
-        request.method() == Method::POST && Endpoint::ALL.iter().any(|one| one.path() == request.uri().path());
+    let is_counted = request.method() == Method::POST && is_for_samples(request.uri().path());
     let counted = is_counted.then(|| CountedRequest::new(server.metrics.clone()));
     if let Some(counted) = &counted {
         request.extensions_mut().insert(counted.clone());

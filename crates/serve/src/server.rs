@@ -13,7 +13,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
-use offshoot_openai::protocol::{Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, parse_body};
+use offshoot_openai::protocol::{
+    Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, WeightLabels, parse_body,
+};
 use offshoot_text::Tokenizer;
 
 use super::batches::Batches;
@@ -23,6 +25,7 @@ use super::leases::Leases;
 use super::metrics::ServeMetrics;
 use super::options::ServeLimits;
 use super::random::random_seed;
+use super::rollout::{Admission, Rollout};
 use super::ticks::Ticks;
 
 /// Longest time that the body of a request may take to arrive.
@@ -36,6 +39,14 @@ pub const LARGE_BODIES: usize = 4;
 /// How much, and how long, of a refused body is read and dropped.
 const DRAINED: usize = 64 << 20;
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Reads what comes of a refused body. A client that sends its body before it reads would see a closed connection and
+/// no answer. One that expects a word before it sends gets the answer instead.
+pub async fn drain_refused(headers: &HeaderMap, body: &mut Body) {
+    if !headers.contains_key("expect") {
+        let _ = tokio::time::timeout(DRAIN_PATIENCE, drain(body)).await;
+    }
+}
 
 async fn drain(body: &mut Body) {
     let mut bytes = 0;
@@ -54,6 +65,10 @@ pub struct JsonBody {
 }
 
 impl JsonBody {
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     pub fn parse(&self) -> Result<Map<String, Value>, Refusal> {
         parse_body(&self.bytes)
     }
@@ -79,6 +94,14 @@ pub struct Server {
     /// `None`: no files are kept.
     pub batches: Option<Batches>,
     pub system_fingerprint: String,
+    /// Whether requests for samples are admitted.
+    pub admission: Admission,
+    /// What the versions of the engine's weights are called.
+    pub labels: Arc<WeightLabels>,
+    /// `None`: it has no verbs for rollouts.
+    pub rollout: Option<Rollout>,
+    /// The names that requests may call the model: `names`, and what trainers call it.
+    pub accepted: Vec<String>,
     /// Seconds since 1970 at which the server started.
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
@@ -98,7 +121,7 @@ impl Server {
             tokenizer: &self.tokenizer,
             config: &self.config,
             model: &self.names[0],
-            served: Some(&self.names),
+            served: Some(&self.accepted),
             seed: self.seed.unwrap_or_else(random_seed),
             limits: &self.limits.protocol,
             reasoning: self.reasoning,
@@ -110,10 +133,8 @@ impl Server {
     /// The body of a request, which should be JSON.
     pub async fn receive(&self, headers: &HeaderMap, mut body: Body) -> Result<JsonBody, Refusal> {
         let received = self.receive_from(headers, &mut body).await;
-        // A client that sends its body before it reads would see a closed connection and no answer. One that expects a
-        // word before it sends gets the answer instead.
-        if received.is_err() && !headers.contains_key("expect") {
-            let _ = tokio::time::timeout(DRAIN_PATIENCE, drain(&mut body)).await;
+        if received.is_err() {
+            drain_refused(headers, &mut body).await;
         }
         received
     }

@@ -1,6 +1,7 @@
 //! GPUs of one host that compute one model together: what passes between them, through memory that each writes of the
 //! others (`peers`), or where NVLink does not join them, through NCCL (`gathered`). Nothing of a multicast is used.
-//! `ways` says which kernel serves which size; `measure` times them and NCCL.
+//! `ways` says which kernel serves which size; `measure` times them and NCCL. `trainer` receives weights from another
+//! process.
 //!
 //! # No deadlock in the driver
 //! A kernel of an exchange ends when the same exchange was enqueued on every rank. Loading kernels and allocating
@@ -13,6 +14,7 @@ mod gathered;
 pub mod measure;
 pub mod nccl;
 mod peers;
+pub mod trainer;
 pub mod ways;
 
 use std::sync::Arc;

@@ -28,20 +28,21 @@ pub const NO_MULTICAST: (&str, &str) = ("NCCL_NVLS_ENABLE", "0");
 /// 2.10.3, the first with bf16.
 const OLDEST: c_int = 21_003;
 
-type Comm = *mut c_void;
+pub(super) type Comm = *mut c_void;
 type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
 type CommInitAll = unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int;
 type CommAbort = unsafe extern "C" fn(Comm) -> c_int;
 type AllGather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CUstream) -> c_int;
 type Group = unsafe extern "C" fn() -> c_int;
-type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
+pub(super) type AllReduce =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
 type GetErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 
 /// `ncclSum`, `ncclInt8`, and what NCCL calls dtypes: these numbers are the same in all versions from `OLDEST` on.
-const SUM: c_int = 0;
+pub(super) const SUM: c_int = 0;
 const BYTES: c_int = 0;
 
-fn number_of(dtype: Dtype) -> c_int {
+pub(super) fn number_of(dtype: Dtype) -> c_int {
     match dtype {
         Dtype::F16 => 6,
         Dtype::F32 => 7,
@@ -81,21 +82,8 @@ unsafe impl Sync for Nccl {}
 impl Nccl {
     /// Connects these GPUs. The error is one sentence: it is missing, too old, or may use multicast.
     pub fn open(devices: &[Device]) -> Result<Self> {
-        let unusable = |why: String| Error::value("NCCL", "one that can be used", why);
-        let (variable, value) = NO_MULTICAST;
-        if env::var(variable).as_deref() != Ok(value) {
-            return Err(unusable(format!("{variable} is not {value}, so it might use NVLink multicast")));
-        }
         let first = devices.first().ok_or_else(|| unusable("no GPU to connect".to_owned()))?;
-        let library = libraries::load_nccl(first.facts().driver).map_err(unusable)?;
-        let mut version = 0;
-        // SAFETY: NCCL's function of this name has this signature, in all versions.
-        let asked = unsafe { function::<GetVersion>(&library, b"ncclGetVersion\0")?(&raw mut version) };
-        if asked != 0 || version < OLDEST {
-            let expected = "NCCL 2.10.3 or newer".to_owned();
-            return Err(Error::value("NCCL", expected, format!("version {}", name(version))));
-        }
-        let library = Arc::new(library);
+        let (library, version) = load(first)?;
         let mut nccl =
             Nccl { library, version, ranks: Vec::new(), is_over: AtomicBool::new(false), ending: Mutex::default() };
         let mut ranks: Vec<Comm> = vec![ptr::null_mut(); devices.len()];
@@ -197,14 +185,40 @@ impl Nccl {
     }
 
     fn check(&self, doing: &str, status: c_int) -> Result<()> {
-        if status == 0 {
-            return Ok(());
-        }
-        // SAFETY: a text that NCCL owns.
-        let why = function::<GetErrorString>(&self.library, b"ncclGetErrorString\0")
-            .map(|text| unsafe { CStr::from_ptr(text(status)) }.to_string_lossy().into_owned())?;
-        Err(Error::value("NCCL", format!("a version that can {doing}"), format!("{}: {why}", self.version())))
+        check(&self.library, self.version, doing, status)
     }
+}
+
+/// The library, for this GPU, and its version. The error is one sentence: it is missing, too old, or may use multicast.
+pub(super) fn load(device: &Device) -> Result<(Arc<Library>, c_int)> {
+    let (variable, value) = NO_MULTICAST;
+    if env::var(variable).as_deref() != Ok(value) {
+        return Err(unusable(format!("{variable} is not {value}, so it might use NVLink multicast")));
+    }
+    let library = libraries::load_nccl(device.facts().driver).map_err(unusable)?;
+    let mut version = 0;
+    // SAFETY: NCCL's function of this name has this signature, in all versions.
+    let asked = unsafe { function::<GetVersion>(&library, b"ncclGetVersion\0")?(&raw mut version) };
+    if asked != 0 || version < OLDEST {
+        let expected = "NCCL 2.10.3 or newer".to_owned();
+        return Err(Error::value("NCCL", expected, format!("version {}", name(version))));
+    }
+    Ok((Arc::new(library), version))
+}
+
+fn unusable(why: String) -> Error {
+    Error::value("NCCL", "one that can be used", why)
+}
+
+/// An error in NCCL's own words, unless this is the status of a success.
+pub(super) fn check(library: &Library, version: c_int, doing: &str, status: c_int) -> Result<()> {
+    if status == 0 {
+        return Ok(());
+    }
+    // SAFETY: a text that NCCL owns.
+    let why = function::<GetErrorString>(library, b"ncclGetErrorString\0")
+        .map(|text| unsafe { CStr::from_ptr(text(status)) }.to_string_lossy().into_owned())?;
+    Err(Error::value("NCCL", format!("a version that can {doing}"), format!("{}: {why}", name(version))))
 }
 
 /// NCCL writes 2.28.3 as 22803, and 2.8.4 as 2804.
@@ -214,7 +228,7 @@ fn name(version: c_int) -> String {
 }
 
 /// A function of NCCL, whose signature the caller answers for.
-fn function<'a, F>(library: &'a Library, name: &[u8]) -> Result<libloading::Symbol<'a, F>> {
+pub(super) fn function<'a, F>(library: &'a Library, name: &[u8]) -> Result<libloading::Symbol<'a, F>> {
     // SAFETY: only looked up; each caller names the signature that NCCL documents.
     unsafe { library.get::<F>(name) }.map_err(|error| {
         let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
@@ -224,10 +238,10 @@ fn function<'a, F>(library: &'a Library, name: &[u8]) -> Result<libloading::Symb
 
 /// A communicator with what it needs to end. Nobody calls it any more, but for a call that waits for a rank which has
 /// failed.
-struct EndingCommunicator {
-    library: Arc<Library>,
-    device: Device,
-    comm: Comm,
+pub(super) struct EndingCommunicator {
+    pub library: Arc<Library>,
+    pub device: Device,
+    pub comm: Comm,
 }
 
 // SAFETY: the last thread that uses the communicator has it; beside a call that still waits NCCL lets another thread
@@ -235,7 +249,7 @@ struct EndingCommunicator {
 unsafe impl Send for EndingCommunicator {}
 
 impl EndingCommunicator {
-    fn abort(self) {
+    pub fn abort(self) {
         let abort = function::<CommAbort>(&self.library, b"ncclCommAbort\0");
         // SAFETY: a communicator that lives: it ends once.
         let status = abort.map(|abort| unsafe { abort(self.comm) });

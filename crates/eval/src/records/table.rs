@@ -90,6 +90,7 @@ impl RecordKind {
                 ("samples_correct", I64),
                 ("cancelled", I64),
                 ("cancelled_tokens", I64),
+                ("stragglers", list(Struct(vec![("index", I64), ("node", I64), ("tokens", I64), ("kept", Bool)]))),
                 ("prompt_tokens", I64),
                 ("sampled_tokens", I64),
                 ("search_tokens", I64),
@@ -220,6 +221,23 @@ impl Column {
         let mut column = Column { present: Bits::default(), data };
         (0..column.data.len()).for_each(|_| column.present.push(true));
         column
+    }
+
+    /// A column of whole numbers, some of which may be null.
+    pub fn of_optional(values: impl IntoIterator<Item = Option<i64>>) -> Column {
+        let (mut present, mut numbers) = (Bits::default(), Vec::new());
+        for value in values {
+            present.push(value.is_some());
+            numbers.push(value.unwrap_or_default());
+        }
+        Column { present, data: Data::I64(numbers) }
+    }
+
+    /// A column of truth values.
+    pub fn of_bools(values: impl IntoIterator<Item = bool>) -> Column {
+        let mut bits = Bits::default();
+        values.into_iter().for_each(|value| bits.push(value));
+        Column::of(Data::Bool(bits))
     }
 
     /// A column of texts.

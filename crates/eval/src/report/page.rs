@@ -141,6 +141,9 @@ impl Page<'_, '_> {
             (0, _) => String::new(),
             (n, Some(EarlyStop::Decided)) => format!(", {} more not sampled: the vote was decided", count(n as u64)),
             (n, Some(EarlyStop::Passed)) => format!(", {} more stopped or not judged: one had passed", count(n as u64)),
+            (n, Some(EarlyStop::Finished)) => {
+                format!(", {} more cancelled: enough had finished", count(n as u64))
+            }
             (n, None) => format!(", {} more not finished", count(n as u64)),
         };
         self.line("items", format!("{}{cut}, {}{cancelled}", scores.items, counted(scores.samples as u64, "sample")))?;
@@ -170,7 +173,7 @@ impl Page<'_, '_> {
                 let all = match scores.spares {
                     Some(EarlyStop::Decided) => format!(" ({SET} {DECIDED}=false samples all)"),
                     Some(EarlyStop::Passed) => format!(" ({SET} {PASSED}=false samples all)"),
-                    None => String::new(),
+                    Some(EarlyStop::Finished) | None => String::new(),
                 };
                 self.line("one sample", format!("{why}{all}"))?;
             }

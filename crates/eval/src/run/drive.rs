@@ -10,8 +10,8 @@ use offshoot_search::settings::{BestOfN, StepSettings};
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_search::{
-    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
-    tree_of_thought,
+    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, entropy_branching, mcts, sample,
+    self_consistency, step_beam, tree_of_thought, tree_po,
 };
 
 use super::prepare::PreparedRun;
@@ -51,7 +51,16 @@ pub(super) fn drive(
         }
         Method::Dvts { search, .. } => stepping(prepared, prompt, &search.steps, |s| dvts(tree, root, search, s, job)),
         Method::Mcts { search, .. } => stepping(prepared, prompt, &search.steps, |s| mcts(tree, root, search, s, job)),
+        Method::TreePo(how) => tree_po(tree, root, how, &|context, tokens| decode(prepared, context, tokens), job),
+        Method::EntropyBranching(how) => {
+            entropy_branching(tree, root, how, &|context, tokens| decode(prepared, context, tokens), job)
+        }
     }
+}
+
+/// The text of tokens behind others.
+fn decode(prepared: &PreparedRun, context: &[TokenId], tokens: &[TokenId]) -> String {
+    prepared.tokenizer.stream(context).text_of(tokens)
 }
 
 /// Runs a stepwise search.
@@ -61,8 +70,7 @@ fn stepping(
     steps: &StepSettings,
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
-    let tokenizer = &prepared.tokenizer;
-    let decode = |context: &[TokenId], tokens: &[TokenId]| tokenizer.stream(context).text_of(tokens);
+    let decode = |context: &[TokenId], tokens: &[TokenId]| decode(prepared, context, tokens);
     let ask = |thoughts: &str| question(prepared, prompt, thoughts);
     let scorer = match prepared.task.method.scoring() {
         Some(ThoughtScoring::Grade) => Scorer::Grade,

@@ -18,8 +18,9 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::out::Progress;
 use offshoot_core::sorting::sort_by_number;
-use offshoot_engine::RootOptions;
+use offshoot_engine::{LogprobsMode, RootOptions};
 use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, in_bytes, work_ahead};
+use offshoot_search::rollout::{TreeLeaf, TrieBuilder};
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
 use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
 
@@ -305,7 +306,9 @@ impl<'a> WorkerContext<'a> {
         let job = SearchJob::new(&prepared.params, &prepared.stop).recorded_by(&mut record);
         let mut job = job.interrupted_by(interrupted).resuming(earlier);
         job.assessor = assessor(prepared.judging.as_ref(), prompt.item, &grade);
+        job.group_end = task.method.group_end();
         let mut outcome = drive(prepared, prompt, &mut tree, &mut job)?;
+        let leaves = std::mem::take(&mut job.leaves);
         drop(job);
         let mut failures = tree.take_failures();
         let branches = failures.len();
@@ -321,6 +324,9 @@ impl<'a> WorkerContext<'a> {
             if options.trees {
                 write_tree(journal, &tree, prompt)?;
             }
+            if task.method.makes_rollouts() {
+                write_rollouts(journal, &tree, prompt, &leaves, prepared.params.logprobs_mode)?;
+            }
             journal.item(prompt.item.index, &item_line(task, prompt, &outcome)?)?;
         }
         self.count(prompt, outcome.samples.len());
@@ -332,6 +338,21 @@ impl<'a> WorkerContext<'a> {
 fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt<'_>) -> Result<()> {
     let trace = Trace { level_ends: Some(prompt.levels.level_ends.clone()), ..tree.trace() };
     journal.file(&format!("trees/{}.json", prompt.item.index), &(json::text("a sampling tree", &trace)? + "\n"))
+}
+
+/// Writes an item's samples as rollouts that share prefixes; their rewards are what the task's grader says.
+fn write_rollouts(
+    journal: &Journal,
+    tree: &SamplingTree,
+    prompt: &ItemPrompt<'_>,
+    leaves: &[TreeLeaf],
+    mode: LogprobsMode,
+) -> Result<()> {
+    let mut builder = TrieBuilder::new();
+    builder.tree(tree, prompt.item.index as u64, leaves, mode)?;
+    let folder = journal.folder().join("rollouts");
+    std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
+    builder.build().write(&folder.join(format!("{}.safetensors", prompt.item.index)))
 }
 
 /// A result line that starts with the id of its item.
@@ -364,6 +385,9 @@ fn item_line(task: &Task, prompt: &ItemPrompt<'_>, outcome: &Outcome) -> Result<
     });
     if let (Some(line), Some(failed)) = (line.as_object_mut(), &outcome.failed) {
         line.insert("failed".to_string(), json!(failed));
+    }
+    if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.stragglers[..]) {
+        line.insert("stragglers".to_string(), json!(outcome.stragglers));
     }
     if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.tied[..]) {
         line.insert("tied".to_string(), json!(outcome.tied));

@@ -7,9 +7,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use offshoot_core::ids::TokenId;
+use offshoot_engine::GroupEnd;
 use offshoot_eval::answer::ExtractedAnswer;
 use offshoot_eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, help, scaffold};
-use offshoot_search::settings::BestBy;
+use offshoot_search::settings::{BestBy, EntropyBranching, TreePo};
 use offshoot_search::vote::{Decided, VoteTally};
 use offshoot_text::{Message, Tokenizer};
 use serde_json::{Value, json};
@@ -108,7 +109,7 @@ fn the_example_of_the_design() {
         .unwrap();
     assert_eq!(task.name, "gsm8k-vote");
     assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
-    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain });
+    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain, min_finished: None });
     let expected = Sampling {
         temperature: 0.7,
         top_p: 0.95,
@@ -239,12 +240,34 @@ fn overrides_from_the_command_line() {
         .unwrap();
     assert_eq!(
         (task.sampling.temperature, task.name.as_str(), task.method),
-        (0.25, "other", Method::Sample { samples: 8 })
+        (0.25, "other", Method::Sample { samples: 8, min_finished: None })
     );
     assert_eq!(task.sampling.stop, ["Question:"]);
     assert_eq!(task.source["sampling"]["temperature"], 0.25);
     let task = set(&[r#"method={"best_of_n": {"samples": 4, "by": "mean_logprob"}}"#]).unwrap();
-    assert_eq!(task.method, Method::BestOfN { samples: 4, by: BestBy::MeanLogprob, stop_when_passed: false });
+    assert_eq!(
+        task.method,
+        Method::BestOfN { samples: 4, by: BestBy::MeanLogprob, stop_when_passed: false, min_finished: None }
+    );
+    let method = |text: &str| set(&[&format!("method={text}")]).map(|task| task.method);
+    assert_eq!(
+        method(r#"{"tree_po": {"samples": 9, "tokens": 700}}"#).unwrap(),
+        Method::TreePo(TreePo { samples: 9, segment: 64, branches: 2, tokens: 700 })
+    );
+    assert_eq!(
+        method(r#"{"entropy_branching": {"paths": 2, "branches": 3}}"#).unwrap(),
+        Method::EntropyBranching(EntropyBranching { paths: 2, forks: 3, branches: 3 })
+    );
+    assert_eq!(method(r#"{"entropy_branching": {}}"#).unwrap().samples(), 4 * (1 + 3));
+    let least = method(r#"{"sample": {"samples": 8, "min_finished": 6}}"#).unwrap();
+    assert_eq!(least.group_end(), Some(GroupEnd::new(6.try_into().unwrap())));
+    assert!(!least.draws_all(), "the samples that finish first are the short ones");
+    let too_many = method(r#"{"self_consistency": {"samples": 8, "min_finished": 9}}"#).unwrap_err();
+    assert!(too_many.contains("method.self_consistency.min_finished") && too_many.contains("at most"), "{too_many}");
+    let question = r#"{"prompt": {"item": "{{thoughts}}"}, "words": {"a": 1}}"#;
+    let asking = format!(r#"{{"best_of_n": {{"samples": 4, "min_finished": 2, "by": {question}}}}}"#);
+    assert!(method(&asking).unwrap_err().contains("method.best_of_n.min_finished"));
+    assert!(method(r#"{"tree_po": {"samples": 9, "segment": 0}}"#).unwrap_err().contains("method.tree_po.segment"));
     let scorer = |by: &str| format!("method={{\"best_of_n\": {{\"samples\": 4, \"by\": {by}}}}}");
     let asked = set(&[&scorer(r#"{"prompt": {"item": "{{q}} {{thoughts}} right?"}, "words": {" yes": 1, " no": 0}}"#)]);
     let asked = asked.unwrap().method;

@@ -1,14 +1,14 @@
 //! Runs a job whose prompts are known in advance: starts them in the order of `PromptOrder`, enough at a time that the
 //! engine always has work.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{AsRequest, BeginOptions, Generator, RefusedPrompt, SampleId};
+use super::{AsRequest, BeginOptions, Generator, KeptSample, RefusedPrompt, SampleId};
 use crate::PromptOrder;
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{Event, Finish, FinishReason, wait};
+use offshoot_engine::{Event, Finish, FinishReason, Stragglers, wait};
 use offshoot_kv::TokenCosts;
 
 /// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
@@ -26,6 +26,8 @@ pub struct Generation<R> {
     order: PromptOrder,
     is_begun: Vec<bool>,
     cancelled: HashSet<SampleId>,
+    /// What stragglers have whose branches are kept.
+    kept: BTreeMap<SampleId, Finish>,
     /// Events produced here instead of by the engine.
     ready: VecDeque<GenerationEvent>,
 }
@@ -42,6 +44,7 @@ impl<R: AsRequest> Generation<R> {
             order,
             is_begun: vec![false; requests.len()],
             cancelled: HashSet::new(),
+            kept: BTreeMap::new(),
             ready: VecDeque::new(),
             requests,
         }
@@ -60,11 +63,66 @@ impl<R: AsRequest> Generation<R> {
             return Poll::Ready(Some(event));
         }
         // If nothing is in flight, nothing is left: `begin_more` always starts a prompt when the engine has none.
-        let event = self.generator.poll(patience);
-        if let Poll::Ready(Some(Event::Finished { id, finish })) = &event {
-            self.note_length(*id, finish);
-        }
+        let event = match self.generator.poll(patience) {
+            Poll::Ready(Some(Event::Finished { id, finish })) => {
+                let finish = self.joined(id, finish);
+                self.note_length(id, &finish);
+                Poll::Ready(Some(Event::Finished { id, finish }))
+            }
+            other => other,
+        };
         event.map(|event| event.map(Ok))
+    }
+
+    /// The finish of a sample with what it had before it was resumed. Of a straggler that is kept it is remembered.
+    fn joined(&mut self, id: SampleId, finish: Finish) -> Finish {
+        let request = &self.requests[id.prompt];
+        let is_sample = id.sample < request.as_request().n;
+        let keeps = request.group_end().is_some_and(|end| end.stragglers == Stragglers::Keep);
+        let finish = match self.kept.remove(&id) {
+            Some(before) => before.followed_by(finish),
+            None => finish,
+        };
+        if keeps && is_sample && finish.reason.is_cut() {
+            self.kept.insert(id, finish.clone());
+        }
+        finish
+    }
+
+    /// Continues the kept stragglers of a prompt to their ends and returns how many there are. Each finishes once more,
+    /// with all that it has sampled; none is cancelled because others finish.
+    ///
+    /// # Errors
+    ///
+    /// Samples of the prompt still run.
+    pub fn resume(&mut self, prompt: usize) -> Result<usize> {
+        if self.generator.is_in_flight(prompt) {
+            let expected = "one whose samples have ended or wait";
+            return Err(Error::value(format!("prompt {prompt} that is resumed"), expected, "one that runs"));
+        }
+        let mut kept = Vec::new();
+        for (&id, before) in self.kept.range(SampleId { prompt, sample: 0 }..SampleId { prompt: prompt + 1, sample: 0 })
+        {
+            let branch = self.generator.take_branch(id);
+            kept.extend(branch.map(|branch| KeptSample { sample: id.sample, branch, tokens: before.tokens.len() }));
+        }
+        if !kept.is_empty() {
+            let options = BeginOptions { home: self.order.home(prompt), ..BeginOptions::default() };
+            self.generator.resume(prompt, &kept, &self.requests[prompt].as_request(), options)?;
+        }
+        Ok(kept.len())
+    }
+
+    /// Releases the kept stragglers of a prompt, which then cannot be resumed.
+    pub fn release_kept(&mut self, prompt: usize) {
+        let of = SampleId { prompt, sample: 0 }..SampleId { prompt: prompt + 1, sample: 0 };
+        let ids: Vec<SampleId> = self.kept.range(of).map(|(&id, _)| id).collect();
+        for id in ids {
+            if let Some(branch) = self.generator.take_branch(id) {
+                self.generator.engine().release(&[branch]);
+                self.kept.remove(&id);
+            }
+        }
     }
 
     /// Updates the length estimate with a finished sample of unknown length.
@@ -87,7 +145,8 @@ impl<R: AsRequest> Generation<R> {
 
     fn begin(&mut self, prompt: usize) {
         let request = self.requests[prompt].as_request();
-        let options = BeginOptions { home: self.order.home(prompt), ..BeginOptions::default() };
+        let group_end = self.requests[prompt].group_end();
+        let options = BeginOptions { home: self.order.home(prompt), group_end, ..BeginOptions::default() };
         if let Err(error) = self.generator.begin_with(prompt, &request, options) {
             return self.ready.push_back(Err(RefusedPrompt { prompt, error }));
         }

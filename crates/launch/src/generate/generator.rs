@@ -1,7 +1,7 @@
 //! Samples prompts that arrive at any time: manages their branches in the engine and returns one stream of their
 //! events.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use super::{PromptRequest, SampleId};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{
-    EngineFacts, EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions, wait,
+    EngineFacts, EngineHandle, Event, EventReceiver, Extend, FinishReason, First, ForkKind, GroupEnd, Hear, Priority,
+    RootOptions, Stop, Stragglers, wait,
 };
 use offshoot_kv::CacheSalt;
 
@@ -34,13 +35,19 @@ pub enum Release {
 /// A started prompt.
 struct PromptInFlight {
     /// One branch per sample or continuation, and one for the prompt's own scores if they are asked for.
-    branches: Vec<BranchId>,
+    branches: BTreeMap<usize, BranchId>,
     /// Number of samples that have not ended.
     left: usize,
     /// Tokens of the prompt.
     tokens: usize,
     /// Whether the branches of finished samples are the caller's.
     keep: bool,
+    /// When its group ends before all samples have, if it has not.
+    group_end: Option<GroupEnd>,
+    /// Samples that have finished, neither cancelled nor failed.
+    finished: usize,
+    /// The index of the prompt's own scores, which are no sample.
+    scores: Option<usize>,
 }
 
 /// Continuations of one context that are scored.
@@ -69,6 +76,19 @@ pub struct BeginOptions {
     pub keep: bool,
     /// Prompts of other salts share no cached prefix with it.
     pub salt: Option<CacheSalt>,
+    /// When its group ends before all samples have. The branches of kept stragglers are the caller's
+    /// ([`Generator::take_branch`]).
+    pub group_end: Option<GroupEnd>,
+}
+
+/// A sample that was cancelled and whose branch was kept.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptSample {
+    /// Its index among the samples of its prompt.
+    pub sample: usize,
+    pub branch: BranchId,
+    /// Tokens that it has sampled.
+    pub tokens: usize,
 }
 
 /// Samples in flight. Dropping the generator cancels the unfinished ones and releases all of them.
@@ -132,7 +152,34 @@ impl Generator {
             let uniforms = request.uniforms.child(ForkKind::Sample, sample);
             Extend::sampled(branch, request.params, request.stop, uniforms)
         });
-        self.enter(prompt, sampled.chain(scored).collect(), request.tokens.len(), options);
+        let scores = scored.is_some().then_some(request.n);
+        self.enter(prompt, (0..).zip(sampled.chain(scored)).collect(), request.tokens.len(), scores, options);
+        Ok(())
+    }
+
+    /// Continues kept samples of `request` to their ends, under their indices; what they have counts against its
+    /// limits. While the model's weights are the same, they become what they would have been without the pause. Each
+    /// finish has what is added.
+    ///
+    /// Fails if parameters are out of range; nothing is started then.
+    pub fn resume(
+        &mut self,
+        prompt: usize,
+        kept: &[KeptSample],
+        request: &PromptRequest<'_>,
+        options: BeginOptions,
+    ) -> Result<()> {
+        self.check(request)?;
+        let extend = |kept: &KeptSample| {
+            let uniforms = request.uniforms.child(ForkKind::Sample, (options.first_sample + kept.sample) as u64);
+            let stop = Stop {
+                max_tokens: request.stop.max_tokens.saturating_sub(kept.tokens).max(1),
+                min_tokens: request.stop.min_tokens.saturating_sub(kept.tokens),
+                ..request.stop.clone()
+            };
+            (kept.sample, Extend::sampled(kept.branch, request.params, &stop, uniforms))
+        };
+        self.enter(prompt, kept.iter().map(extend).collect(), request.tokens.len(), None, options);
         Ok(())
     }
 
@@ -151,22 +198,31 @@ impl Generator {
         let place = RootOptions { priority, salt: options.salt, ..RootOptions::default() };
         let branches = self.forks_of(context, continuations.len(), place)?;
         let scored = branches.into_iter().zip(continuations);
-        let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops))).collect();
+        let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops)));
         let longest = continuations.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
-        self.enter(prompt, scored, context.len() + longest, options);
+        self.enter(prompt, (0..).zip(scored).collect(), context.len() + longest, None, options);
         Ok(())
     }
 
-    /// Takes up the branches of a prompt, in the order of its samples. `tokens`: of its prompt.
-    fn enter(&mut self, prompt: usize, extends: Vec<Extend>, tokens: usize, options: BeginOptions) {
-        let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
-        let ids = (0..).map(|sample| SampleId { prompt, sample });
-        self.by_branch.extend(branches.iter().copied().zip(ids));
+    /// Takes up the branches of a prompt by the indices of its samples. `tokens`: of its prompt; `scores`: the index of
+    /// its own scores.
+    fn enter(
+        &mut self,
+        prompt: usize,
+        extends: Vec<(usize, Extend)>,
+        tokens: usize,
+        scores: Option<usize>,
+        options: BeginOptions,
+    ) {
+        let BeginOptions { keep, group_end, .. } = options;
+        let branches: BTreeMap<usize, BranchId> =
+            extends.iter().map(|(sample, extend)| (*sample, extend.branch)).collect();
+        self.by_branch.extend(branches.iter().map(|(&sample, &branch)| (branch, SampleId { prompt, sample })));
         let hear = options.hear.unwrap_or(self.hear);
-        self.begun.extend(extends.into_iter().map(|extend| (hear, extend)));
+        self.begun.extend(extends.into_iter().map(|(_, extend)| (hear, extend)));
         let left = branches.len();
         self.prompt_tokens += left * tokens;
-        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep: options.keep });
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep, group_end, finished: 0, scores });
     }
 
     /// Submits the prompts begun so far. Reading an event does so too.
@@ -271,24 +327,39 @@ impl Generator {
     fn take(&mut self, event: Event) -> Option<Event<SampleId>> {
         let branch = event.id();
         let sample = *self.by_branch.get(&branch)?;
-        if event.is_end() {
-            self.end(branch, sample);
+        match &event {
+            Event::Tokens { .. } => {}
+            Event::Finished { finish, .. } => self.end(branch, sample, Some(&finish.reason)),
+            Event::Failed { .. } => self.end(branch, sample, None),
         }
         Some(event.with_id(sample))
     }
 
-    fn end(&mut self, branch: BranchId, sample: SampleId) {
+    /// Forgets a sample that has ended; `finished`: how, if it did not fail.
+    fn end(&mut self, branch: BranchId, sample: SampleId, finished: Option<&FinishReason>) {
         self.by_branch.remove(&branch);
         let prompt = self.in_flight.get_mut(&sample.prompt).expect("a prompt is in flight while a sample of it is");
         prompt.left -= 1;
-        let keep = prompt.keep;
+        let is_sample = prompt.scores != Some(sample.sample);
+        let is_straggler = is_sample && finished.is_some_and(FinishReason::is_cut);
+        let keep =
+            prompt.keep || is_straggler && prompt.group_end.is_some_and(|end| end.stragglers == Stragglers::Keep);
+        prompt.finished += usize::from(is_sample && !is_straggler && finished.is_some());
+        if prompt.group_end.is_some_and(|end| prompt.finished == end.min_finished.get()) && is_sample && !is_straggler {
+            let others = prompt.branches.iter().filter(|&(&index, _)| prompt.scores != Some(index));
+            let others: Vec<BranchId> =
+                others.map(|(_, &branch)| branch).filter(|branch| self.by_branch.contains_key(branch)).collect();
+            self.receiver.cancel(&others);
+        }
         self.prompt_tokens -= prompt.tokens;
         let whole = if prompt.left == 0 { self.in_flight.remove(&sample.prompt) } else { None };
         match (self.release, whole) {
             _ if keep => drop(self.asked_for.insert(sample, branch)),
             (Release::EachSample, _) => self.engine.release(&[branch]),
-            (Release::EachPrompt, Some(prompt)) => self.engine.release(&prompt.branches),
-            (Release::AtEnd, Some(prompt)) => self.kept.extend(prompt.branches),
+            (Release::EachPrompt, Some(prompt)) => {
+                self.engine.release(&prompt.branches.into_values().collect::<Vec<_>>())
+            }
+            (Release::AtEnd, Some(prompt)) => self.kept.extend(prompt.branches.into_values()),
             (Release::EachPrompt | Release::AtEnd, None) => {}
         }
     }
@@ -296,14 +367,14 @@ impl Generator {
     /// Cancels these samples before the engine's next step; each finishes as cancelled and keeps its tokens, unless it
     /// has already ended.
     pub fn cancel(&self, samples: &[SampleId]) {
-        let branch = |sample: &SampleId| self.in_flight.get(&sample.prompt)?.branches.get(sample.sample).copied();
+        let branch = |sample: &SampleId| self.in_flight.get(&sample.prompt)?.branches.get(&sample.sample).copied();
         self.receiver.cancel(&samples.iter().filter_map(branch).collect::<Vec<_>>());
     }
 
     /// Cancels all samples of a prompt.
     pub fn cancel_prompt(&self, prompt: usize) {
         if let Some(prompt) = self.in_flight.get(&prompt) {
-            self.receiver.cancel(&prompt.branches);
+            self.receiver.cancel(&prompt.branches.values().copied().collect::<Vec<_>>());
         }
     }
 
@@ -315,14 +386,13 @@ impl Generator {
     /// Drops a prompt in flight at once, but for the branches that were taken; no further events of it are returned.
     pub fn prune(&mut self, prompt: usize) {
         let Some(mut dropped) = self.in_flight.remove(&prompt) else { return };
-        let mut samples = 0..;
-        dropped.branches.retain(|branch| {
-            let sample = SampleId { prompt, sample: samples.next().expect("the range has no end") };
+        dropped.branches.retain(|&sample, branch| {
             let is_unfinished = self.by_branch.remove(branch).is_some();
             self.prompt_tokens -= if is_unfinished { dropped.tokens } else { 0 };
-            is_unfinished || !dropped.keep || self.asked_for.remove(&sample).is_some()
+            let was_kept = self.asked_for.remove(&SampleId { prompt, sample }).is_some();
+            is_unfinished || !dropped.keep || was_kept
         });
-        self.engine.prune(&dropped.branches);
+        self.engine.prune(&dropped.branches.into_values().collect::<Vec<_>>());
     }
 
     /// Whether this prompt has started and has samples that have not ended.
@@ -356,7 +426,7 @@ impl Drop for Generator {
     fn drop(&mut self) {
         let mut left = std::mem::take(&mut self.kept);
         left.extend(self.asked_for.values());
-        left.extend(self.in_flight.values().flat_map(|prompt| &prompt.branches));
+        left.extend(self.in_flight.values().flat_map(|prompt| prompt.branches.values()));
         if !left.is_empty() {
             self.engine.prune(&left);
         }

@@ -2,7 +2,7 @@
 
 use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Priority, RootOptions, SamplingParams, Stop, UniformKey};
+use offshoot_engine::{GroupEnd, Priority, RootOptions, SamplingParams, Stop, UniformKey};
 
 use super::BeginOptions;
 use crate::OutputTokens;
@@ -28,6 +28,11 @@ pub struct PromptRequest<'a> {
 /// What holds a prompt's request: the request itself, or an owner of its parts.
 pub trait AsRequest {
     fn as_request(&self) -> PromptRequest<'_>;
+
+    /// When the group of its samples ends before all of them have.
+    fn group_end(&self) -> Option<GroupEnd> {
+        None
+    }
 }
 
 impl AsRequest for PromptRequest<'_> {

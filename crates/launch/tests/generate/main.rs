@@ -7,5 +7,7 @@
 mod bench;
 
 mod generate;
+mod groups;
+mod rollouts;
 mod scores;
 mod trees;

@@ -34,7 +34,8 @@ impl BatchAnswer {
         created: u64,
     ) -> Self {
         let id = name_of(request.endpoint.id_prefix(), &call.custom_id);
-        let head = AnswerHead { id, created, system_fingerprint: origin.system_fingerprint.clone() };
+        let system_fingerprint = origin.system_fingerprint.clone();
+        let head = AnswerHead { id, created, system_fingerprint, ..AnswerHead::default() };
         let (body, custom_id) = (json!(response(request, candidates, &head, tokenizer)), &*call.custom_id);
         let line = answer_line(custom_id, Some(custom_id), 200, origin.request_id(call), body);
         BatchAnswer { line, refusal: None }

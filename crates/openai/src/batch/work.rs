@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
-use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, Hear};
+use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{
     BeginOptions, Generator, PromptOrder, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
@@ -241,7 +241,9 @@ impl AnswerLoop<'_> {
             return self.end(at, Ok(PromptCandidates::default()));
         }
         let home = self.order.lock().expect("reading does not panic").home(at);
-        match self.generator.begin_with(at, &prompt, BeginOptions { home, salt, ..BeginOptions::default() }) {
+        let group_end = open.request.min_finished.map(GroupEnd::new);
+        match self.generator.begin_with(at, &prompt, BeginOptions { home, salt, group_end, ..BeginOptions::default() })
+        {
             Ok(()) => Ok(()),
             Err(error) => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;

@@ -2,16 +2,20 @@
 //! writes the same in parts.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
+use super::choice::{
+    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
+};
 use super::endpoint::Endpoint;
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::scored_choice;
 use super::shown::TokenPlacer;
+use super::weight_labels::WeightLabels;
 use offshoot_engine::{Finish, FinishReason, TokenRecord};
 use offshoot_text::Tokenizer;
 use offshoot_text::reasoning::ReasoningSplitter;
@@ -60,12 +64,14 @@ impl PromptResults {
 }
 
 /// The header fields of a response.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AnswerHead {
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
     pub system_fingerprint: String,
+    /// What the versions of weights are called.
+    pub labels: Arc<WeightLabels>,
 }
 
 /// A whole response; serialises to its JSON.
@@ -97,7 +103,7 @@ impl<'a> ResponseHead<'a> {
             (Endpoint::Chat, false) => "chat.completion",
             (Endpoint::Chat, true) => "chat.completion.chunk",
         };
-        let AnswerHead { id, created, system_fingerprint } = head;
+        let AnswerHead { id, created, system_fingerprint, .. } = head;
         ResponseHead { id, object, created: *created, model: &request.model, system_fingerprint }
     }
 }
@@ -150,7 +156,7 @@ pub fn response<'a>(
     let mut choices = Vec::new();
     for (prompt, candidates) in request.prompts.iter().zip(candidates) {
         match prompt.choices.is_empty() {
-            true => sampled_choices(request, prompt, candidates, tokenizer, &mut choices),
+            true => sampled_choices(request, prompt, candidates, tokenizer, &head.labels, &mut choices),
             false => {
                 for (at, (choice, scored)) in prompt.choices.iter().zip(&candidates.choices).enumerate() {
                     let branch = candidates.kept.get(at).and_then(Option::as_deref);
@@ -183,6 +189,7 @@ fn sampled_choices<'a>(
     prompt: &'a EncodedPrompt,
     candidates: &'a PromptCandidates,
     tokenizer: &'a Tokenizer,
+    labels: &WeightLabels,
     choices: &mut Vec<Choice<'a>>,
 ) {
     let fields = PromptFields::new(request, prompt, candidates.scored.as_ref(), tokenizer);
@@ -222,6 +229,7 @@ fn sampled_choices<'a>(
                 (ChoiceText::Chat { message }, PromptFields::default())
             }
         };
+        let weight_versions = drawn.and_then(|drawn| shown_weights(request, drawn, labels));
         choices.push(Choice {
             index,
             text,
@@ -231,6 +239,7 @@ fn sampled_choices<'a>(
             score: None,
             prompt,
             token_ids,
+            weight_versions,
             records,
             branch,
         });

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
+use super::weight_labels::{LabelledSpan, WeightLabels};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason};
 use offshoot_text::Tokenizer;
@@ -57,6 +58,9 @@ pub struct Choice<'a> {
     pub prompt: PromptFields<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Cow<'a, [TokenId]>>,
+    /// vLLM's: the weights that its tokens were sampled under.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_versions: Option<Vec<LabelledSpan>>,
     #[serde(flatten)]
     pub records: RecordFields,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,6 +112,11 @@ impl<'a> PromptFields<'a> {
             prompt_token_ids: request.return_token_ids.then_some(&prompt.tokens),
         }
     }
+}
+
+/// The weights of a sample's tokens, where its request wants to know them or they changed meanwhile.
+pub fn shown_weights(request: &ProtocolRequest, finish: &Finish, labels: &WeightLabels) -> Option<Vec<LabelledSpan>> {
+    (request.return_weight_versions || finish.weights.len() > 1).then(|| labels.spans(finish))
 }
 
 /// vLLM's `stop_reason`: the stop string, or the id of the stop token.

@@ -5,13 +5,16 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::answer::{AnswerHead, ResponseHead, Usage};
-use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
+use super::choice::{
+    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
+};
 use super::endpoint::Endpoint;
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::TokenPlacer;
 use super::sse;
+use super::weight_labels::{LabelledSpan, WeightLabels};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason, SampledToken, TokenRecord};
 use offshoot_launch::SampleId;
@@ -30,6 +33,7 @@ pub struct ChunkWriter {
     /// By index of the choice.
     samples: Vec<SampleStream>,
     usage: Usage,
+    labels: Arc<WeightLabels>,
 }
 
 /// One choice so far.
@@ -59,6 +63,7 @@ struct UnsentPart {
 struct SampleEnd {
     reason: FinishReason,
     branch: Option<String>,
+    weights: Option<Vec<LabelledSpan>>,
 }
 
 impl ChunkWriter {
@@ -84,6 +89,7 @@ impl ChunkWriter {
             scored: request.prompts.iter().map(|_| None).collect(),
             samples: samples.collect(),
             usage: Usage::new(request.prompt_tokens(), 0, 0),
+            labels: head.labels.clone(),
             request,
             tokenizer,
         }
@@ -114,9 +120,10 @@ impl ChunkWriter {
         // With the token that ended the sample, of which no event tells.
         let rest: Vec<SampledToken> = finish.sampled_records().skip(stream.tokens).map(SampledToken::from).collect();
         let late = rest.len();
+        let weights = shown_weights(&self.request, &finish, &self.labels);
         stream.take(rest, &finish.text[stream.bytes..], self.request.shows_tokens());
         stream.has_ended = true;
-        stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch });
+        stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch, weights });
         self.count(late);
         self.write_if_ready(sample, out);
     }
@@ -129,7 +136,7 @@ impl ChunkWriter {
                 if stream.has_ended {
                     continue; // It was told already: the sample whose branch is kept ends by an event of its own.
                 }
-                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None });
+                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None, weights: None });
                 let (prompt, sample) = (index / self.request.n, index % self.request.n);
                 self.write_if_ready(SampleId { prompt, sample }, out);
             }
@@ -225,6 +232,7 @@ impl ChunkWriter {
             score: None,
             prompt: fields.unwrap_or_default(),
             token_ids: token_ids.filter(|ids: &Vec<TokenId>| !ids.is_empty()).map(Cow::Owned),
+            weight_versions: end.as_mut().and_then(|end| end.weights.take()),
             records: if tokens.is_empty() { RecordFields::default() } else { RecordFields::new(request, records) },
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),
         };

@@ -39,6 +39,7 @@ fn json_fault(bytes: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
+/// The fields of a JSON object that were not read yet.
 pub struct BodyFields {
     left: Map<String, Value>,
 }
@@ -187,6 +188,11 @@ impl BodyFields {
             Some(value) => Err(Refusal::unsupported(key, &brief(&value))),
             None => Ok(()),
         }
+    }
+
+    /// The fields that were not read.
+    pub fn into_rest(self) -> Map<String, Value> {
+        self.left
     }
 
     /// Refuses any field that was not read.

@@ -1,6 +1,7 @@
 //! How much a request may ask for. The callers choose: a file of one's own may ask for more than a stranger's call.
 
 use super::refusal::Refusal;
+use offshoot_backend::MOST_TOP;
 use offshoot_text::SpecialText;
 
 /// The limits of a request.
@@ -60,6 +61,11 @@ impl ProtocolLimits {
         templates: true,
         special_text: SpecialText::Allow,
     };
+
+    /// For the trainers that a server has for its clients: distillation asks for many alternatives.
+    pub fn rollout() -> Self {
+        ProtocolLimits { top_logprobs: MOST_TOP, priority: i32::MIN, ..ProtocolLimits::default() }
+    }
 
     /// Refuses a list of `found` entries in `field` that is longer than `most`.
     pub(super) fn check(field: &str, most: usize, found: usize, entries: &str) -> Result<(), Refusal> {

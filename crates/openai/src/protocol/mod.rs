@@ -23,14 +23,16 @@ mod shown;
 pub mod sse;
 #[cfg(test)]
 mod tests;
+mod token_answer;
 mod tokens;
 mod user_texts;
+mod weight_labels;
 
 pub use answer::{AnswerHead, PromptCandidates, PromptResults, PromptTokensDetails, Response, Usage, response};
 pub use chat::{beginning as chat_beginning, chat_prompt, chat_tokens};
 pub use chunks::ChunkWriter;
 pub use endpoint::Endpoint;
-pub use fields::parse_body;
+pub use fields::{BodyFields, parse_body};
 pub use limits::ProtocolLimits;
 pub use models::ServedModel;
 pub use reader::RequestReader;
@@ -38,4 +40,6 @@ pub use refusal::{Refusal, RefusalKind};
 pub use request::{
     EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
+pub use token_answer::{TOKENS_PATH, TokenAnswer};
 pub use tokens::tokenizer_info;
+pub use weight_labels::WeightLabels;

@@ -7,7 +7,7 @@ use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
 
 /// Fields that change no answer.
-const IGNORED: [&str; 8] = [
+const IGNORED: [&str; 9] = [
     "user",
     "metadata",
     "store",
@@ -15,6 +15,8 @@ const IGNORED: [&str; 8] = [
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
+    // vLLM's, by which its routers send the requests of one session to one server.
+    "session_id",
     // vLLM's, for tokenizers written in Python: others put no spaces there.
     "spaces_between_special_tokens",
 ];
@@ -23,7 +25,7 @@ const IGNORED: [&str; 8] = [
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 13] = [
+const UNSUPPORTED: [(&str, HasNoEffect); 19] = [
     ("suffix", |value| value == ""),
     ("response_format", |value| value["type"] == "text"),
     ("tools", is_empty),
@@ -37,6 +39,13 @@ const UNSUPPORTED: [(&str, HasNoEffect); 13] = [
     ("verbosity", |value| value == "medium"),
     ("web_search_options", |_| false),
     ("moderation", |_| false),
+    // vLLM's.
+    ("structured_outputs", |value| value.as_object().is_some_and(|object| object.values().all(Value::is_null))),
+    ("logprob_token_ids", is_empty),
+    ("truncation_side", |value| value == "left"),
+    ("routed_experts_prompt_start", |value| value == 0),
+    ("vllm_xargs", |value| value.as_object().is_some_and(serde_json::Map::is_empty)),
+    ("kv_transfer_params", |_| false),
 ];
 
 fn is_empty(value: &Value) -> bool {

@@ -1,6 +1,7 @@
 //! Reads a request's body into a [`ProtocolRequest`]. All errors of a request are found here: those of its fields when
 //! it is read, those of its prompts' tokens when it is encoded (`encode`).
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -76,6 +77,7 @@ impl RequestReader<'_> {
         ProtocolLimits::check("prompt", limits.prompts, prompts.len(), "prompts")?;
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
         let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
+        let min_finished = fields.count("min_finished", 1, n as u64)?.and_then(NonZeroUsize::new);
         let seed = fields.seed("seed")?.map_or(RequestSeed::Callers(self.seed), RequestSeed::Own);
         let echoes = fields.flag("echo")?;
         let echo = echoes && endpoint == Endpoint::Completions;
@@ -109,6 +111,7 @@ impl RequestReader<'_> {
             prompts: prompts.collect(),
             n,
             best_of: if samples_nothing { 0 } else { best_of },
+            min_finished,
             computes_prompts_alone,
             seed,
             echo,
@@ -131,6 +134,8 @@ impl RequestReader<'_> {
             keep,
             parent,
             salt: salt(&mut fields)?,
+            request_id: fields.text("request_id")?,
+            return_weight_versions: fields.flag("return_weight_versions")?,
         };
         official::take(&mut fields)?;
         fields.finish()?;
@@ -160,6 +165,11 @@ impl RequestReader<'_> {
                 scores && request.params.records.entropy,
                 "return_entropy",
                 "beside `choices`, which are scored, not sampled",
+            ),
+            (
+                request.min_finished.is_some() && request.best_of > request.n,
+                "best_of",
+                "beside `min_finished`: the best candidates are known only when all have ended",
             ),
             (
                 request.stream.is_some() && request.best_of > request.n,

@@ -1,6 +1,7 @@
 //! A request in the engine's terms: prompts, sampling parameters, and what to report. `reader` reads it; the callers
 //! run it.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted (`max_tokens` is 0) or
     /// continuations are scored (`choices`).
     pub best_of: usize,
+    /// The samples of a prompt that still run are cancelled once so many have finished; `None`: never.
+    pub min_finished: Option<NonZeroUsize>,
     /// Whether the prompts are only computed, for the cache: `max_tokens` is 0, and nothing keeps them.
     pub computes_prompts_alone: bool,
     pub seed: RequestSeed,
@@ -55,6 +58,10 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub parent: Option<String>,
     /// Requests of other salts share no cached prefix with it, nor does one without.
     pub salt: Option<CacheSalt>,
+    /// The client's own name of it, by which it can be ended.
+    pub request_id: Option<String>,
+    /// Whether each choice says which weights its tokens were sampled under, also if they were the same for all.
+    pub return_weight_versions: bool,
 }
 
 /// What happens to a chat's reasoning.
@@ -275,6 +282,7 @@ impl<P> ProtocolRequest<P> {
             model: self.model,
             n: self.n,
             best_of: self.best_of,
+            min_finished: self.min_finished,
             computes_prompts_alone: self.computes_prompts_alone,
             seed: self.seed,
             echo: self.echo,
@@ -292,6 +300,8 @@ impl<P> ProtocolRequest<P> {
             keep: self.keep,
             parent: self.parent,
             salt: self.salt,
+            request_id: self.request_id,
+            return_weight_versions: self.return_weight_versions,
         })
     }
 }
@@ -305,6 +315,12 @@ impl TextPrompt {
             }
             PromptContent::Tokens(tokens) => tokens.len(),
         }
+    }
+
+    /// Lets only the context and the memory limit its samples.
+    pub(super) fn set_unlimited(&mut self) {
+        self.stop.max_tokens = usize::MAX;
+        self.is_unlimited = true;
     }
 
     /// Output tokens of `samples` samples, for a model with `context` positions. The prompt's tokens are not subtracted

@@ -63,6 +63,7 @@ pub fn scored_choice<'a>(
         score: Some(score),
         prompt: prompt_fields,
         token_ids: request.return_token_ids.then_some((&*choice.tokens).into()),
+        weight_versions: None,
         records: RecordFields::default(),
         branch: None,
     }

@@ -7,7 +7,7 @@ use super::trie::{DrawnToken, Leaf, RolloutTrie, TrieToken};
 use crate::tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_engine::FinishReason;
+use offshoot_engine::{FinishReason, LogprobsMode, TokenRecord};
 
 /// A token of a trie that is being built: what comes next is appended behind it. A place is of its own builder only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,17 +68,17 @@ impl TrieBuilder {
     }
 
     /// Adds the paths to `leaves` of a sampling tree as samples of `group`. The end-of-text or stop token that ended a
-    /// sample is its last token.
+    /// sample is its last token. `mode`: which log-probabilities sampled tokens have.
     ///
     /// # Errors
     ///
     /// A leaf failed, was never extended, or is part of a question, which has a prompt of its own; a token was sampled
     /// without its log-probability.
-    pub fn tree(&mut self, tree: &SamplingTree, group: u64, leaves: &[TreeLeaf]) -> Result<()> {
+    pub fn tree(&mut self, tree: &SamplingTree, group: u64, leaves: &[TreeLeaf], mode: LogprobsMode) -> Result<()> {
         let root = tree.node(tree.root());
         let mut prompt = self.prompt(&root.tokens[..root.given_at_start()])?;
         if root.tokens.len() > root.given_at_start() {
-            prompt = self.segment(prompt, root.drawn_tokens()?.split_off(root.given_at_start()));
+            prompt = self.segment(prompt, root.drawn_tokens(mode)?.split_off(root.given_at_start()));
         }
         let mut places = HashMap::from([(tree.root(), prompt)]);
         for &TreeLeaf { node, sample, reward } in leaves {
@@ -99,12 +99,15 @@ impl TrieBuilder {
             for &step in &path {
                 at = match places.get(&step) {
                     Some(&place) => place,
-                    None => self.segment(at, tree.node(step).drawn_tokens()?),
+                    None => self.segment(at, tree.node(step).drawn_tokens(mode)?),
                 };
                 places.insert(step, at);
             }
             if let Some(ending) = &end.ending {
-                let drawn = DrawnToken { logprob: ending.logprob, weights: end.weights_of(end.tokens.len()) };
+                let drawn = DrawnToken {
+                    logprob: TokenRecord::of(ending).logprob_by(mode),
+                    weights: end.weights_of(end.tokens.len()),
+                };
                 at = TriePlace(self.push(Some(at.0), ending.token, self.tokens[at.0 as usize].depth, Some(drawn)));
             }
             let continued = path.iter().any(|&step| tree.node(step).is_continued());
@@ -146,8 +149,8 @@ impl TrieBuilder {
         RolloutTrie { tokens: order.into_iter().map(|(_, token)| token).collect(), leaves }
     }
 
-    /// A token behind `parent`: a given one that is there already, or a new one, of a segment with this depth; where the
-    /// parent is in a deeper one, as given tokens are that another sample has as well, of that one.
+    /// A token behind `parent`: a given one that is there already, or a new one, of a segment with this depth; where
+    /// the parent is in a deeper one, as given tokens are that another sample has as well, of that one.
     fn push(&mut self, parent: Option<u32>, id: TokenId, depth: u32, drawn: Option<DrawnToken>) -> u32 {
         let new = u32::try_from(self.tokens.len()).expect("rollouts have fewer than 2^32 tokens, which fit no memory");
         if drawn.is_none() {

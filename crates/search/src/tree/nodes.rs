@@ -108,10 +108,44 @@ impl ThoughtNode {
         self.logprob / self.tokens.len().max(1) as f64
     }
 
-    /// Whether sampling was cancelled and went on later, as of a straggler that was kept.
+    /// Takes all but the first `tokens` tokens, and all but the first `text` bytes, as a node of its own with this
+    /// node's lease; this node has `lease` then.
+    pub(super) fn split_off(&mut self, tokens: usize, text: usize, lease: Lease, uniforms: UniformKey) -> ThoughtNode {
+        let mut rest = ThoughtNode::new(ForkKind::Sample, 0, std::mem::replace(&mut self.lease, lease), uniforms);
+        rest.text = self.text.split_off(text);
+        rest.tokens = self.tokens.split_off(tokens);
+        rest.ending = self.ending.take();
+        rest.score = self.score.take();
+        let reason = if self.runs.iter().all(|run| run.finish == FinishReason::Given) {
+            FinishReason::Given
+        } else {
+            FinishReason::Length
+        };
+        rest.finish = self.finish.replace(reason.clone());
+        let mut left = tokens;
+        for mut run in std::mem::take(&mut self.runs) {
+            let own = run.tokens.min(left);
+            left -= own;
+            if own == run.tokens {
+                self.runs.push(run);
+                continue;
+            }
+            let records = run.records.split_off(own);
+            rest.runs.push(TokenRun { tokens: run.tokens - own, records, finish: run.finish.clone() });
+            if own > 0 {
+                let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
+                self.runs.push(TokenRun { tokens: own, finish, ..run });
+            }
+        }
+        let sum = self.logprobs(LogprobsMode::RawLogprobs).map(f64::from).sum();
+        rest.logprob = std::mem::replace(&mut self.logprob, sum) - sum;
+        rest
+    }
+
+    /// Whether sampling was cut and went on later, as of a straggler that was kept.
     pub fn is_continued(&self) -> bool {
         let mut sampled = self.runs.iter().filter(|run| run.finish != FinishReason::Given);
-        sampled.any(|run| run.finish == FinishReason::Cancelled) && sampled.next().is_some()
+        sampled.any(|run| run.finish.is_cut()) && sampled.next().is_some()
     }
 
     /// How many of `tokens` no extend appended: the prompt of the root or of a question.
@@ -143,13 +177,16 @@ impl ThoughtNode {
         std::iter::repeat_n((false, None), first).chain(runs)
     }
 
-    /// The node's tokens for a trainer: how each was sampled, or `None` if it was given.
-    pub(crate) fn drawn_tokens(&self) -> Result<Vec<(TokenId, Option<DrawnToken>)>> {
+    /// The node's tokens for a trainer: how each was sampled, with log-probabilities by `mode`, or `None` if it was
+    /// given.
+    pub(crate) fn drawn_tokens(&self, mode: LogprobsMode) -> Result<Vec<(TokenId, Option<DrawnToken>)>> {
         let mut tokens = Vec::with_capacity(self.tokens.len());
         for (at, (&token, (sampled, record))) in self.tokens.iter().zip(self.each()).enumerate() {
             let drawn = match (sampled, record) {
                 (false, _) => None,
-                (true, Some(record)) => Some(DrawnToken { logprob: record.logprob, weights: self.weights_of(at) }),
+                (true, Some(record)) => {
+                    Some(DrawnToken { logprob: record.logprob_by(mode), weights: self.weights_of(at) })
+                }
                 (true, None) => {
                     return Err(Error::Internal(format!("sampled token {at} of a node has no log-probability")));
                 }

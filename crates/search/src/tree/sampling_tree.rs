@@ -236,6 +236,40 @@ impl SamplingTree {
         self.nodes.add(at, ThoughtNode::new(kind, ordinal, Lease::Open(branch), uniforms))
     }
 
+    /// Splits `at`, which has no children, behind its first `tokens` tokens, to which the first `text` bytes of its
+    /// text belong: `at` keeps these, open and as if they had been its limit, and the rest becomes a new child of it,
+    /// which is returned and as open as `at` was. Forks of `at` then go on from the middle of what was sampled, and
+    /// share what is before. Penalties count its tokens there as given.
+    ///
+    /// # Errors
+    ///
+    /// `at` is the root or a question, has children, or has at most `tokens` tokens, or `tokens` is 0; `text` is not on
+    /// the border of two characters of its text; the engine has stopped.
+    pub fn split(&mut self, at: NodeId, tokens: usize, text: usize) -> Result<NodeId> {
+        let node = &self.nodes[at];
+        let wrong = |what: &str, expected: String, found: String| {
+            Err(Error::value(format!("{what} of a split of node {at}"), expected, found))
+        };
+        if at == self.root() || node.asks || self.nodes.children(at).next().is_some() {
+            return wrong("place", "a thought without children".to_owned(), "another node".to_owned());
+        }
+        if !(1..node.tokens.len()).contains(&tokens) {
+            return wrong("tokens", format!("a number from 1 up, below {}", node.tokens.len()), tokens.to_string());
+        }
+        if !node.text.is_char_boundary(text) {
+            return wrong("text", "the border of two characters".to_owned(), text.to_string());
+        }
+        let path = self.path(at);
+        let start = path.first().and_then(|&first| self.parent(first)).unwrap_or(Nodes::ROOT);
+        let above = [start].into_iter().chain(path[..path.len() - 1].iter().copied());
+        let mut context: Vec<TokenId> = above.flat_map(|above| self.nodes[above].tokens.clone()).collect();
+        context.extend(&self.nodes[at].tokens[..tokens]);
+        let branch = self.engine.root_with(context, self.place)?;
+        let uniforms = self.nodes[at].uniforms.child(ForkKind::Sample, 0);
+        let rest = self.nodes[at].split_off(tokens, text, Lease::Open(branch), uniforms);
+        Ok(self.nodes.add(at, rest))
+    }
+
     /// Sets the value of a node, which the tree only keeps.
     pub fn set_score(&mut self, at: NodeId, score: f64) {
         self.nodes[at].score = Some(score);

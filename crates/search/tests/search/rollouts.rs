@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use offshoot_core::ids::{TokenId, WeightVersion};
-use offshoot_engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
+use offshoot_engine::{EngineHandle, FinishReason, LogprobsMode, SamplingParams, ScriptedReply, Stop};
 use offshoot_search::rollout::{DrawnToken, Leaf, RolloutTrie, TreeLeaf, TrieBuilder};
 use proptest::prelude::*;
 
@@ -55,12 +55,12 @@ fn packed(groups: &Groups) -> (RolloutTrie, Vec<Vec<Added>>) {
         let start = builder.prompt(prompt).expect("a prompt has tokens");
         let start = (start, prompt.iter().map(|&id| (id, None)).collect::<Vec<Added>>());
         let mut ends = Vec::new();
-        for (sample, segment) in (0..).zip(segments) {
+        for (sample, segment) in (0u64..).zip(segments) {
             let (place, before): &(_, Vec<Added>) = segment.parent.map_or(&start, |parent| &ends[parent]);
             let end = builder.segment(*place, segment.tokens.iter().copied());
             let sequence = [&before[..], &segment.tokens].concat();
             if segment.is_leaf {
-                let reward = (sample % 2 == 0).then_some(sample as f64);
+                let reward = sample.is_multiple_of(2).then_some(sample as f64);
                 let (finish, continued) = (FinishReason::StopString("\n".to_owned()), sample == 1);
                 builder.leaf(end, |token| Leaf { token, group, sample, reward, finish, continued });
                 sequences.push(sequence.clone());
@@ -170,14 +170,16 @@ proptest! {
         let row = trie.tree_row();
         let mut terms = Vec::new();
         for (leaf, sequence) in sequences.iter().enumerate() {
-            terms.extend(sequence.iter().filter_map(|&(id, drawn)| Some((leaf as i64, i64::from(id.0), drawn?.logprob))));
+            let term = |&(id, drawn): &Added| Some((leaf as i64, i64::from(id.0), drawn?.logprob));
+            terms.extend(sequence.iter().filter_map(term));
         }
         let found: Vec<(i64, i64, f32)> = row.token_index.iter().zip(&row.leaves).zip(&row.logprobs)
             .map(|((&at, &leaf), &logprob)| (leaf, row.shift_labels[at as usize], logprob)).collect();
         prop_assert_eq!(found, terms);
         prop_assert_eq!(*row.segment_borders.last().expect("it begins with 0"), row.input_ids.len() as i64);
         let starts: HashSet<Vec<i64>> = sequences.iter()
-            .flat_map(|sequence| (1..=sequence.len()).map(|end| sequence[..end].iter().map(|(id, _)| i64::from(id.0)).collect()))
+            .map(|sequence| sequence.iter().map(|(id, _)| i64::from(id.0)).collect::<Vec<_>>())
+            .flat_map(|ids| (1..=ids.len()).map(move |end| ids[..end].to_vec()))
             .collect();
         for (segment, ends) in row.path_borders.windows(2).enumerate() {
             let path = &row.kv_index[ends[0] as usize..ends[1] as usize];
@@ -235,7 +237,7 @@ fn a_tree_becomes_a_trie_with_what_was_given_and_sampled() {
         .map(|(sample, node)| TreeLeaf { node, sample, reward: Some(sample as f64) })
         .collect();
     let mut builder = TrieBuilder::new();
-    builder.tree(&tree, 3, &leaves).unwrap();
+    builder.tree(&tree, 3, &leaves, LogprobsMode::RawLogprobs).unwrap();
     let trie = builder.build();
     let text = |leaf: usize| trie.sequence(leaf).iter().map(|token| token.0 as u8 as char).collect::<String>();
     assert_eq!([text(0), text(1), text(2)], ["Qab!cd", "Qabcd", "Qab"]);
@@ -254,6 +256,6 @@ fn a_tree_becomes_a_trie_with_what_was_given_and_sampled() {
 
     let unsampled = tree.fork(thoughts[1], 1).unwrap()[0];
     let leaf = TreeLeaf { node: unsampled, sample: 0, reward: None };
-    let error = TrieBuilder::new().tree(&tree, 0, &[leaf]).unwrap_err().to_string();
+    let error = TrieBuilder::new().tree(&tree, 0, &[leaf], LogprobsMode::RawLogprobs).unwrap_err().to_string();
     assert!(error.contains("never extended"), "{error}");
 }

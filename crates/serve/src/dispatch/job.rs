@@ -18,6 +18,8 @@ pub struct JobId(pub u64);
 /// A request, as it is sampled.
 pub struct Job {
     pub id: JobId,
+    /// What clients may call it when they end it: the answer's id, and those that the request gives itself.
+    pub names: Vec<String>,
     pub client: ClientId,
     /// Its priority holds among the jobs of its client; lower numbers are served first.
     pub request: Arc<ProtocolRequest>,

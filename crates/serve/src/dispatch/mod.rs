@@ -103,6 +103,14 @@ impl Dispatcher {
         sent.ok().and_then(|()| list.recv().ok()).unwrap_or_default()
     }
 
+    /// Ends the jobs of these names, or all, with the tokens that they have: their samples finish as aborted, and jobs
+    /// that score are refused. The number of these jobs. Waits for the dispatcher's thread, not for their ends.
+    pub fn abort(&self, names: Option<Vec<String>>) -> usize {
+        let (reply, count) = bounded(1);
+        let sent = self.commands.send(Command::Abort { names, reply });
+        sent.ok().and_then(|()| count.recv().ok()).unwrap_or_default()
+    }
+
     /// Jobs that have not ended.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::Relaxed)

@@ -92,6 +92,16 @@ impl JobQueue {
         left
     }
 
+    /// Takes the samples of a job's prompt that have not begun, if some have.
+    pub fn remove_rest(&mut self, job: JobId, prompt: usize) -> Option<Part> {
+        let waiting = self.waiting.get_mut(&job).filter(|waiting| waiting.prompt == prompt && waiting.begun > 0)?;
+        let rest = waiting.take(usize::MAX);
+        if waiting.is_begun() {
+            self.waiting.remove(&job);
+        }
+        Some(rest)
+    }
+
     /// The next samples to begin, at most `room` of them, and their job.
     pub fn next(&mut self, room: usize, now: Instant) -> Option<(Part, Arc<Job>)> {
         let id = self.waiting.values().min_by_key(|waiting| self.rank(waiting, now))?.job.id;
@@ -186,6 +196,7 @@ pub mod tests {
             prompts: vec![prompt],
             n: samples,
             best_of: samples,
+            min_finished: None,
             computes_prompts_alone: false,
             seed: RequestSeed::Own(0),
             echo: false,
@@ -203,9 +214,12 @@ pub mod tests {
             keep: None,
             parent: None,
             salt: None,
+            request_id: None,
+            return_weight_versions: false,
         };
         Job {
             id: JobId(id),
+            names: Vec::new(),
             client: ClientId(client),
             request: Arc::new(request),
             among_all: Priority(priority),

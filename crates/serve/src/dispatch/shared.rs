@@ -22,6 +22,11 @@ pub struct QueueLimits {
 pub enum Command {
     Submit(Job),
     Cancel(JobId),
+    /// Ends the jobs of these names, or all, with the tokens that they have. The reply is their number.
+    Abort {
+        names: Option<Vec<String>>,
+        reply: Sender<usize>,
+    },
     /// Asks for the open jobs, oldest first, at most so many.
     List {
         most: usize,

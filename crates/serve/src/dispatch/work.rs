@@ -20,7 +20,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
-use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal};
+use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal, RefusalKind};
 
 /// Longest time between two looks at deadlines and leases.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -43,14 +43,35 @@ struct OpenJob {
     has_token: bool,
     /// Results that have not come.
     left: usize,
+    /// Samples of each prompt that have finished; cancelled ones have not.
+    finished: Vec<usize>,
     /// Numbers of its parts in flight.
     parts: Vec<usize>,
     /// Branches that were promised and not kept.
     promised: usize,
     /// As [`Delivery::Done`] has them.
     cached: Vec<usize>,
-    /// Whether its deadline cut samples short.
-    timed_out: bool,
+    /// Why its samples were cut short, if they were.
+    cut: Option<Cut>,
+}
+
+/// Why a job's samples end before they are complete.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// Its deadline.
+    Deadline,
+    /// Whoever operates the server.
+    Abort,
+}
+
+impl Cut {
+    /// How samples end that have not begun.
+    fn reason(self) -> FinishReason {
+        match self {
+            Cut::Deadline => FinishReason::Cancelled,
+            Cut::Abort => FinishReason::Aborted,
+        }
+    }
 }
 
 pub struct DispatchLoop {
@@ -124,9 +145,20 @@ impl DispatchLoop {
             Command::Cancel(job) => {
                 self.drop_job(job);
             }
-            // The receiver of the reply may be gone.
+            // The receivers of the replies may be gone.
             Command::List { most, reply } => drop(reply.send(self.list(most))),
+            Command::Abort { names, reply } => drop(reply.send(self.abort(names.as_deref()))),
         }
+    }
+
+    /// Ends jobs of these names, or all; how many.
+    fn abort(&mut self, names: Option<&[String]>) -> usize {
+        let is_named =
+            |open: &OpenJob| names.is_none_or(|names| open.job.names.iter().any(|name| names.contains(name)));
+        let named = self.jobs.iter().filter(|(_, open)| open.cut != Some(Cut::Abort) && is_named(open));
+        let named: Vec<JobId> = named.map(|(&id, _)| id).collect();
+        named.iter().for_each(|&id| self.cut_short(id, Cut::Abort));
+        named.len()
     }
 
     fn list(&self, most: usize) -> Vec<OpenRequest> {
@@ -155,14 +187,15 @@ impl DispatchLoop {
             arrived: now,
             has_token: false,
             left: job.results(),
+            finished: vec![0; job.request.prompts.len()],
             parts: Vec::new(),
             promised: job.promised(),
             cached: vec![0; job.request.prompts.len()],
-            timed_out: false,
+            cut: None,
         };
         self.jobs.insert(id, open);
         if job.deadline.is_some_and(|deadline| deadline <= now) {
-            return self.cut_short(id);
+            return self.cut_short(id, Cut::Deadline);
         }
         if job.keep.is_some() && job.request.best_of == 0 && !job.has_choices() {
             self.keep_prompts(id);
@@ -226,7 +259,7 @@ impl DispatchLoop {
                 let request = job.part(prompt, first, samples);
                 let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
                 let (keep, salt) = (job.keep.is_some(), job.request.salt);
-                let options = BeginOptions { first_sample: first, hear, keep, home: None, salt };
+                let options = BeginOptions { first_sample: first, hear, keep, salt, ..BeginOptions::default() };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
@@ -267,7 +300,7 @@ impl DispatchLoop {
         }
     }
 
-    fn finish(&mut self, of: SampleId, finish: Finish) {
+    fn finish(&mut self, of: SampleId, mut finish: Finish) {
         let branch = self.generator.take_branch(of);
         let Some(part) = self.parts.get_mut(&of.prompt) else {
             return branch.into_iter().for_each(|branch| self.generator.engine().release(&[branch]));
@@ -282,6 +315,9 @@ impl DispatchLoop {
         self.note_token(id);
         let open = self.jobs.get_mut(&id).expect("a job is open while a part of it is");
         open.left -= 1;
+        if let (Some(cut), FinishReason::Cancelled) = (open.cut, &finish.reason) {
+            finish.reason = cut.reason();
+        }
         if is_last {
             open.parts.retain(|&number| number != of.prompt);
         }
@@ -305,9 +341,31 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
+        let counts = is_sampled && !finish.reason.is_cut();
+        open.finished[sample.prompt] += usize::from(counts);
+        let ends_group =
+            counts && job.request.min_finished.is_some_and(|least| least.get() == open.finished[sample.prompt]);
         job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: kept });
-        if open.left == 0 {
+        if ends_group {
+            self.end_group(id, sample.prompt);
+        }
+        if self.jobs.get(&id).is_some_and(|open| open.left == 0) {
             self.end(id);
+        }
+    }
+
+    /// Cancels the samples of a job's prompt that have not ended, because enough have finished.
+    fn end_group(&mut self, id: JobId, prompt: usize) {
+        let rest = self.queue.remove_rest(id, prompt);
+        let open = self.jobs.get_mut(&id).expect("a job is open while a part of it is");
+        for number in &open.parts {
+            if let Some(part) = self.parts.get(number).filter(|part| part.part.prompt == prompt) {
+                let samples = (0..part.part.samples).map(|sample| SampleId { prompt: *number, sample });
+                self.generator.cancel(&samples.collect::<Vec<_>>());
+            }
+        }
+        if let Some(rest) = rest {
+            open.end_unbegun(&rest, FinishReason::Cancelled);
         }
     }
 
@@ -363,34 +421,37 @@ impl DispatchLoop {
         }
         self.looked = now;
         self.leases.expire(now);
-        let is_past = |open: &OpenJob| open.job.deadline.is_some_and(|deadline| deadline <= now) && !open.timed_out;
+        let is_past = |open: &OpenJob| open.job.deadline.is_some_and(|deadline| deadline <= now) && open.cut.is_none();
         let past: Vec<JobId> = self.jobs.iter().filter(|(_, open)| is_past(open)).map(|(&id, _)| id).collect();
-        past.into_iter().for_each(|id| self.cut_short(id));
+        past.into_iter().for_each(|id| self.cut_short(id, Cut::Deadline));
     }
 
-    /// Ends a job's samples at its deadline. Those that have begun keep their tokens; a job of which nothing has begun,
-    /// and one that scores, is refused.
-    fn cut_short(&mut self, id: JobId) {
+    /// Ends a job's samples early. Those that have begun keep their tokens. A job that scores is refused, and at its
+    /// deadline one of which nothing has begun, too.
+    fn cut_short(&mut self, id: JobId, cut: Cut) {
         let unbegun = self.queue.remove(id);
         let Some(open) = self.jobs.get_mut(&id) else { return };
-        open.timed_out = true;
+        open.cut = Some(cut);
         let has_begun = !open.parts.is_empty() || open.has_token;
-        if open.left > 0 && (open.job.scores() || !has_begun) {
-            let waited = open.arrived.elapsed().as_secs_f64();
+        let refusal = match cut {
+            Cut::Deadline if open.job.scores() || !has_begun => {
+                let waited = open.arrived.elapsed().as_secs_f64();
+                Some(Refusal::timeout((waited * 10.0).round() / 10.0))
+            }
+            Cut::Abort if open.job.scores() => {
+                let what = "the request was ended by whoever operates the server; it may be sent again";
+                Some(Refusal::of_kind(RefusalKind::Unavailable, "aborted", what))
+            }
+            Cut::Deadline | Cut::Abort => None,
+        };
+        if let Some(refusal) = refusal.filter(|_| open.left > 0) {
             if let Some(job) = self.drop_job(id) {
-                job.outbox.put(Delivery::Refused(Refusal::timeout((waited * 10.0).round() / 10.0)));
+                job.outbox.put(Delivery::Refused(refusal));
             }
             return;
         }
         open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
-        for part in unbegun {
-            for sample in part.first..part.first + part.samples {
-                let (sample, finish) =
-                    (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
-                open.left -= 1;
-                open.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
-            }
-        }
+        unbegun.iter().for_each(|part| open.end_unbegun(part, cut.reason()));
         if open.left == 0 {
             self.end(id);
         }
@@ -405,6 +466,17 @@ impl Drop for DispatchLoop {
         }
         for open in self.jobs.values() {
             open.job.outbox.put(Delivery::Refused(stopped()));
+        }
+    }
+}
+
+impl OpenJob {
+    /// Ends samples that have not begun.
+    fn end_unbegun(&mut self, part: &Part, reason: FinishReason) {
+        for sample in part.first..part.first + part.samples {
+            let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(reason.clone()));
+            self.left -= 1;
+            self.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
         }
     }
 }
@@ -448,7 +520,50 @@ mod tests {
     use super::*;
     use crate::leases::LeaseLimits;
     use crate::metrics::ServeMetrics;
-    use offshoot_engine::ScriptedReply;
+    use offshoot_engine::{EngineFacts, ScriptedCall, ScriptedReply};
+
+    /// Three of 400 samples end by themselves; 100 begin at most before others have.
+    #[test]
+    fn a_group_ends_when_enough_have_finished_with_what_had_not_begun() {
+        let mut begun = 0;
+        let script = move |_: &ScriptedCall<'_>| {
+            begun += 1;
+            if begun <= 3 { ScriptedReply::text("done") } else { ScriptedReply::text("on").until_cancelled() }
+        };
+        let engine = EngineHandle::scripted_with(|facts| EngineFacts { max_branches: 70, ..facts }, script);
+        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
+        let leases = Arc::new(Leases::new(engine.clone(), limits));
+        let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
+        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()));
+        let mut job = job(0, 0, 0, 400, &[1; 8]);
+        let request = Arc::get_mut(&mut job.request).expect("nobody else has it yet");
+        request.min_finished = Some(3.try_into().expect("not 0"));
+        let outbox = job.outbox.clone();
+        let open = dispatcher.submit(job).expect("there is room");
+        let command = work.commands.recv().expect("it was sent");
+        work.execute(command);
+        while !work.jobs.is_empty() {
+            work.begin_more();
+            if let Poll::Ready(Some(event)) = work.generator.poll(PATIENCE) {
+                work.handle(event);
+            }
+        }
+        let ends: Vec<(usize, bool)> = outbox
+            .take_now()
+            .into_iter()
+            .filter_map(|delivery| match delivery {
+                Delivery::Finished { sample, finish, .. } => {
+                    Some((sample.sample, finish.reason == FinishReason::Cancelled))
+                }
+                _ => None,
+            })
+            .collect();
+        let indices: std::collections::BTreeSet<usize> = ends.iter().map(|&(sample, _)| sample).collect();
+        assert_eq!((ends.len(), indices.len()), (400, 400), "each sample ends once");
+        assert_eq!(ends.iter().filter(|(_, is_cancelled)| !is_cancelled).count(), 3);
+        assert!(work.queue.is_empty() && work.parts.is_empty());
+        drop(open);
+    }
 
     #[test]
     fn jobs_that_were_not_taken_yet_fill_the_queue() {

@@ -2,11 +2,13 @@
 //! are sampled.
 
 pub mod choose;
+mod rollouts;
 mod sampling;
 pub mod scoring;
 pub mod steps;
 pub mod tree_of_thought;
 
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -16,7 +18,8 @@ use crate::source::Place;
 use crate::task::items::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
-use offshoot_search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};
+use offshoot_engine::GroupEnd;
+use offshoot_search::settings::{BestBy, Decide, EntropyBranching, Mcts, MctsDecide, StepSearch, TreePo};
 use offshoot_search::tree_of_thought::Generate;
 use offshoot_search::vote::{Decided, VoteTally};
 
@@ -25,6 +28,7 @@ pub use sampling::Sampling;
 pub use scoring::{ThoughtScoring, Verdicts};
 
 use choose::ChooseSettings;
+use rollouts::{EntropyBranchingSettings, TreePoSettings};
 use scoring::VerdictSettings;
 use steps::{MctsSettings, StepSearchSettings};
 use tree_of_thought::{TreeOfThought, TreeOfThoughtSettings};
@@ -50,6 +54,10 @@ pub(crate) enum MethodSettings {
     Dvts(StepSearchSettings),
     /// Monte Carlo tree search.
     Mcts(Box<MctsSettings>),
+    /// Rollouts by segments (TreePO): the likeliest branch, and where all fail the search falls back.
+    TreePo(TreePoSettings),
+    /// Rollouts that fork at the tokens of highest entropy.
+    EntropyBranching(EntropyBranchingSettings),
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -60,6 +68,9 @@ pub(crate) struct VoteSettings {
     /// Whether to stop samples once they cannot change the vote, or are unlikely to.
     #[schemars(extend("x-expected" = "true, false or {\"confidence\": P}"))]
     stop_when_decided: Option<StopSettings>,
+    /// The samples of an item that have not finished are cancelled once so many have (default: none is).
+    #[schemars(range(min = 1))]
+    min_finished: Option<u32>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -90,6 +101,10 @@ pub(crate) struct BestSettings {
     /// Whether the other samples are stopped as soon as one passes (with `grade` or `judge`).
     #[serde(default)]
     stop_when_passed: bool,
+    /// The samples of an item that have not finished are cancelled once so many have (default: none is). Not where a
+    /// question to the model chooses.
+    #[schemars(range(min = 1))]
+    min_finished: Option<u32>,
 }
 
 /// What `by` of `best_of_n` must be.
@@ -122,20 +137,23 @@ pub(crate) struct SampleSettings {
     /// Samples of each item.
     #[schemars(range(min = 1))]
     samples: u32,
+    /// The samples of an item that have not finished are cancelled once so many have (default: none is).
+    #[schemars(range(min = 1))]
+    min_finished: Option<u32>,
 }
 
 /// How an item is searched, and how its answer is chosen.
 #[derive(Debug, PartialEq)]
 pub enum Method {
     /// The most frequent answer wins. Sampling stops early once the vote is decided.
-    SelfConsistency { samples: u32, stop: Decided },
+    SelfConsistency { samples: u32, stop: Decided, min_finished: Option<NonZeroU32> },
     /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
     /// the other samples as soon as one is right.
-    BestOfN { samples: u32, by: BestBy, stop_when_passed: bool },
+    BestOfN { samples: u32, by: BestBy, stop_when_passed: bool, min_finished: Option<NonZeroU32> },
     /// One sample is chosen by a score: the model's answer to a question about it.
     BestByScorer { samples: u32, scorer: Verdicts },
     /// Samples are generated and graded; none is chosen (pass@k).
-    Sample { samples: u32 },
+    Sample { samples: u32, min_finished: Option<NonZeroU32> },
     /// Thoughts are generated step by step; the model scores them and the best are expanded.
     TreeOfThought(Box<TreeOfThought>),
     /// Nothing is sampled: the most likely of the offered answers is chosen.
@@ -146,6 +164,10 @@ pub enum Method {
     Dvts { search: StepSearch, scorer: ThoughtScoring },
     /// Monte Carlo tree search. Without a `scorer` the value of a solution is its agreement with the others.
     Mcts { search: Mcts, scorer: Option<ThoughtScoring> },
+    /// Rollouts by segments.
+    TreePo(TreePo),
+    /// Rollouts that fork at high entropy.
+    EntropyBranching(EntropyBranching),
 }
 
 /// What ends an item's sampling early.
@@ -156,6 +178,8 @@ pub enum EarlyStop {
     Decided,
     /// A sample has passed.
     Passed,
+    /// Enough samples have finished.
+    Finished,
 }
 
 impl Method {
@@ -165,7 +189,7 @@ impl Method {
             Method::SelfConsistency { samples, .. }
             | Method::BestOfN { samples, .. }
             | Method::BestByScorer { samples, .. }
-            | Method::Sample { samples } => *samples,
+            | Method::Sample { samples, .. } => *samples,
             Method::TreeOfThought(how) => how.settings.breadth.saturating_mul(match how.settings.generate {
                 Generate::Sample { thoughts, .. } => thoughts,
                 Generate::Propose { lists, .. } => lists,
@@ -173,7 +197,27 @@ impl Method {
             Method::Choose(_) => 1,
             Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.samples,
             Method::Mcts { search, .. } => search.samples,
+            Method::TreePo(how) => how.samples,
+            Method::EntropyBranching(how) => how.samples(),
         }
+    }
+
+    /// When an item's samples end before all have finished.
+    pub fn group_end(&self) -> Option<GroupEnd> {
+        match self {
+            Method::SelfConsistency { min_finished, .. }
+            | Method::BestOfN { min_finished, .. }
+            | Method::Sample { min_finished, .. } => min_finished.map(|least| {
+                let least = NonZeroUsize::try_from(least).expect("a machine's sizes have 32 bits at least");
+                GroupEnd::new(least)
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether its samples are written as rollouts that share prefixes.
+    pub fn makes_rollouts(&self) -> bool {
+        matches!(self, Method::TreePo(_) | Method::EntropyBranching(_))
     }
 
     /// The method in words, for the first line of a summary.
@@ -194,9 +238,9 @@ impl Method {
     /// What may end the sampling of an item before all samples are finished. `None`: nothing.
     pub fn spares(&self) -> Option<EarlyStop> {
         match self {
-            Method::SelfConsistency { stop, .. } => (*stop != Decided::Never).then_some(EarlyStop::Decided),
-            Method::BestOfN { stop_when_passed, .. } => stop_when_passed.then_some(EarlyStop::Passed),
-            _ => None,
+            Method::SelfConsistency { stop, .. } if *stop != Decided::Never => Some(EarlyStop::Decided),
+            Method::BestOfN { stop_when_passed: true, .. } => Some(EarlyStop::Passed),
+            _ => self.group_end().map(|_| EarlyStop::Finished),
         }
     }
 
@@ -211,7 +255,9 @@ impl Method {
             | Method::Choose(_)
             | Method::StepBeam { .. }
             | Method::Dvts { .. }
-            | Method::Mcts { .. } => false,
+            | Method::Mcts { .. }
+            | Method::TreePo(_)
+            | Method::EntropyBranching(_) => false,
         }
     }
 
@@ -278,7 +324,7 @@ impl Method {
     /// Samples of an item that run at once. If a vote may be decided early, the number that every vote needs.
     pub fn samples_at_once(&self) -> u32 {
         match self {
-            Method::SelfConsistency { samples, stop } => stop.fewest_more(&VoteTally::default(), *samples),
+            Method::SelfConsistency { samples, stop, .. } => stop.fewest_more(&VoteTally::default(), *samples),
             Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
             Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
             other => other.samples(),
@@ -296,22 +342,28 @@ impl Method {
             Method::StepBeam { .. } => "step_beam",
             Method::Dvts { .. } => "dvts",
             Method::Mcts { .. } => "mcts",
+            Method::TreePo(_) => "tree_po",
+            Method::EntropyBranching(_) => "entropy_branching",
         }
     }
 
     /// `place`: of the key `method`.
     pub(crate) fn new(place: &Place<'_>, settings: MethodSettings) -> Result<Method> {
         match settings {
-            MethodSettings::SelfConsistency(VoteSettings { samples, stop_when_decided }) => {
+            MethodSettings::SelfConsistency(VoteSettings { samples, stop_when_decided, min_finished }) => {
                 let stop = match stop_when_decided {
                     None | Some(StopSettings::Certain(false)) => Decided::Never,
                     Some(StopSettings::Certain(true)) => Decided::Certain,
                     Some(StopSettings::Confident(enough)) => Decided::Confident(enough.confidence),
                 };
-                Ok(Method::SelfConsistency { samples, stop })
+                let min_finished = least(&place.key("self_consistency"), samples, min_finished)?;
+                Ok(Method::SelfConsistency { samples, stop, min_finished })
             }
             MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),
-            MethodSettings::Sample(SampleSettings { samples }) => Ok(Method::Sample { samples }),
+            MethodSettings::Sample(SampleSettings { samples, min_finished }) => {
+                let min_finished = least(&place.key("sample"), samples, min_finished)?;
+                Ok(Method::Sample { samples, min_finished })
+            }
             MethodSettings::TreeOfThought(settings) => {
                 let how = TreeOfThought::new(&place.key("tree_of_thought"), *settings)?;
                 Ok(Method::TreeOfThought(Box::new(how)))
@@ -329,14 +381,30 @@ impl Method {
                 let (search, scorer) = steps::mcts(&place.key("mcts"), *settings)?;
                 Ok(Method::Mcts { search, scorer })
             }
+            MethodSettings::TreePo(settings) => Ok(Method::TreePo(rollouts::tree_po(settings))),
+            MethodSettings::EntropyBranching(settings) => {
+                Ok(Method::EntropyBranching(rollouts::entropy_branching(settings)))
+            }
         }
     }
 }
 
+/// How many of `samples` must finish; `place`: of the method.
+fn least(place: &Place<'_>, samples: u32, min_finished: Option<u32>) -> Result<Option<NonZeroU32>> {
+    match min_finished {
+        Some(least) if least > samples => Err(place.key("min_finished").wrong(format!("at most `samples`, {samples}"))),
+        least => Ok(least.and_then(NonZeroU32::new)),
+    }
+}
+
 fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
-    let BestSettings { samples, by, stop_when_passed } = settings;
+    let BestSettings { samples, by, stop_when_passed, min_finished } = settings;
+    let min_finished = least(place, samples, min_finished)?;
     let by = match by {
         BestBySettings::Verdicts(_) if stop_when_passed => return Err(place.key("by").wrong(MEASURES)),
+        BestBySettings::Verdicts(_) if min_finished.is_some() => {
+            return Err(place.key("min_finished").wrong("none where a question to the model chooses"));
+        }
         BestBySettings::Verdicts(scorer) => {
             let scorer = Verdicts::new(&place.key("by"), scorer)?;
             return Ok(Method::BestByScorer { samples, scorer });
@@ -348,5 +416,5 @@ fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
     if stop_when_passed && by != BestBy::Grade {
         return Err(place.key("stop_when_passed").wrong("false where `by` is neither `grade` nor `judge`"));
     }
-    Ok(Method::BestOfN { samples, by, stop_when_passed })
+    Ok(Method::BestOfN { samples, by, stop_when_passed, min_finished })
 }

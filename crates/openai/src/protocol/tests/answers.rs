@@ -10,7 +10,8 @@ use offshoot_engine::TokenRecords;
 use offshoot_text::reasoning::{ReasoningSplitter, TextStart};
 
 fn answer(request: &ProtocolRequest, candidates: &[PromptCandidates]) -> Value {
-    let head = AnswerHead { id: "x".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned() };
+    let head =
+        AnswerHead { id: "x".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned(), ..AnswerHead::default() };
     serde_json::to_value(response(request, candidates, &head, tokenizer())).expect("JSON")
 }
 

@@ -5,6 +5,7 @@ mod answers;
 mod lists;
 mod reading;
 mod streams;
+mod token_ids;
 
 use std::num::NonZeroU32;
 use std::path::Path;

@@ -87,6 +87,21 @@ fn records_are_asked_for_by_name() {
 }
 
 #[test]
+fn a_group_may_end_when_enough_samples_have_finished() {
+    let least = |fields| completion(fields).min_finished.map(std::num::NonZeroUsize::get);
+    assert_eq!(least(json!({"n": 4, "min_finished": 3})), Some(3));
+    assert_eq!([least(json!({"n": 4})), least(json!({"n": 4, "min_finished": null}))], [None, None]);
+    let refused = [
+        (json!({"n": 4, "min_finished": 0}), "min_finished"),
+        (json!({"n": 4, "min_finished": 5}), "min_finished"),
+        (json!({"n": 2, "best_of": 4, "min_finished": 2}), "best_of"),
+    ];
+    for (fields, field) in refused {
+        assert_eq!(refusal(Endpoint::Completions, with(fields)).param.as_deref(), Some(field));
+    }
+}
+
+#[test]
 fn words_and_tokens_that_are_left_out_are_read_as_tokens() {
     let params = completion(json!({"bad_words": [" pens"], "allowed_token_ids": [9, 7]})).params;
     assert_eq!(params.allowed.as_deref(), Some(&[TokenId(9), TokenId(7)][..]));

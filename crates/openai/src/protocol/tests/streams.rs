@@ -11,7 +11,7 @@ use super::*;
 use offshoot_launch::SampleId;
 
 fn head() -> AnswerHead {
-    AnswerHead { id: "cmpl-1".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned() }
+    AnswerHead { id: "cmpl-1".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned(), ..AnswerHead::default() }
 }
 
 /// The JSON of each frame; the last frame is the end.

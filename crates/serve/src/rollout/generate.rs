@@ -1,0 +1,53 @@
+//! `/inference/v1/generate`: samples from token ids to token ids. A body becomes a job like that of a completion.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::{Extension, response::Response};
+
+use offshoot_openai::protocol::{Refusal, TokenAnswer};
+
+use crate::counted::CountedRequest;
+use crate::generate::{all_candidates, fitted, head, names, submit, written};
+use crate::keys::ClientId;
+use crate::reply::Answer;
+use crate::server::{AppState, Server};
+
+/// The beginning of ids of answers.
+const ID_PREFIX: &str = "gen-";
+
+pub async fn generate(
+    State(server): AppState,
+    client: Extension<ClientId>,
+    counted: Extension<CountedRequest>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let answer = answer(server, client.0, &headers, body).await?;
+    counted.answered();
+    Ok(answer)
+}
+
+async fn answer(server: Arc<Server>, client: ClientId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let arrived = Instant::now();
+    server.dispatcher.check_alive()?;
+    server.admission.check()?;
+    let body = server.receive(headers, body).await?;
+    let read = move |server: &Server| {
+        let reader = server.reader();
+        fitted(server, reader.encode_tokens(reader.read_tokens(&body.parse()?)?)?)
+    };
+    let request = Arc::new(server.work(read).await?);
+    let head = head(&server, ID_PREFIX);
+    let ticket = submit(&server, client, &request, names(&head, headers, &request), arrived)?;
+    let (candidates, tokens) = all_candidates(ticket, &request).await?;
+    let write = move |server: &Server| {
+        // It has one prompt.
+        let answer = candidates.first().map(|one| TokenAnswer::new(&request, one, &head, &server.tokenizer));
+        Ok(serde_json::to_vec(&answer).expect("keys are strings"))
+    };
+    written(&server, tokens, write).await
+}

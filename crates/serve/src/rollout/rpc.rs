@@ -1,0 +1,75 @@
+//! `/collective_rpc`, as far as a trainer needs it: the methods by which SkyRL updates weights and makes room for that.
+//! There are no others; each has one result, null.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+
+use offshoot_engine::PauseMode;
+use offshoot_model::Sleep;
+use offshoot_openai::protocol::{BodyFields, Refusal};
+
+use super::forms::fields;
+use super::sleep::{check_paused, go_to_sleep, wake};
+use super::update::{begin, end, receive_told};
+use crate::reply::{self, Answer};
+use crate::server::AppState;
+
+#[derive(Clone, Copy)]
+enum Method {
+    Start,
+    Receive,
+    Finish,
+    Sleep,
+    Wake,
+}
+
+const METHODS: [(&str, Method); 6] = [
+    ("skyrl_start_weight_update", Method::Start),
+    ("update_weights_nccl", Method::Receive),
+    ("update_weights_ipc", Method::Receive),
+    ("skyrl_finish_weight_update", Method::Finish),
+    ("skyrl_sleep_for_weight_sync", Method::Sleep),
+    ("skyrl_wake_for_weight_sync", Method::Wake),
+];
+
+pub async fn call(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
+    let mut told = fields(&server, &headers, body).await?;
+    let method = told.word("method", &METHODS)?;
+    let method = method.ok_or_else(|| Refusal::value("method", "the name of a method", "nothing"))?;
+    let kwargs = told.object("kwargs")?;
+    told.refuse("args", |args| args.as_array().is_some_and(Vec::is_empty))?;
+    told.take("timeout");
+    told.finish()?;
+    let mut fields = BodyFields::new(&kwargs);
+    match method {
+        Method::Start => begin(&server, &kwargs)?,
+        Method::Receive => {
+            let info = fields.take("update_info");
+            fields.finish()?;
+            let info = info.ok_or_else(|| Refusal::value("update_info", "an object", "nothing"))?;
+            receive_told(&server, info).await?;
+        }
+        Method::Finish => {
+            fields.finish()?;
+            end(&server, None).await?;
+        }
+        Method::Sleep => {
+            let kv = fields.flag("offload_kv")?;
+            fields.finish()?;
+            check_paused(&server)?;
+            go_to_sleep(&server, Some(Sleep { kv, ..Sleep::LEVEL_2 }), PauseMode::Keep).await?;
+        }
+        Method::Wake => {
+            let tags = fields.take("tags").unwrap_or(Value::Array(Vec::new()));
+            fields.finish()?;
+            let tags =
+                tags.as_array().and_then(|list| list.iter().map(|tag| tag.as_str().map(str::to_owned)).collect());
+            let tags: Vec<String> =
+                tags.ok_or_else(|| Refusal::value("tags", "a list of strings", "something else"))?;
+            wake(&server, &tags).await?;
+        }
+    }
+    Ok(reply::value(&json!({ "results": [null] })))
+}

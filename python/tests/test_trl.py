@@ -1,0 +1,203 @@
+"""TRL's GRPOTrainer samples by Offshoot: its own options, a rollout function, sleep, and the names of a trainer's
+weights. With the bundled model in f32 sampler and trainer agree on log-probabilities."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("trl", reason="trl is not installed")
+
+import trl.trainer.grpo_trainer as grpo
+import trl.trainer.rloo_trainer as rloo
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import offshoot
+import offshoot.trl
+from offshoot import LLM, SamplingParams
+
+QUESTIONS = [f"Question: Tom has {number} pens and buys 4 more. How many pens does Tom have now?\nAnswer:"
+             for number in range(2, 6)]
+GROUP, PROBLEMS, STEPS = 4, 2, 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The bundled model in f32, as it is trained."""
+    folder = tmp_path_factory.mktemp("f32")
+    shutil.copytree(offshoot.demo_model(), folder, dirs_exist_ok=True)
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exact(folder):
+    with LLM(folder, device="cpu", kv_memory=256, logprobs_mode="processed_logprobs") as llm:
+        yield llm
+
+
+def trainer(folder, made=grpo, rollout=None, **options):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = tokenizer.eos_token
+    kind, config = (made.GRPOTrainer, made.GRPOConfig) if made is grpo else (made.RLOOTrainer, made.RLOOConfig)
+    given = {"use_vllm": True, "vllm_mode": "colocate", "num_generations": GROUP, "max_steps": STEPS,
+             "per_device_train_batch_size": GROUP * PROBLEMS, "max_completion_length": 24, "learning_rate": 1e-3,
+             "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no", "logging_steps": 1,
+             "gradient_checkpointing": False, "disable_tqdm": True, "beta": 0.0, **options}
+    extra = {"rollout_func": rollout} if rollout else {}
+    return kind(model=str(folder), reward_funcs=reward, args=config(str(folder / "out"), **given),
+                train_dataset=Dataset.from_dict({"prompt": QUESTIONS}), processing_class=tokenizer, **extra)
+
+
+def reward(completions, **_):
+    return [float(at % 2) for at, _ in enumerate(completions)]
+
+
+def apart(trained):
+    """How far the sampler's and the trainer's log-probabilities were from each other at most, a step each."""
+    name = "sampling/sampling_logp_difference/max"
+    return [line[name] for line in trained.state.log_history if name in line]
+
+
+def test_each_step_samples_under_its_own_weights(folder, exact):
+    before = exact.weight_version
+    with offshoot.trl.use(llm=exact):
+        trained = trainer(folder)
+    trained.train()
+    assert exact.weight_version == before + STEPS
+    assert len(apart(trained)) == STEPS and max(apart(trained)) < 1e-4
+    # Under other weights than its own, a step would be further apart than that.
+    outputs = exact.generate(QUESTIONS[:1], SamplingParams(max_tokens=8, logprobs=0, seed=1), use_tqdm=False)
+    old = [next(iter(row.values())).logprob for row in outputs[0].outputs[0].logprobs]
+    exact.load_weights(list(offshoot.trl.named_weights(trained.model)), commit=True)
+    outputs = exact.generate(QUESTIONS[:1], SamplingParams(max_tokens=8, logprobs=0, seed=1), use_tqdm=False)
+    new = [next(iter(row.values())).logprob for row in outputs[0].outputs[0].logprobs]
+    assert max(abs(a - b) for a, b in zip(old, new)) > 1e-3
+
+
+def test_an_engine_of_the_trainers_own_that_sleeps_while_it_trains(folder):
+    with offshoot.trl.use(kv_memory=128):
+        trained = trainer(folder, vllm_enable_sleep_mode=True, temperature=1.0)
+    llm = trained.vllm_generation.llm
+    with llm:
+        assert llm.is_sleeping
+        trained.train()
+        assert llm.is_sleeping and max(apart(trained)) < 1e-4
+        assert set(trained.vllm_generation.seconds) == {"update", "samples"}
+
+
+def test_the_options_of_the_trainer_reach_the_samples(folder, exact):
+    with offshoot.trl.use(llm=exact):
+        trained = trainer(folder, generation_kwargs={"stop": ["####"]}, max_completion_length=80)
+    made = trained.vllm_generation
+    assert made.sampling_params().stop == ["####"] and made.sampling_params().max_tokens == 80
+    ids = [exact.encode(question) for question in QUESTIONS[:2] for _ in range(GROUP * 4)]
+    before = exact.metrics()["prompt_tokens_computed"]
+    prompts, completions, logprobs, tokens = made.generate(ids, None, GROUP * 4)
+    assert exact.metrics()["prompt_tokens_computed"] - before <= len(ids[0]) + len(ids[-1]), "one prompt a group"
+    assert prompts == ids and len(completions) == len(ids)
+    assert len({tuple(each) for each in completions[:GROUP * 4]}) > 1, "a group's samples are several"
+    for own, given, named in zip(completions, logprobs, tokens):
+        assert [[token] for token in own] == named and len(given) == len(own)
+        assert "####" not in exact.tokenizer.decode(own[:-1])
+    with pytest.raises(NotImplementedError, match="images"):
+        made.generate(ids, [["an image"]] * len(ids), GROUP)
+
+
+def test_the_likeliest_tokens_come_in_the_order_of_their_ranks(folder, exact):
+    with offshoot.trl.use(llm=exact):
+        made = trainer(folder).vllm_generation
+    made.logprobs = 3
+    _, _, logprobs, tokens = made.generate([exact.encode(QUESTIONS[0])], None, 1)
+    for row, named in zip(logprobs[0], tokens[0]):
+        assert 3 <= len(row) == len(named) <= 4 and row == sorted(row, reverse=True)
+
+
+def test_a_rollout_function(folder, exact):
+    before = exact.weight_version
+    trained = trainer(folder, use_vllm=False, rollout=offshoot.trl.rollout_func(exact))
+    trained.train()
+    assert exact.weight_version == before + STEPS
+    with offshoot.trl.use(llm=exact):
+        corrected = trainer(folder, rollout=offshoot.trl.rollout_func(exact))
+    corrected.train()
+    assert exact.weight_version == before + 2 * STEPS and max(apart(corrected)) < 1e-4
+
+
+def test_conversations(folder, exact):
+    roll = offshoot.trl.rollout_func(exact, SamplingParams(max_tokens=4, logprobs=0, seed=1))
+    with offshoot.trl.use(llm=exact):
+        trained = trainer(folder)
+    prompts = [[{"role": "user", "content": "Tom has 3 pens."}]] * 2
+    rolled = roll(prompts, trained)
+    assert rolled["prompt_ids"][0] == exact.tokenizer.apply_chat_template(prompts[0], add_generation_prompt=True)
+    assert [len(each) for each in rolled["logprobs"]] == [len(each) for each in rolled["completion_ids"]]
+
+
+def test_other_trainers_and_the_class_that_was_there(folder, exact):
+    own = grpo.VLLMGeneration
+    with offshoot.trl.use(rloo, llm=exact):
+        assert rloo.VLLMGeneration is not own and grpo.VLLMGeneration is own
+        trainer(folder, rloo).train()
+    assert rloo.VLLMGeneration is own
+    used = offshoot.trl.use(llm=exact)
+    assert issubclass(grpo.VLLMGeneration, offshoot.trl.Generation)
+    used.end()
+    assert grpo.VLLMGeneration is own
+
+
+def test_what_is_refused(folder, exact):
+    with pytest.raises(ValueError, match=r"llm: expected None with arguments for one \(kv_memory\)"):
+        offshoot.trl.use(llm=exact, kv_memory=64)
+    with offshoot.trl.use(llm=exact):
+        with pytest.raises(ValueError, match="vllm_mode: expected colocate, found 'server'"):
+            trainer(folder, vllm_mode="server")
+        with pytest.raises(NotImplementedError, match="structured_outputs"):
+            trainer(folder, vllm_structured_outputs_regex=r"\d+").train()
+
+
+#: TRL without a change, for which Offshoot has the names of vLLM: what it imports of them, and nothing else.
+UNCHANGED = """
+import importlib.machinery, sys, types
+import offshoot, offshoot.sampling_params
+
+def module(name, **names):
+    made = types.ModuleType(name)
+    made.__spec__, made.__path__ = importlib.machinery.ModuleSpec(name, None), []
+    made.__dict__.update(names)
+    sys.modules[name] = made
+
+module("vllm", LLM=offshoot.LLM, RequestOutput=offshoot.RequestOutput, SamplingParams=offshoot.SamplingParams,
+       __version__="0.31.0")
+sys.modules["vllm.sampling_params"] = offshoot.sampling_params
+module("vllm.utils")
+module("vllm.utils.network_utils", get_ip=lambda: "127.0.0.1", get_open_port=lambda: 0)
+module("vllm.distributed")
+module("vllm.distributed.weight_transfer")
+module("vllm.distributed.weight_transfer.nccl_common", trainer_init=None)
+module("vllm.distributed.weight_transfer.packed_tensor", packed_nccl_broadcast_producer=None)
+
+import pathlib
+sys.path.insert(0, sys.argv[2])
+import test_trl
+trained = test_trl.trainer(pathlib.Path(sys.argv[1]), vllm_enable_sleep_mode=True, vllm_max_model_length=512)
+llm = trained.vllm_generation.llm
+assert type(llm) is offshoot.LLM and llm.is_sleeping
+trained.train()
+assert llm.weight_version == test_trl.STEPS and llm.is_sleeping, llm.weight_version
+print("apart", max(test_trl.apart(trained)))
+llm.close()
+"""
+
+
+def test_trl_itself_finds_what_it_calls_of_vllm(folder):
+    ran = subprocess.run([sys.executable, "-c", UNCHANGED, str(folder), os.path.dirname(__file__)],
+                         capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout.split("apart ")[1]) < 1e-4
+    assert "without a meaning in Offshoot, ignored: distributed_executor_backend" in ran.stderr

@@ -1,0 +1,151 @@
+"""verl finds Offshoot by its name, and a replica samples, changes its weights, sleeps and is interrupted as verl's
+trainers ask it to. On one machine, on the CPU."""
+
+import asyncio
+import dataclasses
+import os
+import sys
+import types
+
+import pytest
+
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray's workers are as nice as this process: a busy machine would starve them.
+os.environ.setdefault("RAY_worker_niceness", "0")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("verl", reason="verl is not installed")
+ray = pytest.importorskip("ray", reason="ray is not installed")
+
+from verl.workers.config import RolloutConfig
+from verl.workers.rollout.base import get_rollout_class
+from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
+
+import offshoot
+import offshoot.verl
+
+QUESTION = "Question: Mia has 3 pens and buys 4 more. How many pens does Mia have now?\nAnswer:"
+STEPS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True, "max_new_tokens": 24}
+
+
+def config(**more):
+    return RolloutConfig(
+        name="offshoot", mode="async", tensor_model_parallel_size=1, prompt_length=256, response_length=512,
+        max_num_seqs=16, logprobs_mode="processed_logprobs",
+        engine_kwargs={"offshoot": {"kv_memory": 64, "threads": 1}}, **more)
+
+
+@dataclasses.dataclass
+class Model:
+    local_path: str
+
+
+class Worker:
+    """A trainer's worker: what a replica asks of it is where it is."""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray.init(num_cpus=4, logging_level="error", log_to_driver=False)
+    # Ray's workers cannot import this file.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def replica(cluster):
+    made = get_rollout_replica_class("offshoot")(0, config(), Model(offshoot.demo_model()), gpus_per_node=1)
+    made.rollout_mode = RolloutMode.HYBRID
+    made.workers = [ray.remote(Worker).remote()]
+    asyncio.run(made.launch_servers())
+    yield made
+    ray.kill(made.server_handle)
+    for worker in made.workers:
+        ray.kill(worker)
+
+
+@pytest.fixture
+def adapter(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    return get_rollout_class("offshoot", "async")(
+        config=config(), model_config=Model(offshoot.demo_model()), device_mesh=None)
+
+
+def weights(scale=1.0):
+    from safetensors.torch import load_file
+
+    for name, tensor in load_file(os.path.join(offshoot.demo_model(), "model.safetensors")).items():
+        yield name, tensor * scale if "layernorm" in name else tensor
+
+
+def drawn(replica, ids, **more):
+    params = {**STEPS, "seed": 3, **more}
+    return ray.get(replica.server_handle.generate.remote(ids, params, "one"))
+
+
+def ids_of(text):
+    return offshoot.Tokenizer.of_folder(offshoot.demo_model()).encode(text)
+
+
+def test_the_name_is_registered():
+    assert get_rollout_replica_class("offshoot") is offshoot.verl.Replica
+    assert get_rollout_class("offshoot", "async") is offshoot.verl.ServerAdapter
+
+
+def test_weights_go_from_a_worker_to_the_samples(replica, adapter):
+    ids = ids_of(QUESTION)
+    before = drawn(replica, ids)
+    assert before.stop_reason == "completed" and len(before.log_probs) == len(before.token_ids) > 0
+    asyncio.run(adapter.update_weights(weights(1.25), global_steps=7))
+    changed = drawn(replica, ids)
+    assert changed.log_probs != before.log_probs and changed.extra_fields["global_steps"] == 7
+
+    async def sent():
+        for pair in weights():
+            yield pair
+
+    async def step():
+        await adapter.release()
+        await adapter.resume(["weights"])
+        await adapter.update_weights(sent(), global_steps=8)
+        await adapter.resume(["kv_cache"])
+
+    asyncio.run(step())
+    assert drawn(replica, ids).log_probs == before.log_probs
+    # A worker that fails midway changes nothing, and the next update does not have its tensors.
+    def broken():
+        yield from list(weights(1.25))[:3]
+        raise RuntimeError("lost")
+
+    with pytest.raises(RuntimeError, match="lost"):
+        asyncio.run(adapter.update_weights(broken()))
+    assert drawn(replica, ids).log_probs == before.log_probs
+    with pytest.raises(NotImplementedError, match="those of an adapter"):
+        asyncio.run(adapter.update_weights(weights(), peft_config={"r": 8}))
+
+
+def test_samples_are_interrupted_and_go_on_later(replica):
+    server, ids = replica.server_handle, ids_of(QUESTION)
+    endless = {**STEPS, "max_new_tokens": 512, "ignore_eos": True, "seed": 1}
+    assert ray.get(server.abort_request.remote("nobody"))["aborted"] is False
+    running = server.generate.remote(ids, endless, "long")
+    while ray.get(server.__ray_call__.remote(lambda self: sorted(self.running))) != ["long"]:
+        pass
+    asyncio.run(replica.abort_all_requests())
+    cut = ray.get(running)
+    assert cut.stop_reason == "aborted" and len(cut.log_probs) == len(cut.token_ids) < 512
+    late = server.generate.remote(ids, {**STEPS, "seed": 3}, "late")
+    assert ray.wait([late], timeout=0.5)[0] == []
+    asyncio.run(replica.resume_generation())
+    assert ray.get(late).stop_reason == "completed"
+    asyncio.run(replica.abort_all_requests(reject_request=True))
+    assert ray.get(server.generate.remote(ids, dict(STEPS), "refused")).stop_reason == "aborted"
+    asyncio.run(replica.resume_generation())
+
+
+def test_what_is_not_supported(cluster):
+    made = get_rollout_replica_class("offshoot")(0, config(), types.SimpleNamespace(), gpus_per_node=1)
+    made.nnodes = 2
+    with pytest.raises(NotImplementedError, match="expected one machine, found 2"):
+        asyncio.run(made.launch_servers())
