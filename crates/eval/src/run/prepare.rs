@@ -323,6 +323,7 @@ fn how_to_sample(sampling: &Sampling, tokenizer: &Tokenizer) -> Result<(Sampling
         top_logprobs: sampling.logprobs.map(|most| most as usize),
         logprobs_mode: sampling.logprobs_mode(),
         records: sampling.records(),
+        routes: false,
     };
     let stop = Stop {
         max_tokens: sampling.max_tokens as usize,
