@@ -208,6 +208,7 @@ pub mod tests {
             skips_special: true,
             return_token_ids: false,
             kept: None,
+            routes: None,
             ids_as_tokens: false,
             reasoning: Reasoning::Keep,
             priority: Priority(priority),
