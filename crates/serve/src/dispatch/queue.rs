@@ -197,7 +197,6 @@ pub mod tests {
             n: samples,
             best_of: samples,
             min_finished: None,
-            routes: None,
             computes_prompts_alone: false,
             seed: RequestSeed::Own(0),
             echo: false,
