@@ -218,7 +218,7 @@ mod tests {
             trainer.add_up_one()?;
             sent.iter().try_for_each(|block| trainer.send(block))?;
             // It lives on, and says no more, until the other has given up.
-            drop(silence.recv());
+            let _ = silence.recv();
             Ok::<(), Error>(())
         });
         let mut comm = TrainerComm::join(1, id, 1, 2, PATIENCE).expect("both join");
