@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times updates of the weights of a server on one GPU, and its sleep: python3 benches/updates.py OFFSHOOT FOLDER --out OUT
+"""Times updates of the weights of a server on one GPU, and its sleep:
+python3 benches/updates.py OFFSHOOT FOLDER --out OUT
 
 Writes two folders of random bf16 weights of llama3-8b's shape below FOLDER (16 GB each), serves the first by the binary
 OFFSHOOT, and updates it to the second and back in turn, each in the page cache. Then: the first token of a group that
