@@ -10,6 +10,7 @@ after updates to and fro. One JSON object a line, raw seconds in it. Needs numpy
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -90,8 +91,8 @@ def sample(ids, tokens, temperature=0.0, n=1):
 
 
 def used():
-    """MiB of the first GPU's memory that are in use."""
-    query = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    """MiB of the server's GPU that are in use."""
+    query = ["nvidia-smi", f"--id={os.environ.get('CUDA_VISIBLE_DEVICES', '0')}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
 
 
@@ -161,11 +162,12 @@ def main():
             taken = used() - before
             asleep_s, _ = timed(lambda: post(f"/sleep?level={level}"))
             asleep = used() - before
-            awake_s, _ = timed(lambda: post("/wake_up"))
+            awake_s, _ = timed(lambda: post("/wake_up?tags=weights"))
             if level == 2:
                 update(folders[0])
+            kv_s, _ = timed(lambda: post("/wake_up?tags=kv_cache"))
             text, _ = sample(ids, 32)
-            say("sleep", level=level, seconds=asleep_s, wake_seconds=awake_s, memory_mib=taken,
+            say("sleep", level=level, seconds=asleep_s, wake_seconds=awake_s + kv_s, memory_mib=taken,
                 memory_mib_asleep=asleep, given_back=1 - asleep / taken, memory_mib_after=used() - before,
                 text_is_first=text == first)
     finally:

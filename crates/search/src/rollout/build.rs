@@ -81,7 +81,10 @@ impl TrieBuilder {
             prompt = self.segment(prompt, root.drawn_tokens(mode)?.split_off(root.given_at_start()));
         }
         let mut places = HashMap::from([(tree.root(), prompt)]);
-        for &TreeLeaf { node, sample, reward } in leaves {
+        // By index: the same tree gives the same trie, whichever sample finished first.
+        let mut leaves = leaves.to_vec();
+        leaves.sort_by_key(|leaf| leaf.sample);
+        for TreeLeaf { node, sample, reward } in leaves {
             let end = tree.node(node);
             let expected = |found: &str| Error::value(format!("leaf {node} of a rollout"), "a sampled thought", found);
             let path = tree.path(node);

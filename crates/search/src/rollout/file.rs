@@ -7,6 +7,7 @@ use std::path::Path;
 
 use safetensors::tensor::{SafeTensors, TensorView};
 use safetensors::{Dtype, serialize};
+use serde::{Deserialize, Serialize};
 
 use super::columns::{LeafColumns, TokenColumns};
 use super::trie::RolloutTrie;
@@ -14,15 +15,25 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 use offshoot_engine::FinishReason;
 
-/// The metadata's key of the finish reasons.
-const FINISHES: &str = "leaf_finish";
-/// The metadata's key and value that say what the file is.
-const FORMAT: (&str, &str) = ("format", "offshoot-rollouts-1");
+/// The only key of the metadata, so that a trie has one file: several keys have no order.
+const METADATA: &str = "offshoot_rollouts";
+
+/// What the metadata says, as JSON.
+#[derive(Serialize, Deserialize)]
+struct Metadata {
+    /// 1.
+    version: u32,
+    /// Why each sample ended.
+    leaf_finish: Vec<FinishReason>,
+}
+
+const VERSION: u32 = 1;
 
 impl RolloutTrie {
     /// Writes the trie to a safetensors file: `token_ids`, `parents`, `ends`, `positions`, `depths`, `weight_versions`
     /// (I64), `logprobs` (F32) and `sampled` (BOOL) of tokens; `leaf_tokens`, `leaf_groups`, `leaf_samples` (I64),
-    /// `leaf_rewards` (F64) and `leaf_continued` (BOOL) of samples; the metadata's `leaf_finish` is a JSON list.
+    /// `leaf_rewards` (F64) and `leaf_continued` (BOOL) of samples; the metadata's `offshoot_rollouts` is a JSON object with
+    /// `version`, 1, and `leaf_finish`, the reasons in a list.
     ///
     /// # Errors
     ///
@@ -55,9 +66,10 @@ impl RolloutTrie {
             let view = TensorView::new(*dtype, vec![*length], bytes).map_err(|fault| not_written(fault.to_string()))?;
             views.push((*name, view));
         }
-        let finishes: Vec<&FinishReason> = self.leaves().iter().map(|leaf| &leaf.finish).collect();
-        let finishes = serde_json::to_string(&finishes).map_err(|fault| not_written(fault.to_string()))?;
-        let metadata = HashMap::from([(FORMAT.0.to_owned(), FORMAT.1.to_owned()), (FINISHES.to_owned(), finishes)]);
+        let leaf_finish = self.leaves().iter().map(|leaf| leaf.finish.clone()).collect();
+        let metadata = serde_json::to_string(&Metadata { version: VERSION, leaf_finish });
+        let metadata = metadata.map_err(|fault| not_written(fault.to_string()))?;
+        let metadata = HashMap::from([(METADATA.to_owned(), metadata)]);
         let file = serialize(views, Some(metadata)).map_err(|fault| not_written(fault.to_string()))?;
         std::fs::write(path, file).map_err(Error::io(path, "write"))
     }
@@ -72,10 +84,13 @@ impl RolloutTrie {
         let not_valid = |fault: safetensors::SafeTensorError| Error::format(path, format!("not safetensors: {fault}"));
         let (_, header) = SafeTensors::read_metadata(&file).map_err(not_valid)?;
         let tensors = SafeTensors::deserialize(&file).map_err(not_valid)?;
-        let metadata = |key: &str| header.metadata().as_ref().and_then(|all| all.get(key)).map(String::as_str);
-        if metadata(FORMAT.0) != Some(FORMAT.1) {
-            let found = metadata(FORMAT.0).unwrap_or("none").to_owned();
-            return Err(Error::field(path, format!("metadata.{}", FORMAT.0), FORMAT.1, found));
+        let expected = || format!("an object with version {VERSION} and leaf_finish, a list of finish reasons");
+        let wrong = |found: String| Error::field(path, format!("metadata.{METADATA}"), expected(), found);
+        let metadata = header.metadata().as_ref().and_then(|all| all.get(METADATA));
+        let metadata = metadata.ok_or_else(|| wrong("none".to_owned()))?;
+        let metadata: Metadata = serde_json::from_str(metadata).map_err(|fault| wrong(fault.to_string()))?;
+        if metadata.version != VERSION {
+            return Err(wrong(format!("version {}", metadata.version)));
         }
         let of = Columns { path, tensors: &tensors };
         let tokens = TokenColumns {
@@ -95,11 +110,8 @@ impl RolloutTrie {
             rewards: of.column("leaf_rewards", Dtype::F64, f64::from_le_bytes)?,
             continued: of.column("leaf_continued", Dtype::BOOL, |[byte]: [u8; 1]| byte != 0)?,
         };
-        let finishes = metadata(FINISHES).unwrap_or_default();
-        let finishes: Vec<FinishReason> = serde_json::from_str(finishes).map_err(|fault| {
-            Error::field(path, format!("metadata.{FINISHES}"), "a list of finish reasons", fault.to_string())
-        })?;
-        RolloutTrie::from_columns(&tokens, &leaves, &finishes).map_err(|error| Error::format(path, error.to_string()))
+        let trie = RolloutTrie::from_columns(&tokens, &leaves, &metadata.leaf_finish);
+        trie.map_err(|error| Error::format(path, error.to_string()))
     }
 }
 
