@@ -93,6 +93,11 @@ class Reference:
         cache.crop(-(len(sample) - 1))
         return torch.cat([first, made.logits[0]])
 
+    @torch.inference_mode()
+    def at_once(self, prompt, sample):
+        """The same logits, by one call for prompt and sample."""
+        return self.model(torch.tensor([prompt + sample[:-1]]), use_cache=False).logits[0, len(prompt) - 1:]
+
 
 class Exact(Reference):
     """A Llama in f64 throughout: transformers itself computes norms, angles and softmax in f32 whatever the weights'
@@ -242,7 +247,8 @@ class Tally:
 def run(llm, reference, exact, given, prompts, samples, max_tokens, seed, listed=0):
     """A setting: its row, and the lines of what differs. `prompts`: by name; `exact`: the model in f64, which samples
     with a difference beyond the tolerance are computed by, too, or None. The first samples of `listed` prompts are
-    also put through transformers' processors from Offshoot's own log-probabilities of all tokens."""
+    also put through transformers' processors from Offshoot's own log-probabilities of all tokens; and, with `exact`,
+    all their tokens are compared with f64, and transformers with itself where prompt and sample are one call."""
     def params(mode, logprobs=0):
         return SamplingParams(n=samples, max_tokens=max_tokens, logprobs=logprobs, logprobs_mode=f"{mode}_logprobs",
                               return_kept="ids", return_entropy=True, seed=seed, **given)
@@ -256,6 +262,7 @@ def run(llm, reference, exact, given, prompts, samples, max_tokens, seed, listed
     tally, lines = Tally(), []
     for number, (name, raw, drawn) in enumerate(zip(prompts, raws, draws)):
         prompt = list(drawn.prompt_token_ids)
+        is_listed = listed > 0 and number % -(-len(prompts) // listed) == 0
         for at, (one, other) in enumerate(zip(raw.outputs, drawn.outputs)):
             sample, place = list(other.token_ids), {"prompt": name, "sample": at}
             if list(one.token_ids) != sample:
@@ -273,18 +280,20 @@ def run(llm, reference, exact, given, prompts, samples, max_tokens, seed, listed
                       for token in (~((found[quantity] - wanted[quantity]).abs() <= TOLERANCE)).nonzero().flatten()]
             for quantity in QUANTITIES:
                 tally.add(quantity, found[quantity], wanted[quantity])
-            if exact is not None and (beyond or number < listed and at == 0):
+            if exact is not None and (beyond or is_listed and at == 0):
                 precise, _, _ = expected(exact.logits(prompt, sample), given, prompt, sample, own)
-                if number < listed and at == 0:
+                if is_listed and at == 0:
+                    at_once, _, _ = expected(reference.at_once(prompt, sample), given, prompt, sample, own)
                     for quantity in BOUNDED:
                         tally.add(f"{quantity}, offshoot from f64", found[quantity], precise[quantity])
                         tally.add(f"{quantity}, transformers from f64", wanted[quantity], precise[quantity])
+                        tally.add(f"{quantity}, transformers at once", wanted[quantity], at_once[quantity])
             for quantity, token in beyond:
                 line = {"beyond": quantity, **place, "place": int(token), "offshoot": float(found[quantity][token]),
                         "transformers": float(wanted[quantity][token])}
                 lines.append(line if exact is None else {**line, "f64": float(precise[quantity][token])})
         # A repetition penalty depends on the logits themselves, which log-probabilities do not tell.
-        if number < listed and "repetition_penalty" not in given:
+        if is_listed and "repetition_penalty" not in given:
             first = dataclasses.replace(raw, outputs=raw.outputs[:1])
             (full,) = llm.rescore([first], params("raw", vocabulary))
             other, sample = drawn.outputs[0], list(drawn.outputs[0].token_ids)
@@ -316,11 +325,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--model", default=ROOT / "tasks" / "models" / "demo", help="a folder of safetensors")
-    parser.add_argument("--words", type=int, default=16, help="word problems")
-    parser.add_argument("--facts", type=int, default=8, help="documents of 500 tokens")
+    parser.add_argument("--words", type=int, default=12, help="word problems")
+    parser.add_argument("--facts", type=int, default=6, help="documents of 500 tokens")
     parser.add_argument("--samples", type=int, default=2, help="of each prompt")
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--listed", type=int, default=4, help="prompts that are compared by all tokens, and with f64")
+    parser.add_argument("--listed", type=int, default=6, help="prompts that are compared by all tokens, and with f64")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     prompts = bundled_prompts(options.words, options.facts)
