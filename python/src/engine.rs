@@ -65,7 +65,8 @@ impl Engine {
     #[pyo3(signature = (
         model, *, device="auto", devices=None, tensor_parallel=1, plan="balanced", kv_dtype=None, state_dtype=None,
         weights=None, activations=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
-        max_branches=None, context=None, deterministic=false, return_routed_experts=false, prefix_store=None, prefix_store_size=20.0, threads=None,
+        max_branches=None, context=None, deterministic=false, return_routed_experts=false, prefix_store=None,
+        prefix_store_size=20.0, threads=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(

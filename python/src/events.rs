@@ -125,8 +125,8 @@ pub struct NativeFinish {
     tops: Py<PyList>,
     stop_token: Option<Py<SampledToken>>,
     records: Py<TokenRecords>,
-    /// The ids of the experts of all tokens but the last, as bytes; their shape, tokens, layers and experts chosen for a
-    /// token; and the bytes of an id, 1 or 2. None where they were not asked for.
+    /// The ids of the experts of all tokens but the last, as bytes; their shape: tokens, layers and experts chosen for
+    /// a token; and the bytes of an id, 1 or 2. None where they were not asked for.
     routed_experts: Option<(Py<PyBytes>, [usize; 3], usize)>,
     /// Versions of weights, each with the number of the first token that was sampled or scored under it.
     weights: Vec<(u64, usize)>,

@@ -285,8 +285,8 @@ pub trait Backend: Send + 'static {
     /// Loads an adapter's weights for the layer of `lora`, one for each part; `None`: the adapter adds nothing there.
     /// A backend may round them to the layer's compute dtype.
     fn lora_term(&mut self, lora: &Self::Lora, parts: &[Option<LoraWeights<'_>>]) -> Result<Self::LoraTerm>;
-    /// Puts `term` in a slot, or empties it. Steps that were run before still see what was there; later ones need not be
-    /// captured anew.
+    /// Puts `term` in a slot, or empties it. Steps that were run before still see what was there; later ones need not
+    /// be captured anew.
     fn set_lora(&mut self, lora: &mut Self::Lora, slot: AdapterSlot, term: Option<Self::LoraTerm>);
     /// A buffer with no rows.
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
@@ -447,10 +447,11 @@ pub trait Backend: Send + 'static {
         bias: Option<&Self::Vector>,
         mode: OutputMode,
     );
-    /// Adds what adapters add to a linear layer, for each row with an adapter that has something for the layer: for each
-    /// part, `h[j] = scale * sum over k of A[j][k] x[r][k]`, then for each output n of the part
-    /// `out[r][n] += sum over j of B[n][j] h[j]`, in f32, j rising; the sum is added when it is complete. The result for
-    /// a row depends on that row and its adapter alone, to the last bit, also where not all ops are batch-invariant.
+    /// Adds what adapters add to a linear layer, for each row with an adapter that has something for the layer: for
+    /// each part, `h[j] = scale * sum over k of A[j][k] x[r][k]`, then for each output n of the part
+    /// `out[r][n] += sum over j of B[n][j] h[j]`, in f32, j rising; the sum is added when it is complete. The result
+    /// for a row depends on that row and its adapter alone, to the last bit, also where not all ops are
+    /// batch-invariant.
     /// `rows`: which rows of the step `out` and `x` have. Only in steps whose shape has adapters.
     fn add_lora(
         &mut self,

@@ -128,8 +128,8 @@ pub fn add_lora(
     });
 }
 
-/// The parts of outputs `from..from + width` of a layer: the part, the first of its outputs, counted from `from`, and how
-/// many are neighbours.
+/// The parts of outputs `from..from + width` of a layer: the part, the first of its outputs, counted from `from`, and
+/// how many are neighbours.
 fn pieces_in(pieces: &[LoraPiece], from: usize, width: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut begin = 0;
     pieces.iter().filter_map(move |LoraPiece { part, rows }| {

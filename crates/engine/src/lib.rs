@@ -90,6 +90,6 @@ pub use scripted::{ScriptedCall, ScriptedReply};
 pub use status::{EngineStatus, PauseMode};
 pub(crate) use token_path::TokenPath;
 pub use uniforms::{ForkKind, UniformKey};
-pub use weights::{WeightSpan, Weights, WeightsUpdate};
+pub use weights::{WeightSpan, Weights, WeightsUpdate, split_weights, weights_of_token};
 
 pub use offshoot_backend::{Drawn, Records, SampledToken};

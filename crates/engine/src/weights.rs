@@ -87,6 +87,26 @@ pub struct WeightSpan {
     pub from: usize,
 }
 
+/// The version that token number `at` was sampled or scored under; `None`: no span has it.
+pub fn weights_of_token(spans: &[WeightSpan], at: usize) -> Option<WeightVersion> {
+    spans.iter().rev().find(|span| span.from <= at).map(|span| span.version)
+}
+
+/// Takes the spans of all but the first `tokens` tokens, as those of an extend of their own.
+pub fn split_weights(spans: &mut Vec<WeightSpan>, tokens: usize) -> Vec<WeightSpan> {
+    let goes_on = weights_of_token(spans, tokens).map(|version| WeightSpan { version, from: 0 });
+    let later = spans.iter().filter(|span| span.from > tokens);
+    let later = later.map(|span| WeightSpan { from: span.from - tokens, ..*span });
+    let rest = goes_on.into_iter().chain(later).collect();
+    spans.retain(|span| span.from < tokens);
+    rest
+}
+
+/// Appends the spans of a later extend, whose tokens follow the first `tokens` ones.
+pub(crate) fn append_weights(spans: &mut Vec<WeightSpan>, tokens: usize, later: &[WeightSpan]) {
+    later.iter().for_each(|span| note_weights(spans, span.version, tokens + span.from));
+}
+
 /// Notes that the token with number `at`, after all noted before, was sampled or scored under `version`.
 pub(crate) fn note_weights(spans: &mut Vec<WeightSpan>, version: WeightVersion, at: usize) {
     if spans.last().is_none_or(|last| last.version != version) {

@@ -106,7 +106,7 @@ impl TrieBuilder {
             if let Some(ending) = &end.ending {
                 let drawn = DrawnToken {
                     logprob: TokenRecord::of(ending).logprob_by(mode),
-                    weights: end.weights_of(end.tokens.len()),
+                    weights: end.weights_of(end.tokens.len())?,
                 };
                 at = TriePlace(self.push(Some(at.0), ending.token, self.tokens[at.0 as usize].depth, Some(drawn)));
             }

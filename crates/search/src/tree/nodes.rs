@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::rollout::DrawnToken;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId, WeightVersion};
-use offshoot_engine::{FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey};
+use offshoot_engine::{
+    FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey, WeightSpan,
+    split_weights, weights_of_token,
+};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -50,6 +53,10 @@ pub struct TokenRun {
     pub tokens: usize,
     /// What is recorded of each of them; nothing of given tokens that were not scored.
     pub records: TokenRecords,
+    /// The weights that they were sampled or scored under, and the token that ended the extend: as [`Finish::weights`].
+    ///
+    /// [`Finish::weights`]: offshoot_engine::Finish::weights
+    pub weights: Vec<WeightSpan>,
     /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
     pub finish: FinishReason,
 }
@@ -131,7 +138,8 @@ impl ThoughtNode {
                 continue;
             }
             let records = run.records.split_off(own);
-            rest.runs.push(TokenRun { tokens: run.tokens - own, records, finish: run.finish.clone() });
+            let weights = split_weights(&mut run.weights, own);
+            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, finish: run.finish.clone() });
             if own > 0 {
                 let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
                 self.runs.push(TokenRun { tokens: own, finish, ..run });
@@ -185,7 +193,7 @@ impl ThoughtNode {
             let drawn = match (sampled, record) {
                 (false, _) => None,
                 (true, Some(record)) => {
-                    Some(DrawnToken { logprob: record.logprob_by(mode), weights: self.weights_of(at) })
+                    Some(DrawnToken { logprob: record.logprob_by(mode), weights: self.weights_of(at)? })
                 }
                 (true, None) => {
                     return Err(Error::Internal(format!("sampled token {at} of a node has no log-probability")));
@@ -197,9 +205,16 @@ impl ThoughtNode {
     }
 
     /// The weights that token `at` of the node was sampled under, the ending one's with `at` equal to their number.
-    pub(crate) fn weights_of(&self, _at: usize) -> WeightVersion {
-        // Engines do not record versions yet: their weights are those that were loaded.
-        WeightVersion(0)
+    pub(crate) fn weights_of(&self, at: usize) -> Result<WeightVersion> {
+        let (mut begin, mut version) = (self.given_at_start(), None);
+        // Of the last run that begins there or before.
+        for run in &self.runs {
+            if begin <= at {
+                version = weights_of_token(&run.weights, at - begin);
+            }
+            begin += run.tokens;
+        }
+        version.ok_or_else(|| Error::Internal(format!("sampled token {at} of a node has no version of weights")))
     }
 
     /// The engine's branch, as long as the node can grow.

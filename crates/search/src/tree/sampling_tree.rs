@@ -346,8 +346,8 @@ impl SamplingTree {
 
     pub(super) fn grow(&mut self, at: NodeId, finish: Finish) {
         let node = &mut self.nodes[at];
-        let (tokens, records) = (finish.tokens.len(), finish.records);
-        node.runs.push(TokenRun { tokens, records, finish: finish.reason.clone() });
+        let (tokens, records, weights) = (finish.tokens.len(), finish.records, finish.weights);
+        node.runs.push(TokenRun { tokens, records, weights, finish: finish.reason.clone() });
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;
