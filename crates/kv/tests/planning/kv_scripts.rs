@@ -699,7 +699,7 @@ fn what_other_weights_or_another_adapter_computed_is_not_matched() {
         branch
     });
     let known = adapters.map(|adapter| tree.known_path(PathStart::Adapted(old, adapter), &tokens("become")));
-    assert_eq!(known, branches.map(|branch| Some((branch, 12))));
+    assert_eq!(known, branches.map(|branch| Some((branch, 11))));
     assert_eq!(tree.known(PathStart::Behind(branches[1]), &tokens("x")).0, 15);
     let adapted = PathStart::Root(Origin::FIRST.with_adapter(adapters[1]));
     assert_eq!(tree.known(adapted, &tokens("question")), (0, 0), "the beginning was computed without it");
