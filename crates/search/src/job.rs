@@ -27,7 +27,7 @@ pub struct SearchJob<'a> {
     /// early. Also called with failed samples (`Sample::error`), which do not count. Its error ends the search.
     pub record: Record<'a>,
     /// When a group of candidates ends before all have finished, in [`sample`](crate::sample),
-    /// [`best_of_n`](crate::best_of_n) and [`self_consistency`](crate::self_consistency()); `None`: never.
+    /// [`best_of_n`](crate::best_of_n()) and [`self_consistency`](crate::self_consistency()); `None`: never.
     pub group_end: Option<GroupEnd>,
     /// The node, index and value of each sample that counts, added by the search in the order in which they are taken:
     /// the leaves of [`TrieBuilder::tree`](crate::rollout::TrieBuilder::tree).
