@@ -92,7 +92,8 @@ def sample(ids, tokens, temperature=0.0, n=1):
 
 def used():
     """MiB of the server's GPU that are in use."""
-    query = ["nvidia-smi", f"--id={os.environ.get('CUDA_VISIBLE_DEVICES', '0')}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    number = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    query = ["nvidia-smi", f"--id={number}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
 
 

@@ -32,8 +32,8 @@ const VERSION: u32 = 1;
 impl RolloutTrie {
     /// Writes the trie to a safetensors file: `token_ids`, `parents`, `ends`, `positions`, `depths`, `weight_versions`
     /// (I64), `logprobs` (F32) and `sampled` (BOOL) of tokens; `leaf_tokens`, `leaf_groups`, `leaf_samples` (I64),
-    /// `leaf_rewards` (F64) and `leaf_continued` (BOOL) of samples; the metadata's `offshoot_rollouts` is a JSON object with
-    /// `version`, 1, and `leaf_finish`, the reasons in a list.
+    /// `leaf_rewards` (F64) and `leaf_continued` (BOOL) of samples; the metadata's `offshoot_rollouts` is a JSON object
+    /// with `version`, 1, and `leaf_finish`, the reasons in a list.
     ///
     /// # Errors
     ///
