@@ -22,7 +22,7 @@ const THREADS: u32 = 256;
 /// One slot of a table, as kernels/lora/slots.cuh has it.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-pub struct SlotWords {
+pub struct LoraSlotWords {
     pub a: u64,
     pub b: u64,
     pub rank: u32,
@@ -31,7 +31,7 @@ pub struct SlotWords {
     pub scales: [f32; MOST_PARTS],
 }
 
-impl SlotWords {
+impl LoraSlotWords {
     /// Those of an adapter's parts. `a`, `b`: addresses of what [`packed`] gives; `rank`: as it has it.
     pub fn new(parts: &[Option<LoraWeights<'_>>], rank: usize, a: u64, b: u64) -> Self {
         assert!(parts.len() <= MOST_PARTS, "{} modules in one layer", parts.len());
@@ -72,7 +72,7 @@ pub struct Lora {
     outputs: usize,
     /// `None`: there is one part.
     part_of: Option<Memory>,
-    /// [`SlotWords`], one for each slot.
+    /// [`LoraSlotWords`], one for each slot.
     slots: Memory,
     terms: Vec<Option<LoraTerm>>,
     /// The largest rank that a slot has had; no slot's is larger.
@@ -81,7 +81,7 @@ pub struct Lora {
 
 /// What one adapter adds to one layer.
 pub struct LoraTerm {
-    words: SlotWords,
+    words: LoraSlotWords,
     /// A and B, to which the words point.
     _weights: [Memory; 2],
 }
@@ -110,7 +110,7 @@ impl Lora {
         Ok(Self {
             outputs: shape.outputs(),
             part_of,
-            slots: device.zeroed(MOST_ADAPTERS * size_of::<SlotWords>())?,
+            slots: device.zeroed(MOST_ADAPTERS * size_of::<LoraSlotWords>())?,
             terms: (0..MOST_ADAPTERS).map(|_| None).collect(),
             most_rank: 0,
             shape: shape.clone(),
@@ -125,7 +125,7 @@ impl Lora {
         let rank = padded_rank(&self.shape, parts);
         let [a, b] = packed(&self.shape, parts, rank);
         let weights = [device.uploaded(&a)?, device.uploaded(&b)?];
-        let words = SlotWords::new(parts, rank, weights[0].address(), weights[1].address());
+        let words = LoraSlotWords::new(parts, rank, weights[0].address(), weights[1].address());
         Ok(LoraTerm { words, _weights: weights })
     }
 
@@ -137,8 +137,8 @@ impl Lora {
     /// Enqueues the change of a slot. What was there is freed when the device has ended what reads it. Returns whether
     /// captured launches no longer serve: their grids follow from the largest rank.
     pub fn set(&mut self, device: &Device, slot: AdapterSlot, term: Option<LoraTerm>) -> bool {
-        let words = term.as_ref().map_or_else(SlotWords::default, |term| term.words);
-        let uploaded = device.upload(&self.slots, slot.ix() * size_of::<SlotWords>(), bytemuck::bytes_of(&words));
+        let words = term.as_ref().map_or_else(LoraSlotWords::default, |term| term.words);
+        let uploaded = device.upload(&self.slots, slot.ix() * size_of::<LoraSlotWords>(), bytemuck::bytes_of(&words));
         if let Err(error) = uploaded {
             device.keep(error);
         }

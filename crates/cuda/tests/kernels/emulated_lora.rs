@@ -9,7 +9,7 @@ use emulator::{Emulated, Schedule, When};
 use offshoot_backend::{Dtype, LoraPiece, LoraShape, LoraWeights, WeightView};
 use offshoot_core::dice::Dice;
 use offshoot_cuda::compile::units;
-use offshoot_cuda::lora::{NO_ADAPTER, SlotWords, packed, padded_rank, parts_of_outputs};
+use offshoot_cuda::lora::{LoraSlotWords, NO_ADAPTER, packed, padded_rank, parts_of_outputs};
 
 const THREADS: u32 = 256;
 const TILE_ROWS: usize = 8;
@@ -88,7 +88,7 @@ impl Layer {
                 .collect();
             let rank = padded_rank(&self.shape, &weights);
             let [a, b] = packed(&self.shape, &weights, rank).map(|bytes| words(&bytes));
-            slots.push(SlotWords::new(&weights, rank, a.as_ptr() as u64, b.as_ptr() as u64));
+            slots.push(LoraSlotWords::new(&weights, rank, a.as_ptr() as u64, b.as_ptr() as u64));
             memory.push([a, b]);
         }
         let most_rank = slots.iter().map(|slot| slot.rank as usize).max().unwrap();
