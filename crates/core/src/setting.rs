@@ -97,3 +97,9 @@ settings! {
 /// The share of a GPU's memory for weights, keys and values. The library and Python have it; no flag of the command is
 /// called so, and `ALL` lists flags.
 pub const GPU_MEMORY: Setting = Setting("gpu_memory");
+
+/// Most adapters that an engine has loaded at once.
+pub const MAX_LORAS: Setting = Setting("max_loras");
+
+/// The largest rank of an adapter.
+pub const MAX_LORA_RANK: Setting = Setting("max_lora_rank");

@@ -33,7 +33,7 @@ impl BranchRecord {
     pub fn prefix_with(&self, continuation: &Continuation) -> Prefix {
         match continuation {
             Continuation::Given { tokens, .. } if !tokens.is_empty() => {
-                Prefix::of(self.path.salt(), &[&self.path.all()[..], tokens].concat())
+                Prefix::of(&self.path, tokens)
             }
             Continuation::Given { .. } | Continuation::Sampled { .. } => self.prefix.clone(),
         }

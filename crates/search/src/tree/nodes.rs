@@ -12,7 +12,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId, WeightVersion};
 use offshoot_engine::{
     FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey, WeightSpan,
-    split_weights, weights_of_token,
+    split_versions, version_of_token,
 };
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
@@ -138,7 +138,7 @@ impl ThoughtNode {
                 continue;
             }
             let records = run.records.split_off(own);
-            let weights = split_weights(&mut run.weights, own);
+            let weights = split_versions(&mut run.weights, own);
             rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, finish: run.finish.clone() });
             if own > 0 {
                 let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
@@ -210,7 +210,7 @@ impl ThoughtNode {
         // Of the last run that begins there or before.
         for run in &self.runs {
             if begin <= at {
-                version = weights_of_token(&run.weights, at - begin);
+                version = version_of_token(&run.weights, at - begin);
             }
             begin += run.tokens;
         }
