@@ -11,7 +11,7 @@ use crate::rollout::DrawnToken;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId, WeightVersion};
 use offshoot_engine::{
-    FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey, WeightSpan,
+    AdapterSpan, FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey, WeightSpan,
     split_versions, version_of_token,
 };
 
@@ -57,6 +57,10 @@ pub struct TokenRun {
     ///
     /// [`Finish::weights`]: offshoot_engine::Finish::weights
     pub weights: Vec<WeightSpan>,
+    /// The adapters that they were sampled or scored under: as [`Finish::adapters`].
+    ///
+    /// [`Finish::adapters`]: offshoot_engine::Finish::adapters
+    pub adapters: Vec<AdapterSpan>,
     /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
     pub finish: FinishReason,
 }
@@ -139,7 +143,8 @@ impl ThoughtNode {
             }
             let records = run.records.split_off(own);
             let weights = split_versions(&mut run.weights, own);
-            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, finish: run.finish.clone() });
+            let (adapters, finish) = (split_versions(&mut run.adapters, own), run.finish.clone());
+            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, adapters, finish });
             if own > 0 {
                 let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
                 self.runs.push(TokenRun { tokens: own, finish, ..run });
