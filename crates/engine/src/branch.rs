@@ -351,7 +351,8 @@ impl Branch {
         let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, rules, records, stop_token, weights, adapters, routes, text, .. } = *sampling;
+                let SamplingState { events, rules, records, stop_token, weights, adapters, routes, text, .. } =
+                    *sampling;
                 let recorded = Finish { records, stop_token, weights, adapters, routes, ..Finish::empty(reason) };
                 (events, rules.begin, text, recorded)
             }

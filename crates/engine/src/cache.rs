@@ -260,7 +260,8 @@ impl KvCache {
         let (path, rest) = self.look_up(branch, alike);
         let segment = self.prefix.retain_known(&mut self.pages, path, &rest);
         self.release(branch);
-        branch.hold = segment.map_or(KvHold::Nothing, |segment| KvHold::Path(Lease { segment, own: false, used: false }));
+        branch.hold =
+            segment.map_or(KvHold::Nothing, |segment| KvHold::Path(Lease { segment, own: false, used: false }));
         if let Some(store) = &mut self.store {
             store.forget_branch(branch.id);
         }

@@ -63,8 +63,8 @@ pub mod uniforms;
 mod updates;
 mod weights;
 
-pub use adapters::{AdapterLimits, AdapterSource, LoadedAdapter};
 pub(crate) use adapters::NewAdapter;
+pub use adapters::{AdapterLimits, AdapterSource, LoadedAdapter};
 pub use commands::Turn;
 pub(crate) use commands::{busy_branch, unknown_branch};
 pub use config::EngineConfig;

@@ -169,7 +169,8 @@ impl Engine {
         let sample_request =
             |request: &LogitsRequest| sampler::request(&self.branches[&request.branch], request.position, eos);
         let (prefix, runs) = (&self.cache.prefix, states.runs.clone());
-        let slot = |version: AdapterVersion| self.adapters.slot(version).expect("branches that run have adapters in slots");
+        let slot =
+            |version: AdapterVersion| self.adapters.slot(version).expect("branches that run have adapters in slots");
         let batch = batch::step_batch(&mut schedule, &self.branches, prefix, plans, runs, slot, sample_request);
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());

@@ -109,11 +109,7 @@ pub fn split_versions<V: Copy>(spans: &mut Vec<VersionSpan<V>>, tokens: usize) -
 }
 
 /// Appends the spans of a later extend, whose tokens follow the first `tokens` ones.
-pub(crate) fn append_versions<V: Copy + Eq>(
-    spans: &mut Vec<VersionSpan<V>>,
-    tokens: usize,
-    later: &[VersionSpan<V>],
-) {
+pub(crate) fn append_versions<V: Copy + Eq>(spans: &mut Vec<VersionSpan<V>>, tokens: usize, later: &[VersionSpan<V>]) {
     later.iter().for_each(|span| note_version(spans, span.version, tokens + span.from));
 }
 

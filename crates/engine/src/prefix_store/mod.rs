@@ -240,8 +240,14 @@ impl PrefixStore {
 
     /// How many leading tokens of `branch` have no adapter without an identity.
     fn storable(&self, branch: &Branch) -> usize {
-        let is_named = |adapter: Option<AdapterVersion>| adapter.is_none_or(|version| self.adapters.contains_key(&version));
-        branch.tokens.adapters().runs(0..usize::MAX).find(|(_, adapter)| !is_named(*adapter)).map_or(usize::MAX, |(from, _)| from)
+        let is_named =
+            |adapter: Option<AdapterVersion>| adapter.is_none_or(|version| self.adapters.contains_key(&version));
+        branch
+            .tokens
+            .adapters()
+            .runs(0..usize::MAX)
+            .find(|(_, adapter)| !is_named(*adapter))
+            .map_or(usize::MAX, |(from, _)| from)
     }
 
     /// The key of the chunk with this number, of a branch with these names of the chunks before it, whose tokens are

@@ -128,9 +128,7 @@ impl Router {
                 self.replicas[at].known.note(&prefix);
                 self.replicas[at].begun.note(&prefix);
             }
-            (On::Nowhere, _) if !finish.tokens.is_empty() => {
-                record.prefix = Prefix::of(&record.path, &[])
-            }
+            (On::Nowhere, _) if !finish.tokens.is_empty() => record.prefix = Prefix::of(&record.path, &[]),
             _ => {}
         }
     }

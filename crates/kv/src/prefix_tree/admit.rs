@@ -350,9 +350,6 @@ impl PrefixTree {
 }
 
 /// The changes that are some, where `before` is the adapter of the first token.
-fn distinct(
-    mut before: Option<AdapterVersion>,
-    changes: impl Iterator<Item = AdapterChange>,
-) -> Vec<AdapterChange> {
+fn distinct(mut before: Option<AdapterVersion>, changes: impl Iterator<Item = AdapterChange>) -> Vec<AdapterChange> {
     changes.filter(|change| std::mem::replace(&mut before, change.adapter) != change.adapter).collect()
 }
