@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
 use offshoot_core::ids::BranchId;
-use offshoot_engine::{EngineHandle, Event, Extend, PauseMode, Priority, Weights, WeightsUpdate};
+use offshoot_engine::{AdapterLimits, EngineHandle, Event, Extend, PauseMode, Priority, Weights, WeightsUpdate};
 use offshoot_launch::{
     BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,
 };
@@ -109,6 +109,7 @@ impl Engine {
             swap_bytes: swap_memory.map(|mib| mib.saturating_mul(1 << 20)),
             deterministic,
             keeps_routes: return_routed_experts,
+            adapters: AdapterLimits::NONE,
             kv: kv_dtype.map(|kv| named("kv_dtype", kv)).transpose()?.unwrap_or_default(),
             states: state_dtype.map(|dtype| named("state_dtype", dtype)).transpose()?.unwrap_or_default(),
             weights: WeightChoice {

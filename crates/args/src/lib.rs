@@ -171,6 +171,7 @@ impl From<BudgetArgs> for EngineBudget {
             kv: args.kv_dtype,
             states: args.state_dtype,
             weights: args.weights.into(),
+            ..Self::default()
         }
     }
 }

@@ -28,10 +28,10 @@ use offshoot_backend::{AdapterSlot, MOST_ADAPTERS, MOST_RANK};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::AdapterVersion;
 use offshoot_core::setting::{MAX_LORA_RANK, MAX_LORAS};
-use offshoot_model::{Adapter, TensorSource};
+use offshoot_model::{Adapter, ModelConfig, TensorSource};
 
 /// How many adapters an engine can have loaded at once, and of which size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdapterLimits {
     /// Most versions that are loaded at once; 0: the engine takes none, and reserves no memory for them.
     pub most: usize,
@@ -49,6 +49,14 @@ impl AdapterLimits {
     /// Slots of an engine: one for each version, and one in which the next is staged.
     pub fn slots(self) -> usize {
         if self.most == 0 { 0 } else { self.most + 1 }
+    }
+
+    /// Bytes that are kept free for adapters on a device that stores each of their numbers in so many bytes.
+    pub fn bytes(self, config: &ModelConfig, element_bytes: usize) -> usize {
+        match self.slots() {
+            0 => 0,
+            slots => slots * self.rank * Adapter::bytes_of_rank(config, element_bytes),
+        }
     }
 
     /// Checks the limits.
