@@ -157,8 +157,15 @@ pub(crate) struct Adapters {
     staged: Option<LoadedAdapter>,
     /// The version that each name stands for.
     current: BTreeMap<String, AdapterVersion>,
-    /// The names of versions that are in no slot any more.
-    gone: BTreeMap<AdapterVersion, String>,
+    /// Versions that are in no slot any more.
+    gone: BTreeMap<AdapterVersion, GoneAdapter>,
+}
+
+/// A version of an adapter that is in no slot any more.
+struct GoneAdapter {
+    name: String,
+    /// The version that its branches went on with; `None`: it had none.
+    made_way_for: Option<AdapterVersion>,
 }
 
 impl Adapters {
@@ -192,10 +199,10 @@ impl Adapters {
         self.loaded.values().filter(is_unused).cloned().collect()
     }
 
-    /// Notes that a retired version is in no slot any more.
-    pub fn note_gone(&mut self, version: AdapterVersion) {
+    /// Notes that a retired version is in no slot any more, and which one its branches go on with, if it had some.
+    pub fn note_gone(&mut self, version: AdapterVersion, made_way_for: Option<AdapterVersion>) {
         if let Some(adapter) = self.loaded.remove(&version) {
-            self.gone.insert(version, adapter.name);
+            self.gone.insert(version, GoneAdapter { name: adapter.name, made_way_for });
         }
     }
 
@@ -260,13 +267,15 @@ impl Adapters {
         }
     }
 
-    /// The version that a branch with this one is computed with: itself while it is in a slot, then the one that its
-    /// name stands for. `None`: none.
-    pub fn resolved(&self, version: AdapterVersion) -> Option<AdapterVersion> {
-        match self.loaded.contains_key(&version) {
-            true => Some(version),
-            false => self.current.get(self.gone.get(&version)?).copied(),
+    /// The version that a branch with this one is computed with: itself while it is in a slot, then the one that it made
+    /// way for, or that its name stands for. `None`: none.
+    pub fn resolved(&self, mut version: AdapterVersion) -> Option<AdapterVersion> {
+        while !self.loaded.contains_key(&version) {
+            let GoneAdapter { name, made_way_for } = self.gone.get(&version)?;
+            // Later ones have higher numbers.
+            version = made_way_for.or_else(|| self.current.get(name).copied())?;
         }
+        Some(version)
     }
 
     /// Replaces versions of a path that are in no slot any more by those that their names stand for.
@@ -284,7 +293,7 @@ impl Adapters {
             None => Ok(()),
             Some(version) => {
                 let found = match self.gone.get(&version) {
-                    Some(name) => format!("{name} (version {version}), which was unloaded"),
+                    Some(GoneAdapter { name, .. }) => format!("{name} (version {version}), which was unloaded"),
                     None => format!("version {version}, which was never loaded"),
                 };
                 Err(Error::value("a branch's adapter", "one that is loaded", found))

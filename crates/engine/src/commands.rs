@@ -230,10 +230,7 @@ impl Engine {
                 drop(reply.send(woken));
             }
             Command::SetAdapter { branches, adapter } => self.set_adapter(&branches, adapter),
-            Command::KeepAdapters { versions } => {
-                self.kept_adapters = versions;
-                self.free_unused_adapters();
-            }
+            Command::KeepAdapters { versions } => self.keep_adapters(versions),
             Command::StageAdapter { new, reply } => {
                 let staged = self.stage_adapter(&new);
                 drop(reply.send(staged));

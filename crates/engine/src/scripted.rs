@@ -292,7 +292,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     /// No branch has an adapter that its name stands for no more.
     fn note_adapters(&mut self) {
         for adapter in self.adapters.unused(&BTreeSet::new()) {
-            self.adapters.note_gone(adapter.version);
+            self.adapters.note_gone(adapter.version, None);
         }
         self.status.lock().adapters = self.adapters.named();
     }
