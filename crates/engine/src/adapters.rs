@@ -311,3 +311,50 @@ impl fmt::Debug for AdapterSource {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads version `number` of an adapter of this name, in a slot of that number.
+    fn put(adapters: &mut Adapters, name: &str, number: u16) -> AdapterVersion {
+        let (version, slot) = (AdapterVersion(number.into()), AdapterSlot::new(number).unwrap());
+        let (folder, identity) = (None, None);
+        adapters.stage(LoadedAdapter { name: name.to_owned(), version, rank: 1, slot, folder, identity });
+        adapters.put().unwrap();
+        version
+    }
+
+    #[test]
+    fn a_version_that_made_way_is_followed_while_the_other_one_is_there() {
+        let mut adapters = Adapters::new(AdapterLimits { most: 2, rank: 1 });
+        let first = put(&mut adapters, "a", 0);
+        let other = put(&mut adapters, "b", 1);
+        let second = put(&mut adapters, "a", 2);
+        let (displaced, by) = adapters.displaced("a", &BTreeSet::new()).expect("three are loaded");
+        assert_eq!((displaced.version, by), (first, second));
+        adapters.note_gone(first, Some(second));
+        assert_eq!([first, second, other].map(|version| adapters.resolved(version)), [second, second, other].map(Some));
+        adapters.retire("a").unwrap();
+        assert_eq!(adapters.resolved(first), Some(second), "its name stands for nothing");
+        assert_eq!(adapters.unused(&BTreeSet::from([second])), []);
+        assert_eq!(adapters.unused(&BTreeSet::new()).len(), 1);
+        adapters.note_gone(second, None);
+        assert_eq!(adapters.resolved(first), None);
+        let third = put(&mut adapters, "a", 3);
+        assert_eq!([first, second].map(|version| adapters.resolved(version)), [Some(third); 2]);
+    }
+
+    #[test]
+    fn what_branches_have_left_makes_way_last() {
+        let mut adapters = Adapters::new(AdapterLimits { most: 3, rank: 1 });
+        let old = [("a", 0), ("b", 1)].map(|(name, number)| put(&mut adapters, name, number));
+        let _new = [("b", 2), ("a", 3)].map(|(name, number)| put(&mut adapters, name, number));
+        let displaced = |stays: &[AdapterVersion]| {
+            let stays: BTreeSet<AdapterVersion> = stays.iter().copied().collect();
+            adapters.displaced("a", &stays).map(|(adapter, _)| adapter.version)
+        };
+        assert_eq!(displaced(&[]), Some(old[0]), "that of the name comes first");
+        assert_eq!(displaced(&[old[0]]), Some(old[1]));
+    }
+}
