@@ -128,6 +128,38 @@ fn workloads_sample_the_tokens_their_file_specifies() {
     assert_eq!(records, [&Value::Null, &json!("all"), &json!("drawn"), &Value::Null], "{lines:?}");
 }
 
+#[test]
+fn steps_with_adapters_are_timed_beside_steps_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let shapes = r#"{
+        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 256},
+            "windows": {"model_type": "mistral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 256, "sliding_window": 64}},
+        "workloads": {}}"#;
+    let file = written(folder.path(), "shapes.json", shapes);
+    let rates = ["--floor-bandwidth", "1e6", "--floor-flops", "1e18"];
+    let sizes = ["--rows", "1,6", "--adapters", "0,1,3,0", "--rank", "4", "--prompt", "20", "--steps", "5"];
+    let asked = [&["adapters", "--shape", "tiny", "--file", &file], &sizes[..], &rates[..]].concat();
+    let lines = bench(&[&asked[..], &["--json"]].concat());
+    let cases: Vec<_> = lines.iter().map(|line| (number(line, "rows"), number(line, "adapters"))).collect();
+    // A row has one adapter at most.
+    let expected = [(1, 0), (1, 1), (1, 1), (1, 0), (6, 0), (6, 1), (6, 3), (6, 0)];
+    assert_eq!(cases, expected.map(|(rows, adapters)| (f64::from(rows), f64::from(adapters))));
+    assert!(lines.iter().all(|line| number(line, "step_ms") > 0.0 && number(line, "over_none") > 0.0), "{lines:?}");
+    // Where reads take all the time, an adapter adds its bytes: rank 4 of queries, keys, values, output, and three
+    // matrices of the feed-forward block, in two layers, in bf16.
+    let an_adapter = f64::from(2 * 2 * 4 * ((32 + 32) + 2 * (32 + 16) + (32 + 32) + 3 * (32 + 48))) / 1e3;
+    let floor = |at: usize| number(&lines[at], "floor_ms");
+    for (at, adapters) in [(5, 1.0), (6, 3.0), (7, 0.0)] {
+        assert!((floor(at) - floor(4) - adapters * an_adapter).abs() < 1e-3, "{lines:?}");
+    }
+    let table = succeeds(lab(&["bench", "--device", "cpu"]).args(&asked).arg("--deterministic"));
+    assert_eq!(table.lines().count(), 2 + lines.len(), "{table}");
+    let windows = ["adapters", "--shape", "windows", "--file", &file];
+    assert!(refuses(lab(&["bench", "--device", "cpu"]).args(windows)).contains("attend to all tokens"));
+}
+
 /// Small jobs of the two built-in groups' forms. The floor is summed here step by step, where reads take all the time.
 #[test]
 fn groups_are_compared_with_the_sum_of_their_steps_floors() {
