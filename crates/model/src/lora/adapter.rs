@@ -204,6 +204,20 @@ impl Adapter {
         Self { path: PathBuf::from("a random adapter"), modules }
     }
 
+    /// Without what it adds to the output layer.
+    pub fn without_head(mut self) -> Self {
+        self.modules.remove(HEAD);
+        self
+    }
+
+    /// The number of its weights.
+    pub fn parameters(&self) -> usize {
+        let of_module = |module: &AdapterModule| -> usize {
+            [&module.a, &module.b].into_iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum()
+        };
+        self.modules.values().map(of_module).sum()
+    }
+
     /// Checks that the model has every module of the adapter, of its shape.
     ///
     /// # Errors

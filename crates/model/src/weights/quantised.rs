@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 
-use super::super::config::{Packing, Quantisation, Scheme, module_of};
+use super::super::config::{CodePacking, Quantisation, Scheme, module_of};
 use super::super::layout::TensorSpec;
 use super::checkpoint::Checkpoint;
 use super::files::ModelFiles;
@@ -41,11 +41,11 @@ impl Checkpoint<'_> {
         let scheme = self.scheme(spec, &module)?;
         let finder = Finder { checkpoint: self, module: &module, spec, scheme, check };
         let stored = match scheme.packing {
-            Packing::Bytes { block } => finder.bytes(block),
-            Packing::Awq => finder.awq(),
-            Packing::Gptq { zero_offset } => finder.gptq(zero_offset),
-            Packing::Packed => finder.packed(),
-            Packing::Mxfp4 => finder.mxfp4(),
+            CodePacking::Bytes { block } => finder.bytes(block),
+            CodePacking::Awq => finder.awq(),
+            CodePacking::Gptq { zero_offset } => finder.gptq(zero_offset),
+            CodePacking::Packed => finder.packed(),
+            CodePacking::Mxfp4 => finder.mxfp4(),
         }?;
         Ok(stored)
     }
