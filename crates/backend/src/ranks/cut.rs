@@ -1,11 +1,12 @@
 //! What a rank has of a stack of matrices or vectors: rows or columns of each part.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use crate::{
-    BlockView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightFormat, WeightView,
+    BlockView, DeviceBytes, DeviceMemory, DeviceView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -67,6 +68,7 @@ fn rows_of<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> MatrixPart<'a> {
             let row = view.cols * view.dtype.bytes();
             MatrixPart::Dense(WeightView { rows, bytes: &view.bytes[range.start * row..range.end * row], ..view })
         }
+        MatrixPart::Device(view) => MatrixPart::Device(view.rows(range)),
         MatrixPart::Random(random) => {
             // Number `i` follows from the sum of the stream and `i`.
             let stream = random.numbers.stream.wrapping_add((range.start * random.cols) as u64);
@@ -96,6 +98,11 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
     }
     Ok(match part {
         MatrixPart::Dense(view) => dense(view.dtype, dense_columns(&view, range.clone())),
+        MatrixPart::Device(view) => {
+            let size = view.dtype.bytes();
+            let memory = view.bytes.columns(view.cols * size, range.start * size..range.end * size)?;
+            ColumnsOf::Device { dtype: view.dtype, rows: view.rows, cols: range.len(), memory }
+        }
         MatrixPart::Random(random) => dense(random.dtype, part.dense_bytes(random.dtype, range.clone())),
         MatrixPart::Quantised(view) => {
             assert!(view.order.is_none(), "an order of inputs, which `ORDERS_INPUTS` denies");
@@ -119,6 +126,7 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
 /// Some columns of a part.
 pub enum ColumnsOf<'a> {
     Dense { dtype: Dtype, rows: usize, cols: usize, bytes: Vec<u8> },
+    Device { dtype: Dtype, rows: usize, cols: usize, memory: Arc<dyn DeviceMemory> },
     Quantised(QuantView<'a>),
 }
 
@@ -128,6 +136,12 @@ impl ColumnsOf<'_> {
             ColumnsOf::Dense { dtype, rows, cols, bytes } => {
                 MatrixPart::Dense(WeightView { dtype: *dtype, rows: *rows, cols: *cols, bytes })
             }
+            ColumnsOf::Device { dtype, rows, cols, memory } => MatrixPart::Device(DeviceView {
+                dtype: *dtype,
+                rows: *rows,
+                cols: *cols,
+                bytes: DeviceBytes::whole(&**memory),
+            }),
             ColumnsOf::Quantised(view) => MatrixPart::Quantised(*view),
         };
         HeldPart { part, becomes: None }
