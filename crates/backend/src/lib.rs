@@ -55,9 +55,7 @@ use offshoot_kv::plan::{CostModel, NewPage};
 
 pub use allowed::AllowedTokens;
 pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
-pub use device_memory::{
-    DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock,
-};
+pub use device_memory::{DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};

@@ -11,8 +11,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::quantised::{QuantFormat, QuantRow, QuantSource, QuantView};
 use super::device_memory::DeviceView;
+use super::quantised::{QuantFormat, QuantRow, QuantSource, QuantView};
 use super::weights::{Dtype, RandomWeight, WeightView};
 use offshoot_gguf::TensorType;
 

@@ -47,7 +47,8 @@ impl UpdateFolder {
     /// What identifies the model after the update; `None` where only some tensors change, as others are not here, and
     /// of GGUF models. All bytes count, as two steps of a training may differ in few of them.
     pub fn identity(&self) -> Option<String> {
-        let hash = || hash_of_tensors(&self.tensors).expect("a folder's tensors lie in host memory, where all are read");
+        let hash =
+            || hash_of_tensors(&self.tensors).expect("a folder's tensors lie in host memory, where all are read");
         (self.scope == UpdateScope::Whole && self.tensors.gguf().is_none()).then(hash)
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use crate::{
-    BlockView, DeviceBytes, DeviceMemory, DeviceView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightFormat, WeightView,
+    BlockView, DeviceBytes, DeviceMemory, DeviceView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment,
+    Uniform, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;

@@ -12,11 +12,14 @@ use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
 use crate::driver::memory::{Memory, RowsAt};
-use offshoot_backend::{DeviceBytes, DeviceLender, DeviceMemory, Dtype, IpcHandle, Keeper, MemoryBlock};
+use offshoot_backend::{DeviceBytes, DeviceLender, DeviceMemory, Dtype, IpcHandle, Keeper, MemoryBlock, WeightView};
 use offshoot_core::error::{Error, Result};
 
 /// Device memory that given tensors leave for all else, bytes.
 const SPARE: usize = 1 << 30;
+
+/// Elements of which `not_finite` finds the first chunk, as in kernels/ops/not_finite.cu.
+const CHUNK: usize = 4096;
 
 /// Copies of fewer bytes gain nothing by page-locked memory.
 const LEAST_STAGED: usize = 1 << 20;
@@ -29,8 +32,8 @@ struct Shared {
     device: Device,
     /// For elements of 2 and of 4 bytes.
     not_finite: [Function; 2],
-    /// u64 `[1]`: the place that `not_finite` finds.
-    place: Mutex<Memory>,
+    /// u32 `[1]`: the chunk that `not_finite` finds.
+    chunk: Mutex<Memory>,
     staging: Mutex<Staging>,
 }
 
@@ -54,8 +57,8 @@ impl Lender {
         let device = Device::open(ordinal)?;
         let unit = Unit::new(&units::NOT_FINITE);
         let not_finite = [device.function(&unit, "not_finite_2")?, device.function(&unit, "not_finite_4")?];
-        let (place, staging) = (Mutex::new(device.alloc(size_of::<u64>())?), Mutex::new(Staging::new(&device)?));
-        Ok(Self(Arc::new(Shared { device, not_finite, place, staging })))
+        let (chunk, staging) = (Mutex::new(device.alloc(size_of::<u32>())?), Mutex::new(Staging::new(&device)?));
+        Ok(Self(Arc::new(Shared { device, not_finite, chunk, staging })))
     }
 
     pub fn device(&self) -> &Device {
@@ -96,8 +99,8 @@ impl Lender {
         self.0.device.facts().multiprocessors * 8
     }
 
-    fn place(&self) -> MutexGuard<'_, Memory> {
-        self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn chunk(&self) -> MutexGuard<'_, Memory> {
+        self.0.chunk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,16 +152,24 @@ impl DeviceMemory for Given {
         let Shared { device, not_finite: [short, long], .. } = &*self.lender.0;
         let elements = (range.len() / dtype.bytes()) as u64;
         let kernel = if dtype.bytes() == 2 { short } else { long };
-        // Held until the place is read: checks take turns.
-        let place = self.lender.place();
-        device.upload(&place, 0, &u64::MAX.to_le_bytes())?;
+        // Held until it is read: checks take turns.
+        let chunk = self.lender.chunk();
+        device.upload(&chunk, 0, &u32::MAX.to_le_bytes())?;
         let args = Args::new().memory_at(&self.memory, range.start).u64(elements);
-        let args = args.u32(dtype.not_finite_from(becomes)).memory(&place);
+        let args = args.u32(dtype.not_finite_from(becomes)).memory(&chunk);
         device.launch(kernel, [self.lender.blocks(), 1, 1], 256, 0, &args);
         device.check()?;
-        let found = device.download(&place, 0..size_of::<u64>())?;
-        let found = u64::from_le_bytes(found.try_into().expect("as many bytes as were asked for"));
-        Ok((found != u64::MAX).then_some(found as usize))
+        let found = device.download(&chunk, 0..size_of::<u32>())?;
+        let found = u32::from_le_bytes(found.try_into().expect("as many bytes as were asked for"));
+        if found == u32::MAX {
+            return Ok(None);
+        }
+        let first = found as usize * CHUNK;
+        let start = range.start + first * dtype.bytes();
+        let bytes = device.download(&self.memory, start..range.end.min(start + CHUNK * dtype.bytes()))?;
+        let view = WeightView { dtype, rows: 1, cols: bytes.len() / dtype.bytes(), bytes: &bytes };
+        let place = (0..view.cols).find(|&i| !becomes.round(view.get(i)).is_finite());
+        Ok(Some(first + place.unwrap_or(0)))
     }
 
     fn cast(&self, range: Range<usize>, from: Dtype, to: Dtype) -> Result<Arc<dyn DeviceMemory>> {

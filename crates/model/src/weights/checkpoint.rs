@@ -55,9 +55,8 @@ impl<'a> Checkpoint<'a> {
     /// Some or all of the tensors of a model that is loaded: of `config`, named by `naming`.
     pub fn of_update(tensors: impl TensorSource + 'a, config: &ModelConfig, naming: Naming) -> Self {
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
-        let is_on_device = |name: &&String| {
-            tensors.tensor(name).is_some_and(|tensor| matches!(tensor.data, TensorData::Device(_)))
-        };
+        let is_on_device =
+            |name: &&String| tensors.tensor(name).is_some_and(|tensor| matches!(tensor.data, TensorData::Device(_)));
         let copies = names.iter().filter(is_on_device).map(|name| (name.clone(), OnceLock::new())).collect();
         let (quantisation, tied) = (config.quantisation.clone(), config.tied_embeddings);
         Self { tensors: Box::new(tensors), names, naming, quantisation, tied, copies }

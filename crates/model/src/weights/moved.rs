@@ -3,17 +3,26 @@
 
 use std::sync::Arc;
 
-use offshoot_backend::{
-    DeviceBytes, DeviceMemory, DeviceView, Dtype, HeldPart, MatrixPart, WeightView,
-};
+use offshoot_backend::{DeviceBytes, DeviceMemory, DeviceView, Dtype, HeldPart, MatrixPart, WeightView};
 use offshoot_core::error::{Error, Result};
 
 /// A part, wherever it lies now.
 pub enum Moved<'a> {
     Stays(HeldPart<'a>),
-    Host { dtype: Dtype, rows: usize, cols: usize, bytes: Vec<u8>, becomes: Option<Dtype> },
+    Host {
+        dtype: Dtype,
+        rows: usize,
+        cols: usize,
+        bytes: Vec<u8>,
+        becomes: Option<Dtype>,
+    },
     /// Rounded on the device.
-    Rounded { dtype: Dtype, rows: usize, cols: usize, memory: Arc<dyn DeviceMemory> },
+    Rounded {
+        dtype: Dtype,
+        rows: usize,
+        cols: usize,
+        memory: Arc<dyn DeviceMemory>,
+    },
 }
 
 impl Moved<'_> {
@@ -59,4 +68,78 @@ fn part<'a>(held: &HeldPart<'a>, from_devices: bool) -> Result<Moved<'a>> {
         _ => {}
     }
     Ok(Moved::Host { dtype, rows, cols, bytes: bytes.download()?, becomes: held.becomes })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    /// Memory of zeros; `has_room`: whether the device has memory to round it.
+    #[derive(Debug)]
+    struct Zeros {
+        bytes: usize,
+        has_room: bool,
+    }
+
+    impl DeviceMemory for Zeros {
+        fn ordinal(&self) -> usize {
+            0
+        }
+
+        fn address(&self) -> u64 {
+            0
+        }
+
+        fn bytes(&self) -> usize {
+            self.bytes
+        }
+
+        fn download(&self, range: Range<usize>) -> Result<Vec<u8>> {
+            Ok(vec![0; range.len()])
+        }
+
+        fn not_finite(&self, _: Range<usize>, _: Dtype, _: Dtype) -> Result<Option<usize>> {
+            Ok(None)
+        }
+
+        fn cast(&self, range: Range<usize>, from: Dtype, to: Dtype) -> Result<Arc<dyn DeviceMemory>> {
+            let bytes = range.len() / from.bytes() * to.bytes();
+            match self.has_room {
+                true => Ok(Arc::new(Zeros { bytes, has_room: true })),
+                false => {
+                    Err(Error::DeviceMemory { device: "cuda:0".to_owned(), asked: Some(bytes), free: 0, total: 1 })
+                }
+            }
+        }
+
+        fn columns(&self, _: Range<usize>, _: usize, _: Range<usize>) -> Result<Arc<dyn DeviceMemory>> {
+            Err(Error::Internal("nothing is divided".to_owned()))
+        }
+    }
+
+    #[test]
+    fn parts_on_a_device_stay_there_where_that_is_possible() {
+        let found = |has_room, becomes, from_devices| {
+            let memory = Zeros { bytes: 24, has_room };
+            let view = DeviceView { dtype: Dtype::F32, rows: 2, cols: 3, bytes: DeviceBytes::whole(&memory) };
+            let held = [HeldPart { part: MatrixPart::Device(view), becomes }];
+            let moved = moved(&held, from_devices).expect("nothing fails");
+            let HeldPart { part, becomes } = moved[0].held();
+            assert_eq!((part.rows(), part.cols()), (2, 3));
+            match part {
+                MatrixPart::Device(view) => ("device", view.dtype, view.bytes.len(), becomes),
+                MatrixPart::Dense(view) => ("host", view.dtype, view.bytes.len(), becomes),
+                _ => panic!("it is dense"),
+            }
+        };
+        let bf16 = Some(Dtype::Bf16);
+        assert_eq!(found(true, None, true), ("device", Dtype::F32, 24, None));
+        assert_eq!(found(true, bf16, true), ("device", Dtype::Bf16, 12, None));
+        // The host rounds where the device cannot, or where its memory is not read.
+        assert_eq!(found(false, bf16, true), ("host", Dtype::F32, 24, bf16));
+        assert_eq!(found(true, bf16, false), ("host", Dtype::F32, 24, bf16));
+        assert_eq!(found(true, None, false), ("host", Dtype::F32, 24, None));
+    }
 }
