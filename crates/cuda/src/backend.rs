@@ -134,6 +134,10 @@ impl Backend for Cuda {
         is_kept || Fp8Scaling::of_experts(format, self.device.facts().major).is_some()
     }
 
+    fn copies_from_devices(&self) -> bool {
+        true
+    }
+
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
         self.matrix_over(parts, None)
     }

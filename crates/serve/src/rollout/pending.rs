@@ -227,6 +227,8 @@ impl Drop for Committing<'_> {
 
 #[cfg(test)]
 mod tests {
+    use offshoot_backend::MemoryBlock;
+
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -240,7 +242,7 @@ mod tests {
     }
 
     fn bytes(received: &mut ReceivedTensors, count: usize) -> Result<(), Refusal> {
-        received.add_block(vec![0; count], &[])
+        received.add_block(MemoryBlock::Host(vec![0; count]), &[])
     }
 
     /// Adds a tensor of so many bytes.
@@ -251,7 +253,7 @@ mod tests {
             shape: vec![count],
             bytes: count,
         };
-        move |received| received.add_block(vec![0; count], &[tensor])
+        move |received| received.add_block(MemoryBlock::Host(vec![0; count]), &[tensor])
     }
 
     #[test]

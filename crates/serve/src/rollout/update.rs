@@ -11,15 +11,17 @@ use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
+use offshoot_backend::MemoryBlock;
 use offshoot_engine::WeightsUpdate;
-use offshoot_launch::UpdateFolder;
+use offshoot_launch::{UpdateFolder, device_lender};
 use offshoot_model::UpdateScope;
 use offshoot_openai::protocol::{BodyFields, Refusal, RefusalKind};
 
 use super::forms::{Pairs, QueryFields, fields, object, waiting};
 use super::pending::{PendingUpdate, UpdateId};
 use super::transfer::{
-    DescribedTensor, IpcUpdate, NcclSession, Session, SessionStart, StepFolder, described, packing, session_start,
+    DescribedTensor, HANDLES, IpcUpdate, NcclSession, Session, SessionStart, StepFolder, described, packing,
+    session_start,
 };
 use super::{Rollout, failed};
 use crate::reply::{self, Answer};
@@ -194,11 +196,10 @@ pub async fn receive_told(server: &Arc<Server>, info: Value) -> Result<(), Refus
 
 fn receive(server: &Server, id: UpdateId, info: &Map<String, Value>) -> Result<(), Refusal> {
     let (rollout, mut fields) = (rollout(server), BodyFields::new(info));
-    if info.contains_key("ipc_handles_pickled") {
-        let update = IpcUpdate::read(&mut fields)?;
-        fields.finish()?;
-        rollout.pending.drop_it();
-        return Err(update.refusal(rollout.gpu.is_some()));
+    if info.contains_key(HANDLES) {
+        return lend(rollout, id, fields).inspect_err(|_| {
+            rollout.pending.drop_it();
+        });
     }
     let tensors = described(&mut fields)?;
     let mut session = session_of(rollout)?;
@@ -208,7 +209,7 @@ fn receive(server: &Server, id: UpdateId, info: &Map<String, Value>) -> Result<(
     };
     let packing = packing(&mut fields, nccl.packing)?;
     fields.finish()?;
-    let add = |block: Vec<u8>, tensors: &[DescribedTensor]| {
+    let add = |block: MemoryBlock, tensors: &[DescribedTensor]| {
         rollout.pending.add(id, Instant::now(), |received| received.add_block(block, tensors))
     };
     let received = nccl.receive(tensors, packing, add);
@@ -217,6 +218,15 @@ fn receive(server: &Server, id: UpdateId, info: &Map<String, Value>) -> Result<(
         *session = Session::Requests;
         rollout.pending.drop_it();
     })
+}
+
+/// Takes tensors that a trainer lends by handles of its memory.
+fn lend(rollout: &Rollout, id: UpdateId, mut fields: BodyFields) -> Result<(), Refusal> {
+    let gpu = rollout.gpu.ok_or_else(IpcUpdate::without_gpu)?;
+    let update = IpcUpdate::read(&mut fields)?;
+    fields.finish()?;
+    let lender = device_lender(gpu).map_err(|error| failed(&error))?;
+    rollout.pending.add(id, Instant::now(), |received| received.add_lent(update, &*lender))
 }
 
 /// An update whose tensors lie in a folder, at once.

@@ -105,7 +105,7 @@ fn strings(fields: &mut BodyFields, key: &str) -> Result<Vec<String>, Refusal> {
 }
 
 /// A dtype by torch's name, with or without `torch.` before it.
-fn dtype_of(name: &str) -> Result<TensorDtype, Refusal> {
+pub(super) fn dtype_of(name: &str) -> Result<TensorDtype, Refusal> {
     Ok(match name.strip_prefix("torch.").unwrap_or(name) {
         "float32" => TensorDtype::F32,
         "float16" => TensorDtype::F16,

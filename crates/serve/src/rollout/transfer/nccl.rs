@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use offshoot_backend::MemoryBlock;
 use offshoot_launch::TrainerLink;
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
 use super::described::{DescribedTensor, Packing, broadcasts, packing};
 use super::tcp_store::StoreClient;
 use super::unique_id::UniqueId;
+use crate::rollout::failed;
 
 /// The key under which the first of the trainer's broadcasts of Python values is: that of the id.
 const ID_KEY: &str = "broadcast_from/0/0";
@@ -113,7 +115,7 @@ impl NcclSession {
         };
         let id = info.id(patience)?;
         let link = offshoot_launch::trainer_link(gpu, id.0, info.rank, info.world, patience);
-        let link = link.map_err(|error| super::super::failed(&error))?;
+        let link = link.map_err(|error| failed(&error))?;
         Ok(NcclSession { link, packing: info.packing, last: Vec::new() })
     }
 
@@ -126,7 +128,7 @@ impl NcclSession {
         &mut self,
         tensors: Option<Vec<DescribedTensor>>,
         packing: Packing,
-        mut add: impl FnMut(Vec<u8>, &[DescribedTensor]) -> Result<(), Refusal>,
+        mut add: impl FnMut(MemoryBlock, &[DescribedTensor]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         if let Some(tensors) = tensors {
             self.last = tensors;
@@ -136,7 +138,7 @@ impl NcclSession {
 }
 
 /// Takes a block of whole tensors.
-type AddBlock<'a> = dyn FnMut(Vec<u8>, &[DescribedTensor]) -> Result<(), Refusal> + 'a;
+type AddBlock<'a> = dyn FnMut(MemoryBlock, &[DescribedTensor]) -> Result<(), Refusal> + 'a;
 
 /// Receives these tensors, in the broadcasts into which their sender cuts them.
 fn receive(
@@ -148,8 +150,8 @@ fn receive(
     for broadcast in broadcasts(tensors, packing) {
         // Neither side has a broadcast without bytes.
         let block = match broadcast.bytes {
-            0 => Vec::new(),
-            bytes => link.receive(bytes).map_err(|error| super::super::failed(&error))?,
+            0 => MemoryBlock::Host(Vec::new()),
+            bytes => link.receive(bytes).map_err(|error| failed(&error))?,
         };
         add(block, &tensors[broadcast.tensors])?;
     }
@@ -231,10 +233,10 @@ mod tests {
     struct Counting(u8);
 
     impl TrainerLink for Counting {
-        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<Vec<u8>> {
+        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<MemoryBlock> {
             let begin = self.0;
             self.0 = begin.wrapping_add(bytes as u8);
-            Ok((0..bytes).map(|at| begin.wrapping_add(at as u8)).collect())
+            Ok(MemoryBlock::Host((0..bytes).map(|at| begin.wrapping_add(at as u8)).collect()))
         }
     }
 
@@ -249,7 +251,8 @@ mod tests {
         let tensors = [tensor("a", 3), tensor("b", 2), tensor("none", 0), tensor("c", 4)];
         for packing in [Packing::Single, Packing::Packed { buffer: 4 }, Packing::Packed { buffer: 100 }] {
             let mut got = Vec::new();
-            let mut add = |block: Vec<u8>, tensors: &[DescribedTensor]| {
+            let mut add = |block: MemoryBlock, tensors: &[DescribedTensor]| {
+                let MemoryBlock::Host(block) = block else { panic!("the link receives into host memory") };
                 assert_eq!(block.len(), tensors.iter().map(|tensor| tensor.bytes).sum::<usize>());
                 got.extend(block);
                 Ok(())
