@@ -1,5 +1,5 @@
-// first[0] = min(first[0], i / CHUNK) over all i whose element is not finite, or would be rounded to infinity: the check
-// of tensors that lie on the device when they are given. Which element of the chunk it is, the host finds.
+// first[0] = min(first[0], i / CHUNK) over all i whose element is not finite, or would be rounded to infinity: the
+// check of tensors that lie on the device when they are given. Which element of the chunk it is, the host finds.
 //
 // Shapes: x [elements] of 2 or 4 bytes each, at any address; first u32 [1]. too_large: the bits, without the sign, from
 // which a number is refused (they rise with its size).

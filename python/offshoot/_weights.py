@@ -67,8 +67,8 @@ def _pair(given: Any) -> tuple[str, Any]:
 
 
 def _lent(name: str, tensor: Any) -> tuple[object, bool]:
-    """A tensor as a capsule of DLPack, row-major, where it lies if that is host memory or a GPU of CUDA, and whether its
-    16-bit numbers are bf16, for which numpy has no type."""
+    """A tensor as a capsule of DLPack, row-major, where it lies if that is host memory or a GPU of CUDA, and whether
+    its 16-bit numbers are bf16, for which numpy has no type."""
     if not hasattr(tensor, "__dlpack__"):
         raise TypeError(f"weights: {name}: expected a tensor of numpy, torch or another library with __dlpack__, "
                         f"found {type(tensor).__name__}")

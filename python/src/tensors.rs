@@ -1,5 +1,6 @@
-//! Tensors of other Python libraries as weights: lent by DLPack, in host memory or that of a GPU, without a copy, or copied
-//! where their owner may change them before they are read. See <https://dmlc.github.io/dlpack/latest/c_api.html>; the names of fields are its own.
+//! Tensors of other Python libraries as weights: lent by DLPack, in host memory or that of a GPU, without a copy, or
+//! copied where their owner may change them before they are read. See
+//! <https://dmlc.github.io/dlpack/latest/c_api.html>; the names of fields are its own.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::staging::Staging;
 use crate::compile::unit::Unit;
@@ -88,8 +88,13 @@ impl Lender {
         if range.len() < LEAST_STAGED {
             return self.0.device.download(memory, range);
         }
+        // Whoever has it copies by threads that may come here again meanwhile, and must not wait for themselves.
+        let mut staging = match self.0.staging.try_lock() {
+            Ok(staging) => staging,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return self.0.device.download(memory, range),
+        };
         let mut bytes = vec![0; range.len()];
-        let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
         staging.download(&mut bytes, memory, std::iter::once(range))?;
         Ok(bytes)
     }
