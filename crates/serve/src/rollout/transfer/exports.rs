@@ -448,8 +448,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Written by Python 3.11 with torch 2.15: two tensors, a `Parameter` `[2, 3]` and a `Tensor` `[4]`, by which names
-    /// and bytes are recalled.
+    /// Written by Python 3.11 with torch 2.15: two tensors, a `Parameter` `[2, 3]` and a `Tensor` `[4]`, which begins one
+    /// element into its storage. Names and bytes are recalled in the second.
     const OF_TORCH: &str = "gASVzAEAAAAAAABdlCh9lIwkOGE3YmMzZTAtMTExMS0yMjIyLTMzMzMtNDQ0NDU1NTU2NjY2lCiMEnRvcmNoLm5uLnBhcmFtZXRl\
         cpSMCVBhcmFtZXRlcpSTlIwFdG9yY2iUjARTaXpllJOUSwJLA4aUhZRSlEsDSwGGlEsAjA10b3JjaC5zdG9yYWdllIwMVHlwZWRT\
         dG9yYWdllJOUjAV0b3JjaJSMCGJmbG9hdDE2lJOUSwBDQgJjAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUm\
@@ -478,7 +478,7 @@ pub(super) mod tests {
         let of = |(uuid, export): &(String, Export)| (uuid.clone(), export.shape.clone(), export.start, export.end);
         let found: Vec<_> = each.iter().flatten().map(of).collect();
         let uuid = UUID.to_owned();
-        assert_eq!(found, [(uuid.clone(), vec![2, 3], 512, 536), (uuid, vec![4], 1024, 1048)]);
+        assert_eq!(found, [(uuid.clone(), vec![2, 3], 512, 536), (uuid, vec![4], 1026, 1048)]);
         let counter = Counter { file: "/torch_77_1_0".to_owned(), number: 3 };
         let handle = Some(std::array::from_fn(|at| at as u8));
         assert!(each.iter().flatten().all(|(_, export)| export.counter == counter && export.handle == handle));
