@@ -63,7 +63,8 @@ impl Device {
         Ok(Memory::of_another(self, address, bytes, keeper))
     }
 
-    /// Memory of another process: all that `handle` names.
+    /// Memory of another process: all that `handle` names, or what could be where the driver does not say how much that
+    /// is.
     pub fn open_memory(&self, handle: &IpcHandle) -> Result<Memory> {
         let handle = sys::CUipcMemHandle { reserved: handle.map(u8::cast_signed) };
         let lazily = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
@@ -75,10 +76,17 @@ impl Device {
         let opened = Opened { device: self.clone(), address };
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: the driver writes two words; memory was opened at the address.
-        self.call("ask how large the memory of another process is", || unsafe {
+        let asked = self.call("ask how large the memory of another process is", || unsafe {
             sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address).result()
-        })?;
-        Ok(Memory::of_another(self, base, bytes, Box::new(opened)))
+        });
+        let bytes = match asked {
+            Ok(()) => bytes - (address - base) as usize,
+            Err(error) => {
+                log::debug!("{error}; it is taken to fill the device");
+                self.facts().total_bytes
+            }
+        };
+        Ok(Memory::of_another(self, address, bytes, Box::new(opened)))
     }
 
     /// Waits for an event of another process.

@@ -197,11 +197,9 @@ pub async fn receive_told(server: &Arc<Server>, info: Value) -> Result<(), Refus
 fn receive(server: &Server, id: UpdateId, info: &Map<String, Value>) -> Result<(), Refusal> {
     let (rollout, mut fields) = (rollout(server), BodyFields::new(info));
     if info.contains_key(HANDLES) {
-        let gpu = rollout.gpu.ok_or_else(IpcUpdate::without_gpu)?;
-        let update = IpcUpdate::read(&mut fields)?;
-        fields.finish()?;
-        let lender = device_lender(gpu).map_err(|error| failed(&error))?;
-        return rollout.pending.add(id, Instant::now(), |received| received.add_lent(update, &*lender));
+        return lend(rollout, id, fields).inspect_err(|_| {
+            rollout.pending.drop_it();
+        });
     }
     let tensors = described(&mut fields)?;
     let mut session = session_of(rollout)?;
@@ -220,6 +218,15 @@ fn receive(server: &Server, id: UpdateId, info: &Map<String, Value>) -> Result<(
         *session = Session::Requests;
         rollout.pending.drop_it();
     })
+}
+
+/// Takes tensors that a trainer lends by handles of its memory.
+fn lend(rollout: &Rollout, id: UpdateId, mut fields: BodyFields) -> Result<(), Refusal> {
+    let gpu = rollout.gpu.ok_or_else(IpcUpdate::without_gpu)?;
+    let update = IpcUpdate::read(&mut fields)?;
+    fields.finish()?;
+    let lender = device_lender(gpu).map_err(|error| failed(&error))?;
+    rollout.pending.add(id, Instant::now(), |received| received.add_lent(update, &*lender))
 }
 
 /// An update whose tensors lie in a folder, at once.
