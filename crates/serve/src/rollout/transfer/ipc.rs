@@ -1,6 +1,6 @@
-//! Tensors that a trainer on the same GPU lends by handles of its memory (CUDA IPC), as vLLM's engine of this name takes
-//! them. They are read where they lie when the update is put in force, or copied at once where the trainer fills one
-//! buffer again and again. Handles are closed, and the trainer's count of users is told, when the update has ended.
+//! Tensors that a trainer on the same GPU lends by handles of its memory (CUDA IPC), as vLLM's engine of this name
+//! takes them. They are read where they lie when the update is put in force, or copied at once where the trainer fills
+//! one buffer again and again. Handles are closed, and the trainer's count of users is told, when the update has ended.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -66,8 +66,8 @@ impl IpcUpdate {
 
     /// What is answered where the engine has no GPU.
     pub fn without_gpu() -> Refusal {
-        let what = "the engine computes on the CPU, which has no handles of CUDA's memory: send the tensors in bodies or \
-                    in a folder";
+        let what = "the engine computes on the CPU, which has no handles of CUDA's memory: send the tensors in bodies \
+                    or in a folder";
         Refusal::new("unsupported_transfer", what)
     }
 
