@@ -196,7 +196,7 @@ pub trait DeviceLender: Send + Sync {
 }
 
 /// Bytes of tensors, wherever they are.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum MemoryBlock {
     Host(Vec<u8>),
     Device(Arc<dyn DeviceMemory>),
