@@ -1,7 +1,7 @@
 //! Tensors that lie in the memory of a GPU when a model is given them: memory that a trainer broadcast or lends
-//! ([`DeviceMemory`]), a tensor's bytes in it ([`DeviceBytes`]), and who gives access to it ([`DeviceLender`]). A backend
-//! that computes on a GPU copies such tensors without the host ([`Backend::copies_from_devices`]); for all others they
-//! are copied to the host first. The driver's calls are left to the backend of that GPU.
+//! ([`DeviceMemory`]), a tensor's bytes in it ([`DeviceBytes`]), and who gives access to it ([`DeviceLender`]). A
+//! backend that computes on a GPU copies such tensors without the host ([`Backend::copies_from_devices`]); for all
+//! others they are copied to the host first. The driver's calls are left to the backend of that GPU.
 //!
 //! [`Backend::copies_from_devices`]: super::Backend::copies_from_devices
 
@@ -196,7 +196,7 @@ pub trait DeviceLender: Send + Sync {
 }
 
 /// Bytes of tensors, wherever they are.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum MemoryBlock {
     Host(Vec<u8>),
     Device(Arc<dyn DeviceMemory>),

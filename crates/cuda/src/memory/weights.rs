@@ -1,6 +1,6 @@
-//! Weights on the device: matrices in the format and row-major order of their file, and vectors as f32. Their
-//! bytes go from the memory map through page-locked halves to the device, are copied from where they lie on a device, or
-//! are generated from a seed where they will be used. `fp8` makes matrices of e4m3.
+//! Weights on the device: matrices in the format and row-major order of their file, and vectors as f32. Their bytes go
+//! from the memory map through page-locked halves to the device, are copied from where they lie on a device, or are
+//! generated from a seed where they will be used. `fp8` makes matrices of e4m3.
 
 use std::sync::Arc;
 

@@ -132,7 +132,8 @@ impl Shared {
         EndingCommunicator { library, device, comm: self.comm }.abort();
     }
 
-    /// Calls NCCL with the communicator unless that has ended. `call` enqueues on the device's stream and does not wait.
+    /// Calls NCCL with the communicator unless that has ended. `call` enqueues on the device's stream and does not
+    /// wait.
     fn enqueue(&self, doing: &str, call: impl FnOnce(Comm, CUstream) -> Result<c_int>) -> Result<()> {
         let _calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_over.load(Ordering::Acquire) {

@@ -1,5 +1,5 @@
-//! The kernels that check and round given tensors, on the CPU, instruction by instruction (`emulator`): at every address,
-//! in every dtype, they find and write what the host's definitions do.
+//! The kernels that check and round given tensors, on the CPU, instruction by instruction (`emulator`): at every
+//! address, in every dtype, they find and write what the host's definitions do.
 
 use crate::emulator;
 

@@ -6,6 +6,7 @@ mod full;
 mod skip;
 
 mod cuda_device;
+mod cuda_given;
 mod cuda_ops;
 mod cuda_steps;
 mod device_plan;

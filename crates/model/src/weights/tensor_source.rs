@@ -1,6 +1,6 @@
 //! Tensors by name, wherever they are: the files of a folder ([`TensorFolder`]), memory of the caller
-//! ([`TensorsInMemory`]), or memory of a GPU ([`TensorData::Device`]). `checkpoint` reads the weights of a model from any source; which tensors a model needs is
-//! decided by its layout.
+//! ([`TensorsInMemory`]), or memory of a GPU ([`TensorData::Device`]). `checkpoint` reads the weights of a model from
+//! any source; which tensors a model needs is decided by its layout.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,5 +1,5 @@
-//! Tensors that lie on a device, which a test plays: what a backend that copies from no device computes with them is what
-//! it computes with the same tensors in host memory, and a device that fails changes nothing.
+//! Tensors that lie on a device, which a test plays: what a backend that copies from no device computes with them is
+//! what it computes with the same tensors in host memory, and a device that fails changes nothing.
 
 use std::ops::Range;
 use std::path::Path;

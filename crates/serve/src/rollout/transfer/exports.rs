@@ -1,6 +1,6 @@
-//! What torch writes of tensors that it exports to other processes (the arguments of its `rebuild_cuda_tensor`), out of a
-//! pickle. The pickle is parsed, never run: only the instructions that such a pickle has are known, the only call that it
-//! may hold makes a `torch.Size` of a tuple, and what comes of it are numbers, texts and bytes.
+//! What torch writes of tensors that it exports to other processes (the arguments of its `rebuild_cuda_tensor`), out of
+//! a pickle. The pickle is parsed, never run: only the instructions that such a pickle has are known, the only call
+//! that it may hold makes a `torch.Size` of a tuple, and what comes of it are numbers, texts and bytes.
 
 use std::rc::Rc;
 
@@ -106,8 +106,8 @@ fn export(value: &Value) -> Option<Export> {
     })
 }
 
-/// The driver's handle out of torch's: alone, or behind a version and the kind of memory, of which `c` is what cudaMalloc
-/// gives. Other kinds (expandable segments) have no such handle.
+/// The driver's handle out of torch's: alone, or behind a version and the kind of memory, of which `c` is what
+/// cudaMalloc gives. Other kinds (expandable segments) have no such handle.
 fn memory_handle(handle: &[u8]) -> Option<IpcHandle> {
     let own = match handle.len() {
         64 => handle,
@@ -448,9 +448,10 @@ pub(super) mod tests {
         }
     }
 
-    /// Written by Python 3.11 with torch 2.15: two tensors, a `Parameter` `[2, 3]` and a `Tensor` `[4]`, which begins one
-    /// element into its storage. Names and bytes are recalled in the second.
-    const OF_TORCH: &str = "gASVzAEAAAAAAABdlCh9lIwkOGE3YmMzZTAtMTExMS0yMjIyLTMzMzMtNDQ0NDU1NTU2NjY2lCiMEnRvcmNoLm5uLnBhcmFtZXRl\
+    /// Written by Python 3.11 with torch 2.15: two tensors, a `Parameter` `[2, 3]` and a `Tensor` `[4]`, which begins
+    /// one element into its storage. Names and bytes are recalled in the second.
+    const OF_TORCH: &str = "\
+        gASVzAEAAAAAAABdlCh9lIwkOGE3YmMzZTAtMTExMS0yMjIyLTMzMzMtNDQ0NDU1NTU2NjY2lCiMEnRvcmNoLm5uLnBhcmFtZXRl\
         cpSMCVBhcmFtZXRlcpSTlIwFdG9yY2iUjARTaXpllJOUSwJLA4aUhZRSlEsDSwGGlEsAjA10b3JjaC5zdG9yYWdllIwMVHlwZWRT\
         dG9yYWdllJOUjAV0b3JjaJSMCGJmbG9hdDE2lJOUSwBDQgJjAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUm\
         JygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P5RLGE0AAolDDS90b3JjaF83N18xXzCUSwNDQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\

@@ -1,6 +1,6 @@
-//! Tensors that a trainer on the same GPU lends by handles of its memory (CUDA IPC), as vLLM's engine of this name takes
-//! them. They are read where they lie when the update is put in force, or copied at once where the trainer fills one
-//! buffer again and again. Handles are closed, and the trainer's count of users is told, when the update has ended.
+//! Tensors that a trainer on the same GPU lends by handles of its memory (CUDA IPC), as vLLM's engine of this name
+//! takes them. They are read where they lie when the update is put in force, or copied at once where the trainer fills
+//! one buffer again and again. Handles are closed, and the trainer's count of users is told, when the update has ended.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -66,8 +66,8 @@ impl IpcUpdate {
 
     /// What is answered where the engine has no GPU.
     pub fn without_gpu() -> Refusal {
-        let what = "the engine computes on the CPU, which has no handles of CUDA's memory: send the tensors in bodies or \
-                    in a folder";
+        let what = "the engine computes on the CPU, which has no handles of CUDA's memory: send the tensors in bodies \
+                    or in a folder";
         Refusal::new("unsupported_transfer", what)
     }
 
@@ -76,14 +76,19 @@ impl IpcUpdate {
     /// # Errors
     ///
     /// A handle is of another GPU, is not opened, or names memory that holds another tensor than is described.
-    pub fn open(self, lender: &dyn DeviceLender, lent: &mut Lent) -> Result<Vec<LentTensor>, Refusal> {
+    pub fn open(self, lender: &dyn DeviceLender, lent: &mut Lent) -> Result<LentTensors, Refusal> {
         let uuid = lender.uuid().map_err(|error| failed(&error))?;
         match self.exports {
             Exports::Each(each) => {
                 let own = each.iter().map(|by_gpu| of_gpu(by_gpu, &uuid)).collect::<Result<Vec<_>, _>>()?;
                 own.iter().for_each(|export| lent.count(export));
-                let tensors = self.tensors.into_iter().zip(own);
-                tensors.map(|(tensor, export)| one(tensor, export, lender, lent)).collect()
+                let mut opened = LentTensors::default();
+                for (tensor, export) in self.tensors.into_iter().zip(own) {
+                    let (block, start) = one(&tensor, export, lender, lent)?;
+                    opened.tensors.push(LentTensor { tensor, block: opened.blocks.len(), start });
+                    opened.blocks.push(block);
+                }
+                Ok(opened)
             }
             Exports::Together(by_gpu) => {
                 let export = of_gpu(&by_gpu, &uuid)?;
@@ -94,10 +99,18 @@ impl IpcUpdate {
     }
 }
 
+/// Tensors, and the memory in which they lie.
+#[derive(Default)]
+pub struct LentTensors {
+    pub blocks: Vec<MemoryBlock>,
+    pub tensors: Vec<LentTensor>,
+}
+
 /// A tensor, and where it lies in a block.
 pub struct LentTensor {
     pub tensor: DescribedTensor,
-    pub block: MemoryBlock,
+    /// Number of the block.
+    pub block: usize,
     pub start: usize,
 }
 
@@ -110,13 +123,13 @@ fn of_gpu<'a>(by_gpu: &'a ByGpu, uuid: &str) -> Result<&'a Export, Refusal> {
     })
 }
 
-/// A tensor that lies where its export says.
+/// The memory in which a tensor lies as its export says, and where.
 fn one(
-    tensor: DescribedTensor,
+    tensor: &DescribedTensor,
     export: &Export,
     lender: &dyn DeviceLender,
     lent: &mut Lent,
-) -> Result<LentTensor, Refusal> {
+) -> Result<(MemoryBlock, usize), Refusal> {
     if (export.dtype, &export.shape) != (tensor.dtype, &tensor.shape) {
         let expected = format!("`{}` as {:?} {:?}", tensor.name, tensor.dtype, tensor.shape);
         return Err(Refusal::value(HANDLES, &expected, &format!("{:?} {:?}", export.dtype, export.shape)));
@@ -126,10 +139,10 @@ fn one(
         return Err(Refusal::value(HANDLES, &expected, &format!("strides {:?}", export.strides)));
     }
     if tensor.bytes == 0 {
-        return Ok(LentTensor { tensor, block: MemoryBlock::Host(Vec::new()), start: 0 });
+        return Ok((MemoryBlock::Host(Vec::new()), 0));
     }
     let (memory, start) = lent.opened(export, tensor.bytes, lender)?;
-    Ok(LentTensor { tensor, block: MemoryBlock::Device(memory), start })
+    Ok((MemoryBlock::Device(memory), start))
 }
 
 /// Tensors one behind the other in one buffer, which is copied: the trainer fills it again when this is answered.
@@ -138,7 +151,7 @@ fn together(
     export: &Export,
     lender: &dyn DeviceLender,
     lent: &mut Lent,
-) -> Result<Vec<LentTensor>, Refusal> {
+) -> Result<LentTensors, Refusal> {
     let bytes = tensors.iter().map(|tensor| tensor.bytes).sum();
     let block = match bytes {
         0 => MemoryBlock::Host(Vec::new()),
@@ -152,9 +165,9 @@ fn together(
     let place = |tensor: DescribedTensor| {
         let start = end;
         end += tensor.bytes;
-        LentTensor { tensor, block: block.clone(), start }
+        LentTensor { tensor, block: 0, start }
     };
-    Ok(tensors.into_iter().map(place).collect())
+    Ok(LentTensors { tensors: tensors.into_iter().map(place).collect(), blocks: vec![block] })
 }
 
 /// Whether the elements of a tensor lie row by row, without gaps.
@@ -348,21 +361,24 @@ mod tests {
         list(&[by_gpu(UUID, [2, 3], 16, &[handle; 64]), by_gpu(UUID, [4, 1], 64, &[handle; 64])])
     }
 
-    fn bytes(lent: &LentTensor) -> Vec<u8> {
-        let range = lent.start..lent.start + lent.tensor.bytes;
-        match &lent.block {
-            MemoryBlock::Host(bytes) => bytes[range].to_vec(),
-            MemoryBlock::Device(memory) => memory.download(range).expect("it does not fail"),
-        }
+    /// Names and bytes.
+    fn found(lent: &LentTensors) -> Vec<(&str, Vec<u8>)> {
+        let bytes = |LentTensor { tensor, block, start }: &LentTensor| {
+            let range = *start..start + tensor.bytes;
+            match &lent.blocks[*block] {
+                MemoryBlock::Host(bytes) => bytes[range].to_vec(),
+                MemoryBlock::Device(memory) => memory.download(range).expect("it does not fail"),
+            }
+        };
+        lent.tensors.iter().map(|lent| (&*lent.tensor.name, bytes(lent))).collect()
     }
 
     #[test]
     fn tensors_are_read_where_they_lie() {
         let (lender, mut lent) = (Lender::default(), Lent::default());
         let tensors = update(&told(&both(7))).expect("it is right").open(&lender, &mut lent).expect("it opens");
-        let found: Vec<_> = tensors.iter().map(|lent| (&*lent.tensor.name, bytes(lent))).collect();
-        assert_eq!(found, [("a", (16..28).collect()), ("b", (64..72).collect())]);
-        assert!(tensors.iter().all(|lent| matches!(lent.block, MemoryBlock::Device(_))));
+        assert_eq!(found(&tensors), [("a", (16..28).collect()), ("b", (64..72).collect())]);
+        assert!(tensors.blocks.iter().all(|block| matches!(block, MemoryBlock::Device(_))));
         assert_eq!(*lender.0.lock().expect("no panic"), ["wait", "open", "wait"], "one handle is opened once");
     }
 
@@ -373,7 +389,8 @@ mod tests {
         told["packed"] = json!(true);
         told["tensor_sizes"] = json!([12, 8]);
         let tensors = update(&told).expect("it is right").open(&lender, &mut lent).expect("it opens");
-        assert_eq!(tensors.iter().map(bytes).collect::<Vec<_>>(), [(32..44).collect::<Vec<u8>>(), (44..52).collect()]);
+        assert_eq!(found(&tensors), [("a", (32..44).collect()), ("b", (44..52).collect())]);
+        assert_eq!(tensors.blocks.len(), 1);
         assert_eq!(*lender.0.lock().expect("no panic"), ["wait", "open", "copy"]);
     }
 

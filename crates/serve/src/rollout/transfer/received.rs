@@ -12,7 +12,7 @@ use offshoot_model::{TensorData, TensorDtype, TensorSource, TensorView};
 use offshoot_openai::protocol::Refusal;
 
 use super::described::DescribedTensor;
-use super::ipc::{IpcUpdate, Lent, LentTensor};
+use super::ipc::{IpcUpdate, Lent, LentTensor, LentTensors};
 
 /// What errors call the place of these tensors.
 const PLACE: &str = "tensors of the update";
@@ -36,7 +36,7 @@ struct Place {
 }
 
 impl ReceivedTensors {
-    /// Bytes of all tensors, and of what came beside them.
+    /// Bytes of all tensors.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -95,13 +95,12 @@ impl ReceivedTensors {
     ///
     /// Those of [`IpcUpdate::open`], or one came before; no tensor is added then.
     pub fn add_lent(&mut self, update: IpcUpdate, lender: &dyn DeviceLender) -> Result<(), Refusal> {
-        let (mut blocks, mut places) = (Vec::new(), Vec::new());
-        for LentTensor { tensor, block, start } in update.open(lender, &mut self.lent)? {
+        let LentTensors { blocks, tensors } = update.open(lender, &mut self.lent)?;
+        let place = |LentTensor { tensor, block, start }: LentTensor| {
             let DescribedTensor { name, dtype, shape, bytes } = tensor;
-            let number = self.blocks.len() + blocks.len();
-            blocks.push(block);
-            places.push((name, Place { dtype, shape, block: number, range: start..start + bytes }));
-        }
+            (name, Place { dtype, shape, block: self.blocks.len() + block, range: start..start + bytes })
+        };
+        let places = tensors.into_iter().map(place).collect();
         self.add(blocks, places)
     }
 
