@@ -1,6 +1,6 @@
 //! Kernels are loaded with the first weights, pages or buffers of their format, and matrices into the layout that their
-//! kernels read. Room for rows between kernels grows with the largest step; addresses that move so are counted, as graphs
-//! name them.
+//! kernels read. Room for rows between kernels grows with the largest step; addresses that move so are counted, as
+//! graphs name them.
 
 use crate::Cuda;
 use crate::compile::elements::Fp8Scaling;

@@ -93,8 +93,8 @@ pub struct FloorTokens {
 }
 
 impl<'a> StepFloor<'a> {
-    /// `config`: the model as the device holds it, in which a token's keys and values take `kv_bytes_per_token` bytes and
-    /// a branch's states `state_bytes`.
+    /// `config`: the model as the device holds it, in which a token's keys and values take `kv_bytes_per_token` bytes
+    /// and a branch's states `state_bytes`.
     pub fn new(
         config: &'a ModelConfig,
         dtype: Dtype,

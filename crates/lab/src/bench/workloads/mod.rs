@@ -1,6 +1,6 @@
 //! `bench workloads`: runs whole jobs from a file through the engine on a model with random weights: prompts that share
-//! levels of tokens, each with a number of continuations of known lengths. One JSON line per job. `run` runs a job once,
-//! `floor` is the least time that it may take.
+//! levels of tokens, each with a number of continuations of known lengths. One JSON line per job. `run` runs a job
+//! once, `floor` is the least time that it may take.
 
 mod floor;
 mod run;

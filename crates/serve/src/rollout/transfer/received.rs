@@ -21,13 +21,13 @@ const PLACE: &str = "tensors of the update";
 #[derive(Default)]
 pub struct ReceivedTensors {
     blocks: Vec<MemoryBlock>,
-    tensors: BTreeMap<String, Place>,
+    tensors: BTreeMap<String, TensorPlace>,
     bytes: usize,
     /// What lent blocks need. Dropped behind them.
     lent: Lent,
 }
 
-struct Place {
+struct TensorPlace {
     dtype: TensorDtype,
     shape: Vec<usize>,
     /// Number of the block, and where in it.
@@ -56,7 +56,7 @@ impl ReceivedTensors {
         let begin = block.as_ptr() as usize;
         let place = |(name, view): (&str, safetensors::tensor::TensorView<'_>)| {
             let start = view.data().as_ptr() as usize - begin;
-            let place = Place {
+            let place = TensorPlace {
                 dtype: view.dtype(),
                 shape: view.shape().to_vec(),
                 block: self.blocks.len(),
@@ -64,7 +64,7 @@ impl ReceivedTensors {
             };
             (name.to_owned(), place)
         };
-        let places: Vec<(String, Place)> = file.iter().map(place).collect();
+        let places: Vec<(String, TensorPlace)> = file.iter().map(place).collect();
         self.add(vec![MemoryBlock::Host(block)], places)
     }
 
@@ -79,9 +79,9 @@ impl ReceivedTensors {
             let start = end;
             end += tensor.bytes;
             let DescribedTensor { name, dtype, shape, .. } = tensor.clone();
-            (name, Place { dtype, shape, block: self.blocks.len(), range: start..end })
+            (name, TensorPlace { dtype, shape, block: self.blocks.len(), range: start..end })
         };
-        let places: Vec<(String, Place)> = tensors.iter().map(place).collect();
+        let places: Vec<(String, TensorPlace)> = tensors.iter().map(place).collect();
         if end != block.len() {
             let what = format!("expected {end} bytes of {} tensors, found {}", tensors.len(), block.len());
             return Err(Refusal::new("invalid_body", what));
@@ -98,13 +98,13 @@ impl ReceivedTensors {
         let LentTensors { blocks, tensors } = update.open(lender, &mut self.lent)?;
         let place = |LentTensor { tensor, block, start }: LentTensor| {
             let DescribedTensor { name, dtype, shape, bytes } = tensor;
-            (name, Place { dtype, shape, block: self.blocks.len() + block, range: start..start + bytes })
+            (name, TensorPlace { dtype, shape, block: self.blocks.len() + block, range: start..start + bytes })
         };
         let places = tensors.into_iter().map(place).collect();
         self.add(blocks, places)
     }
 
-    fn add(&mut self, blocks: Vec<MemoryBlock>, places: Vec<(String, Place)>) -> Result<(), Refusal> {
+    fn add(&mut self, blocks: Vec<MemoryBlock>, places: Vec<(String, TensorPlace)>) -> Result<(), Refusal> {
         let mut names: Vec<&str> = places.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
