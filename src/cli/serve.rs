@@ -146,7 +146,7 @@ impl ServeArgs {
             port: args.port,
             names: args.names,
             keys: args.keys,
-            rollout: args.rollout.then_some(RolloutOptions { keys: args.rollout_keys, patience: args.update_timeout }),
+            rollout: args.rollout.then_some(RolloutOptions { keys: args.rollout_keys, update_timeout: args.update_timeout }),
             origins: AllowedOrigins::new(args.origins),
             seed: args.seed,
             reasoning: args.reasoning,
