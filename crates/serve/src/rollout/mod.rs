@@ -38,12 +38,16 @@ pub struct RolloutOptions {
     pub keys: Option<PathBuf>,
     /// How long a trainer may say nothing in the middle of a weight update.
     pub update_timeout: Duration,
+    /// Whether samples of token ids have their sampling masks without being asked.
+    pub sampling_masks: bool,
 }
 
 /// A server's state for rollouts.
 pub struct Rollout {
     facts: RolloutFacts,
     pending: Arc<PendingUpdate>,
+    /// As [`RolloutOptions`] has it.
+    sampling_masks: bool,
 }
 
 /// What verbs need to know of the engine.
@@ -79,7 +83,8 @@ impl RolloutFacts {
 
 impl Rollout {
     pub fn new(options: &RolloutOptions, facts: RolloutFacts) -> Self {
-        Rollout { pending: Arc::new(PendingUpdate::new(options.update_timeout, facts.most_bytes)), facts }
+        let pending = Arc::new(PendingUpdate::new(options.update_timeout, facts.most_bytes));
+        Rollout { pending, facts, sampling_masks: options.sampling_masks }
     }
 
     /// Names of the model beside those that are served: trainers send its folder's path.
