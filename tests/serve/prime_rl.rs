@@ -93,7 +93,10 @@ fn steps_of_training_go_by_folders() {
         served.wait_for("offshoot_engine_branches_running", 4.0);
         trainer.update_weights(Some(&step(7))).expect("it is complete");
         for choice in group.into_iter().map(|one| one.join().expect("no panic")) {
-            assert_eq!((&choice["finish_reason"], choice["token_ids"].as_array().map(Vec::len)), (&json!("length"), Some(1200)));
+            assert_eq!(
+                (&choice["finish_reason"], choice["token_ids"].as_array().map(Vec::len)),
+                (&json!("length"), Some(1200))
+            );
             let spans = choice["weight_versions"].as_array().expect("a list");
             assert_eq!(spans.last().expect("one at least")["version"], "7");
         }

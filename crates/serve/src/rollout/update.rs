@@ -52,9 +52,7 @@ pub async fn init_transfer(State(server): AppState, headers: HeaderMap, body: Bo
         let rollout = rollout(server);
         let session = match start {
             SessionStart::Requests => None,
-            SessionStart::Nccl(info) => {
-                Some(NcclSession::open(&info, rollout.facts.gpu, rollout.pending.timeout())?)
-            }
+            SessionStart::Nccl(info) => Some(NcclSession::open(&info, rollout.facts.gpu, rollout.pending.timeout())?),
         };
         rollout.pending.set_session(session)
     };
@@ -101,14 +99,16 @@ pub fn begin(server: &Arc<Server>, told: &Map<String, Value>) -> Result<(), Refu
 
 /// Takes tensors of the open update, in one of several forms; or a folder with all of a new one.
 pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, body: Body) -> Answer {
-    QueryFields::new(pairs).finish()?;
     let is_file =
         headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(TENSORS));
+    let query = QueryFields::new(pairs);
     if is_file {
+        query.finish()?;
         receive_file(&server, &headers, body).await?;
         return said("the tensors have come");
     }
     let info = UpdateInfo::new(&server);
+    query.finish()?;
     let mut told = object(&server, &headers, body).await?;
     match (told.remove(FOLDER), told.contains_key("update_info")) {
         (Some(folder), false) => {

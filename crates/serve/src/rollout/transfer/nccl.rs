@@ -79,7 +79,7 @@ impl InitInfo {
     }
 
     /// The id, once the trainer has published it.
-    fn unique_id(&self, patience: Duration) -> Result<UniqueId, Refusal> {
+    fn unique_id(&self, timeout: Duration) -> Result<UniqueId, Refusal> {
         let (host, port) = match &self.id {
             IdSource::Told(id) => return Ok(*id),
             IdSource::Store { host, port } => (host, *port),
@@ -88,7 +88,7 @@ impl InitInfo {
             let what = format!("no rendezvous with the trainer's store at {host}:{port}: {why}");
             Refusal::new("no_rendezvous", what)
         };
-        let published = StoreClient::connect(host, port, Instant::now() + patience)
+        let published = StoreClient::connect(host, port, Instant::now() + timeout)
             .and_then(|mut store| store.wait_for(ID_KEY))
             .map_err(|error| unmet(error.to_string()))?;
         UniqueId::of_pickle(&published).ok_or_else(|| unmet("what it holds is not the id of a communicator".to_owned()))
@@ -108,14 +108,14 @@ impl NcclSession {
     ///
     /// # Errors
     ///
-    /// The engine has no GPU, the trainer does not come within `patience`, or NCCL fails.
-    pub fn open(info: &InitInfo, gpu: Option<usize>, patience: Duration) -> Result<NcclSession, Refusal> {
+    /// The engine has no GPU, the trainer does not come within `timeout`, or NCCL fails.
+    pub fn open(info: &InitInfo, gpu: Option<usize>, timeout: Duration) -> Result<NcclSession, Refusal> {
         let Some(gpu) = gpu else {
             let what = "NCCL joins GPUs, and the engine computes on the CPU: send the tensors in bodies or in a folder";
             return Err(Refusal::new("unsupported_transfer", what));
         };
-        let id = info.unique_id(patience)?;
-        let link = offshoot_launch::trainer_link(gpu, id.0, info.rank, info.world, patience);
+        let id = info.unique_id(timeout)?;
+        let link = offshoot_launch::trainer_link(gpu, id.0, info.rank, info.world, timeout);
         let link = link.map_err(|error| failed(&error))?;
         Ok(NcclSession::of(link, info.packing))
     }
