@@ -112,7 +112,7 @@ pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, b
     let mut told = object(&server, &headers, body).await?;
     match (told.remove(FOLDER), told.contains_key("update_info")) {
         (Some(folder), false) => {
-            info.is_none();
+            info.settle();
             return update_from_folder(&server, &folder, &told).await;
         }
         (Some(_), true) => return Err(Refusal::out_of_place(FOLDER, "beside `update_info`").into()),
@@ -170,13 +170,13 @@ impl UpdateInfo {
         UpdateInfo { server: server.clone(), is_settled: false }
     }
 
-    /// The request has no `update_info`.
-    fn is_none(mut self) {
+    /// Nothing is left of the request that could be received for another: it has none, or all has been received.
+    fn settle(mut self) {
         self.is_settled = true;
     }
 
     /// Receives what an `update_info` says is coming; a list of them has one for each rank, and the server is one.
-    pub async fn receive(mut self, told: Value) -> Result<(), Refusal> {
+    pub async fn receive(self, told: Value) -> Result<(), Refusal> {
         let info = match told {
             Value::Object(info) => info,
             Value::Array(mut list) if list.len() == 1 && list[0].is_object() => match list.remove(0) {
@@ -190,7 +190,7 @@ impl UpdateInfo {
         };
         let id = rollout(&self.server).pending.current(Instant::now())?;
         waiting(&self.server, move |server| receive(rollout(server), id, &info)).await?;
-        self.is_settled = true;
+        self.settle();
         Ok(())
     }
 }
