@@ -106,6 +106,33 @@ def test_tensors_of_all_kinds_of_memory(engine, own, question):
         assert drawn(engine, question) == before
 
 
+def test_tensors_on_a_gpu_are_taken_from_there(own, question):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU of CUDA")
+    with LLM(offshoot.demo_model(), device="cuda:0", kv_memory=512) as llm:
+        before = drawn(llm, question)
+        on_gpu = {name: torch.from_numpy(tensor).cuda() for name, tensor in own.items()}
+        for dtype in (torch.bfloat16, torch.float32):
+            given = {name: tensor.to(dtype) for name, tensor in on_gpu.items()}
+            llm.load_weights({QUERY: -given[QUERY]}, commit=True)
+            assert drawn(llm, question) != before
+            llm.load_weights(given, commit=True)
+            assert drawn(llm, question) == before
+            # One by one, and changed before they are in force.
+            llm.load_weights({QUERY: -given[QUERY]}, commit=True)
+            for name, tensor in given.items():
+                llm.load_weights([(name, tensor)])
+                tensor.zero_()
+            llm.reset_prefix_cache()
+            assert drawn(llm, question) == before
+        broken = on_gpu[QUERY].clone()
+        broken[1, 2] = float("nan")
+        with pytest.raises(ValueError, match="finite"):
+            llm.load_weights({QUERY: broken}, commit=True)
+        assert drawn(llm, question) == before
+
+
 def test_a_folder_of_files(engine, own, question, tmp_path):
     before = drawn(engine, question)
     engine.load_weights(other(own), commit=True)

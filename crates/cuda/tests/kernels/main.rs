@@ -17,6 +17,7 @@ mod emulated_exchanges;
 mod emulated_experts;
 mod emulated_four_bit;
 mod emulated_fp8;
+mod emulated_given;
 mod emulated_heads;
 mod emulated_levels;
 mod emulated_lora;

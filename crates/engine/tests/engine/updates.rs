@@ -131,10 +131,10 @@ impl World {
             let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
             for name in tensors.names() {
                 let tensor = tensors.tensor(name).unwrap();
-                let at = [bytes.len(), bytes.len() + tensor.bytes.len()];
+                let at = [bytes.len(), bytes.len() + tensor.data.len()];
                 let entry = serde_json::json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": at });
                 header.insert(name.to_owned(), entry);
-                bytes.extend_from_slice(tensor.bytes);
+                bytes.extend_from_slice(&tensor.data.on_host().unwrap());
             }
             let header = serde_json::Value::from(header).to_string();
             let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat();

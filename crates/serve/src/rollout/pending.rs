@@ -388,6 +388,7 @@ impl Drop for SessionInUse<'_> {
 
 #[cfg(test)]
 mod tests {
+    use offshoot_backend::MemoryBlock;
     use offshoot_launch::TrainerLink;
     use offshoot_model::{TensorDtype, TensorSource};
 
@@ -408,10 +409,14 @@ mod tests {
         DescribedTensor { name: name.to_owned(), dtype: TensorDtype::U8, shape: vec![bytes], bytes }
     }
 
+    fn host(bytes: usize) -> MemoryBlock {
+        MemoryBlock::Host(vec![0; bytes])
+    }
+
     /// Adds a tensor of so many bytes, as a body with it does.
     fn add(pending: &Arc<PendingUpdate>, id: UpdateId, now: Instant, name: &str, bytes: usize) -> Result<(), Refusal> {
         let mut room = pending.room(id, bytes, now)?;
-        room.fill(now, |received| received.add_block(vec![0; bytes], &[described(name, bytes)]))
+        room.fill(now, |received| received.add_block(host(bytes), &[described(name, bytes)]))
     }
 
     /// A trainer that broadcasts blocks of its number of so far, whoever receives them.
@@ -419,10 +424,10 @@ mod tests {
     struct Numbering(Arc<Mutex<u8>>);
 
     impl TrainerLink for Numbering {
-        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<Vec<u8>> {
+        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<MemoryBlock> {
             let mut number = self.0.lock().expect("no panic");
             *number += 1;
-            Ok(vec![*number; bytes])
+            Ok(MemoryBlock::Host(vec![*number; bytes]))
         }
     }
 
@@ -489,7 +494,7 @@ mod tests {
         assert_eq!(code(pending.take(now)), "no_update");
         let id = pending.start(UpdateScope::Changed, now).expect("it is free");
         let mut room = pending.room(id, 3, now).expect("there is room");
-        assert_eq!(code(room.fill(now, |received| received.add_block(vec![0; 3], &[]))), "invalid_body");
+        assert_eq!(code(room.fill(now, |received| received.add_block(host(3), &[]))), "invalid_body");
         assert_eq!(code(pending.current(now)), "no_update");
         let id = pending.start(UpdateScope::Changed, now).expect("it is free");
         pending.drop_all();
@@ -506,7 +511,7 @@ mod tests {
         assert_eq!(code(pending.take(now)), "update_open", "they are coming still");
         drop(broken);
         let second = pending.room(id, 40, now).expect("what did not come leaves its room");
-        first.fill(now, |received| received.add_block(vec![0; 60], &[described("a", 60)])).expect("it fits");
+        first.fill(now, |received| received.add_block(host(60), &[described("a", 60)])).expect("it fits");
         drop(first);
         drop(second);
         assert_eq!(code(pending.room(id, 41, now)), "update_too_large", "what came is counted on");
@@ -524,7 +529,8 @@ mod tests {
             receive(&pending, id, now, "a").expect("it is sent");
             receive(&pending, id, now, "b").expect("it is sent");
             let (_committing, tensors, _) = pending.take(now).expect("all have come");
-            let numbers = ["a", "b"].map(|name| tensors.tensor(name).expect("it came").bytes[0]);
+            let number = |name| tensors.tensor(name).expect("it came").data.on_host().expect("it is there")[0];
+            let numbers = ["a", "b"].map(number);
             assert_eq!(numbers, [2 * update + 1, 2 * update + 2]);
         }
     }

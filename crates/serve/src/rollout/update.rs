@@ -12,13 +12,15 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
 use offshoot_engine::WeightsUpdate;
-use offshoot_launch::UpdateFolder;
+use offshoot_launch::{UpdateFolder, device_lender};
 use offshoot_model::UpdateScope;
 use offshoot_openai::protocol::{BodyFields, Refusal, RefusalKind};
 
 use super::forms::{Pairs, QueryFields, fields, object, optional_fields, optional_object, waiting};
 use super::pending::{PendingUpdate, Room, UpdateId};
-use super::transfer::{IpcUpdate, NcclSession, SessionStart, StepFolder, described, packing, session_start};
+use super::transfer::{
+    HANDLES, IpcUpdate, NcclSession, SessionStart, StepFolder, bytes_of, described, packing, session_start,
+};
 use super::{Rollout, failed};
 use crate::reply::{self, Answer};
 use crate::server::{AppState, Server, drain_refused};
@@ -205,21 +207,29 @@ impl Drop for UpdateInfo {
 
 fn receive(rollout: &Rollout, id: UpdateId, info: &Map<String, Value>) -> Result<(), Refusal> {
     let (pending, mut fields) = (&rollout.pending, BodyFields::new(info));
-    if info.contains_key("ipc_handles_pickled") {
-        let update = IpcUpdate::read(&mut fields)?;
-        fields.finish()?;
-        return Err(update.refusal(rollout.facts.gpu.is_some()));
+    if info.contains_key(HANDLES) {
+        return lend(rollout, id, fields);
     }
     let told = described(&mut fields)?;
     pending.by_session(id, Instant::now(), |session| {
         let packing = packing(&mut fields, session.packing)?;
         fields.finish()?;
-        let bytes = session.coming(told)?.iter().fold(0usize, |sum, tensor| sum.saturating_add(tensor.bytes));
+        let bytes = bytes_of(session.coming(told)?);
         let mut room = pending.room(id, bytes, Instant::now())?;
         session.receive(packing, &mut |block, tensors| {
             room.fill(Instant::now(), |received| received.add_block(block, tensors))
         })
     })
+}
+
+/// Takes tensors that a trainer lends by handles of its memory.
+fn lend(rollout: &Rollout, id: UpdateId, mut fields: BodyFields) -> Result<(), Refusal> {
+    let gpu = rollout.facts.gpu.ok_or_else(IpcUpdate::without_gpu)?;
+    let update = IpcUpdate::read(&mut fields)?;
+    fields.finish()?;
+    let lender = device_lender(gpu).map_err(|error| failed(&error))?;
+    let mut room = rollout.pending.room(id, update.bytes(), Instant::now())?;
+    room.fill(Instant::now(), |received| received.add_lent(update, &*lender))
 }
 
 /// An update whose tensors lie in a folder, at once.

@@ -2,6 +2,7 @@
 //! as handles of memory on the same GPU. What is made of them is left to `update`.
 
 mod described;
+mod exports;
 mod folder;
 mod ipc;
 mod nccl;
@@ -13,9 +14,9 @@ use serde_json::{Map, Value};
 
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
-pub use described::{described, packing};
+pub use described::{bytes_of, described, packing};
 pub use folder::StepFolder;
-pub use ipc::IpcUpdate;
+pub use ipc::{HANDLES, IpcUpdate};
 pub use nccl::{InitInfo, NcclSession};
 pub use received::ReceivedTensors;
 

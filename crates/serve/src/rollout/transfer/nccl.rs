@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use offshoot_backend::MemoryBlock;
 use offshoot_launch::TrainerLink;
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
@@ -153,7 +154,7 @@ impl NcclSession {
         for broadcast in broadcasts(&self.last, packing) {
             // A trainer sends no broadcast for tensors without numbers.
             let block = match broadcast.bytes {
-                0 => Vec::new(),
+                0 => MemoryBlock::Host(Vec::new()),
                 bytes => self.link.receive(bytes).map_err(|error| failed(&error))?,
             };
             add(block, &self.last[broadcast.tensors])?;
@@ -163,7 +164,7 @@ impl NcclSession {
 }
 
 /// Takes a block of whole tensors.
-type AddBlock<'a> = dyn FnMut(Vec<u8>, &[DescribedTensor]) -> Result<(), Refusal> + 'a;
+type AddBlock<'a> = dyn FnMut(MemoryBlock, &[DescribedTensor]) -> Result<(), Refusal> + 'a;
 
 #[cfg(test)]
 mod tests {
@@ -240,10 +241,10 @@ mod tests {
     struct Counting(u8);
 
     impl TrainerLink for Counting {
-        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<Vec<u8>> {
+        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<MemoryBlock> {
             let begin = self.0;
             self.0 = begin.wrapping_add(bytes as u8);
-            Ok((0..bytes).map(|at| begin.wrapping_add(at as u8)).collect())
+            Ok(MemoryBlock::Host((0..bytes).map(|at| begin.wrapping_add(at as u8)).collect()))
         }
     }
 
@@ -258,7 +259,8 @@ mod tests {
         let tensors = [tensor("a", 3), tensor("b", 2), tensor("none", 0), tensor("c", 4)];
         for packing in [Packing::Single, Packing::Packed { buffer: 4 }, Packing::Packed { buffer: 100 }] {
             let mut got = Vec::new();
-            let mut add = |block: Vec<u8>, tensors: &[DescribedTensor]| {
+            let mut add = |block: MemoryBlock, tensors: &[DescribedTensor]| {
+                let MemoryBlock::Host(block) = block else { panic!("the link receives into host memory") };
                 assert_eq!(block.len(), tensors.iter().map(|tensor| tensor.bytes).sum::<usize>());
                 got.extend(block);
                 Ok(())
