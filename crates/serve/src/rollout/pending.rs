@@ -68,11 +68,14 @@ pub struct Committing<'a> {
     pending: &'a PendingUpdate,
 }
 
-/// Room for tensors of an update that are coming. What was not filled is given up when it is dropped.
+/// Room for tensors of an update that are coming. Dropped before any have come, it drops the update: nothing may be put
+/// in force without what was sent for it.
 pub struct Room {
     pending: Arc<PendingUpdate>,
     id: UpdateId,
+    /// Bytes that have not come.
     bytes: usize,
+    is_filled: bool,
 }
 
 /// The session while a request receives by it. Dropped with the session, it ends both the session and the update.
@@ -119,7 +122,7 @@ impl PendingUpdate {
     ///
     /// The update is not open any more, or would hold more than it may; it is dropped then.
     pub fn room(self: &Arc<Self>, id: UpdateId, bytes: usize, now: Instant) -> Result<Room, Refusal> {
-        let mut room = Room { pending: self.clone(), id, bytes: 0 };
+        let mut room = Room { pending: self.clone(), id, bytes: 0, is_filled: false };
         room.grow(bytes, now)?;
         Ok(room)
     }
@@ -349,16 +352,21 @@ impl Room {
         let filled = filled.min(self.bytes);
         receiving.coming -= filled;
         self.bytes -= filled;
+        self.is_filled = true;
         Ok(())
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if let Phase::Receiving(receiving) = &mut self.pending.lock().phase
+        let mut state = self.pending.lock();
+        if let Phase::Receiving(receiving) = &mut state.phase
             && receiving.id == self.id
         {
             receiving.coming -= self.bytes;
+            if !self.is_filled {
+                state.drop_update();
+            }
         }
     }
 }
@@ -507,16 +515,34 @@ mod tests {
         let (pending, now) = pending();
         let id = pending.start(UpdateScope::Changed, now).expect("none is open");
         let mut first = pending.room(id, 60, now).expect("there is room");
-        let broken = pending.room(id, 40, now).expect("there is room");
+        let mut second = pending.room(id, 40, now).expect("there is room");
         assert_eq!(code(pending.take(now)), "update_open", "they are coming still");
-        drop(broken);
-        let second = pending.room(id, 40, now).expect("what did not come leaves its room");
         first.fill(now, |received| received.add_block(host(60), &[described("a", 60)])).expect("it fits");
         drop(first);
+        // Less than it was said to be.
+        second.fill(now, |received| received.add_block(host(30), &[described("b", 30)])).expect("it fits");
         drop(second);
-        assert_eq!(code(pending.room(id, 41, now)), "update_too_large", "what came is counted on");
+        let mut third = pending.room(id, 10, now).expect("what did not come leaves its room");
+        assert_eq!(code(third.grow(1, now)), "update_too_large", "what came is counted on");
         let id = pending.start(UpdateScope::Changed, now).expect("it was dropped");
         assert_eq!(code(pending.room(id, usize::MAX, now)), "update_too_large");
+    }
+
+    /// A body that breaks off, or whose client goes, may have had what the rest of the update needs.
+    #[test]
+    fn what_does_not_come_drops_the_update() {
+        let (pending, now) = pending();
+        let id = pending.start(UpdateScope::Changed, now).expect("none is open");
+        add(&pending, id, now, "a", 10).expect("there is room");
+        drop(pending.room(id, 10, now).expect("there is room"));
+        assert_eq!(code(pending.take(now)), "no_update");
+        // Not another one that was begun since.
+        let id = pending.start(UpdateScope::Changed, now).expect("it is free");
+        let late = pending.room(id, 10, now).expect("there is room");
+        pending.drop_all();
+        pending.start(UpdateScope::Changed, now).expect("it is free");
+        drop(late);
+        pending.take(now).map(drop).expect("it is open");
     }
 
     #[test]

@@ -46,7 +46,10 @@ pub async fn init_transfer(State(server): AppState, headers: HeaderMap, body: Bo
     let mut told = object(&server, &headers, body).await?;
     let init = match told.remove("init_info") {
         Some(Value::Object(init)) => init,
-        _ => return Err(Refusal::value("init_info", "an object, which may be empty", "something else").into()),
+        other => {
+            let found = if other.is_none() { "nothing" } else { "something else" };
+            return Err(Refusal::value("init_info", "an object, which may be empty", found).into());
+        }
     };
     BodyFields::new(&told).finish()?;
     let start = session_start(&init)?;
