@@ -187,7 +187,11 @@ impl Engine {
                 }
             }
             Command::CacheMap { most, reply } => drop(reply.send(self.cache_map(most))),
-            Command::Evict { reply } => {
+            Command::Evict { held, reply } => {
+                if held {
+                    self.collect_all()?;
+                    self.forget_computed();
+                }
                 self.cache.evict_all();
                 // The counts are published before the reply, so that whoever reads it finds them.
                 self.publish();

@@ -226,7 +226,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
             Command::Pin { .. } => {} // Nothing is ever given up.
             Command::CacheMap { reply, .. } => drop(reply.send(Vec::new())),
-            Command::Evict { reply } => drop(reply.send(false)),
+            Command::Evict { reply, .. } => drop(reply.send(false)),
             Command::Lend(_) => {} // Its reply is closed: there is nothing to lend.
             Command::Borrow { reply, .. } => drop(reply.send(false)),
             Command::Pause { mode, reply } => {

@@ -176,7 +176,7 @@ impl Router {
                 }
             }
             Command::CacheMap { most, reply } => self.cache_map(most, reply),
-            Command::Evict { reply } => self.evict(reply),
+            Command::Evict { held, reply } => self.evict(held, reply),
             // Only the router itself asks engines for these; what is closed has nothing to lend.
             Command::Lend(_) => {}
             Command::Borrow { reply, .. } => drop(reply.send(false)),

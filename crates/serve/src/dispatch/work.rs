@@ -16,7 +16,7 @@ use super::shared::{Command, OpenRequest, Shared, stopped};
 use crate::keys::ClientId;
 use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
@@ -266,7 +266,8 @@ impl DispatchLoop {
         };
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
-            open.cached[prompt] = self.recent.entry(job.client).or_default().add(job, &of.tokens, self.most_recent);
+            let (recent, weights) = (self.recent.entry(job.client), self.generator.engine().weights().version);
+            open.cached[prompt] = recent.or_default().add(job, weights, &of.tokens, self.most_recent);
         }
         open.parts.push(number);
         self.parts.insert(number, OpenPart { job: job.clone(), part, left });
@@ -327,7 +328,8 @@ impl DispatchLoop {
                 let prompt = &job.request.prompts[sample.prompt];
                 let own = if is_choice { &prompt.choices[sample.sample].tokens } else { &finish.tokens };
                 let tokens = [&prompt.tokens[..], own].concat();
-                self.recent.entry(job.client).or_default().add(job, &tokens, self.most_recent);
+                let (recent, weights) = (self.recent.entry(job.client), self.generator.engine().weights().version);
+                recent.or_default().add(job, weights, &tokens, self.most_recent);
                 open.promised -= 1;
                 let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt };
                 Some(self.leases.keep(job.client, branch, kept, time_to_live))
@@ -503,13 +505,13 @@ struct RecentPrompts {
 }
 
 impl RecentPrompts {
-    /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt,
-    /// too. Remembers about `most` tokens.
-    fn add(&mut self, job: &Job, prompt: &[TokenId], most: usize) -> usize {
+    /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt and
+    /// weights, too. Remembers about `most` tokens.
+    fn add(&mut self, job: &Job, weights: WeightVersion, prompt: &[TokenId], most: usize) -> usize {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert_apart(Origin { salt: job.request.salt, ..Origin::FIRST }, prompt)
+        self.tokens.insert_apart(Origin { weights, salt: job.request.salt, ..Origin::FIRST }, prompt)
     }
 }
 
@@ -563,6 +565,15 @@ mod tests {
         assert_eq!(ends.iter().filter(|(_, is_cancelled)| !is_cancelled).count(), 3);
         assert!(work.queue.is_empty() && work.parts.is_empty());
         drop(open);
+    }
+
+    /// Keys and values of other weights are not read, so their tokens are not counted as cached.
+    #[test]
+    fn recent_prompts_are_counted_by_the_weights_that_computed_them() {
+        let (mut recent, job) = (RecentPrompts::default(), job(0, 0, 0, 1, &[1]));
+        let prompt: Vec<TokenId> = (0..9).map(TokenId).collect();
+        let mut add = |version| recent.add(&job, WeightVersion(version), &prompt, 1000);
+        assert_eq!([add(0), add(0), add(1), add(1), add(2)], [0, 9, 0, 9, 0]);
     }
 
     #[test]

@@ -17,6 +17,11 @@ pub struct DescribedTensor {
     pub bytes: usize,
 }
 
+/// Bytes of all of these tensors, or the most there can be.
+pub fn bytes_of(tensors: &[DescribedTensor]) -> usize {
+    tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
+}
+
 /// How tensors are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {

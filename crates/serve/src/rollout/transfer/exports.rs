@@ -22,14 +22,14 @@ pub struct Export {
     pub end: usize,
     /// `None`: the tensor has no bytes.
     pub handle: Option<IpcHandle>,
-    pub counter: Counter,
+    pub counter: UserCounter,
     /// Says when the tensor has been written, if that is still to be waited for.
     pub event: Option<IpcHandle>,
 }
 
 /// Where the exporter counts the users of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Counter {
+pub struct UserCounter {
     /// The name of a file in shared memory, with a slash before it.
     pub file: String,
     /// Which of its numbers.
@@ -101,7 +101,7 @@ fn export(value: &Value) -> Option<Export> {
         start,
         end: storage_offset.checked_add(storage_bytes)?,
         handle,
-        counter: Counter { file, number: number.size()? },
+        counter: UserCounter { file, number: number.size()? },
         event,
     })
 }
@@ -443,7 +443,7 @@ pub(super) mod tests {
             start,
             end: start + shape[0] * shape[1] * 2,
             handle: Some([7; 64]),
-            counter: Counter { file: "/torch_77_1_0".to_owned(), number: 3 },
+            counter: UserCounter { file: "/torch_77_1_0".to_owned(), number: 3 },
             event: Some([5; 64]),
         }
     }
@@ -480,7 +480,7 @@ pub(super) mod tests {
         let found: Vec<_> = each.iter().flatten().map(of).collect();
         let uuid = UUID.to_owned();
         assert_eq!(found, [(uuid.clone(), vec![2, 3], 512, 536), (uuid, vec![4], 1026, 1048)]);
-        let counter = Counter { file: "/torch_77_1_0".to_owned(), number: 3 };
+        let counter = UserCounter { file: "/torch_77_1_0".to_owned(), number: 3 };
         let handle = Some(std::array::from_fn(|at| at as u8));
         assert!(each.iter().flatten().all(|(_, export)| export.counter == counter && export.handle == handle));
     }

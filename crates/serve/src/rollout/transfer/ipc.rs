@@ -13,8 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use offshoot_backend::{DeviceBytes, DeviceLender, DeviceMemory, IpcHandle, MemoryBlock};
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
-use super::described::{DescribedTensor, Packing, described, packing};
-use super::exports::{ByGpu, Counter, Export, Exports};
+use super::described::{DescribedTensor, Packing, bytes_of, described, packing};
+use super::exports::{ByGpu, Export, Exports, UserCounter};
 use crate::rollout::failed;
 
 /// The field with the handles.
@@ -62,6 +62,11 @@ impl IpcUpdate {
             }
             _ => Ok(IpcUpdate { tensors, exports }),
         }
+    }
+
+    /// Bytes of its tensors.
+    pub fn bytes(&self) -> usize {
+        bytes_of(&self.tensors)
     }
 
     /// What is answered where the engine has no GPU.
@@ -186,7 +191,7 @@ fn is_whole(export: &Export) -> bool {
 #[derive(Default)]
 pub struct Lent {
     opened: HashMap<IpcHandle, Arc<dyn DeviceMemory>>,
-    counters: HashSet<Counter>,
+    counters: HashSet<UserCounter>,
 }
 
 impl Lent {
@@ -237,7 +242,7 @@ impl Drop for Lent {
     }
 }
 
-impl Counter {
+impl UserCounter {
     /// Bytes before the first number of a file.
     const HEAD: u64 = 64;
 
@@ -429,8 +434,8 @@ mod tests {
         let numbers =
             [[0; 64].to_vec(), [5i64, 1, 0].iter().flat_map(|number| number.to_le_bytes()).collect()].concat();
         std::fs::write(&path, numbers).expect("the folder is writable");
-        let counter = |number| Counter { file: "/torch_77_1_0".to_owned(), number };
-        let give_up = |counter: &Counter| counter.give_up(folder.path().to_str().expect("UTF-8"));
+        let counter = |number| UserCounter { file: "/torch_77_1_0".to_owned(), number };
+        let give_up = |counter: &UserCounter| counter.give_up(folder.path().to_str().expect("UTF-8"));
         for number in [0, 1, 2] {
             give_up(&counter(number)).expect("it is there");
         }
@@ -439,7 +444,7 @@ mod tests {
         let found: Vec<i64> = found[64..].as_chunks().0.iter().map(|number| i64::from_le_bytes(*number)).collect();
         assert_eq!(found, [4, 0, 0]);
         for file in ["/passwd", "/torch_/../passwd", "/torch_77_1_1"] {
-            give_up(&Counter { file: file.to_owned(), number: 0 }).expect_err("it is no counter");
+            give_up(&UserCounter { file: file.to_owned(), number: 0 }).expect_err("it is no counter");
         }
         let mut lent = Lent::default();
         let Some(Exports::Together(by_gpu)) = Exports::of_pickle(&alone(&by_gpu(UUID, [2, 3], 0, &[7; 64]))) else {
