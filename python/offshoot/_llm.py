@@ -505,8 +505,8 @@ class LLM:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a
-        sample, which matters from some 100,000 on. Needs pyarrow."""
+        ``kept_lowest``, ``kept_ids`` and ``entropies``, null of samples without. Its memory is the engine's own: there
+        is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
@@ -961,9 +961,7 @@ class _Job:
 
     def resume(self, at: int) -> None:
         """Continues the kept stragglers of a prompt."""
-        if self.generation.resume(at):
-            stragglers = [index for index, finish in self.samples[at].items() if finish.finish_reason == "abort"]
-            self.continued.update((at, index) for index in stragglers)
+        self.continued.update((at, index) for index in self.generation.resume(at))
 
     def stop(self) -> None:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
@@ -995,7 +993,7 @@ class _Job:
             told = tokens + len(event.token_ids), characters + len(event.text)
             self.told[event.prompt, event.sample] = told
             mode = self.llm._mode(self.prompts[event.prompt].params)
-            logprobs = event.drawn_logprobs if mode == "processed_logprobs" else event.logprobs
+            logprobs = event.records.logprobs() if mode == "processed_logprobs" else event.logprobs
             yield StreamOutput(event.prompt, event.sample, event.text, event.token_ids, logprobs)
             return
         self.take(event)

@@ -69,8 +69,10 @@ class RolloutTrie:
         cls, trees: Iterable[Mapping[Node, float | None]], *, processed_logprobs: bool = False,
     ) -> "RolloutTrie":
         """The paths to nodes of trees, a group for each of ``trees``: nodes where samples end, with their rewards.
-        ``processed_logprobs``: the log-probabilities are those of the distributions that tokens were drawn from, where
-        they were recorded, else the model's own."""
+        ``processed_logprobs``: the log-probabilities are those of the distributions that tokens were drawn from, not
+        the model's own. They must be recorded of all sampled tokens: of those sampled with
+        ``logprobs_mode="processed_logprobs"``, of the ``LLM`` or of the ``SamplingParams``, or with ``return_kept``.
+        """
         builder = TrieBuilder()
         for group, leaves in enumerate(trees):
             if not leaves:
