@@ -340,11 +340,10 @@ class LLM:
         force there, all that were given since the last time together; with ``commit`` at once. If one is unknown,
         of another shape, or not finite, that call raises and the old weights stay in force. A folder of safetensors
         files is read at once. Samples in progress go on under the new weights; what old ones computed is not used any
-        more. Returns the names. ``label``: as ``weight_label``, with ``commit`` or a folder."""
+        more. Returns the names of the tensors. ``label``: as ``weight_label``, with ``commit`` or a folder."""
         if is_folder(weights):
             self._given.commit()
-            self._engine.update_weights_from(cast(str, weights), label=label)
-            return set()
+            return set(self._engine.update_weights_from(cast(str, weights), label=label))
         given = cast(NamedTensors, weights)
         if not commit and label is not None:
             raise ValueError("label: expected None without commit: weights have a label once they are in force")

@@ -109,11 +109,11 @@ def test_tensors_of_all_kinds_of_memory(engine, own, question):
 def test_a_folder_of_files(engine, own, question, tmp_path):
     before = drawn(engine, question)
     engine.load_weights(other(own), commit=True)
-    engine.load_weights(offshoot.demo_model(), label="files")
+    assert engine.load_weights(offshoot.demo_model(), label="files") == set(own)
     assert drawn(engine, question) == before and engine.weight_label == "files"
     with pytest.raises(ValueError, match="no weights|safetensors"):
         engine.load_weights(tmp_path)
-    assert engine.collective_rpc("reload_weights", kwargs={"weights_path": offshoot.demo_model()}) == [set()]
+    assert engine.collective_rpc("reload_weights", kwargs={"weights_path": offshoot.demo_model()}) == [set(own)]
     with pytest.raises(NotImplementedError, match="method: expected load_weights, .*found 'init_device'"):
         engine.collective_rpc("init_device")
 
