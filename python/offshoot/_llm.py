@@ -363,27 +363,24 @@ class LLM:
     def weight_label(self, label: str) -> None:
         self._updated.set_label(str(label))
 
-    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+    def sleep(self, level: int = 1, mode: str = "abort", tags: Sequence[str] | str | None = None) -> None:
         """Gives memory of the device back, and lets nothing run until ``wake_up``: level 1 keeps the weights in host
         memory, 2 drops them too, so that all must be loaded before the next sample, 0 gives nothing back. Keys and
-        values are dropped. Samples in progress end with what they have (``mode`` "abort"), are waited for ("wait"), or
-        go on afterwards ("keep")."""
-        level = _whole("level", level, 0, 2)
-        if level == 0:
-            return self.pause(mode)
-        if level == 2:
+        values are dropped. ``tags`` "weights" or "kv_cache": only that memory is given back, the other stays. Samples
+        in progress end with what they have (``mode`` "abort"), are waited for ("wait"), or go on afterwards
+        ("keep")."""
+        chosen, level = tags_of(tags), _whole("level", level, 0, 2)
+        if level == 2 and (chosen is None or "weights" in chosen):
             self._given.drop()
-        self._updated.sleep(level == 2, mode)
+        (self._updated if level else self._engine).sleep(level, mode, chosen)
 
     def wake_up(self, tags: Sequence[str] | str | None = None) -> None:
         """Takes memory again that ``sleep`` gave back: of ``tags`` "weights" and "kv_cache", or all. Once both are
         there, samples run again."""
-        chosen = tags_of(tags)
-        weights, kv = self._engine.asleep()
-        if not weights and not kv and "scheduling" in chosen:
-            self._engine.resume()
-        else:
-            self._engine.wake(weights and "weights" in chosen, kv and "kv_cache" in chosen)
+        weights_sleep, _ = self._engine.asleep()
+        if not weights_sleep:
+            self._given.commit()
+        self._engine.wake(tags_of(tags))
         self._given.commit()
 
     @property
@@ -393,7 +390,7 @@ class LLM:
 
     def pause(self, mode: str = "abort") -> None:
         """Lets nothing run until ``resume``; what is asked for meanwhile waits. ``mode`` as for ``sleep``."""
-        self._engine.pause(_choice("mode", mode, ("abort", "wait", "keep")))
+        self._engine.pause(mode)
 
     def resume(self) -> None:
         """Ends a pause."""

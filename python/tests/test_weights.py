@@ -164,7 +164,7 @@ def test_sleep_and_wake_up(engine, own, question):
     assert engine.is_sleeping
     engine.wake_up(tags="kv_cache")
     assert not engine.is_sleeping and drawn(engine, question) == before
-    with pytest.raises(ValueError, match="tags: expected weights, kv_cache, scheduling, found 'kv'"):
+    with pytest.raises(ValueError, match='tags: expected weights, kv_cache, scheduling, found "kv"'):
         engine.wake_up(tags=["kv"])
     with pytest.raises(ValueError, match="level: expected at most 2, found 3"):
         engine.sleep(3)
