@@ -680,15 +680,16 @@ class LLM:
                 else [sampling_params] * len(requests))
         if len(each) != len(requests):
             raise ValueError(f"sampling_params: expected {len(requests)}, one for each request, found {len(each)}")
-        samples = []
+        samples, scored_by = [], list[SamplingParams]()
         for request, params in zip(requests, each):
             if not isinstance(request, RequestOutput) or not isinstance(params, SamplingParams):
                 raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
             sampling = self._sampling(params.checked(), self.max_model_len)
             samples += [(request.prompt_token_ids, list(output.token_ids), sampling) for output in request.outputs]
+            scored_by.append(params)
         finishes = iter(self._updated.rescore(samples))
         rescored = []
-        for request, params in zip(requests, each):
+        for request, params in zip(requests, scored_by):
             made = []
             for output in request.outputs:
                 scored = self._completion(output.index, next(finishes), params)

@@ -28,7 +28,7 @@ from offshoot.inputs import PromptType
 __all__ = ["Generation", "use", "rollout_func", "named_weights"]
 
 
-class Generation(VLLMGeneration):  # type: ignore[misc]
+class Generation(VLLMGeneration):  # type: ignore[misc, unused-ignore]
     """What TRL's trainers sample by. From TRL's own class it has the options and the names of weights."""
 
     #: An engine that is there already, and arguments for one that is made for each trainer.
@@ -79,7 +79,7 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
     def sync_weights(self) -> None:
         """Makes the engine's weights those of the trainer."""
         begun = time.perf_counter()
-        super().sync_weights()
+        super().sync_weights()  # type: ignore[no-untyped-call, unused-ignore]
         self._version = _version(self.llm)
         self.seconds["update"] = time.perf_counter() - begun
 
@@ -183,8 +183,9 @@ class _Last:
 
     def are(self, llm: LLM, trainer: Any) -> bool:
         """Whether they are the trainer's present ones, and still the engine's."""
-        return (self._model() is trainer.model and self._training() is trainer.state
-                and self._step == trainer.state.global_step and self._version == _version(llm))
+        model, training, step = trainer.model, trainer.state, trainer.state.global_step
+        return (self._model() is model and self._training() is training and self._step == step
+                and self._version == _version(llm))
 
 
 def rollout_func(llm: LLM, params: SamplingParams | None = None) -> Callable[[list[Any], Any], dict[str, Any]]:

@@ -179,7 +179,7 @@ class Server:
         """Nothing is profiled."""
 
 
-class Replica(replicas.RolloutReplica):  # type: ignore[misc]
+class Replica(replicas.RolloutReplica):  # type: ignore[misc, unused-ignore]
     """Starts one server beside the workers of one machine, on all of whose GPUs it computes one model."""
 
     async def launch_servers(self) -> None:
@@ -207,7 +207,7 @@ def _place(_: Any) -> tuple[str, list[str]]:
     return context.get_node_id(), [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
 
 
-class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc]
+class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc, unused-ignore]
     """What a trainer's worker has of its replica's server. The first worker of a replica speaks to it; all take part in
     making the tensors that are sent."""
 
