@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 #: Names of tensors with the tensors: of numpy, torch, or whatever has ``__dlpack__``.
 NamedTensors = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
-#: What `LLM.sleep` gives back and `LLM.wake_up` takes again, by vLLM's names; `scheduling` has no memory.
-TAGS = ("weights", "kv_cache", "scheduling")
-
 
 class Given:
     """Tensors that were given to an engine and are not in force yet. Threads share it."""
@@ -94,12 +91,9 @@ def is_folder(weights: Any) -> bool:
     return isinstance(weights, (str, os.PathLike))
 
 
-def tags_of(tags: Iterable[str] | str | None) -> set[str]:
-    """What `wake_up` takes again."""
-    chosen = set(TAGS) if tags is None else {tags} if isinstance(tags, str) else set(tags)
-    if unknown := sorted(chosen - set(TAGS)):
-        raise ValueError(f"tags: expected {', '.join(TAGS)}, found {unknown[0]!r}")
-    return chosen
+def tags_of(tags: Iterable[str] | str | None) -> list[str] | None:
+    """Tags of `sleep` and `wake_up` as the engine takes them; one may be given alone."""
+    return [tags] if isinstance(tags, str) else None if tags is None else list(tags)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,11 +136,11 @@ def test_tensors_on_a_gpu_are_taken_from_there(own, question):
 def test_a_folder_of_files(engine, own, question, tmp_path):
     before = drawn(engine, question)
     engine.load_weights(other(own), commit=True)
-    engine.load_weights(offshoot.demo_model(), label="files")
+    assert engine.load_weights(offshoot.demo_model(), label="files") == set(own)
     assert drawn(engine, question) == before and engine.weight_label == "files"
     with pytest.raises(ValueError, match="no weights|safetensors"):
         engine.load_weights(tmp_path)
-    assert engine.collective_rpc("reload_weights", kwargs={"weights_path": offshoot.demo_model()}) == [set()]
+    assert engine.collective_rpc("reload_weights", kwargs={"weights_path": offshoot.demo_model()}) == [set(own)]
     with pytest.raises(NotImplementedError, match="method: expected load_weights, .*found 'init_device'"):
         engine.collective_rpc("init_device")
 
@@ -191,7 +191,7 @@ def test_sleep_and_wake_up(engine, own, question):
     assert engine.is_sleeping
     engine.wake_up(tags="kv_cache")
     assert not engine.is_sleeping and drawn(engine, question) == before
-    with pytest.raises(ValueError, match="tags: expected weights, kv_cache, scheduling, found 'kv'"):
+    with pytest.raises(ValueError, match='tags: expected weights, kv_cache, scheduling, found "kv"'):
         engine.wake_up(tags=["kv"])
     with pytest.raises(ValueError, match="level: expected at most 2, found 3"):
         engine.sleep(3)

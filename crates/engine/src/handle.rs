@@ -21,7 +21,7 @@ use crate::weights::{CheckedWeights, Weights, WeightsUpdate};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::MappedSegment;
-use offshoot_model::{Sleep, SleepParts, WeightForm};
+use offshoot_model::{Sleep, SleepParts, SleepTags, WeightForm};
 
 /// Messages to the engine's thread. The sender names new branches, so only those with a
 /// `reply` wait for one.
@@ -350,9 +350,12 @@ impl EngineHandle {
         self.ask(|reply| Command::UpdateWeights { update, reply })?
     }
 
-    /// Pauses the engine and gives memory back. What is in progress is treated as by a pause of this mode; keys and
-    /// values are computed again once they are awake.
+    /// Pauses the engine and gives the memory of the parts of `sleep` back; it is only paused if there are none. What
+    /// is in progress is treated as by a pause of this mode; keys and values are computed again once they are awake.
     pub fn sleep(&self, sleep: Sleep, mode: PauseMode) -> Result<()> {
+        if !sleep.parts().any() {
+            return self.pause(mode);
+        }
         let resumes = !self.is_paused();
         self.pause(mode)?;
         self.ask(|reply| Command::Sleep { sleep, resumes, reply })?
@@ -362,6 +365,23 @@ impl EngineHandle {
     /// unless it was paused before it slept.
     pub fn wake(&self, parts: SleepParts) -> Result<()> {
         self.ask(|reply| Command::Wake { parts, reply })?
+    }
+
+    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say so
+    /// or, without tags, nothing slept. Whether something sleeps still.
+    ///
+    /// # Errors
+    ///
+    /// As [`EngineHandle::wake`] and [`EngineHandle::resume`].
+    pub fn wake_by(&self, tags: Option<SleepTags>) -> Result<bool> {
+        let slept = self.status().asleep.any();
+        let tags = tags.unwrap_or(SleepTags { parts: SleepParts::ALL, scheduling: !slept });
+        self.wake(tags.parts)?;
+        let sleeps = self.status().asleep.any();
+        if tags.scheduling && !sleeps {
+            self.resume()?;
+        }
+        Ok(sleeps)
     }
 
     /// Sends a command, and waits for its reply.

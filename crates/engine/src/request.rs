@@ -644,12 +644,13 @@ impl Finish {
         kept.chain(self.stop_token.iter().map(TokenRecord::of))
     }
 
-    /// `logprob` under the distribution that `mode` names ([`TokenRecord::logprob_by`]).
-    pub fn logprob_by(&self, mode: LogprobsMode) -> f64 {
+    /// `logprob` under the distribution that `mode` names; `None` if it is not recorded of a token
+    /// ([`TokenRecord::logprob_by`]).
+    pub fn logprob_by(&self, mode: LogprobsMode) -> Option<f64> {
         match mode {
-            LogprobsMode::RawLogprobs => self.logprob,
+            LogprobsMode::RawLogprobs => Some(self.logprob),
             LogprobsMode::ProcessedLogprobs => {
-                self.sampled_records().map(|record| f64::from(record.logprob_by(mode))).sum()
+                self.sampled_records().map(|record| record.logprob_by(mode).map(f64::from)).sum()
             }
         }
     }

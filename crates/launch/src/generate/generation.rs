@@ -89,13 +89,13 @@ impl<R: AsRequest> Generation<R> {
         finish
     }
 
-    /// Continues the kept stragglers of a prompt to their ends and returns how many there are. Each finishes once more,
-    /// with all that it has sampled; none is cancelled because others finish.
+    /// Continues the kept stragglers of a prompt to their ends and returns their indices among its samples. Each
+    /// finishes once more, with all that it has sampled; none is cancelled because others finish.
     ///
     /// # Errors
     ///
     /// Samples of the prompt still run.
-    pub fn resume(&mut self, prompt: usize) -> Result<usize> {
+    pub fn resume(&mut self, prompt: usize) -> Result<Vec<usize>> {
         if self.generator.is_in_flight(prompt) {
             let expected = "one whose samples have ended or wait";
             return Err(Error::value(format!("prompt {prompt} that is resumed"), expected, "one that runs"));
@@ -110,7 +110,7 @@ impl<R: AsRequest> Generation<R> {
             let options = BeginOptions { home: self.order.home(prompt), ..BeginOptions::default() };
             self.generator.resume(prompt, &kept, &self.requests[prompt].as_request(), options)?;
         }
-        Ok(kept.len())
+        Ok(kept.iter().map(|kept| kept.sample).collect())
     }
 
     /// Releases the kept stragglers of a prompt, which then cannot be resumed.

@@ -172,7 +172,8 @@ struct TokenLogprobs {
 struct NamedToken {
     token: String,
     token_id: TokenId,
-    logprob: f64,
+    /// `null`: it is not recorded.
+    logprob: Option<f64>,
     /// From 1.
     rank: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,9 +181,9 @@ struct NamedToken {
 }
 
 impl NamedToken {
-    fn new(token: TokenId, logprob: f32, rank: Option<usize>) -> Self {
+    fn new(token: TokenId, logprob: Option<f32>, rank: Option<usize>) -> Self {
         let (token, token_id) = (format!("token_id:{token}"), token);
-        NamedToken { token, token_id, logprob: f64::from(logprob), rank, top_logprobs: None }
+        NamedToken { token, token_id, logprob: logprob.map(f64::from), rank, top_logprobs: None }
     }
 
     /// A sampled token, with itself and the likeliest ones in its place.
@@ -190,8 +191,8 @@ impl NamedToken {
         let logprob = record.logprob_by(mode);
         let TokenRecord { token, rank, top, .. } = record;
         let rank = rank.map(|rank| rank.get() as usize);
-        let rivals = top.iter().zip(1..).map(|(&(token, logprob), rank)| NamedToken::new(token, logprob, Some(rank)));
-        let mut rivals: Vec<NamedToken> = rivals.collect();
+        let rival = |(&(token, logprob), rank)| NamedToken::new(token, Some(logprob), Some(rank));
+        let mut rivals: Vec<NamedToken> = top.iter().zip(1..).map(rival).collect();
         if rivals.iter().all(|rival| rival.token_id != token) {
             rivals.push(NamedToken::new(token, logprob, rank));
         }
