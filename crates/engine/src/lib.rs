@@ -69,7 +69,7 @@ pub use engine::Engine;
 pub use events::Hear;
 pub(crate) use events::{EventBatcher, EventReader, EventSender};
 pub use facts::EngineFacts;
-pub use group::{GroupEnd, Stragglers};
+pub use group::{GroupEnd, OpenGroup, Stragglers};
 pub use handle::EngineHandle;
 pub(crate) use handle::{Command, live as run_to_the_end};
 pub(crate) use lent::{Lend, LentPart};

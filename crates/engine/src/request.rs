@@ -559,8 +559,12 @@ pub enum FinishReason {
     Length,
     /// The model's context has no room for another token.
     ContextFull,
-    /// `cancel` was called.
+    /// `cancel` was called, also because enough other samples of the group had finished ([`GroupEnd`]).
+    ///
+    /// [`GroupEnd`]: crate::GroupEnd
     Cancelled,
+    /// The time that whoever asked for the sample gives it was over.
+    OutOfTime,
     /// The engine was paused ([`PauseMode::Abort`](crate::PauseMode::Abort)).
     Aborted,
     /// The tokens were given.
@@ -572,7 +576,7 @@ pub enum FinishReason {
 impl FinishReason {
     /// Whether somebody ended the extend before it was complete.
     pub fn is_cut(&self) -> bool {
-        matches!(self, FinishReason::Cancelled | FinishReason::Aborted)
+        matches!(self, FinishReason::Cancelled | FinishReason::OutOfTime | FinishReason::Aborted)
     }
 }
 

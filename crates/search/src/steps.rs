@@ -205,11 +205,8 @@ pub(crate) fn read(
     let mut stopped = matcher.push(&text);
     let end = match (&finish, stopped.by) {
         (_, Some(by)) if drawn >= stop.min_tokens => Some(FinishReason::StopString(stop.strings[by].clone())),
-        (FinishReason::StopString(_) | FinishReason::Length | FinishReason::Cancelled | FinishReason::Aborted, _)
-            if drawn < stop.max_tokens =>
-        {
-            None
-        }
+        (FinishReason::StopString(_) | FinishReason::Length, _) if drawn < stop.max_tokens => None,
+        (cut, _) if cut.is_cut() && drawn < stop.max_tokens => None,
         (FinishReason::StopString(_), _) => Some(FinishReason::Length),
         (other, _) => Some(other.clone()),
     };

@@ -79,7 +79,8 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
             " a b END",
         ),
         (FinishReason::EndOfText, json!({"stop": ["never"], "min_tokens": 2}), spelt + 1, json!(null), text),
-        (FinishReason::Cancelled, json!({}), spelt, json!("cancelled"), text),
+        (FinishReason::OutOfTime, json!({}), spelt, json!("cancelled"), text),
+        (FinishReason::Cancelled, json!({}), spelt, json!(null), text),
     ];
     for (end, fields, most, stop_reason, shown) in rows {
         for endpoint in [Endpoint::Completions, Endpoint::Chat] {
