@@ -258,13 +258,7 @@ impl Engine {
     }
 
     /// Begins to extend a branch, behind what was `said` of the extend already: nothing of given tokens.
-    fn try_extend(
-        &mut self,
-        id: BranchId,
-        continuation: Continuation,
-        said: Said,
-        events: &EventSender,
-    ) -> Result<()> {
+    fn try_extend(&mut self, id: BranchId, continuation: Continuation, said: Said, events: &EventSender) -> Result<()> {
         let branch = self.branches.get_mut(&id).ok_or_else(|| unknown_branch(id))?;
         if !branch.rests() {
             return Err(busy_branch(id));
