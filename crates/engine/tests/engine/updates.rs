@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use offshoot_core::ids::{BranchId, WeightVersion};
 use offshoot_engine::{
-    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, PrefixStoreOptions, StoredPrefixes, UniformKey,
-    WeightsUpdate, weights_of_token,
+    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, PauseMode, PrefixStoreOptions, Records, RootOptions,
+    SamplingParams, StoredPrefixes, UniformKey, WeightSpan, WeightsUpdate, weights_of_token,
 };
 use offshoot_kv::plan::Planner;
 
-use super::bench::{Mode, Shape, draw, finish, key, length, params, prompt, room_for, roomy, tokenizer, unsure};
+use super::bench::{
+    Mode, Shape, draw, finish, in_turn, key, length, params, prompt, room_for, roomy, tokenizer, unsure,
+};
 use super::update_scripts::Script;
 use super::versions::{How, Record};
 use super::world::{Seeds, World};
@@ -158,6 +160,52 @@ fn nothing_grows_with_updates(mode: Mode) {
     assert_eq!(engine.weights().version.0 as usize, weights.len() - 1);
     assert_eq!((live.branches, live.running, live.waiting), (0, 0, 0));
     assert_eq!((live.pages.free, live.pages.total), (pages, pages));
+}
+
+/// The first of two engines is lost during a pause, in which weights change.
+#[test]
+fn what_was_heard_of_a_lost_engine_is_of_the_weights_that_it_had() {
+    let world = World::new(Shape::Full);
+    let ((mut lost, first), second) = (world.by_hand(roomy()), world.engine(in_turn(), roomy()));
+    let engine = offshoot_engine::replicas::join(vec![first, second]).unwrap();
+    let records = Records { drawn: true, kept_ids: true, entropy: true };
+    let params = SamplingParams { frequency_penalty: 0.7, repetition_penalty: 1.2, records, ..params() };
+    let (before, stop, uniforms) = (prompt(1, 40), unsure(30), key("lost", 0));
+    let place = RootOptions { home: Some(0), ..RootOptions::default() };
+    let root = engine.root_with(before.clone(), place).unwrap();
+    let mut receiver = engine.start(vec![draw(root, uniforms, params.clone(), stop.clone())]).unwrap();
+    let mut told = Vec::new();
+    while told.len() < 5 {
+        lost.turn().unwrap();
+        if let Poll::Ready(Some(Event::Tokens { tokens, weights, .. })) = receiver.poll(Duration::from_millis(1)) {
+            told.extend(tokens.into_iter().map(|sampled| (sampled.token, weights)));
+        }
+    }
+    std::thread::scope(|scope| {
+        let pause = scope.spawn(|| engine.pause(PauseMode::Keep));
+        while !engine.is_paused() {
+            std::thread::yield_now();
+        }
+        drop(lost);
+        pause.join().unwrap().unwrap();
+    });
+    engine.update_weights(world.whole(Seeds::both(2))).unwrap();
+    engine.resume().unwrap();
+    let finish = loop {
+        match receiver.next().expect("it ends") {
+            Event::Tokens { tokens, weights, .. } => {
+                told.extend(tokens.into_iter().map(|sampled| (sampled.token, weights)));
+            }
+            Event::Finished { finish, .. } => break finish,
+            Event::Failed { error, .. } => panic!("{error}"),
+        }
+    };
+    let [WeightSpan { from: 0, .. }, WeightSpan { from, .. }] = finish.weights[..] else { panic!("{finish:?}") };
+    assert!((5..30).contains(&from) && finish.tokens.len() == 30, "{from} of {}", finish.tokens.len());
+    let versions = (0..30).map(|at| weights_of_token(&finish.weights, at).expect("it has one"));
+    assert_eq!(told, finish.tokens.iter().copied().zip(versions).collect::<Vec<_>>(), "each token once");
+    let how = How::Drawn(uniforms, params, stop);
+    Record { before, how, finish }.hold(&world, &[Seeds::FIRST, Seeds::both(2)]);
 }
 
 in_modes! {

@@ -162,6 +162,12 @@ impl World {
         offshoot_engine::replicas::join((0..mode.replicas).map(start).collect()).unwrap()
     }
 
+    /// An engine that is started with the first weights and makes its turns where it is told to.
+    pub fn by_hand(&self, config: EngineConfig) -> (Engine, EngineHandle) {
+        let config = self.config(EngineConfig { check_plans: true, ..config });
+        Engine::build(self.model(Seeds::FIRST), Some(tokenizer()), config).unwrap()
+    }
+
     /// Engines that are started with the first weights and can be lost, each by its switch.
     pub fn engines_to_lose(&self, mode: Mode, config: EngineConfig) -> (EngineHandle, Vec<Switch>) {
         let config = self.config_in(mode, config);

@@ -117,6 +117,17 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
     }
 }
 
+#[test]
+fn a_sample_that_was_cut_short_says_by_whom() {
+    let by =
+        [(FinishReason::Cancelled, "abort"), (FinishReason::Aborted, "abort"), (FinishReason::OutOfTime, "length")];
+    for (end, word) in by {
+        let request = request(Endpoint::Completions, json!({"prompt": "q"}));
+        let answer = answer(&request, &[drawn(&request, &[" a b"], end.clone())]);
+        assert_eq!(answer["choices"][0]["finish_reason"], word, "{end:?}");
+    }
+}
+
 /// The record of each token stands beside its id, the ending token's too: a client finds all lists equally long.
 #[test]
 fn records_are_lists_beside_the_ids() {
