@@ -608,9 +608,9 @@ pub struct Finish {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<WeightSpan>,
     /// The experts that were chosen for each token of the branch, from its first on, those of its prompt included: for
-    /// all but the last one that was sampled ([`sampled_ids`](Finish::sampled_ids)), which no step has computed. `None`
-    /// where they were not asked for ([`SamplingParams::routes`]), or the extend was cancelled while the branch waited
-    /// without keys and values.
+    /// all but the last one that was sampled ([`sampled_ids`](Finish::sampled_ids)), which no step has computed. If the
+    /// weights have changed meanwhile, the last ones have chosen all of them. `None` where they were not asked for
+    /// ([`SamplingParams::routes`]), or the extend was cancelled while the branch waited without keys and values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routes: Option<TokenRoutes>,
 }
