@@ -69,6 +69,25 @@ def test_other_weights_give_other_samples_and_the_same_ones_the_same(engine, own
     assert drawn(engine, question) == changed
 
 
+def test_stragglers_that_are_finished_after_an_update_say_which_weights_drew_what(engine, own, question):
+    params = SamplingParams(n=12, max_tokens=200, temperature=1.0, stop=["\n"], logprobs=0, seed=3)
+    version = engine.weight_version
+    outputs = engine.generate([question], params, use_tqdm=False, min_finished=1, stragglers="keep")
+    kept = {sample.index: len(sample.token_ids) for sample in outputs[0].outputs if sample.finish_reason == "abort"}
+    engine.load_weights(other(own), commit=True)
+    (late,) = engine.finish(outputs)
+    (new,) = engine.rescore(late, params)
+    engine.load_weights(own, commit=True)
+    (old,) = engine.rescore(late, params)
+    for sample, under_new, under_old in zip(late.outputs, new.outputs, old.outputs):
+        drawn, of_new, of_old = ([each.logprobs[at][token].logprob for at, token in enumerate(sample.token_ids)]
+                                 for each in (sample, under_new, under_old))
+        begin = kept.get(sample.index, len(sample.token_ids))
+        assert sample.continued == (sample.index in kept) and sample.finish_reason != "abort"
+        assert sample.weight_versions == [version] * begin + [version + 1] * (len(sample.token_ids) - begin)
+        assert drawn == of_old[:begin] + of_new[begin:]
+
+
 def test_some_tensors_change_alone(engine, own, question):
     before = drawn(engine, question)
     engine.load_weights({QUERY: -own[QUERY]}, commit=True)

@@ -15,6 +15,7 @@ use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::place::{QueueKey, RootOptions};
 use crate::request::Extend;
+use crate::said::Said;
 use crate::status::{EngineStatus, PauseMode, StatusPlace};
 use crate::token_path::TokenPath;
 use crate::weights::{CheckedWeights, Weights, WeightsUpdate};
@@ -38,6 +39,12 @@ pub(crate) enum Command {
     },
     Start {
         extends: Vec<Extend>,
+        events: EventSender,
+    },
+    /// Begins an extend behind what another engine has sampled for it. Its end has all of its tokens.
+    Continue {
+        extend: Extend,
+        said: Said,
         events: EventSender,
     },
     Cancel {

@@ -17,7 +17,7 @@ use crate::keys::ClientId;
 use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{TokenId, WeightVersion};
-use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
+use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, GroupEnd, Hear, OpenGroup, RootOptions};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal, RefusalKind};
@@ -43,8 +43,8 @@ struct OpenJob {
     has_token: bool,
     /// Results that have not come.
     left: usize,
-    /// Samples of each prompt that have finished; cancelled ones have not.
-    finished: Vec<usize>,
+    /// The samples of each prompt.
+    groups: Vec<OpenGroup>,
     /// Numbers of its parts in flight.
     parts: Vec<usize>,
     /// Branches that were promised and not kept.
@@ -68,7 +68,7 @@ impl Cut {
     /// How samples end that have not begun.
     fn reason(self) -> FinishReason {
         match self {
-            Cut::Deadline => FinishReason::Cancelled,
+            Cut::Deadline => FinishReason::OutOfTime,
             Cut::Abort => FinishReason::Aborted,
         }
     }
@@ -187,7 +187,7 @@ impl DispatchLoop {
             arrived: now,
             has_token: false,
             left: job.results(),
-            finished: vec![0; job.request.prompts.len()],
+            groups: vec![OpenGroup::new(job.request.min_finished.map(GroupEnd::new)); job.request.prompts.len()],
             parts: Vec::new(),
             promised: job.promised(),
             cached: vec![0; job.request.prompts.len()],
@@ -343,10 +343,7 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
-        let counts = is_sampled && !finish.reason.is_cut();
-        open.finished[sample.prompt] += usize::from(counts);
-        let ends_group =
-            counts && job.request.min_finished.is_some_and(|least| least.get() == open.finished[sample.prompt]);
+        let ends_group = is_sampled && open.groups[sample.prompt].ends_with(&finish.reason);
         job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: kept });
         if ends_group {
             self.end_group(id, sample.prompt);
