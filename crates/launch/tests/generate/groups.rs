@@ -212,7 +212,7 @@ fn stragglers_that_are_finished_after_an_update_say_which_weights_sampled_what()
         }
         update.join().expect("nothing panics").expect("it fits");
     });
-    assert_eq!(generation.resume(0).expect("none runs"), stragglers.len());
+    assert_eq!(generation.resume(0).expect("none runs"), stragglers);
     let late = finishes_by_hand(&mut generation, &mut turned);
     assert!(late.keys().copied().eq(stragglers.iter().copied()));
     for (sample, finish) in late {
