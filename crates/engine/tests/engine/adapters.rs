@@ -23,7 +23,8 @@ use offshoot_model::{Adapter, TensorDtype, TensorsInMemory};
 use super::bench::{
     Mode, Shape, draw, finish, finishes, give, key, length, params, prompt, roomy, score, tokenizer, unsure,
 };
-use super::updates::{Seeds, World, corner, layout, write_safetensors};
+use super::updates::corner;
+use super::world::{Seeds, World, layout, write_safetensors};
 use crate::full::some_or_full;
 
 /// The largest rank of an adapter here.
