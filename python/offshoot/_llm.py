@@ -334,7 +334,7 @@ class LLM:
     ) -> set[str]:
         """Changes weights: tensors by the names of the model's own files, all or only those that have changed, as pairs
         of name and tensor or as a dict. A tensor is one of numpy, torch or another library with ``__dlpack__``, in
-        bf16, f16 or f32, which becomes the dtype that the engine computes in; one on a GPU is copied to the host.
+        bf16, f16 or f32, which becomes the dtype that the engine computes in; one on a GPU is copied from there.
 
         They are kept until the next call that uses the engine, ``reset_prefix_cache()`` or ``wake_up()``, and put in
         force there, all that were given since the last time together; with ``commit`` at once. If one is unknown,

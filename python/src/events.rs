@@ -18,7 +18,7 @@ pub fn finish_reason(reason: &FinishReason) -> &'static str {
         FinishReason::StopString(_) | FinishReason::StopToken(_) | FinishReason::EndOfText | FinishReason::Given => {
             "stop"
         }
-        FinishReason::Length | FinishReason::ContextFull => "length",
+        FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Cancelled | FinishReason::Aborted => "abort",
         FinishReason::Failed => "error",
     }

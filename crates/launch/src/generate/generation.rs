@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{AsRequest, BeginOptions, Generator, KeptSample, RefusedPrompt, SampleId};
 use crate::PromptOrder;
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{Event, Finish, FinishReason, Stragglers, wait};
+use offshoot_engine::{Event, Finish, FinishReason, wait};
 use offshoot_kv::TokenCosts;
 
 /// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
@@ -78,12 +78,11 @@ impl<R: AsRequest> Generation<R> {
     fn joined(&mut self, id: SampleId, finish: Finish) -> Finish {
         let request = &self.requests[id.prompt];
         let is_sample = id.sample < request.as_request().n;
-        let keeps = request.group_end().is_some_and(|end| end.stragglers == Stragglers::Keep);
         let finish = match self.kept.remove(&id) {
             Some(before) => before.followed_by(finish),
             None => finish,
         };
-        if keeps && is_sample && finish.reason.is_cut() {
+        if is_sample && request.group_end().is_some_and(|end| end.keeps(&finish.reason)) {
             self.kept.insert(id, finish.clone());
         }
         finish

@@ -79,7 +79,8 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
             " a b END",
         ),
         (FinishReason::EndOfText, json!({"stop": ["never"], "min_tokens": 2}), spelt + 1, json!(null), text),
-        (FinishReason::Cancelled, json!({}), spelt, json!("cancelled"), text),
+        (FinishReason::OutOfTime, json!({}), spelt, json!("cancelled"), text),
+        (FinishReason::Cancelled, json!({}), spelt, json!(null), text),
     ];
     for (end, fields, most, stop_reason, shown) in rows {
         for endpoint in [Endpoint::Completions, Endpoint::Chat] {
@@ -113,6 +114,17 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
             }
             assert_eq!(answer["usage"]["completion_tokens"], completion_tokens, "{end:?} {fields}");
         }
+    }
+}
+
+#[test]
+fn a_sample_that_was_cut_short_says_by_whom() {
+    let by =
+        [(FinishReason::Cancelled, "abort"), (FinishReason::Aborted, "abort"), (FinishReason::OutOfTime, "length")];
+    for (end, word) in by {
+        let request = request(Endpoint::Completions, json!({"prompt": "q"}));
+        let answer = answer(&request, &[drawn(&request, &[" a b"], end.clone())]);
+        assert_eq!(answer["choices"][0]["finish_reason"], word, "{end:?}");
     }
 }
 
