@@ -15,6 +15,7 @@ use clap::Args;
 use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::{Isolation, JudgeSetup};
+use offshoot_engine::AdapterLimits;
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{Devices, EngineBudget, EngineOptions, PrefixFolder};
 use offshoot_model::{ActivationChoice, MadeFormat, WeightChoice};
@@ -168,6 +169,7 @@ impl From<BudgetArgs> for EngineBudget {
             swap_bytes: args.swap_memory.map(mib),
             deterministic: false,
             keeps_routes: false,
+            adapters: AdapterLimits::NONE,
             kv: args.kv_dtype,
             states: args.state_dtype,
             weights: args.weights.into(),

@@ -17,7 +17,7 @@ use offshoot_backend::{Backend, Dtype, KvDtype, StateDtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_engine::{AdapterLimits, EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{
     Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, EngineOptions, Generation, Generator, Launch,
@@ -289,6 +289,7 @@ fn launch<'a>(
         swap_bytes: Some(0),
         deterministic: options.deterministic,
         keeps_routes: false,
+        adapters: AdapterLimits::NONE,
         kv: options.kv,
         states: StateDtype::default(),
         weights: options.weights.into(),

@@ -279,6 +279,11 @@ impl<P> ProtocolRequest<P> {
         }
     }
 
+    /// The name of its adapter; `None`: it has none.
+    pub fn adapter_name(&self) -> Option<&str> {
+        self.adapter.is_some().then_some(&*self.model)
+    }
+
     /// The same request with prompts of another form.
     pub(super) fn try_map<Q>(self, map: impl FnMut(P) -> Result<Q, Refusal>) -> Result<ProtocolRequest<Q>, Refusal> {
         Ok(ProtocolRequest {
