@@ -10,8 +10,8 @@ use std::time::Duration;
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId};
 use offshoot_engine::{
-    AdapterLimits, AdapterSource, EngineHandle, Event, Extend, LoadedAdapter, PauseMode, Priority, RootOptions, Weights,
-    WeightsUpdate,
+    AdapterLimits, AdapterSource, EngineHandle, Event, Extend, LoadedAdapter, PauseMode, Priority, RootOptions,
+    Weights, WeightsUpdate,
 };
 use offshoot_launch::{
     BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,

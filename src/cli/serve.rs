@@ -14,7 +14,9 @@ use offshoot_engine::{AdapterLimits, LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
-use offshoot_serve::{AdapterFolder, AllowedOrigin, AllowedOrigins, LeaseLimits, RolloutOptions, ServeLimits, ServeOptions};
+use offshoot_serve::{
+    AdapterFolder, AllowedOrigin, AllowedOrigins, LeaseLimits, RolloutOptions, ServeLimits, ServeOptions,
+};
 use offshoot_text::SpecialText;
 
 #[derive(Debug, Args)]

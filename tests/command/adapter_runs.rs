@@ -16,7 +16,8 @@ fn a_run_draws_with_the_adapter_of_its_task() {
     run_into(path, "one-run", &[&limit[..], &["--lora", "one"]].concat());
     assert!(bytes(path, "plain", "samples.jsonl") != bytes(path, "one-run", "samples.jsonl"));
     // By the task file, too; another adapter draws others.
-    let mut task: Value = serde_json::from_slice(&std::fs::read(path.join("task.json")).expect("a file")).expect("JSON");
+    let mut task: Value =
+        serde_json::from_slice(&std::fs::read(path.join("task.json")).expect("a file")).expect("JSON");
     task["adapter"] = json!("one");
     std::fs::write(path.join("task.json"), task.to_string()).expect("writable");
     run_into(path, "task-run", &limit);

@@ -94,7 +94,10 @@ fn a_trainer_loads_an_adapter_for_each_version() {
         let name = format!("trl-policy-v{version}");
         served.post_nothing("/pause?mode=keep").succeeds();
         let answer = served.post("/v1/load_lora_adapter", &load(&name, &root.path().join(version.to_string())));
-        assert_eq!((answer.status, &*answer.text), (200, &*format!("Success: LoRA adapter '{name}' added successfully.")));
+        assert_eq!(
+            (answer.status, &*answer.text),
+            (200, &*format!("Success: LoRA adapter '{name}' added successfully."))
+        );
         served.post_nothing("/resume").succeeds();
         let found = logprobs(&served, &name);
         assert!(!seen.contains(&found), "version {version} is another adapter");

@@ -15,7 +15,6 @@ use clap::Args;
 use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::{Isolation, JudgeSetup};
-use offshoot_engine::AdapterLimits;
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{Devices, EngineBudget, EngineOptions, PrefixFolder};
 use offshoot_model::{ActivationChoice, MadeFormat, WeightChoice};
@@ -162,17 +161,13 @@ impl From<BudgetArgs> for EngineBudget {
         Self {
             max_branches: args.max_branches,
             context: args.context,
-            step_rows: None,
             pool_bytes: args.kv_memory.map(mib),
             memory: args.memory,
-            gpu_memory: None,
             swap_bytes: args.swap_memory.map(mib),
-            deterministic: false,
-            keeps_routes: false,
-            adapters: AdapterLimits::NONE,
             kv: args.kv_dtype,
             states: args.state_dtype,
             weights: args.weights.into(),
+            ..Self::default()
         }
     }
 }

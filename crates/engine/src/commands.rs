@@ -52,6 +52,7 @@ impl Intake {
             Command::Cancel { branches } | Command::Release { branches } | Command::Prune { branches } => {
                 (branches.len(), 0)
             }
+            Command::SetAdapter { branches, .. } => (branches.len(), 0),
             Command::Borrow { tokens, .. } => (1, tokens.len()),
             Command::Metrics { .. }
             | Command::Pin { .. }
@@ -63,7 +64,11 @@ impl Intake {
             | Command::UpdateWeights { .. }
             | Command::SetLabel { .. }
             | Command::Sleep { .. }
-            | Command::Wake { .. } => (1, 0),
+            | Command::Wake { .. }
+            | Command::StageAdapter { .. }
+            | Command::DropAdapter
+            | Command::PutAdapter { .. }
+            | Command::UnloadAdapter { .. } => (1, 0),
         };
         self.branches = self.branches.saturating_sub(branches.max(1));
         self.tokens = self.tokens.saturating_sub(tokens);
@@ -168,7 +173,8 @@ impl Engine {
 
     fn execute(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { place, path, home: _ } => {
+            Command::Root { place, mut path, home: _ } => {
+                self.adapters.resolve(&mut path);
                 self.branches.insert(place.branch, Branch::at_rest(place, path));
             }
             Command::Fork { at, children } => self.fork(at, &children),
@@ -222,6 +228,22 @@ impl Engine {
                 let woken = self.wake(parts);
                 drop(reply.send(woken));
             }
+            Command::SetAdapter { branches, adapter } => self.set_adapter(&branches, adapter),
+            Command::StageAdapter { new, reply } => {
+                let staged = self.stage_adapter(&new);
+                drop(reply.send(staged));
+            }
+            Command::DropAdapter => self.drop_staged_adapter(),
+            Command::PutAdapter { reply } => {
+                self.collect_all()?;
+                let put = self.put_adapter();
+                self.publish();
+                drop(reply.send(put));
+            }
+            Command::UnloadAdapter { name, reply } => {
+                let unloaded = self.unload_adapter(&name);
+                drop(reply.send(unloaded));
+            }
         }
         Ok(())
     }
@@ -256,6 +278,7 @@ impl Engine {
         if !branch.rests() {
             return Err(busy_branch(id));
         }
+        self.adapters.check(&branch.tokens)?;
         match continuation {
             Continuation::Sampled { params, stop, uniforms } => {
                 if self.tokenizer.is_none() && !stop.strings.is_empty() {
@@ -276,6 +299,7 @@ impl Engine {
                     stop_token: None,
                     routes: None,
                     weights: Vec::new(),
+                    adapters: Vec::new(),
                     text,
                     uniforms,
                     events: events.clone(),
@@ -370,10 +394,15 @@ impl Engine {
     /// Cancels branches and removes them; `end_hold` ends what each of them holds of the cache.
     fn forget(&mut self, ids: &[BranchId], end_hold: impl Fn(&mut KvCache, &mut Branch)) {
         self.cancel(ids);
+        let mut had_adapters = false;
         for id in ids {
             let Some(mut branch) = self.branches.remove(id) else { continue };
             self.scheduler.forget(*id);
             end_hold(&mut self.cache, &mut branch);
+            had_adapters |= branch.tokens.adapters().first().is_some();
+        }
+        if had_adapters {
+            self.free_unused_adapters();
         }
     }
 }

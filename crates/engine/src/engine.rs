@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Receiver;
 
+use crate::adapters::Adapters;
 use crate::allowed::AllowedSets;
 use crate::cache::{Branches, KvCache, RestoreCost};
 use crate::config::EngineConfig;
@@ -53,6 +54,7 @@ pub struct Engine {
     pub(super) branches: Branches,
     pub(super) scheduler: Scheduler,
     pub(super) allowed: AllowedSets,
+    pub(super) adapters: Adapters,
     pub(super) metrics: Metrics,
     pub(super) live: LivePlace,
     pub(super) status: StatusPlace,
@@ -149,6 +151,7 @@ impl Engine {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
+        config.adapters.check()?;
         let largest = config.largest_step();
         check_room(&*model, largest)?;
         let longest = config.context.unwrap_or(usize::MAX).min(model.config().context);
@@ -188,6 +191,7 @@ impl Engine {
             state_bytes,
             states,
             keeps_routes,
+            adapters: config.adapters,
             prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,
         };
@@ -206,6 +210,7 @@ impl Engine {
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &model_facts.page_layout)?);
         }
+        let adapters = Adapters::new(config.adapters);
         let mut engine = Engine {
             model,
             model_facts,
@@ -220,6 +225,7 @@ impl Engine {
             branches: Branches::default(),
             scheduler: Scheduler::default(),
             allowed: AllowedSets::default(),
+            adapters,
             metrics: Metrics::default(),
             live: handle.live_place(),
             status: handle.status_place(),

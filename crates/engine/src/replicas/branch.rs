@@ -32,9 +32,7 @@ impl BranchRecord {
     /// Its tokens, and those that this gives it.
     pub fn prefix_with(&self, continuation: &Continuation) -> Prefix {
         match continuation {
-            Continuation::Given { tokens, .. } if !tokens.is_empty() => {
-                Prefix::of(self.path.salt(), &[&self.path.all()[..], tokens].concat())
-            }
+            Continuation::Given { tokens, .. } if !tokens.is_empty() => Prefix::of(&self.path, tokens),
             Continuation::Given { .. } | Continuation::Sampled { .. } => self.prefix.clone(),
         }
     }

@@ -1,7 +1,7 @@
 //! Carries the engines' events to the clients, and notes what they say of branches: their tokens, and that they rest.
 //! Where an extend began again on a second replica, the router drops what its client has heard already.
 
-use crate::weights::note_weights;
+use crate::weights::note_version;
 use crate::{Command, Continuation, Event, Finish, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, WeightVersion};
@@ -124,13 +124,11 @@ impl Router {
         match (record.on, record.home) {
             // A prompt may continue it: the next message of a chat. Prompts of a job have a home.
             (On::Replica(at), None) => {
-                let prefix = Prefix::of(record.path.salt(), &record.path.all());
+                let prefix = Prefix::of(&record.path, &[]);
                 self.replicas[at].known.note(&prefix);
                 self.replicas[at].begun.note(&prefix);
             }
-            (On::Nowhere, _) if !finish.tokens.is_empty() => {
-                record.prefix = Prefix::of(record.path.salt(), &record.path.all())
-            }
+            (On::Nowhere, _) if !finish.tokens.is_empty() => record.prefix = Prefix::of(&record.path, &[]),
             _ => {}
         }
     }
@@ -193,7 +191,7 @@ impl Said {
             }
         }
         if !tokens.is_empty() {
-            note_weights(&mut self.weights, weights, self.tokens.len());
+            note_version(&mut self.weights, weights, self.tokens.len());
         }
         self.tokens.extend_from_slice(&tokens);
         self.text.push_str(&text);

@@ -14,8 +14,8 @@ use offshoot_core::hub;
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_core::out::{self, Stage};
 use offshoot_engine::{AdapterLimits, AdapterSource, EngineFacts, EngineHandle, SamplingParams, Stop};
-use offshoot_model::{Adapter, ModelFolder};
 use offshoot_model::check::{Facts, facts};
+use offshoot_model::{Adapter, ModelFolder};
 use offshoot_text::Tokenizer;
 
 use super::assess::RunJudge;
@@ -164,9 +164,21 @@ impl PreparedRun {
             true => None,
             false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
         };
-        let prepared =
-            Self { judging, task, model, folder, adapter, facts, tokenizer, params, stop, items, texts, context,
-                skip_too_long };
+        let prepared = Self {
+            judging,
+            task,
+            model,
+            folder,
+            adapter,
+            facts,
+            tokenizer,
+            params,
+            stop,
+            items,
+            texts,
+            context,
+            skip_too_long,
+        };
         let all: usize = prepared.texts.values().map(|text| text.bytes).sum();
         log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(all as u64));
         Ok(prepared)

@@ -17,7 +17,9 @@ use offshoot_backend::{Backend, Dtype, KvDtype, StateDtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{AdapterLimits, EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_engine::{
+    AdapterLimits, EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey,
+};
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{
     Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, EngineOptions, Generation, Generator, Launch,

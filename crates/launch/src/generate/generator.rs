@@ -76,7 +76,7 @@ pub struct BeginOptions {
     pub keep: bool,
     /// Prompts of other salts share no cached prefix with it.
     pub salt: Option<CacheSalt>,
-    /// The adapter that the prompt and its samples are computed with; `None`: none.
+    /// The adapter that its prompt and samples are computed with; `None`: none.
     pub adapter: Option<AdapterVersion>,
     /// When its group ends before all samples have. The branches of kept stragglers are the caller's
     /// ([`Generator::take_branch`]).

@@ -34,7 +34,7 @@ pub trait AsRequest {
         None
     }
 
-    /// The adapter that it is computed with.
+    /// The adapter that the prompt and its samples are computed with; `None`: none.
     fn adapter(&self) -> Option<AdapterVersion> {
         None
     }

@@ -383,13 +383,14 @@ impl SamplingTree {
 
     pub(super) fn grow(&mut self, at: NodeId, finish: Finish) {
         let node = &mut self.nodes[at];
-        let (tokens, records, weights) = (finish.tokens.len(), finish.records, finish.weights);
-        node.runs.push(TokenRun { tokens, records, weights, finish: finish.reason.clone() });
+        let Finish { reason, records, weights, adapters, .. } = finish;
+        let tokens = finish.tokens.len();
+        node.runs.push(TokenRun { tokens, records, weights, adapters, finish: reason.clone() });
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;
         node.logprob += finish.logprob;
-        node.finish = Some(finish.reason);
+        node.finish = Some(reason);
     }
 }
 

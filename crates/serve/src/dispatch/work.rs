@@ -511,7 +511,8 @@ impl RecentPrompts {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert_apart(Origin { salt: job.request.salt, adapter: job.request.adapter, ..Origin::FIRST }, prompt)
+        self.tokens
+            .insert_apart(Origin { salt: job.request.salt, adapter: job.request.adapter, ..Origin::FIRST }, prompt)
     }
 }
 

@@ -41,12 +41,7 @@ async fn asked(server: &AppState, headers: &HeaderMap, body: Body) -> Result<Bod
 }
 
 /// Loads an adapter; `replaces`: in place of one of the same name, also where the request does not say so.
-async fn loaded(
-    server: &AppState,
-    headers: &HeaderMap,
-    body: Body,
-    replaces: bool,
-) -> Result<LoadedAdapter, Refusal> {
+async fn loaded(server: &AppState, headers: &HeaderMap, body: Body, replaces: bool) -> Result<LoadedAdapter, Refusal> {
     let mut fields = asked(server, headers, body).await?;
     let name = text(&mut fields, "lora_name", "a name")?;
     let folder = text(&mut fields, "lora_path", "a folder with an adapter")?;
