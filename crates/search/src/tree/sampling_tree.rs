@@ -203,13 +203,16 @@ impl SamplingTree {
     ///
     /// # Errors
     ///
-    /// As [`fork`](Self::fork). An adapter that is not loaded makes children fail when they are extended.
+    /// As [`fork`](Self::fork), or no adapter had this version. Children of one that is not loaded any more fail when
+    /// they are extended.
     pub fn fork_with(&mut self, at: NodeId, n: usize, adapter: Option<AdapterVersion>) -> Result<Vec<NodeId>> {
         let first = self.next_ordinal(ForkKind::Sample, at);
         let branches = self.engine.fork_with(self.open_branch(at)?, n, adapter)?;
         let children = (first..).zip(branches).map(|(ordinal, branch)| self.add(ForkKind::Sample, at, ordinal, branch));
         let children: Vec<NodeId> = children.collect();
-        self.adapted.extend(&children);
+        if adapter != self.place.adapter {
+            self.adapted.extend(&children);
+        }
         Ok(children)
     }
 
@@ -217,11 +220,13 @@ impl SamplingTree {
     ///
     /// # Errors
     ///
-    /// One of them is closed or pruned, or the engine has stopped.
+    /// One of them is closed or pruned, no adapter had this version, or the engine has stopped.
     pub fn set_adapter(&mut self, nodes: &[NodeId], adapter: Option<AdapterVersion>) -> Result<()> {
         let branches = nodes.iter().map(|&node| self.open_branch(node)).collect::<Result<Vec<_>>>()?;
         self.engine.set_adapter(&branches, adapter)?;
-        self.adapted.extend(nodes);
+        if adapter != self.place.adapter {
+            self.adapted.extend(nodes);
+        }
         Ok(())
     }
 
