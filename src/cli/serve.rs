@@ -8,9 +8,9 @@ use clap::Args;
 
 use super::words::{LOGPROBS_MODES, REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
-use offshoot_args::{LaunchArgs, mib, seconds, whole};
+use offshoot_args::{AdapterArgs, LaunchArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{AdapterLimits, LogprobsMode, StoredPrefixes};
+use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
@@ -37,13 +37,8 @@ pub struct ServeArgs {
     /// given several times
     #[arg(long = "lora", value_name = "NAME=DIR", value_parser = adapter)]
     pub adapters: Vec<AdapterFolder>,
-    /// Most adapters that are loaded at once, for which memory is kept free (default: as many as --lora names; with
-    /// --max-lora-rank at least 1)
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=255))]
-    pub max_loras: Option<usize>,
-    /// The largest rank of an adapter
-    #[arg(long, value_name = "RANK", value_parser = whole::<usize>(1..))]
-    pub max_lora_rank: Option<usize>,
+    #[command(flatten)]
+    pub room: AdapterArgs,
     /// File with API keys, one per line; requests need one of them (default: those in OFFSHOOT_API_KEYS, separated by
     /// commas; without any, requests need none)
     #[arg(long = "api-keys", value_name = "FILE")]
@@ -154,23 +149,12 @@ fn adapter(text: &str) -> Result<AdapterFolder> {
     }
 }
 
-/// The rank that adapters may have if nothing else is said, as vLLM has it.
-const USUAL_RANK: usize = 16;
-
 impl ServeArgs {
-    /// The adapters that may be loaded.
-    fn adapter_limits(&self) -> AdapterLimits {
-        let at_least = usize::from(self.max_lora_rank.is_some());
-        let most = self.max_loras.unwrap_or_else(|| self.adapters.len().max(at_least));
-        AdapterLimits { most, rank: self.max_lora_rank.unwrap_or(USUAL_RANK) }
-    }
-
     pub fn on(self, devices: Devices) -> ServeOptions {
-        let adapters = self.adapter_limits();
         let args = self;
         let mut engine = args.engine.on(devices);
         engine.budget.keeps_routes = args.return_routed_experts;
-        engine.budget.adapters = adapters;
+        engine.budget.adapters = args.room.limits(args.adapters.len());
         if let Some(store) = &mut engine.prefix_store {
             store.keeps = args.prefix_store_keeps;
         }

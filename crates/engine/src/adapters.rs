@@ -7,6 +7,8 @@
 //! after their name was given another one or none. A version that no name stands for any more is *retired*; its slot is
 //! free once no branch has it. If a slot is needed before, the branches of a retired version whose name has a newer one
 //! go on with that, and what they have is computed again, as after an update of the weights; their records name both.
+//! A version from which a branch has gone on with another adapter stays: records name what tokens are sampled under, not
+//! what is before them.
 //!
 //! # Slots
 //! There is one slot more than adapters may be loaded: a version is staged there, which may fail, before it replaces
@@ -26,7 +28,7 @@ use offshoot_backend::{AdapterSlot, MOST_ADAPTERS, MOST_RANK};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::AdapterVersion;
 use offshoot_core::setting::{MAX_LORA_RANK, MAX_LORAS};
-use offshoot_model::{Adapter, TensorSource};
+use offshoot_model::{Adapter, ModelConfig, TensorSource};
 
 /// How many adapters an engine can have loaded at once, and of which size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,14 @@ impl AdapterLimits {
     /// Slots of an engine: one for each version, and one in which the next is staged.
     pub fn slots(self) -> usize {
         if self.most == 0 { 0 } else { self.most + 1 }
+    }
+
+    /// Bytes that are kept free for adapters on a device that stores each of their numbers in so many bytes.
+    pub fn bytes(self, config: &ModelConfig, element_bytes: usize) -> usize {
+        match self.slots() {
+            0 => 0,
+            slots => slots * self.rank * Adapter::bytes_of_rank(config, element_bytes),
+        }
     }
 
     /// Checks the limits.
@@ -189,13 +199,13 @@ impl Adapters {
         }
     }
 
-    /// The slot in which `new` can be staged.
+    /// The slot in which `new` can be staged. `stays`: versions that do not make way.
     ///
     /// # Errors
     ///
     /// As many are loaded as may be, and none of them can make way for it.
-    pub fn staging_slot(&self, new: &NewAdapter) -> Result<AdapterSlot> {
-        if self.loaded.len() >= self.limits.most && self.makes_way(&new.name).is_none() {
+    pub fn staging_slot(&self, new: &NewAdapter, stays: &BTreeSet<AdapterVersion>) -> Result<AdapterSlot> {
+        if self.loaded.len() >= self.limits.most && !self.makes_way(&new.name, stays) {
             let loaded: Vec<String> = self.loaded.values().map(|adapter| adapter.name.clone()).collect();
             let expected = format!("at most {} that are loaded or still in use ({MAX_LORAS})", self.limits.most);
             return Err(Error::value("adapters", expected, format!("{} beside {}", new.name, loaded.join(", "))));
@@ -205,14 +215,13 @@ impl Adapters {
         Ok(slots.find(|slot| !taken.contains(slot)).expect("fewer are loaded than there are slots"))
     }
 
-    /// The version whose branches can go on with a newer one of the same name, once `name` is given another version:
-    /// those of `name` first, then the oldest.
-    fn makes_way(&self, name: &str) -> Option<AdapterVersion> {
-        let has_newer = |adapter: &&LoadedAdapter| {
+    /// Whether there is a version whose branches can go on with a newer one of the same name, once `name` is given
+    /// another version.
+    fn makes_way(&self, name: &str, stays: &BTreeSet<AdapterVersion>) -> bool {
+        let has_newer = |adapter: &LoadedAdapter| {
             adapter.name == name || !self.is_current(adapter) && self.current.contains_key(&adapter.name)
         };
-        let ways = self.loaded.values().filter(has_newer);
-        ways.min_by_key(|adapter| (adapter.name != name, adapter.version)).map(|adapter| adapter.version)
+        self.loaded.values().any(|adapter| has_newer(adapter) && !stays.contains(&adapter.version))
     }
 
     pub fn stage(&mut self, adapter: LoadedAdapter) {
@@ -233,14 +242,14 @@ impl Adapters {
     }
 
     /// If more are loaded than may be, after `name` was given a new version: one that makes way, and the version that
-    /// its branches go on with.
-    pub fn displaced(&self, name: &str) -> Option<(LoadedAdapter, AdapterVersion)> {
+    /// its branches go on with. Those of `name` are the first, then the oldest; those of `stays` come last.
+    pub fn displaced(&self, name: &str, stays: &BTreeSet<AdapterVersion>) -> Option<(LoadedAdapter, AdapterVersion)> {
         if self.loaded.len() <= self.limits.most {
             return None;
         }
         let retired = self.loaded.values().filter(|adapter| !self.is_current(adapter));
         let ways = retired.filter_map(|adapter| Some((adapter.clone(), *self.current.get(&adapter.name)?)));
-        ways.min_by_key(|(adapter, _)| (adapter.name != name, adapter.version))
+        ways.min_by_key(|(adapter, _)| (stays.contains(&adapter.version), adapter.name != name, adapter.version))
     }
 
     /// Lets a name stand for nothing.

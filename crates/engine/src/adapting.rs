@@ -30,7 +30,7 @@ impl Engine {
     pub(super) fn stage_adapter(&mut self, new: &NewAdapter) -> Result<()> {
         self.drop_staged_adapter();
         self.free_unused_adapters();
-        let slot = self.adapters.staging_slot(new)?;
+        let slot = self.adapters.staging_slot(new, &self.left_adapters())?;
         self.model.load_adapter(slot, &new.adapter)?;
         self.adapters.stage(new.loaded(slot));
         Ok(())
@@ -49,7 +49,7 @@ impl Engine {
             store.note_adapter(put.version, put.identity.as_deref());
         }
         self.free_unused_adapters();
-        if let Some((displaced, version)) = self.adapters.displaced(&put.name) {
+        if let Some((displaced, version)) = self.adapters.displaced(&put.name, &self.left_adapters()) {
             self.displace(&displaced, version);
         }
         self.status.lock().adapters = self.adapters.named();
@@ -74,6 +74,11 @@ impl Engine {
         for adapter in self.adapters.unused(&used) {
             self.give_up(&adapter);
         }
+    }
+
+    /// The adapters from which branches have gone on with others.
+    fn left_adapters(&self) -> BTreeSet<AdapterVersion> {
+        self.branches.values().flat_map(|branch| branch.tokens.adapters().before_last()).collect()
     }
 
     /// Has the branches of a retired adapter go on with this version, and empties its slot.

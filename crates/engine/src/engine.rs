@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Receiver;
 
-use crate::adapters::Adapters;
+use crate::adapters::{AdapterLimits, Adapters};
 use crate::allowed::AllowedSets;
 use crate::cache::{Branches, KvCache, RestoreCost};
 use crate::config::EngineConfig;
@@ -29,7 +29,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_core::memory::MemoryFault;
-use offshoot_core::setting::MAX_BRANCHES;
+use offshoot_core::setting::{MAX_BRANCHES, MAX_LORAS};
 use offshoot_kv::plan::PlanStats;
 use offshoot_model::{RunnerFacts, StepLimits, StepRunner};
 use offshoot_text::Tokenizer;
@@ -159,8 +159,9 @@ impl Engine {
         model.prepare(StepLimits { deterministic, longest, largest, keeps_routes })?;
         let model_facts = model.facts();
         let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
+        let kv_room = room_beside_adapters(&*model, model_facts.adapter_element_bytes, config.adapters)?;
         let PoolParts { pages: pool_bytes, states, branches } =
-            config.pool.divide(model.kv_room()?, state_bytes, config.max_branches)?;
+            config.pool.divide(kv_room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
         let pool_pages = pool_bytes / page_bytes;
         if pool_pages < page_groups.count() {
@@ -262,6 +263,16 @@ fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
         return Err(Error::value(format!("free memory ({MAX_BRANCHES})"), expected, bytes(free as u64)));
     }
     Ok(())
+}
+
+/// Free bytes that pages and states can have beside those of all adapters that may be loaded.
+fn room_beside_adapters(model: &dyn StepRunner, element_bytes: usize, adapters: AdapterLimits) -> Result<usize> {
+    let (room, needed) = (model.kv_room()?, adapters.bytes(model.config(), element_bytes));
+    room.checked_sub(needed).ok_or_else(|| {
+        let AdapterLimits { most, rank } = adapters;
+        let expected = format!("at least {} for {most} adapters of rank {rank}", bytes(needed as u64));
+        Error::value(format!("free memory ({MAX_LORAS})"), expected, bytes(room as u64))
+    })
 }
 
 /// What prefixes cost an engine whose model computes a token in `computed_row` seconds.

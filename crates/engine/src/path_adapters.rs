@@ -59,6 +59,12 @@ impl PathAdapters {
         self.0.iter().filter_map(|change| change.adapter).collect()
     }
 
+    /// The versions that tokens before the last change have.
+    pub fn before_last(&self) -> impl Iterator<Item = AdapterVersion> + use<'_> {
+        let before = self.0.split_last().map_or(&[][..], |(_, before)| before);
+        before.iter().filter_map(|change| change.adapter)
+    }
+
     /// The first position whose adapter differs; `None`: none does.
     pub fn first_difference(&self, other: &Self) -> Option<usize> {
         let alike = self.0.iter().zip(&*other.0).take_while(|(own, other)| own == other).count();

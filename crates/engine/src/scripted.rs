@@ -271,7 +271,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             // A script does not see which a branch has.
             Command::SetAdapter { .. } => {}
             Command::StageAdapter { new, reply } => {
-                let slot = self.adapters.staging_slot(&new);
+                let slot = self.adapters.staging_slot(&new, &BTreeSet::new());
                 let staged = slot.map(|slot| self.adapters.stage(new.loaded(slot)));
                 drop(reply.send(staged));
             }

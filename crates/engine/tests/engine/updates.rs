@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -39,13 +39,13 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    const FIRST: Seeds = Seeds::both(1);
+    pub const FIRST: Seeds = Seeds::both(1);
 
     pub const fn both(seed: u64) -> Self {
         Seeds { rest: seed, head: seed }
     }
 
-    fn identity(self) -> String {
+    pub fn identity(self) -> String {
         format!("seeds {} and {}", self.rest, self.head)
     }
 }
@@ -53,7 +53,7 @@ impl Seeds {
 const HEAD: &str = "lm_head.weight";
 
 /// Names and shapes of all tensors of a model of this shape.
-fn layout(shape: Shape) -> Vec<(String, Vec<usize>)> {
+pub fn layout(shape: Shape) -> Vec<(String, Vec<usize>)> {
     let (hidden, vocab, inner, kv) = (32, VOCAB as usize, 48, 16);
     let mut all = vec![
         ("model.embed_tokens.weight".to_owned(), vec![vocab, hidden]),
@@ -109,6 +109,20 @@ fn tensors(shape: Shape, seeds: Seeds, names: impl Fn(&str) -> bool) -> TensorsI
     tensors
 }
 
+/// Writes tensors of f32.
+pub fn write_safetensors(path: &Path, tensors: &TensorsInMemory<'_>) {
+    let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
+    for name in tensors.names() {
+        let tensor = tensors.tensor(name).unwrap();
+        let at = [bytes.len(), bytes.len() + tensor.bytes.len()];
+        let entry = serde_json::json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": at });
+        header.insert(name.to_owned(), entry);
+        bytes.extend_from_slice(tensor.bytes);
+    }
+    let header = serde_json::Value::from(header).to_string();
+    fs::write(path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat()).unwrap();
+}
+
 /// The models of one shape with several weights, and engines that never had any other.
 pub struct World {
     shape: Shape,
@@ -128,22 +142,12 @@ impl World {
             fs::create_dir(&path).unwrap();
             fs::write(path.join("config.json"), config_json(self.shape, CONTEXT)).unwrap();
             let tensors = tensors(self.shape, seeds, |_| true);
-            let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
-            for name in tensors.names() {
-                let tensor = tensors.tensor(name).unwrap();
-                let at = [bytes.len(), bytes.len() + tensor.bytes.len()];
-                let entry = serde_json::json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": at });
-                header.insert(name.to_owned(), entry);
-                bytes.extend_from_slice(tensor.bytes);
-            }
-            let header = serde_json::Value::from(header).to_string();
-            let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat();
-            fs::write(path.join("model.safetensors"), file).unwrap();
+            write_safetensors(&path.join("model.safetensors"), &tensors);
         }
         path
     }
 
-    fn model(&self, seeds: Seeds) -> Box<dyn StepRunner> {
+    pub fn model(&self, seeds: Seeds) -> Box<dyn StepRunner> {
         let mut backend = Cpu::open().unwrap();
         let decoder = Decoder::load(&mut backend, &ModelFolder::open(self.path(seeds)).unwrap()).unwrap();
         decoder.on(backend)
@@ -453,7 +457,7 @@ fn scripts(mode: Mode, shape: Shape, seeds: u64, longest: u32, config: impl Fn(&
 }
 
 /// Small pools, with and without swaps, and a roomy one.
-fn corner(world: &World, seed: u64, longest: usize) -> EngineConfig {
+pub fn corner(world: &World, seed: u64, longest: usize) -> EngineConfig {
     let facts = world.fresh(Seeds::FIRST).facts().clone();
     let least = facts.path_pages(longest + 230, 0);
     let with = |more: usize| room_for(&facts, least + more * least / 10);

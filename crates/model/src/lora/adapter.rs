@@ -239,6 +239,14 @@ impl Adapter {
         Self { path: PathBuf::from("a random adapter"), files: None, modules }
     }
 
+    /// Bytes of a rank of an adapter that has every linear layer of a model, each number of `element_bytes`: those of an
+    /// adapter are at most its largest rank times as many.
+    pub fn bytes_of_rank(config: &ModelConfig, element_bytes: usize) -> usize {
+        let layout = Layout::of(config);
+        let weights = layout.linears().flat_map(|linear| &linear.weights).chain([&layout.embed]);
+        weights.map(|spec| (spec.rows() + spec.cols()) * element_bytes).sum()
+    }
+
     /// Checks that the model has every module of the adapter, of its shape.
     ///
     /// # Errors

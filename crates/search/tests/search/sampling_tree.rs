@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use offshoot_core::ids::{AdapterVersion, NodeId};
 use offshoot_engine::scripted::tokens_of;
 use offshoot_engine::{
-    AdapterSource, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop, TokenRecord,
-    UniformKey,
+    AdapterSource, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop,
+    TokenRecord, UniformKey,
 };
 use offshoot_search::tree::{Extension, NodeState, SamplingTree, Trace, TreeEvent};
 
