@@ -112,6 +112,8 @@ def test_tensors_are_loaded_and_replaced_under_a_name(engine, question, tmp_path
     loaded = engine.adapters["policy"]
     assert (loaded.version, loaded.rank) == (version, 4)
     first = drawn(engine, question, "policy")
+    (output,) = engine.generate([question], PARAMS, use_tqdm=False, lora_request="policy")
+    assert all(sample.adapters == [(version, 0)] for sample in output.outputs)
     assert engine.load_adapter("folder", written(tmp_path / "one", 1)) > version
     assert drawn(engine, question, "folder") == first
     newer = engine.load_adapter("policy", list(tensors(2).items()), config=config())

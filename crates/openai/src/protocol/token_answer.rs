@@ -16,7 +16,7 @@ use super::logprobs::PromptLogprobs;
 use super::reader::RequestReader;
 use super::refusal::Refusal;
 use super::request::{ProtocolRequest, TextPrompt};
-use super::weight_labels::LabelledSpan;
+use super::weight_labels::{LabelledSpan, adapter_spans};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, KeptForm, LogprobsMode, TokenRecord, TokenRoutes};
 use offshoot_text::Tokenizer;
@@ -120,6 +120,9 @@ struct TokenChoice<'a> {
     /// lists.
     sampling_mask: Option<Vec<Option<&'a [TokenId]>>>,
     weight_versions: Vec<LabelledSpan>,
+    /// The versions of the adapter that the request names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    adapter_versions: Vec<LabelledSpan>,
     #[serde(flatten)]
     records: RecordFields,
 }
@@ -201,6 +204,7 @@ impl<'a> TokenAnswer<'a> {
             routed_experts: request.routes.zip(drawn.routes.as_ref()).map(RawExperts::new),
             sampling_mask: (request.kept == Some(KeptForm::Ids)).then(|| drawn.sampled_records().map(kept).collect()),
             weight_versions: head.labels.spans(drawn),
+            adapter_versions: adapter_spans(drawn),
             records: RecordFields::new(request, drawn.sampled_records()),
         };
         let completion_tokens = candidates.drawn.iter().map(Finish::sampled).sum();
