@@ -802,7 +802,8 @@ class LLM:
         return CompletionOutput(
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason, adapter,
             kept=_kept(finish, params.return_kept or self._return_kept),
-            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights, adapters=finish.adapters,
+            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights,
+            adapters=finish.adapters,
             routed_experts=_routed_experts(finish, params.routed_experts_prompt_start))
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:

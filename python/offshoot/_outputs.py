@@ -55,8 +55,8 @@ class CompletionOutput:
     ``LLM`` with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
     ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
     uint16; zeros in layers without experts. ``weights``: the versions of the weights that the tokens were sampled
-    under, each with the number of its first token; ``adapters`` likewise: the versions of its adapter. ``lora_request``: the
-    adapter that was asked for."""
+    under, each with the number of its first token; ``adapters`` likewise: the versions of its adapter.
+    ``lora_request``: the adapter that was asked for."""
 
     index: int
     text: str
