@@ -22,6 +22,8 @@ impl Engine {
             if let Some(branch) = self.branches.get_mut(id).filter(|branch| branch.rests()) {
                 self.cache.set_adapter(branch, adapter);
                 self.scheduler.note_rest(branch);
+                // Segments were split that the loaded step's plan reads as one.
+                self.scheduler.changed = true;
             }
         }
     }
@@ -64,13 +66,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Empties the slots of retired adapters that no branch has.
+    /// Empties the slots of retired adapters that no branch has and that are not kept.
     pub(super) fn free_unused_adapters(&mut self) {
         if !self.adapters.has_retired() {
             return;
         }
-        let used: BTreeSet<AdapterVersion> =
-            self.branches.values().flat_map(|branch| branch.tokens.adapters().versions()).collect();
+        let of_branches = self.branches.values().flat_map(|branch| branch.tokens.adapters().versions());
+        let used: BTreeSet<AdapterVersion> = of_branches.chain(self.kept_adapters.iter().copied()).collect();
         for adapter in self.adapters.unused(&used) {
             self.give_up(&adapter);
         }

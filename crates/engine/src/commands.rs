@@ -65,6 +65,7 @@ impl Intake {
             | Command::SetLabel { .. }
             | Command::Sleep { .. }
             | Command::Wake { .. }
+            | Command::KeepAdapters { .. }
             | Command::StageAdapter { .. }
             | Command::DropAdapter
             | Command::PutAdapter { .. }
@@ -229,6 +230,10 @@ impl Engine {
                 drop(reply.send(woken));
             }
             Command::SetAdapter { branches, adapter } => self.set_adapter(&branches, adapter),
+            Command::KeepAdapters { versions } => {
+                self.kept_adapters = versions;
+                self.free_unused_adapters();
+            }
             Command::StageAdapter { new, reply } => {
                 let staged = self.stage_adapter(&new);
                 drop(reply.send(staged));

@@ -1,7 +1,7 @@
 //! The engine: what it owns, and how it is built, started and ended. Its work is defined beside what it is about: the
 //! turn in `commands`, a step in `step`, what came of it in `commit`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Receiver;
@@ -27,7 +27,7 @@ use crate::weights::Weights;
 use offshoot_backend::{SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::memory::MemoryFault;
 use offshoot_core::setting::{MAX_BRANCHES, MAX_LORAS};
 use offshoot_kv::plan::PlanStats;
@@ -55,6 +55,8 @@ pub struct Engine {
     pub(super) scheduler: Scheduler,
     pub(super) allowed: AllowedSets,
     pub(super) adapters: Adapters,
+    /// Those that stay in their slots though no branch has them.
+    pub(super) kept_adapters: BTreeSet<AdapterVersion>,
     pub(super) metrics: Metrics,
     pub(super) live: LivePlace,
     pub(super) status: StatusPlace,
@@ -227,6 +229,7 @@ impl Engine {
             scheduler: Scheduler::default(),
             allowed: AllowedSets::default(),
             adapters,
+            kept_adapters: BTreeSet::new(),
             metrics: Metrics::default(),
             live: handle.live_place(),
             status: handle.status_place(),

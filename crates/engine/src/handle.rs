@@ -2,6 +2,7 @@
 //! progress; an `EventReceiver` (`receiver`) receives what happens. Neither knows model, backend or type parameters, so
 //! a test can answer the channel with a script (`scripted`).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -106,6 +107,10 @@ pub(crate) enum Command {
     SetAdapter {
         branches: Vec<BranchId>,
         adapter: Option<AdapterVersion>,
+    },
+    /// Adapters that stay in their slots though no branch of this engine has them: one that it is given later does.
+    KeepAdapters {
+        versions: BTreeSet<AdapterVersion>,
     },
     /// Loads an adapter that no name stands for yet: what can fail of a load.
     StageAdapter {

@@ -269,7 +269,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             // Nor memory.
             Command::Sleep { reply, .. } | Command::Wake { reply, .. } => drop(reply.send(Ok(()))),
             // A script does not see which a branch has.
-            Command::SetAdapter { .. } => {}
+            Command::SetAdapter { .. } | Command::KeepAdapters { .. } => {}
             Command::StageAdapter { new, reply } => {
                 let slot = self.adapters.staging_slot(&new, &BTreeSet::new());
                 let staged = slot.map(|slot| self.adapters.stage(new.loaded(slot)));

@@ -180,7 +180,7 @@ impl Router {
             Command::CacheMap { most, reply } => self.cache_map(most, reply),
             Command::Evict { reply } => self.evict(reply),
             // Only the router itself asks engines for these; what is closed has nothing to lend.
-            Command::Lend(_) => {}
+            Command::Lend(_) | Command::KeepAdapters { .. } => {}
             Command::Borrow { reply, .. } => drop(reply.send(false)),
             Command::Pause { mode, reply } => self.pause(mode, reply),
             Command::Resume { reply } => {

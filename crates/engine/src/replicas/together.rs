@@ -7,13 +7,15 @@
 //!
 //! During a pause the router holds what is started, as a single engine does.
 
+use std::collections::BTreeSet;
+
 use crossbeam_channel::Sender;
 
 use crate::status::PauseMode;
 use crate::weights::CheckedWeights;
 use crate::{Command, EventSender, Extend, FinishReason, LoadedAdapter, NewAdapter, Weights};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::BranchId;
+use offshoot_core::ids::{AdapterVersion, BranchId};
 use offshoot_model::{Sleep, SleepParts};
 
 use super::branch::On;
@@ -154,7 +156,17 @@ impl Router {
         }
     }
 
+    /// Has all engines keep the adapters of branches that none of them has yet.
+    fn keep_adapters(&mut self) {
+        let waiting = self.branches.values().filter(|record| record.on == On::Nowhere);
+        let versions: BTreeSet<AdapterVersion> = waiting.flat_map(|record| record.path.adapters().versions()).collect();
+        for at in 0..self.replicas.len() {
+            self.send(at, Command::KeepAdapters { versions: versions.clone() });
+        }
+    }
+
     pub(super) fn stage_adapter(&mut self, new: NewAdapter, reply: Sender<Result<()>>) {
+        self.keep_adapters();
         self.ask_together(
             |reply| Command::StageAdapter { new: new.clone(), reply },
             move |router, answers| {
@@ -174,6 +186,7 @@ impl Router {
     }
 
     pub(super) fn put_adapter(&mut self, reply: Sender<Result<LoadedAdapter>>) {
+        self.keep_adapters();
         self.ask_together(
             |reply| Command::PutAdapter { reply },
             move |router, answers| {
@@ -186,6 +199,7 @@ impl Router {
     }
 
     pub(super) fn unload_adapter(&mut self, name: String, reply: Sender<Result<()>>) {
+        self.keep_adapters();
         self.ask_together(
             |reply| Command::UnloadAdapter { name: name.clone(), reply },
             move |router, answers| {

@@ -371,13 +371,7 @@ impl<'s> Script<'s> {
                 }
                 self.records.push(Record { before, runs, how, finish });
             }
-            // A branch that no engine has yet does not keep its adapter in a slot of any.
-            Event::Failed { error, .. } => {
-                assert!(self.replicas && error.to_string().contains("which was unloaded"), "{error}");
-                self.begun.remove(&id).expect("it was begun");
-                self.branches.retain(|branch| branch.id != id);
-                self.extends -= 1;
-            }
+            Event::Failed { error, .. } => panic!("{error}"),
         }
     }
 
@@ -560,6 +554,29 @@ fn what_was_computed_without_an_adapter_is_shared_by_those_that_go_on_with_some(
     assert_eq!(distinct.len(), 3, "adapters change what is sampled");
 }
 
+/// Branches at rest part from a prompt at many places while another one decodes behind it.
+fn a_branch_that_runs_is_not_disturbed_by_those_that_get_another_adapter(mode: Mode) {
+    let scene = Scene::new(Shape::Full);
+    let (engine, [a, b]) = with_two(&scene, mode, 2);
+    let (given, tokens) = (prompt(1, 200), 120);
+    let root = engine.root(given.clone()).unwrap();
+    let resting: Vec<BranchId> = (20..140).map(|len| engine.root(given[..len].to_vec()).unwrap()).collect();
+    let mut receiver = engine.receiver(Hear::Tokens);
+    receiver.start(vec![draw(root, key("runs", 0), params(), length(tokens))]).unwrap();
+    let mut resting = resting.iter().zip([a, b].into_iter().cycle());
+    let end = loop {
+        match receiver.next().expect("it ends with an event") {
+            Event::Tokens { .. } => {
+                resting.by_ref().take(1).for_each(|(&id, adapter)| engine.set_adapter(&[id], adapter).unwrap())
+            }
+            end => break end,
+        }
+    };
+    let Event::Finished { finish, .. } = end else { panic!("{end:?}") };
+    let (how, runs) = (How::Drawn(key("runs", 0), params()), vec![(0, None)]);
+    scene.check(&Record { before: given, runs, how, finish }, &[Seeds::FIRST], &HashMap::new());
+}
+
 fn what_is_replaced_stays_for_those_that_have_it_while_there_are_slots(mode: Mode) {
     let scene = Scene::new(Shape::Full);
     for most in [2, 1] {
@@ -659,6 +676,7 @@ in_modes! {
     what_a_prefix_store_has_belongs_to_adapters_too,
     what_was_computed_without_an_adapter_is_shared_by_those_that_go_on_with_some,
     what_is_replaced_stays_for_those_that_have_it_while_there_are_slots,
+    a_branch_that_runs_is_not_disturbed_by_those_that_get_another_adapter,
     an_adapter_that_is_unloaded_serves_those_that_have_it_to_their_ends,
     an_adapter_that_is_refused_changes_nothing,
 }
