@@ -61,6 +61,9 @@ impl Engine {
     }
 }
 
+/// A sample that is scored again: its prompt, its tokens, how it is sampled, and the version of its adapter.
+type DrawnSample = (Vec<u32>, Vec<u32>, Py<Sampling>, Option<u64>);
+
 /// A value of an enum by its name on the command line.
 fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> {
     let value = serde_json::Value::String(word.to_owned());
@@ -305,12 +308,11 @@ impl Engine {
         Ok(py.detach(|| Generation::new(&handle, requests, stream)))
     }
 
-    /// Scores samples as if they were drawn again, all in one batch: of each its prompt, its tokens, and how it is
-    /// sampled, and the version of its adapter.
+    /// Scores samples as if they were drawn again, all in one batch.
     fn rescore(
         &self,
         py: Python<'_>,
-        samples: Vec<(Vec<u32>, Vec<u32>, Py<Sampling>, Option<u64>)>,
+        samples: Vec<DrawnSample>,
     ) -> PyResult<Vec<Py<NativeFinish>>> {
         let handle = self.handle()?;
         let mut scored = Scored { handle: &handle, branches: Vec::with_capacity(samples.len()) };

@@ -1,4 +1,5 @@
-"""Adapters (LoRA) in Python: by vLLM's requests and by name, from folders and tensors, in trees, and what is refused."""
+"""Adapters (LoRA) in Python: by vLLM's requests and by name, from folders and tensors, in trees, and what is
+refused."""
 
 import asyncio
 import json

@@ -57,8 +57,8 @@ struct TaskSettings {
     name: Option<String>,
     /// The model's folder in Hugging Face layout (or --model).
     model: Option<TaskPath>,
-    /// The folder of an adapter (LoRA) of the model, as PEFT writes it, that samples are drawn with (or --lora; default:
-    /// none).
+    /// The folder of an adapter (LoRA) of the model, as PEFT writes it, that samples are drawn with (or --lora;
+    /// default: none).
     adapter: Option<TaskPath>,
     /// The problems, each an object of fields; those of a document become one item per question.
     items: ItemSettings,

@@ -198,8 +198,8 @@ impl SamplingTree {
         Ok(children)
     }
 
-    /// Like [`fork`](Self::fork); the children go on with this adapter, or with none. What they continue is not computed
-    /// again, but for its last token.
+    /// Like [`fork`](Self::fork); the children go on with this adapter, or with none. What they continue is not
+    /// computed again, but for its last token.
     ///
     /// # Errors
     ///
