@@ -344,17 +344,16 @@ class LLM:
     ) -> set[str]:
         """Changes weights: tensors by the names of the model's own files, all or only those that have changed, as pairs
         of name and tensor or as a dict. A tensor is one of numpy, torch or another library with ``__dlpack__``, in
-        bf16, f16 or f32, which becomes the dtype that the engine computes in; one on a GPU is copied to the host.
+        bf16, f16 or f32, which becomes the dtype that the engine computes in; one on a GPU is copied from there.
 
         They are kept until the next call that uses the engine, ``reset_prefix_cache()`` or ``wake_up()``, and put in
         force there, all that were given since the last time together; with ``commit`` at once. If one is unknown,
         of another shape, or not finite, that call raises and the old weights stay in force. A folder of safetensors
         files is read at once. Samples in progress go on under the new weights; what old ones computed is not used any
-        more. Returns the names. ``label``: as ``weight_label``, with ``commit`` or a folder."""
+        more. Returns the names of the tensors. ``label``: as ``weight_label``, with ``commit`` or a folder."""
         if is_folder(weights):
             self._given.commit()
-            self._engine.update_weights_from(cast(str, weights), label=label)
-            return set()
+            return set(self._engine.update_weights_from(cast(str, weights), label=label))
         given = cast(NamedTensors, weights)
         if not commit and label is not None:
             raise ValueError("label: expected None without commit: weights have a label once they are in force")
@@ -396,27 +395,24 @@ class LLM:
         """The adapters that are loaded, by name."""
         return self._adapters.loaded()
 
-    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+    def sleep(self, level: int = 1, mode: str = "abort", tags: Sequence[str] | str | None = None) -> None:
         """Gives memory of the device back, and lets nothing run until ``wake_up``: level 1 keeps the weights in host
         memory, 2 drops them too, so that all must be loaded before the next sample, 0 gives nothing back. Keys and
-        values are dropped. Samples in progress end with what they have (``mode`` "abort"), are waited for ("wait"), or
-        go on afterwards ("keep")."""
-        level = _whole("level", level, 0, 2)
-        if level == 0:
-            return self.pause(mode)
-        if level == 2:
+        values are dropped. ``tags`` "weights" or "kv_cache": only that memory is given back, the other stays. Samples
+        in progress end with what they have (``mode`` "abort"), are waited for ("wait"), or go on afterwards
+        ("keep")."""
+        chosen, level = tags_of(tags), _whole("level", level, 0, 2)
+        if level == 2 and (chosen is None or "weights" in chosen):
             self._given.drop()
-        self._updated.sleep(level == 2, mode)
+        (self._updated if level else self._engine).sleep(level, mode, chosen)
 
     def wake_up(self, tags: Sequence[str] | str | None = None) -> None:
         """Takes memory again that ``sleep`` gave back: of ``tags`` "weights" and "kv_cache", or all. Once both are
         there, samples run again."""
-        chosen = tags_of(tags)
-        weights, kv = self._engine.asleep()
-        if not weights and not kv and "scheduling" in chosen:
-            self._engine.resume()
-        else:
-            self._engine.wake(weights and "weights" in chosen, kv and "kv_cache" in chosen)
+        weights_sleep, _ = self._engine.asleep()
+        if not weights_sleep:
+            self._given.commit()
+        self._engine.wake(tags_of(tags))
         self._given.commit()
 
     @property
@@ -426,7 +422,7 @@ class LLM:
 
     def pause(self, mode: str = "abort") -> None:
         """Lets nothing run until ``resume``; what is asked for meanwhile waits. ``mode`` as for ``sleep``."""
-        self._engine.pause(_choice("mode", mode, ("abort", "wait", "keep")))
+        self._engine.pause(mode)
 
     def resume(self) -> None:
         """Ends a pause."""
@@ -540,8 +536,8 @@ class LLM:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a
-        sample, which matters from some 100,000 on. Needs pyarrow."""
+        ``kept_lowest``, ``kept_ids`` and ``entropies``, null of samples without. Its memory is the engine's own: there
+        is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(
@@ -728,7 +724,7 @@ class LLM:
                 else [sampling_params] * len(requests))
         if len(each) != len(requests):
             raise ValueError(f"sampling_params: expected {len(requests)}, one for each request, found {len(each)}")
-        samples = []
+        samples, scored_by = [], list[SamplingParams]()
         for request, params in zip(requests, each):
             if not isinstance(request, RequestOutput) or not isinstance(params, SamplingParams):
                 raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
@@ -736,9 +732,10 @@ class LLM:
             adapter = self._adapters.version(request.lora_request)
             samples += [(request.prompt_token_ids, list(output.token_ids), sampling, adapter)
                         for output in request.outputs]
+            scored_by.append(params)
         finishes = iter(self._updated.rescore(samples))
         rescored = []
-        for request, params in zip(requests, each):
+        for request, params in zip(requests, scored_by):
             made = []
             for output in request.outputs:
                 scored = self._completion(output.index, next(finishes), params)
@@ -1015,9 +1012,7 @@ class _Job:
 
     def resume(self, at: int) -> None:
         """Continues the kept stragglers of a prompt."""
-        if self.generation.resume(at):
-            stragglers = [index for index, finish in self.samples[at].items() if finish.finish_reason == "abort"]
-            self.continued.update((at, index) for index in stragglers)
+        self.continued.update((at, index) for index in self.generation.resume(at))
 
     def stop(self) -> None:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
@@ -1049,7 +1044,7 @@ class _Job:
             told = tokens + len(event.token_ids), characters + len(event.text)
             self.told[event.prompt, event.sample] = told
             mode = self.llm._mode(self.prompts[event.prompt].params)
-            logprobs = event.drawn_logprobs if mode == "processed_logprobs" else event.logprobs
+            logprobs = event.records.logprobs() if mode == "processed_logprobs" else event.logprobs
             yield StreamOutput(event.prompt, event.sample, event.text, event.token_ids, logprobs)
             return
         self.take(event)

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 #: Names of tensors with the tensors: of numpy, torch, or whatever has ``__dlpack__``.
 NamedTensors = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
-#: What `LLM.sleep` gives back and `LLM.wake_up` takes again, by vLLM's names; `scheduling` has no memory.
-TAGS = ("weights", "kv_cache", "scheduling")
-
 
 class Given:
     """Tensors that were given to an engine and are not in force yet. Threads share it."""
@@ -72,8 +69,8 @@ def _pair(given: Any) -> tuple[str, Any]:
 
 
 def _lent(name: str, tensor: Any) -> tuple[object, bool]:
-    """A tensor as a capsule of DLPack, in host memory and row-major, and whether its 16-bit numbers are bf16, for which
-    numpy has no type."""
+    """A tensor as a capsule of DLPack, row-major, where it lies if that is host memory or a GPU of CUDA, and whether
+    its 16-bit numbers are bf16, for which numpy has no type."""
     if not hasattr(tensor, "__dlpack__"):
         raise TypeError(f"weights: {name}: expected a tensor of numpy, torch or another library with __dlpack__, "
                         f"found {type(tensor).__name__}")
@@ -84,7 +81,11 @@ def _lent(name: str, tensor: Any) -> tuple[object, bool]:
         if tensor.dtype.byteorder == ">" or not (tensor.flags.c_contiguous and tensor.flags.writeable):
             tensor = tensor.astype(tensor.dtype.newbyteorder("="), order="C", copy=True)
     elif hasattr(tensor, "detach"):  # torch
-        tensor = tensor.detach().cpu().contiguous()
+        tensor = tensor.detach()
+        if tensor.device.type == "cuda" and Tensors.takes_from_gpu(tensor.device.index):
+            # What torch has enqueued on its stream is waited for on the default stream, of this number.
+            return tensor.contiguous().__dlpack__(stream=1), is_bf16
+        tensor = tensor.cpu().contiguous()
     try:
         return tensor.__dlpack__(), is_bf16
     except (BufferError, TypeError) as error:
@@ -95,12 +96,9 @@ def is_folder(weights: Any) -> bool:
     return isinstance(weights, (str, os.PathLike))
 
 
-def tags_of(tags: Iterable[str] | str | None) -> set[str]:
-    """What `wake_up` takes again."""
-    chosen = set(TAGS) if tags is None else {tags} if isinstance(tags, str) else set(tags)
-    if unknown := sorted(chosen - set(TAGS)):
-        raise ValueError(f"tags: expected {', '.join(TAGS)}, found {unknown[0]!r}")
-    return chosen
+def tags_of(tags: Iterable[str] | str | None) -> list[str] | None:
+    """Tags of `sleep` and `wake_up` as the engine takes them; one may be given alone."""
+    return [tags] if isinstance(tags, str) else None if tags is None else list(tags)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,10 @@ wake. Arguments of ``LLM`` are given as ``actor_rollout_ref.rollout.engine_kwarg
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import warnings
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -27,6 +28,9 @@ from offshoot._params import SamplingParams
 __all__ = ["Replica", "Server", "ServerAdapter"]
 
 NAME = "offshoot"
+
+#: What the adapter is called that a trainer sends.
+POLICY = "policy"
 
 #: A tensor as it travels: its name, torch's name of its dtype, its shape, and its bytes.
 Sent = tuple[str, str, list[int], "numpy.ndarray[Any, Any]"]
@@ -47,6 +51,8 @@ class Server:
         if devices:
             given["tensor_parallel_size"] = config.tensor_model_parallel_size
             given["gpu_memory_utilization"] = config.gpu_memory_utilization
+        if rank := _adapter_rank(model_config):
+            given.update(enable_lora=True, max_loras=1, max_lora_rank=rank)
         self.llm = LLM(model_config.local_path, **{**given, **dict((config.engine_kwargs or {}).get(NAME) or {})})
         self.running: dict[str, _Job] = {}
         self.sent: list[Sent] = []
@@ -72,7 +78,9 @@ class Server:
         await self.admits.wait()
         prompt = [int(token) for token in prompt_ids]
         params = self._params(sampling_params, len(prompt))
-        job = self.llm._begin([{"prompt_token_ids": prompt}], params, priority=priority, stream=False)
+        adapter = POLICY if POLICY in self.llm.adapters else None
+        job = self.llm._begin(
+            [{"prompt_token_ids": prompt}], params, lora_request=adapter, priority=priority, stream=False)
         self.running[request_id] = job
         try:
             async with _ending(job):
@@ -129,20 +137,27 @@ class Server:
 
     # Weights and memory.
 
-    async def begin_update(self) -> None:
-        """Forgets the tensors of an update that was not finished."""
-        self.sent.clear()
-
-    async def take(self, sent: list[Sent]) -> None:
-        """Keeps tensors until `finish_update`."""
+    async def take(self, sent: list[Sent], begins: bool) -> None:
+        """Keeps tensors until `finish_update`. With the first ones of an update those of an earlier one are forgotten,
+        which was not finished."""
+        if begins:
+            self.sent.clear()
         self.sent += sent
 
-    async def finish_update(self, global_steps: int | None) -> None:
-        """Puts all tensors in force that were sent."""
+    async def drop_update(self) -> None:
+        """Forgets the tensors of an update that is not finished."""
+        self.sent.clear()
+
+    async def finish_update(self, global_steps: int | None, adapter: dict[str, Any] | None) -> None:
+        """Puts all tensors in force that were sent; with an error none, and they are forgotten. ``adapter``: the fields
+        of the configuration of the one that they are, if they are not the model's own."""
         sent, self.sent = self.sent, []
         weights = [(name, _tensor(dtype, shape, data)) for name, dtype, shape, data in sent]
-        label = None if global_steps is None else str(global_steps)
-        await asyncio.to_thread(self.llm.load_weights, weights, commit=True, label=label)
+        if adapter is None:
+            label = None if global_steps is None else str(global_steps)
+            await asyncio.to_thread(self.llm.load_weights, weights, commit=True, label=label)
+        else:
+            await asyncio.to_thread(self.llm.load_adapter, POLICY, weights, config=adapter)
         if global_steps is not None:
             self.global_steps = global_steps
 
@@ -159,9 +174,9 @@ class Server:
         await asyncio.to_thread(self.llm.wake_up, tags)
 
     async def release_kv_cache(self) -> None:
+        """Gives the memory of keys and values back. Weights stay: they are in force if the update fails that follows."""
         if self.config.free_cache_engine and self.mode != RolloutMode.COLOCATED:
-            await asyncio.to_thread(self.llm.sleep, 2)
-            await asyncio.to_thread(self.llm.wake_up, ["weights"])
+            await asyncio.to_thread(self.llm.sleep, 1, tags=["kv_cache"])
 
     async def resume_kv_cache(self) -> None:
         await asyncio.to_thread(self.llm.wake_up, ["kv_cache"])
@@ -176,7 +191,7 @@ class Server:
         """Nothing is profiled."""
 
 
-class Replica(replicas.RolloutReplica):  # type: ignore[misc]
+class Replica(replicas.RolloutReplica):  # type: ignore[misc, unused-ignore]
     """Starts one server beside the workers of one machine, on all of whose GPUs it computes one model."""
 
     async def launch_servers(self) -> None:
@@ -204,7 +219,7 @@ def _place(_: Any) -> tuple[str, list[str]]:
     return context.get_node_id(), [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
 
 
-class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc]
+class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc, unused-ignore]
     """What a trainer's worker has of its replica's server. The first worker of a replica speaks to it; all take part in
     making the tensors that are sent."""
 
@@ -215,7 +230,7 @@ class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc]
         rank = int(os.environ["RANK"])
         self.replica_rank = rank // size if replica_rank == -1 else replica_rank
         self.is_leader_rank = rank % size == 0
-        #: verl sets it to 1 for adapters, whose weights no update brings back.
+        #: verl sets it to 1 where an update brings adapters alone: weights that were given back would not come again.
         self.sleep_level = 2
         self._server: Any = None
 
@@ -231,32 +246,83 @@ class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc]
 
     async def release(self) -> None:
         if self.is_leader_rank and self.config.free_cache_engine:
-            await self._call("sleep")
+            await self._call("sleep" if self.sleep_level == 2 else "release_kv_cache")
 
     async def update_weights(
         self, weights: Any, wire_format: str = "named_tensors", global_steps: int | None = None,
         peft_config: Any = None, base_sync_done: bool = True, **_: Any,
     ) -> None:
-        """Sends all tensors and puts them in force. With an error the old weights stay in force."""
-        if wire_format != "named_tensors" or (peft_config is not None and base_sync_done):
+        """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has. (After
+        ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised when
+        all tensors have been made, in which the other workers take part."""
+        if wire_format != "named_tensors":
             raise NotImplementedError(
-                "weights: expected whole tensors of the model (wire_format named_tensors, adapters merged), found "
-                + (f"wire_format {wire_format}" if wire_format != "named_tensors" else "those of an adapter"))
+                f"weights: expected whole tensors (wire_format named_tensors), found wire_format {wire_format}")
+        adapter = _fields(peft_config) if peft_config is not None and base_sync_done else None
         most = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
-        bucket: list[Sent] = []
-        size = 0
-        if self.is_leader_rank:
-            await self._call("begin_update")
-        async for name, tensor in _each(weights):
-            if self.is_leader_rank:
-                bucket.append(_sent(name, tensor))
-                size += bucket[-1][-1].nbytes
-                if size >= most:
-                    await self._call("take", bucket)
-                    bucket, size = [], 0
-        if self.is_leader_rank:
-            await self._call("take", bucket)
-            await self._call("finish_update", global_steps)
+        update = _Update(self._call, most) if self.is_leader_rank else None
+        try:
+            async for name, tensor in _each(weights):
+                if update is not None:
+                    await update.add(name.replace(".base_layer.", "."), tensor)
+            if update is not None:
+                await update.finish(global_steps, adapter)
+        except BaseException:
+            if update is not None:
+                update.drop()
+            raise
+
+
+class _Update:
+    """Tensors on their way to a server, a bucket at a time. Its first error waits until all have been made."""
+
+    def __init__(self, call: Callable[..., Any], most: int):
+        self._call, self._most = call, most
+        self._bucket: list[Sent] = []
+        self._size, self._has_begun = 0, False
+        self._error: Exception | None = None
+
+    async def add(self, name: str, tensor: torch.Tensor) -> None:
+        if self._error is not None:
+            return
+        try:
+            self._bucket.append(_sent(name, tensor))
+            self._size += self._bucket[-1][-1].nbytes
+            if self._size >= self._most:
+                await self._send()
+        except Exception as error:
+            self._error, self._bucket = error, []
+
+    async def finish(self, global_steps: int | None, adapter: dict[str, Any] | None) -> None:
+        if self._error is not None:
+            raise self._error
+        await self._send()
+        await self._call("finish_update", global_steps, adapter)
+
+    def drop(self) -> None:
+        """Lets the server forget what it was sent. The answer, which a server that is gone never gives, is not awaited."""
+        if self._has_begun:
+            self._call("drop_update")
+
+    async def _send(self) -> None:
+        begins, self._has_begun = not self._has_begun, True
+        await self._call("take", self._bucket, begins)
+        self._bucket, self._size = [], 0
+
+
+def _adapter_rank(model_config: Any) -> int:
+    """The rank of the adapter that is trained; 0: there is none, or it is merged before it is sent."""
+    lora = getattr(model_config, "lora", None) or {}
+    if lora.get("merge", False):
+        return 0
+    return int(lora.get("rank", 0) or getattr(model_config, "lora_rank", 0) or 0)
+
+
+def _fields(peft_config: Any) -> dict[str, Any]:
+    """The fields of an adapter's configuration, as they travel."""
+    if hasattr(peft_config, "to_dict"):
+        return dict(peft_config.to_dict())
+    return dataclasses.asdict(peft_config) if dataclasses.is_dataclass(peft_config) else dict(peft_config)
 
 
 async def _each(given: Any) -> AsyncIterator[tuple[str, torch.Tensor]]:

@@ -16,7 +16,7 @@ use offshoot_engine::{
 use offshoot_launch::{
     BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,
 };
-use offshoot_model::{Sleep, SleepParts, UpdateScope, WeightChoice, WeightSleep};
+use offshoot_model::{Sleep, SleepTags, TensorSource, UpdateScope, WeightChoice};
 use offshoot_text::Tokenizer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ use pyo3::types::PyDict;
 use crate::errors::{OrRaise, exception};
 use crate::events::NativeFinish;
 use crate::generation::{Generation, OwnedRequest, Request};
-use crate::params::{Sampling, token_ids};
+use crate::params::{Sampling, token_ids, word};
 use crate::process::{self, OfProcess};
 use crate::tensors::Tensors;
 pub use crate::tokenizer::Context;
@@ -205,17 +205,20 @@ impl Engine {
         py.detach(|| handle.update_weights(update)).map(said).or_raise()
     }
 
-    /// Changes the weights to those of the safetensors files in a folder: all or only those that have changed.
+    /// Changes the weights to those of the safetensors files in a folder, all or only those that have changed, and
+    /// returns the names of its tensors.
     #[pyo3(signature = (folder, *, label=None))]
-    fn update_weights_from(&self, py: Python<'_>, folder: PathBuf, label: Option<String>) -> PyResult<(u64, String)> {
+    fn update_weights_from(&self, py: Python<'_>, folder: PathBuf, label: Option<String>) -> PyResult<Vec<String>> {
         let handle = self.handle()?;
-        let changed = || -> Result<Weights> {
+        let changed = || -> Result<Vec<String>> {
             let form = handle.weight_form().ok_or_else(|| Error::Internal("the engine has no weights".to_owned()))?;
             // What is in force afterwards has no identity: no prefixes of it are kept on disk.
-            let update = UpdateFolder::open(&folder, UpdateScope::Changed, &form)?.into_update(label, false);
-            handle.update_weights(update)
+            let update = UpdateFolder::open(&folder, UpdateScope::Changed, &form)?;
+            let names = update.tensors().names().into_iter().map(str::to_owned).collect();
+            handle.update_weights(update.into_update(label, false))?;
+            Ok(names)
         };
-        py.detach(changed).map(said).or_raise()
+        py.detach(changed).or_raise()
     }
 
     /// Loads the adapter in a folder under a name, in place of one that has it; its version.
@@ -260,7 +263,7 @@ impl Engine {
 
     /// Pauses: what is in progress ends with what it has (abort), goes on to its end (wait) or stands still (keep).
     fn pause(&self, py: Python<'_>, mode: &str) -> PyResult<()> {
-        let (handle, mode) = (self.handle()?, pause_mode(mode)?);
+        let (handle, mode) = (self.handle()?, word("mode", &PauseMode::WORDS, mode)?);
         py.detach(|| handle.pause(mode)).or_raise()
     }
 
@@ -273,17 +276,26 @@ impl Engine {
         Ok(self.handle()?.is_paused())
     }
 
-    /// Gives memory back, that of keys and values and that of weights, which wait in host memory or are dropped.
-    fn sleep(&self, py: Python<'_>, drop_weights: bool, mode: &str) -> PyResult<()> {
-        let (handle, mode) = (self.handle()?, pause_mode(mode)?);
-        let weights = if drop_weights { WeightSleep::Dropped } else { WeightSleep::InHostMemory };
-        py.detach(|| handle.sleep(Sleep { weights: Some(weights), kv: true }, mode)).or_raise()
+    /// Pauses, and gives memory back: what a sleep of this level gives back of what the tags name; all of it without
+    /// tags.
+    #[pyo3(signature = (level, mode, tags=None))]
+    fn sleep(&self, py: Python<'_>, level: usize, mode: &str, tags: Option<Vec<String>>) -> PyResult<()> {
+        let (handle, mode) = (self.handle()?, word("mode", &PauseMode::WORDS, mode)?);
+        let levels = Sleep::LEVELS;
+        let Some(&whole) = levels.get(level) else {
+            let error = Error::value("level", format!("at most {}", levels.len() - 1), level.to_string());
+            return Err(exception(error));
+        };
+        let sleep = sleep_tags(tags)?.map_or(whole, |tags| whole.only(tags.parts));
+        py.detach(|| handle.sleep(sleep, mode)).or_raise()
     }
 
-    /// Takes memory again; with the last part of it, what waits is begun.
-    fn wake(&self, py: Python<'_>, weights: bool, kv: bool) -> PyResult<()> {
-        let handle = self.handle()?;
-        py.detach(|| handle.wake(SleepParts { weights, kv })).or_raise()
+    /// Takes memory again that the tags name, or all; with the last part of it, what waits is begun. Whether something
+    /// sleeps still.
+    #[pyo3(signature = (tags=None))]
+    fn wake(&self, py: Python<'_>, tags: Option<Vec<String>>) -> PyResult<bool> {
+        let (handle, tags) = (self.handle()?, sleep_tags(tags)?);
+        py.detach(|| handle.wake_by(tags)).or_raise()
     }
 
     /// Whether the memory of weights, and that of keys and values, was given back.
@@ -309,11 +321,7 @@ impl Engine {
     }
 
     /// Scores samples as if they were drawn again, all in one batch.
-    fn rescore(
-        &self,
-        py: Python<'_>,
-        samples: Vec<DrawnSample>,
-    ) -> PyResult<Vec<Py<NativeFinish>>> {
+    fn rescore(&self, py: Python<'_>, samples: Vec<DrawnSample>) -> PyResult<Vec<Py<NativeFinish>>> {
         let handle = self.handle()?;
         let mut scored = Scored { handle: &handle, branches: Vec::with_capacity(samples.len()) };
         let mut extends = Vec::with_capacity(samples.len());
@@ -396,13 +404,9 @@ fn said(weights: Weights) -> (u64, String) {
     (weights.version.0, weights.label)
 }
 
-fn pause_mode(word: &str) -> PyResult<PauseMode> {
-    match word {
-        "abort" => Ok(PauseMode::Abort),
-        "wait" => Ok(PauseMode::Wait),
-        "keep" => Ok(PauseMode::Keep),
-        _ => Err(PyValueError::new_err(format!("mode: expected abort, wait or keep, found {word:?}"))),
-    }
+/// What these tags name; `None`: there are none.
+fn sleep_tags(tags: Option<Vec<String>>) -> PyResult<Option<SleepTags>> {
+    tags.map(|tags| SleepTags::of(tags.iter().map(String::as_str))).transpose().or_raise()
 }
 
 /// Branches of given tokens that are scored, released at the end.

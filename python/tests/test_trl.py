@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -127,6 +128,90 @@ def test_a_rollout_function(folder, exact):
         corrected = trainer(folder, rollout=offshoot.trl.rollout_func(exact))
     corrected.train()
     assert exact.weight_version == before + 2 * STEPS and max(apart(corrected)) < 1e-4
+
+
+def test_a_rollout_function_of_a_peft_model(folder):
+    """The adapter alone goes to the engine, and both agree on log-probabilities."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    with LLM(folder, device="cpu", kv_memory=64, enable_lora=True, logprobs_mode="processed_logprobs") as llm:
+        roll = offshoot.trl.rollout_func(llm, SamplingParams(max_tokens=12, logprobs=0, seed=1))
+        state = types.SimpleNamespace(global_step=0)
+        of = types.SimpleNamespace(use_vllm=False, model=model, state=state,
+                                   processing_class=AutoTokenizer.from_pretrained(folder))
+        rolled = roll(QUESTIONS[:2], of)
+        version = llm.adapters["policy"].version
+        assert llm.weight_version == 0
+        for ids, more, logprobs in zip(*(rolled[key] for key in ("prompt_ids", "completion_ids", "logprobs"))):
+            with torch.no_grad():
+                logits = model(torch.tensor([ids + more])).logits[0, len(ids) - 1:-1]
+            own = logits.log_softmax(-1)[range(len(more)), more]
+            assert (own - torch.tensor(logprobs)).abs().max() < 1e-4
+        roll(QUESTIONS[:2], of)
+        assert llm.adapters["policy"].version == version, "it is loaded once a step"
+        state.global_step = 1
+        roll(QUESTIONS[:2], of)
+        assert llm.adapters["policy"].version > version
+
+
+def logprobs_of(llm):
+    (output,) = llm.generate(QUESTIONS[:1], SamplingParams(max_tokens=8, logprobs=0, seed=1), use_tqdm=False)
+    return [row[token].logprob for token, row in zip(output.outputs[0].token_ids, output.outputs[0].logprobs)]
+
+
+def changed(llm, trained):
+    """Gives an engine weights that differ from the trainer's."""
+    llm.load_weights([(name, weight * 1.25) for name, weight in offshoot.trl.named_weights(trained.model)], commit=True)
+
+
+@pytest.mark.parametrize("use_vllm", [False, True])
+def test_a_trainer_samples_by_its_own_weights_whoever_used_the_engine(folder, exact, use_vllm):
+    roll = offshoot.trl.rollout_func(exact)
+    prompts = QUESTIONS[:1] * GROUP
+    with offshoot.trl.use(llm=exact):
+        one, other = (trainer(folder, use_vllm=use_vllm, rollout=roll) for _ in range(2))
+    with torch.no_grad():
+        other.model.model.norm.weight.mul_(1.5)
+    roll(prompts, one)
+    own = logprobs_of(exact)
+    # Another trainer at the same step; then the first one again.
+    assert one.state.global_step == other.state.global_step
+    roll(prompts, other)
+    assert logprobs_of(exact) != own
+    roll(prompts, one)
+    assert logprobs_of(exact) == own
+    # Somebody's weights that are in force, and such as would be in force with the next sample.
+    version = exact.weight_version
+    changed(exact, one)
+    roll(prompts, one)
+    assert logprobs_of(exact) == own and exact.weight_version == version + 2
+    exact.load_weights({"model.norm.weight": one.model.model.norm.weight * 2})
+    roll(prompts, one)
+    assert logprobs_of(exact) == own
+    # Nothing has changed: nothing is sent.
+    version = exact.weight_version
+    roll(prompts, one)
+    assert exact.weight_version == version
+
+
+def test_a_training_that_begins_anew_has_new_weights(folder, exact):
+    roll = offshoot.trl.rollout_func(exact)
+    trained = trainer(folder, use_vllm=False, rollout=roll, max_steps=1)
+    trained.train()
+    version = exact.weight_version
+    trained.train()  # Its step is again the first one.
+    assert exact.weight_version == version + 1
+
+
+def test_the_engine_of_a_trainer_that_others_used(folder, exact):
+    with offshoot.trl.use(llm=exact):
+        made = trainer(folder)
+    made.vllm_generation.sync_weights()
+    own = logprobs_of(exact)
+    changed(exact, made)
+    made.vllm_generation.generate([exact.encode(QUESTIONS[0])], None, 1)
+    assert logprobs_of(exact) == own
 
 
 def test_conversations(folder, exact):

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("verl", reason="verl is not installed")
 ray = pytest.importorskip("ray", reason="ray is not installed")
 
-from verl.workers.config import RolloutConfig
+from verl.workers.config import CheckpointEngineConfig, RolloutConfig
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
 
@@ -38,6 +38,7 @@ def config(**more):
 @dataclasses.dataclass
 class Model:
     local_path: str
+    lora: dict = dataclasses.field(default_factory=dict)
 
 
 class Worker:
@@ -121,8 +122,95 @@ def test_weights_go_from_a_worker_to_the_samples(replica, adapter):
     with pytest.raises(RuntimeError, match="lost"):
         asyncio.run(adapter.update_weights(broken()))
     assert drawn(replica, ids).log_probs == before.log_probs
-    with pytest.raises(NotImplementedError, match="those of an adapter"):
+    with pytest.raises(ValueError, match="enable_lora=True"):
         asyncio.run(adapter.update_weights(weights(), peft_config={"r": 8}))
+    assert drawn(replica, ids).log_probs == before.log_probs
+
+
+def test_an_adapter_goes_from_a_worker_to_the_samples(cluster, adapter):
+    model = Model(offshoot.demo_model(), {"rank": 4})
+    made = get_rollout_replica_class("offshoot")(0, config(), model, gpus_per_node=1)
+    made.rollout_mode = RolloutMode.HYBRID
+    made.workers = [ray.remote(Worker).remote()]
+    asyncio.run(made.launch_servers())
+    try:
+        ids = ids_of(QUESTION)
+        before = drawn(made, ids)
+        numbers = torch.Generator().manual_seed(1)
+        tensors = {
+            f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{side}.weight":
+            0.2 * torch.rand(shape, generator=numbers) - 0.1
+            for layer in range(8) for side, shape in (("A", (4, 256)), ("B", (256, 4)))}
+        fields = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+        # The model below it comes first, by the names that it has there.
+        base = ((name.replace("q_proj.", "q_proj.base_layer."), tensor) for name, tensor in weights())
+        asyncio.run(adapter.update_weights(base, peft_config=fields, base_sync_done=False))
+        assert drawn(made, ids).log_probs == before.log_probs
+        asyncio.run(adapter.update_weights(iter(tensors.items()), peft_config=fields, global_steps=3))
+        changed = drawn(made, ids)
+        assert changed.log_probs != before.log_probs and changed.extra_fields["global_steps"] == 3
+    finally:
+        ray.kill(made.server_handle)
+        ray.kill(made.workers[0])
+
+
+def held(replica):
+    """Tensors that a replica's server has of an update."""
+    return ray.get(replica.server_handle.__ray_call__.remote(lambda self: len(self.sent)))
+
+
+def test_a_failed_update_leaves_the_weights(replica, adapter):
+    ids = ids_of(QUESTION)
+    before = drawn(replica, ids)
+
+    def wrong():
+        yield from weights(1.25)
+        yield "model.norm.weight", torch.zeros(3)
+
+    async def step(update, steps):
+        await replica.abort_all_requests()
+        await replica.release_kv_cache()
+        try:
+            await adapter.update_weights(update, global_steps=steps)
+        finally:
+            await replica.resume_kv_cache()
+            await replica.resume_generation()
+
+    with pytest.raises(ValueError, match=r"model.norm.weight.*expected \[256\].*, found \[3\]"):
+        asyncio.run(step(wrong(), 9))
+    found = drawn(replica, ids)
+    assert found.log_probs == before.log_probs and found.extra_fields["global_steps"] is None
+    assert held(replica) == 0
+    asyncio.run(step(weights(1.25), 10))
+    found = drawn(replica, ids)
+    assert found.log_probs != before.log_probs and found.extra_fields["global_steps"] == 10
+
+
+def test_all_tensors_are_made_also_where_the_server_fails(replica, monkeypatch):
+    """Other workers take part in making each tensor: an error of the server may not end that."""
+    monkeypatch.setenv("RANK", "0")
+    alone = CheckpointEngineConfig(update_weights_bucket_megabytes=0)  # Each tensor goes alone.
+    adapter = get_rollout_class("offshoot", "async")(
+        config=config(checkpoint_engine=alone), model_config=Model(offshoot.demo_model()), device_mesh=None)
+    calls, made = [], []
+    own = adapter._call
+
+    def call(method, *arguments):
+        calls.append(method)
+        if method == "take" and calls.count("take") == 3:
+            raise ConnectionError("the server is gone")
+        return own(method, *arguments)
+
+    def each():
+        for name, tensor in weights(1.25):
+            made.append(name)
+            yield name, tensor
+
+    monkeypatch.setattr(adapter, "_call", call)
+    with pytest.raises(ConnectionError, match="the server is gone"):
+        asyncio.run(adapter.update_weights(each()))
+    assert made == [name for name, _ in weights()] and calls == ["take"] * 3 + ["drop_update"]
+    assert held(replica) == 0
 
 
 def test_samples_are_interrupted_and_go_on_later(replica):

@@ -157,8 +157,15 @@ pub(crate) struct Adapters {
     staged: Option<LoadedAdapter>,
     /// The version that each name stands for.
     current: BTreeMap<String, AdapterVersion>,
-    /// The names of versions that are in no slot any more.
-    gone: BTreeMap<AdapterVersion, String>,
+    /// Versions that are in no slot any more.
+    gone: BTreeMap<AdapterVersion, GoneAdapter>,
+}
+
+/// A version of an adapter that is in no slot any more.
+struct GoneAdapter {
+    name: String,
+    /// The version that its branches went on with; `None`: it had none.
+    made_way_for: Option<AdapterVersion>,
 }
 
 impl Adapters {
@@ -192,10 +199,10 @@ impl Adapters {
         self.loaded.values().filter(is_unused).cloned().collect()
     }
 
-    /// Notes that a retired version is in no slot any more.
-    pub fn note_gone(&mut self, version: AdapterVersion) {
+    /// Notes that a retired version is in no slot any more, and which one its branches go on with, if it had some.
+    pub fn note_gone(&mut self, version: AdapterVersion, made_way_for: Option<AdapterVersion>) {
         if let Some(adapter) = self.loaded.remove(&version) {
-            self.gone.insert(version, adapter.name);
+            self.gone.insert(version, GoneAdapter { name: adapter.name, made_way_for });
         }
     }
 
@@ -260,13 +267,15 @@ impl Adapters {
         }
     }
 
-    /// The version that a branch with this one is computed with: itself while it is in a slot, then the one that its
-    /// name stands for. `None`: none.
-    pub fn resolved(&self, version: AdapterVersion) -> Option<AdapterVersion> {
-        match self.loaded.contains_key(&version) {
-            true => Some(version),
-            false => self.current.get(self.gone.get(&version)?).copied(),
+    /// The version that a branch with this one is computed with: itself while it is in a slot, then the one that it made
+    /// way for, or that its name stands for. `None`: none.
+    pub fn resolved(&self, mut version: AdapterVersion) -> Option<AdapterVersion> {
+        while !self.loaded.contains_key(&version) {
+            let GoneAdapter { name, made_way_for } = self.gone.get(&version)?;
+            // Later ones have higher numbers.
+            version = made_way_for.or_else(|| self.current.get(name).copied())?;
         }
+        Some(version)
     }
 
     /// Replaces versions of a path that are in no slot any more by those that their names stand for.
@@ -284,7 +293,7 @@ impl Adapters {
             None => Ok(()),
             Some(version) => {
                 let found = match self.gone.get(&version) {
-                    Some(name) => format!("{name} (version {version}), which was unloaded"),
+                    Some(GoneAdapter { name, .. }) => format!("{name} (version {version}), which was unloaded"),
                     None => format!("version {version}, which was never loaded"),
                 };
                 Err(Error::value("a branch's adapter", "one that is loaded", found))
@@ -300,5 +309,52 @@ impl fmt::Debug for AdapterSource {
             AdapterSource::Tensors { tensors, .. } => write!(f, "{}", tensors.place(None).display()),
             AdapterSource::Read(adapter) => adapter.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads version `number` of an adapter of this name, in a slot of that number.
+    fn put(adapters: &mut Adapters, name: &str, number: u16) -> AdapterVersion {
+        let (version, slot) = (AdapterVersion(number.into()), AdapterSlot::new(number).unwrap());
+        let (folder, identity) = (None, None);
+        adapters.stage(LoadedAdapter { name: name.to_owned(), version, rank: 1, slot, folder, identity });
+        adapters.put().unwrap();
+        version
+    }
+
+    #[test]
+    fn a_version_that_made_way_is_followed_while_the_other_one_is_there() {
+        let mut adapters = Adapters::new(AdapterLimits { most: 2, rank: 1 });
+        let first = put(&mut adapters, "a", 0);
+        let other = put(&mut adapters, "b", 1);
+        let second = put(&mut adapters, "a", 2);
+        let (displaced, by) = adapters.displaced("a", &BTreeSet::new()).expect("three are loaded");
+        assert_eq!((displaced.version, by), (first, second));
+        adapters.note_gone(first, Some(second));
+        assert_eq!([first, second, other].map(|version| adapters.resolved(version)), [second, second, other].map(Some));
+        adapters.retire("a").unwrap();
+        assert_eq!(adapters.resolved(first), Some(second), "its name stands for nothing");
+        assert_eq!(adapters.unused(&BTreeSet::from([second])), []);
+        assert_eq!(adapters.unused(&BTreeSet::new()).len(), 1);
+        adapters.note_gone(second, None);
+        assert_eq!(adapters.resolved(first), None);
+        let third = put(&mut adapters, "a", 3);
+        assert_eq!([first, second].map(|version| adapters.resolved(version)), [Some(third); 2]);
+    }
+
+    #[test]
+    fn what_branches_have_left_makes_way_last() {
+        let mut adapters = Adapters::new(AdapterLimits { most: 3, rank: 1 });
+        let old = [("a", 0), ("b", 1)].map(|(name, number)| put(&mut adapters, name, number));
+        let _new = [("b", 2), ("a", 3)].map(|(name, number)| put(&mut adapters, name, number));
+        let displaced = |stays: &[AdapterVersion]| {
+            let stays: BTreeSet<AdapterVersion> = stays.iter().copied().collect();
+            adapters.displaced("a", &stays).map(|(adapter, _)| adapter.version)
+        };
+        assert_eq!(displaced(&[]), Some(old[0]), "that of the name comes first");
+        assert_eq!(displaced(&[old[0]]), Some(old[1]));
     }
 }

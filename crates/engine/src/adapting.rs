@@ -66,6 +66,12 @@ impl Engine {
         Ok(())
     }
 
+    /// Keeps these adapters, or those that they made way for, in their slots, and no others that no branch has.
+    pub(super) fn keep_adapters(&mut self, versions: BTreeSet<AdapterVersion>) {
+        self.kept_adapters = versions.into_iter().filter_map(|version| self.adapters.resolved(version)).collect();
+        self.free_unused_adapters();
+    }
+
     /// Empties the slots of retired adapters that no branch has and that are not kept.
     pub(super) fn free_unused_adapters(&mut self) {
         if !self.adapters.has_retired() {
@@ -74,7 +80,7 @@ impl Engine {
         let of_branches = self.branches.values().flat_map(|branch| branch.tokens.adapters().versions());
         let used: BTreeSet<AdapterVersion> = of_branches.chain(self.kept_adapters.iter().copied()).collect();
         for adapter in self.adapters.unused(&used) {
-            self.give_up(&adapter);
+            self.give_up(&adapter, None);
         }
     }
 
@@ -98,11 +104,11 @@ impl Engine {
             }
         }
         log::info!("{} branches go on with version {version} of adapter {}", ids.len(), adapter.name);
-        self.give_up(adapter);
+        self.give_up(adapter, Some(version));
     }
 
-    fn give_up(&mut self, adapter: &LoadedAdapter) {
-        self.adapters.note_gone(adapter.version);
+    fn give_up(&mut self, adapter: &LoadedAdapter, made_way_for: Option<AdapterVersion>) {
+        self.adapters.note_gone(adapter.version, made_way_for);
         if let Some(store) = &mut self.cache.store {
             store.forget_adapter(adapter.version);
         }

@@ -17,6 +17,7 @@ use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::place::{QueueKey, RootOptions};
 use crate::request::Extend;
+use crate::said::Said;
 use crate::status::{EngineStatus, PauseMode, StatusPlace};
 use crate::token_path::TokenPath;
 use crate::weights::{CheckedWeights, Weights, WeightsUpdate};
@@ -24,7 +25,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::setting::{MAX_LORA_RANK, MAX_LORAS};
 use offshoot_kv::MappedSegment;
-use offshoot_model::{Sleep, SleepParts, WeightForm};
+use offshoot_model::{Sleep, SleepParts, SleepTags, WeightForm};
 
 /// Messages to the engine's thread. The sender names new branches, so only those with a
 /// `reply` wait for one.
@@ -41,6 +42,12 @@ pub(crate) enum Command {
     },
     Start {
         extends: Vec<Extend>,
+        events: EventSender,
+    },
+    /// Begins an extend behind what another engine has sampled for it. Its end has all of its tokens.
+    Continue {
+        extend: Extend,
+        said: Said,
         events: EventSender,
     },
     Cancel {
@@ -63,8 +70,10 @@ pub(crate) enum Command {
         most: usize,
         reply: Sender<Vec<MappedSegment>>,
     },
-    /// Frees the cached pages that no branch holds. The reply says whether any are held still.
+    /// Frees the cached pages that no branch holds, and before that, if `held`, has branches give up theirs. The reply
+    /// says whether any are held still.
     Evict {
+        held: bool,
         reply: Sender<bool>,
     },
     /// Asks for a part of a prefix, for another engine.
@@ -393,7 +402,13 @@ impl EngineHandle {
     /// Gives up the cached pages that no branch holds: what comes next computes its prompts anew. Whether nothing is
     /// cached any more; false while branches hold pages. A prefix store keeps what it has.
     pub fn evict(&self) -> Result<bool> {
-        Ok(!self.ask(|reply| Command::Evict { reply })?)
+        Ok(!self.ask(|reply| Command::Evict { held: false, reply })?)
+    }
+
+    /// As [`evict`](Self::evict), and gives up the pages that branches hold, too: those in progress go on, and compute
+    /// again what they had, as the others do when they go on.
+    pub fn evict_held(&self) -> Result<bool> {
+        Ok(!self.ask(|reply| Command::Evict { held: true, reply })?)
     }
 
     /// Keeps extends that are started from now on waiting until `resume`, and ends those in progress, or not, as `mode`
@@ -464,9 +479,12 @@ impl EngineHandle {
         self.ask(|reply| Command::UpdateWeights { update, reply })?
     }
 
-    /// Pauses the engine and gives memory back. What is in progress is treated as by a pause of this mode; keys and
-    /// values are computed again once they are awake.
+    /// Pauses the engine and gives the memory of the parts of `sleep` back; it is only paused if there are none. What
+    /// is in progress is treated as by a pause of this mode; keys and values are computed again once they are awake.
     pub fn sleep(&self, sleep: Sleep, mode: PauseMode) -> Result<()> {
+        if !sleep.parts().any() {
+            return self.pause(mode);
+        }
         let resumes = !self.is_paused();
         self.pause(mode)?;
         self.ask(|reply| Command::Sleep { sleep, resumes, reply })?
@@ -476,6 +494,23 @@ impl EngineHandle {
     /// unless it was paused before it slept.
     pub fn wake(&self, parts: SleepParts) -> Result<()> {
         self.ask(|reply| Command::Wake { parts, reply })?
+    }
+
+    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say so
+    /// or, without tags, nothing slept. Whether something sleeps still.
+    ///
+    /// # Errors
+    ///
+    /// As [`EngineHandle::wake`] and [`EngineHandle::resume`].
+    pub fn wake_by(&self, tags: Option<SleepTags>) -> Result<bool> {
+        let slept = self.status().asleep.any();
+        let tags = tags.unwrap_or(SleepTags { parts: SleepParts::ALL, scheduling: !slept });
+        self.wake(tags.parts)?;
+        let sleeps = self.status().asleep.any();
+        if tags.scheduling && !sleeps {
+            self.resume()?;
+        }
+        Ok(sleeps)
     }
 
     /// Sends a command, and waits for its reply.

@@ -21,6 +21,12 @@ pub enum PauseMode {
     Keep,
 }
 
+impl PauseMode {
+    /// The modes by their names.
+    pub const WORDS: [(&str, PauseMode); 3] =
+        [("abort", PauseMode::Abort), ("wait", PauseMode::Wait), ("keep", PauseMode::Keep)];
+}
+
 /// An engine's state between two commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineStatus {

@@ -44,6 +44,6 @@ pub use lora::{Adapter, AdapterTensor};
 pub use model_weights::ModelWeights;
 pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;
-pub use sleep::{Sleep, SleepParts, WeightSleep};
+pub use sleep::{Sleep, SleepParts, SleepTags, WeightSleep};
 pub use update::{CheckedUpdate, UpdateScope, WeightForm};
-pub use weights::{TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};
+pub use weights::{TensorData, TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};

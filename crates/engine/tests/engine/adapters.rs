@@ -23,7 +23,8 @@ use offshoot_model::{Adapter, TensorDtype, TensorsInMemory};
 use super::bench::{
     Mode, Shape, draw, finish, finishes, give, key, length, params, prompt, roomy, score, tokenizer, unsure,
 };
-use super::updates::{Seeds, World, corner, layout, write_safetensors};
+use super::updates::corner;
+use super::world::{Seeds, World, layout, write_safetensors};
 use crate::full::some_or_full;
 
 /// The largest rank of an adapter here.
@@ -632,6 +633,31 @@ fn an_adapter_that_is_unloaded_serves_those_that_have_it_to_their_ends(mode: Mod
     );
 }
 
+fn an_adapter_that_is_unloaded_serves_those_that_have_not_begun(mode: Mode) {
+    let scene = Scene::new(Shape::Full);
+    for replaced in [false, true] {
+        let engine = scene.engine(mode, 1, roomy());
+        let load =
+            |name, seed| engine.load_adapter(name, scene.adapters.in_memory(seed)).map(|adapter| adapter.version);
+        let mut version = load("a", 1).unwrap();
+        let options = RootOptions { adapter: Some(version), ..RootOptions::default() };
+        let root = engine.root_with(prompt(1, 40), options).unwrap();
+        engine.pause(PauseMode::Abort).unwrap();
+        let mut waits = engine.start(vec![draw(root, key("waits", 0), params(), length(5))]).unwrap();
+        if replaced {
+            version = load("a", 2).unwrap();
+        }
+        engine.unload_adapter("a").unwrap();
+        assert!(load("b", 3).unwrap_err().to_string().contains("still in use"));
+        engine.resume().unwrap();
+        let end = std::iter::from_fn(|| waits.next()).find(Event::is_end);
+        let Some(Event::Finished { finish, .. }) = end else { panic!("{end:?}") };
+        assert_eq!(finish.adapters, [AdapterSpan { version, from: 0 }]);
+        engine.release(&[root]);
+        load("b", 3).unwrap();
+    }
+}
+
 fn an_adapter_that_is_refused_changes_nothing(mode: Mode) {
     let scene = Scene::new(Shape::Full);
     let (engine, [a, _]) = with_two(&scene, mode, 2);
@@ -678,5 +704,6 @@ in_modes! {
     what_is_replaced_stays_for_those_that_have_it_while_there_are_slots,
     a_branch_that_runs_is_not_disturbed_by_those_that_get_another_adapter,
     an_adapter_that_is_unloaded_serves_those_that_have_it_to_their_ends,
+    an_adapter_that_is_unloaded_serves_those_that_have_not_begun,
     an_adapter_that_is_refused_changes_nothing,
 }
