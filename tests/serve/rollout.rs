@@ -9,7 +9,7 @@ use crate::served::{QUESTION, Served, joined};
 use crate::trainer::{Tensors, logprobs, question, rollout, send, update, version};
 
 /// The paths of the verbs and their methods.
-const VERBS: [(&str, &str); 25] = [
+const VERBS: [(&str, &str); 26] = [
     ("POST", "/pause"),
     ("POST", "/resume"),
     ("GET", "/is_paused"),

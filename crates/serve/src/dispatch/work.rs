@@ -20,7 +20,7 @@ use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, GroupEnd, Hear, OpenGroup, RootOptions};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
-use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal, RefusalKind};
+use offshoot_openai::protocol::{EncodedPrompt, Endpoint, ProtocolRequest, Refusal, RefusalKind};
 
 /// Longest time between two looks at deadlines and leases.
 const PATIENCE: Duration = Duration::from_millis(100);
