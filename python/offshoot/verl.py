@@ -252,17 +252,10 @@ class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc, unused-ignore]
         self, weights: Any, wire_format: str = "named_tensors", global_steps: int | None = None,
         peft_config: Any = None, base_sync_done: bool = True, **_: Any,
     ) -> None:
-<<<<<<< HEAD
         """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has.
         (After ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised
         when all tensors have been made, in which the other workers take part."""
-        if wire_format != "named_tensors" or (peft_config is not None and base_sync_done):
-=======
-        """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has.
-        (After ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised when
-        all tensors have been made, in which the other workers take part."""
         if wire_format != "named_tensors":
->>>>>>> w49-doors
             raise NotImplementedError(
                 f"weights: expected whole tensors (wire_format named_tensors), found wire_format {wire_format}")
         adapter = _fields(peft_config) if peft_config is not None and base_sync_done else None
