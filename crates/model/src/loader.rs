@@ -209,8 +209,8 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(vector)
     }
 
-    /// A vector of numbers that are no tensor's. An update writes them again, as a device may have dropped them with the
-    /// weights.
+    /// A vector of numbers that are no tensor's. An update writes them again, as a device may have dropped them with
+    /// the weights.
     pub fn constant(&mut self, values: &[f32]) -> Result<Arc<B::Vector>> {
         let old = match self.fate(std::iter::empty()) {
             Fate::New => None,
