@@ -93,7 +93,7 @@ impl Tree {
         logprobs_mode: &str,
     ) -> PyResult<Tree> {
         let logprobs_mode = word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?;
-        let handle = engine.handle()?;
+        let handle = engine.ready()?;
         let tree = py.detach(|| SamplingTree::new(handle, Prompt { text, tokens: token_ids(tokens) })).or_raise()?;
         Ok(Tree { tree: OfProcess::new(Mutex::new(tree.seed(seed).named(name))), logprobs_mode })
     }

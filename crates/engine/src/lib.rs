@@ -87,9 +87,9 @@ pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingPar
 pub use routes::TokenRoutes;
 pub use sampled_lengths::SampledLengths;
 pub use scripted::{ScriptedCall, ScriptedReply};
-pub use status::{EngineStatus, PauseMode};
+pub use status::{EngineStatus, Pause, PauseMode};
 pub(crate) use token_path::TokenPath;
 pub use uniforms::{ForkKind, UniformKey};
-pub use weights::{WeightSpan, Weights, WeightsUpdate, split_weights, weights_of_token};
+pub use weights::{WeightLabels, WeightSpan, Weights, WeightsUpdate, split_weights, weights_of_token};
 
 pub use offshoot_backend::{Drawn, Records, SampledToken};

@@ -17,7 +17,7 @@ use crate::prefix_costs::PrefixCosts;
 use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
 use crate::status::{PauseMode, StatusPlace};
-use crate::updates::Progress;
+use crate::updates::Draining;
 use crate::weights::{WeightSpan, Weights};
 use offshoot_backend::{Drawn, Records, SampledToken};
 use offshoot_core::error::Error;
@@ -146,7 +146,7 @@ impl EngineHandle {
             metrics: Metrics::default(),
             live: live_place,
             status,
-            progress: Progress::Goes,
+            draining: Draining::default(),
             held: Vec::new(),
         };
         std::thread::spawn(move || {
@@ -166,7 +166,7 @@ struct Scripted<F> {
     metrics: Metrics,
     live: LivePlace,
     status: StatusPlace,
-    progress: Progress,
+    draining: Draining,
     /// Extends that were started during a pause.
     held: Vec<(Extend, EventSender)>,
 }
@@ -186,7 +186,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
             let rests = |growing: &ScriptedBranch| growing.reply.holds && growing.next == growing.reply.tokens.len();
-            let waits = !self.progress.makes_steps() || self.growing.iter().all(rests);
+            let waits = !self.status.lock().makes_steps() || self.growing.iter().all(rests);
             let command = match waits {
                 true => commands.recv().map_err(|_| TryRecvError::Disconnected),
                 false => commands.try_recv(),
@@ -196,10 +196,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 Err(TryRecvError::Empty) => self.step(),
                 Err(TryRecvError::Disconnected) => return,
             }
-            if self.growing.is_empty()
-                && let Progress::Drains(waiting) = &mut self.progress
-            {
-                waiting.drain(..).for_each(|reply| drop(reply.send(Ok(()))));
+            if self.growing.is_empty() {
+                self.draining.end();
             }
             let (running, branches) = (self.growing.len(), self.branches.len());
             self.live.publish(LiveMetrics { metrics: self.metrics.clone(), running, branches, ..Default::default() });
@@ -214,10 +212,13 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                     self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));
                 }
             }
-            Command::Start { extends, events } => match self.progress.is_paused() {
-                true => self.held.extend(extends.into_iter().map(|extend| (extend, events.clone()))),
-                false => extends.into_iter().for_each(|extend| self.start(extend, &events)),
-            },
+            Command::Start { extends, events } => {
+                let is_paused = self.status.lock().is_paused();
+                match is_paused {
+                    true => self.held.extend(extends.into_iter().map(|extend| (extend, events.clone()))),
+                    false => extends.into_iter().for_each(|extend| self.start(extend, &events)),
+                }
+            }
             Command::Cancel { branches } => self.cancel(&branches),
             Command::Release { branches } | Command::Prune { branches } => {
                 self.cancel(&branches);
@@ -229,36 +230,36 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::Evict { reply } => drop(reply.send(false)),
             Command::Lend(_) => {} // Its reply is closed: there is nothing to lend.
             Command::Borrow { reply, .. } => drop(reply.send(false)),
-            Command::Pause { mode, reply } => {
-                self.status.lock().is_paused = true;
-                if mode == PauseMode::Abort {
+            Command::Pause { pause, reply } => {
+                self.status.lock().begin_pause(pause);
+                if pause.mode() == PauseMode::Abort {
                     let branches: Vec<BranchId> = self.growing.iter().map(|growing| growing.branch).collect();
                     self.cut(&branches, &FinishReason::Aborted);
                 }
-                self.progress = match mode {
-                    PauseMode::Keep => Progress::Stands,
-                    PauseMode::Abort | PauseMode::Wait => Progress::Drains(vec![reply.clone()]),
-                };
-                if mode == PauseMode::Keep {
+                if pause.mode() == PauseMode::Keep {
+                    self.draining.stand();
                     drop(reply.send(Ok(())));
+                } else {
+                    self.draining.add(reply);
                 }
             }
             Command::Resume { reply } => {
-                self.progress.end(&self.status);
+                self.status.lock().pause = None;
+                self.draining.end_early();
                 for (extend, events) in std::mem::take(&mut self.held) {
                     self.start(extend, &events);
                 }
                 drop(reply.send(Ok(())));
             }
             // It has no weights: those of the script count as others.
-            Command::UpdateWeights { update, reply } => {
-                let weights = self.status.lock().weights.after(&update);
+            Command::UpdateWeights { update, reply, .. } => {
+                let weights = self.status.weights_after(&update);
                 self.status.lock().weights = weights.clone();
                 drop(reply.send(Ok(weights)));
             }
+            Command::FailAll { .. } => {} // Its weights are never lost.
             Command::SetLabel { label, reply } => {
-                self.status.lock().weights.label = label;
-                let _ = reply.send(()); // Who asked may be gone.
+                let _ = reply.send(self.status.set_label(label)); // Who asked may be gone.
             }
             // Nor memory.
             Command::Sleep { reply, .. } | Command::Wake { reply, .. } => drop(reply.send(Ok(()))),

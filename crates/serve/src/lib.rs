@@ -148,7 +148,6 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         batches: batches.transpose()?,
         system_fingerprint: origin.system_fingerprint,
         admission: Admission::default(),
-        labels: Arc::default(),
         accepted,
         rollout,
         created: now(),

@@ -13,9 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
-use offshoot_openai::protocol::{
-    Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, WeightLabels, parse_body,
-};
+use offshoot_openai::protocol::{Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, parse_body};
 use offshoot_text::Tokenizer;
 
 use super::batches::Batches;
@@ -96,8 +94,6 @@ pub struct Server {
     pub system_fingerprint: String,
     /// Whether requests for samples are admitted.
     pub admission: Admission,
-    /// What the versions of the engine's weights are called.
-    pub labels: Arc<WeightLabels>,
     /// `None`: it has no verbs for rollouts.
     pub rollout: Option<Rollout>,
     /// The names that requests may call the model: `names`, and what trainers call it.

@@ -77,6 +77,10 @@ impl StepRunner for Watched {
         self.model.sleep(sleep)
     }
 
+    fn asleep(&self) -> SleepParts {
+        self.model.asleep()
+    }
+
     fn wake(&mut self, parts: SleepParts) -> Result<()> {
         self.model.wake(parts)
     }

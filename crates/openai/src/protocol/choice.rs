@@ -8,9 +8,9 @@ use serde::{Serialize, Serializer};
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
-use super::weight_labels::{LabelledSpan, WeightLabels};
+use super::weight_labels::LabelledSpan;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, FinishReason};
+use offshoot_engine::{Finish, FinishReason, WeightLabels};
 use offshoot_text::Tokenizer;
 
 /// How likely a continuation is. Logarithms are natural.
@@ -119,7 +119,7 @@ impl<'a> PromptFields<'a> {
 
 /// The weights of a sample's tokens, where its request wants to know them or they changed meanwhile.
 pub fn shown_weights(request: &ProtocolRequest, finish: &Finish, labels: &WeightLabels) -> Option<Vec<LabelledSpan>> {
-    (request.return_weight_versions || finish.weights.len() > 1).then(|| labels.spans(finish))
+    (request.return_weight_versions || finish.weights.len() > 1).then(|| LabelledSpan::of(finish, labels))
 }
 
 /// vLLM's `stop_reason`: the stop string, or the id of the stop token.

@@ -200,7 +200,7 @@ impl<'a> TokenAnswer<'a> {
             logprobs: request.logprobs.then(|| TokenLogprobs { content: drawn.sampled_records().map(named).collect() }),
             routed_experts: request.routes.zip(drawn.routes.as_ref()).map(RawExperts::new),
             sampling_mask: (request.kept == Some(KeptForm::Ids)).then(|| drawn.sampled_records().map(kept).collect()),
-            weight_versions: head.labels.spans(drawn),
+            weight_versions: LabelledSpan::of(drawn, &head.labels),
             records: RecordFields::new(request, drawn.sampled_records()),
         };
         let completion_tokens = candidates.drawn.iter().map(Finish::sampled).sum();

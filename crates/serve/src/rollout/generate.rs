@@ -34,7 +34,7 @@ pub async fn generate(
 async fn answer(server: Arc<Server>, client: ClientId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
-    server.admission.check()?;
+    server.admission.check(&server.engine)?;
     let body = server.receive(headers, body).await?;
     let read = move |server: &Server| {
         let reader = server.reader();

@@ -6,12 +6,11 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use offshoot_engine::PauseMode;
 use offshoot_model::Sleep;
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
 use super::forms::fields;
-use super::sleep::{check_paused, go_to_sleep, wake};
+use super::sleep::{sleep_on, wake};
 use super::update::{begin, end, receive_told};
 use crate::reply::{self, Answer};
 use crate::server::AppState;
@@ -58,8 +57,7 @@ pub async fn call(State(server): AppState, headers: HeaderMap, body: Body) -> An
         Method::Sleep => {
             let kv = fields.flag("offload_kv")?;
             fields.finish()?;
-            check_paused(&server)?;
-            go_to_sleep(&server, Some(Sleep { kv, ..Sleep::LEVEL_2 }), PauseMode::Keep).await?;
+            sleep_on(&server, Sleep { kv, ..Sleep::LEVEL_2 }).await?;
         }
         Method::Wake => {
             let tags = fields.take("tags").unwrap_or(Value::Array(Vec::new()));
