@@ -10,6 +10,7 @@ mod browser;
 mod ends;
 mod files;
 mod page;
+mod pauses;
 mod protocol;
 mod records;
 mod rollout;
