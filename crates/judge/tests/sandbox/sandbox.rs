@@ -475,12 +475,21 @@ fn when_a_caller_is_killed_that_has_forked_its_candidates_and_helpers_die() {
     }
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when this is dropped; it has let go of its descriptors then.
 struct Killed(u32);
 
 impl Drop for Killed {
     fn drop(&mut self) {
         kill_at_once(&[self.0]);
+        wait_for_end(self.0);
+    }
+}
+
+/// Waits until a process that was killed holds nothing: it is gone, or is there for its parent to collect.
+fn wait_for_end(process: u32) {
+    let facts = || fs::read_to_string(format!("/proc/{process}/stat"));
+    while facts().is_ok_and(|facts| !facts.contains(") Z ") && !facts.contains(") X ")) {
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -492,11 +501,7 @@ fn when_its_server_is_killed_the_caller_says_so_and_clears_up() {
         let servers = caller.servers();
         assert_eq!(servers.len(), 1);
         kill_at_once(&servers);
-        let has_ended =
-            || fs::read_to_string(format!("/proc/{}/stat", servers[0])).is_ok_and(|facts| facts.contains(") Z "));
-        while !has_ended() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for_end(servers[0]);
         drop(caller.process.stdin.take());
         let refused = caller.lines.find_map(|line| line.unwrap().split("refused ").nth(1).map(str::to_string));
         let refused = refused.expect("it says so");
