@@ -387,8 +387,8 @@ impl EngineHandle {
         self.ask(|reply| Command::Wake { parts, reply })?
     }
 
-    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say so
-    /// or, without tags, nothing slept. Whether something sleeps still.
+    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say
+    /// so or, without tags, nothing slept. Whether something sleeps still.
     ///
     /// # Errors
     ///

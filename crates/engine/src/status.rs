@@ -1,6 +1,6 @@
 //! What can be asked of an engine at any time without waiting for it: whether it is paused and how, what sleeps, and
-//! which weights are in force, as of the last command that changed one of these. The engine itself reads here whether it
-//! makes steps, so nothing else can say otherwise. The handle's clones share the place.
+//! which weights are in force, as of the last command that changed one of these. The engine itself reads here whether
+//! it makes steps, so nothing else can say otherwise. The handle's clones share the place.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

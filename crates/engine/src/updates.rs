@@ -8,11 +8,11 @@
 //!
 //! # Updates
 //! What is in flight is collected first, so that every token is sampled and recorded under one version. If the model
-//! refuses the new weights, nothing has changed; if it has lost its weights in the attempt, what is in progress fails, and
-//! what is started fails until an update has succeeded. Otherwise the version rises, every branch gives up what it holds, and
-//! the prefix tree is empty: branches that run are queued as preempted ones and computed again, in the order of the
-//! queue. Pins are computed again, too. What could still name old keys and values (copies in host memory, prefixes on
-//! their way from the store or from another engine) is dropped, or has a version by which it is refused.
+//! refuses the new weights, nothing has changed; if it has lost its weights in the attempt, what is in progress fails,
+//! and what is started fails until an update has succeeded. Otherwise the version rises, every branch gives up what it
+//! holds, and the prefix tree is empty: branches that run are queued as preempted ones and computed again, in the order
+//! of the queue. Pins are computed again, too. What could still name old keys and values (copies in host memory,
+//! prefixes on their way from the store or from another engine) is dropped, or has a version by which it is refused.
 //!
 //! [`Scheduler::hold`]: crate::scheduler::Scheduler::hold
 
