@@ -2,17 +2,29 @@
 """Times updates of the weights of a server on one GPU, and its sleep:
 python3 benches/updates.py OFFSHOOT FOLDER --out OUT
 
-Writes two folders of random bf16 weights of llama3-8b's shape below FOLDER (16 GB each), serves the first by the binary
-OFFSHOOT, and updates it to the second and back in turn, each in the page cache. Then: the first token of a group that
-waited during an update; the memory that the driver has while the server sleeps; the same greedy text after a sleep and
-after updates to and fro. One JSON object a line, raw seconds in it. Needs numpy and nvidia-smi.
+Writes two folders of random bf16 weights of llama3-8b's shape below FOLDER (16 GB each) unless they are there, serves
+the first by the binary OFFSHOOT on the first GPU, and updates it to the second and back in turn, each in the page
+cache. Then: the first token of a group that waited during an update; the memory that the driver has while the server
+sleeps; the same greedy text after a sleep and after updates to and fro. `--by` adds updates from torch, which plays
+the trainer: `ipc` lends its tensors on the server's GPU by handles, `packed` passes them through one buffer there,
+`nccl` broadcasts them from the second GPU; `python` loads the model in this process, in place of a server, from
+tensors on the GPU. One JSON object a line, raw seconds in it. Needs numpy and nvidia-smi; `--by` needs torch, and
+`python` the package.
 """
 
 import argparse
+import base64
+import concurrent.futures
+import ctypes
+import datetime
+import gc
+import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -90,6 +102,156 @@ def sample(ids, tokens, temperature=0.0, n=1):
     return choice["token_ids"], choice.get("weight_versions")
 
 
+class Trainer:
+    """The tensors of a folder on a GPU, as torch has them, and ways to send them to the server."""
+
+    def __init__(self, folder, device):
+        import torch
+
+        self.torch, self.device = torch, torch.device(device)
+        file = folder / "model.safetensors"
+        with open(file, "rb") as head:
+            begin = 8 + int.from_bytes(head.read(8), "little")
+        everything = numpy.memmap(file, numpy.uint16, "r", offset=begin)
+        self.tensors, end = [], 0
+        for name, shape in tensors():
+            start, end = end, end + int(numpy.prod(shape))
+            part = torch.from_numpy(everything[start:end].copy()).view(torch.bfloat16).view(shape)
+            self.tensors.append((name, part.to(self.device)))
+
+    def told(self, part=None):
+        part = self.tensors if part is None else part
+        return {"names": [name for name, _ in part], "dtype_names": ["bfloat16"] * len(part),
+                "shapes": [list(tensor.shape) for _, tensor in part]}
+
+    def handles(self, tensor):
+        """What torch exports of a tensor, by the GPU's UUID."""
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        return {str(self.torch.cuda.get_device_properties(self.device).uuid): reduce_tensor(tensor)[1]}
+
+    def lend(self):
+        post("/start_weight_update", {})
+        pickled = pickle.dumps([self.handles(tensor) for _, tensor in self.tensors])
+        post("/update_weights", {"update_info": {
+            **self.told(), "ipc_handles_pickled": base64.b64encode(pickled).decode()}})
+        post("/finish_weight_update", {})
+
+    def pass_through(self, bytes_of_buffer=1 << 30):
+        """Parts of the tensors in turn through one buffer."""
+        torch = self.torch
+        buffer = torch.empty(max(bytes_of_buffer, VOCAB * HIDDEN * 2), dtype=torch.uint8, device=self.device)
+        pickled = base64.b64encode(pickle.dumps(self.handles(buffer))).decode()
+        post("/start_weight_update", {})
+        part, end = [], 0
+
+        def send():
+            torch.cuda.current_stream(self.device).synchronize()
+            sizes = [tensor.nbytes for _, tensor in part]
+            post("/update_weights", {"update_info": {
+                **self.told(part), "ipc_handles_pickled": pickled, "tensor_sizes": sizes, "packed": True}})
+
+        for name, tensor in self.tensors:
+            if part and end + tensor.nbytes > len(buffer):
+                send()
+                part, end = [], 0
+            buffer[end:end + tensor.nbytes].copy_(tensor.view(-1).view(torch.uint8))
+            part.append((name, tensor))
+            end += tensor.nbytes
+        send()
+        post("/finish_weight_update", {})
+
+    def join(self):
+        """Meets the server by a TCPStore, as `StatelessProcessGroup` does, in a communicator of NCCL of two."""
+        torch = self.torch
+        torch.cuda.set_device(self.device)
+        torch.cuda.current_stream().synchronize()
+        place = importlib.util.find_spec("nvidia.nccl")
+        folders = list(place.submodule_search_locations) if place else []
+        found = [pathlib.Path(folder) / "lib" / "libnccl.so.2" for folder in folders]
+        self.nccl = ctypes.CDLL(str(next((file for file in found if file.is_file()), "libnccl.so.2")))
+        uid, self.comm = ncclUniqueId(), ctypes.c_void_p()
+        self.check(self.nccl.ncclGetUniqueId(ctypes.byref(uid)))
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        self.store = torch.distributed.TCPStore(
+            "127.0.0.1", port, world_size=2, is_master=True, timeout=datetime.timedelta(seconds=60),
+            wait_for_workers=False, use_libuv=False, master_listen_fd=listener.detach())
+        self.store.set("broadcast_from/0/0", pickle.dumps(uid, protocol=4))
+        init = {"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": 2, "packed": True}
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            answer = pool.submit(post, "/init_weight_transfer_engine", {"init_info": init})
+            self.check(self.nccl.ncclCommInitRank(ctypes.byref(self.comm), 2, uid, 0))
+            one = torch.ones(1, device=self.device)
+            at = ctypes.c_void_p(one.data_ptr())
+            self.check(self.nccl.ncclAllReduce(at, at, ctypes.c_size_t(1), 7, 0, self.comm, self.stream()))
+            answer.result()
+            torch.cuda.synchronize()
+
+    def broadcast(self, bytes_of_buffer=1 << 30):
+        torch = self.torch
+        post("/start_weight_update", {})
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            answer = pool.submit(post, "/update_weights", {"update_info": self.told()})
+            part, end = [], 0
+            for at, (_, tensor) in enumerate(self.tensors):
+                part.append(tensor.view(-1).view(torch.uint8))
+                end += tensor.nbytes
+                if end > bytes_of_buffer or at + 1 == len(self.tensors):
+                    block = torch.cat(part)
+                    address = ctypes.c_void_p(block.data_ptr())
+                    self.check(self.nccl.ncclBroadcast(
+                        address, address, ctypes.c_size_t(end), 1, 0, self.comm, self.stream()))
+                    torch.cuda.current_stream().synchronize()
+                    part, end = [], 0
+            answer.result()
+        post("/finish_weight_update", {})
+
+    def stream(self):
+        return ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream)
+
+    def check(self, status):
+        assert status == 0, f"NCCL says {status}"
+
+
+class ncclUniqueId(ctypes.Structure):  # noqa: N801 - NCCL's name, by which the server knows its pickle
+    _fields_ = [("internal", ctypes.c_byte * 128)]
+
+
+def updates_in_process(folders, say):
+    """Updates of a model in this process from tensors of torch on its GPU."""
+    import offshoot
+
+    trainer = Trainer(folders[1], "cuda:0")
+    seconds, llm = timed(lambda: offshoot.LLM(folders[0], device="cuda:0", kv_memory=20000))
+    say("model loaded", seconds=seconds)
+    params = offshoot.SamplingParams(max_tokens=32, min_tokens=32, temperature=0.0, detokenize=False)
+    prompt = {"prompt_token_ids": [2 + at % 1000 for at in range(256)]}
+
+    def text():
+        return list(llm.generate([prompt], params, use_tqdm=False)[0].outputs[0].token_ids)
+
+    llm.load_weights(folders[1])
+    expected = text()
+    for turn in range(4):
+        llm.load_weights(folders[0])
+        seconds, _ = timed(lambda: llm.load_weights(trainer.tensors, commit=True))
+        is_same = text() == expected
+        say("update from this process's tensors", turn=turn, seconds=seconds, text_is_that_of_the_folder=is_same)
+    for turn in range(2):
+        llm.load_weights(folders[0])
+
+        def one_by_one():
+            for name, tensor in trainer.tensors:
+                llm.load_weights([(name, tensor)])
+            llm.reset_prefix_cache()
+
+        seconds, _ = timed(one_by_one)
+        say("update one tensor a call", turn=turn, seconds=seconds, text_is_that_of_the_folder=text() == expected)
+
+
 def used():
     """MiB of the server's GPU that are in use."""
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
@@ -109,6 +271,8 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--tokenizer", type=pathlib.Path, default=pathlib.Path("tasks/models/demo"))
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--by", nargs="*", choices=["ipc", "packed", "nccl", "python"], default=[])
+    parser.add_argument("--kv-memory", type=int, metavar="MIB", help="as of `offshoot serve`; `--by` needs the rest")
     args = parser.parse_args()
     out = open(args.out, "w")
 
@@ -117,11 +281,17 @@ def main():
 
     folders = [args.folder / f"step_{number}" for number in (1, 2)]
     for seed, folder in enumerate(folders):
+        if (folder / "STABLE").is_file():
+            continue
         seconds, size = timed(lambda: write_model(folder, args.tokenizer, seed))
         say("model written", folder=folder.name, bytes=size, seconds=seconds)
+    if "python" in args.by:
+        return updates_in_process(folders, say)
     before = used()
     log = open(args.out.with_suffix(".log"), "w")
-    command = [args.offshoot, "serve", "--model", folders[0], "--rollout", "--port", str(PORT), "--device", "cuda"]
+    command = [args.offshoot, "serve", "--model", folders[0], "--rollout", "--port", str(PORT), "--device", "cuda:0"]
+    if args.kv_memory:
+        command += ["--kv-memory", args.kv_memory]
     began = time.perf_counter()
     server = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
     try:
@@ -159,7 +329,7 @@ def main():
                 seconds_without_update=plain)
             update(folders[0])
 
-        for level in (1, 2):
+        for level in (1, 1, 1, 2):
             taken = used() - before
             asleep_s, _ = timed(lambda: post(f"/sleep?level={level}"))
             asleep = used() - before
@@ -171,6 +341,35 @@ def main():
             say("sleep", level=level, seconds=asleep_s, wake_seconds=awake_s + kv_s, memory_mib=taken,
                 memory_mib_asleep=asleep, given_back=1 - asleep / taken, memory_mib_after=used() - before,
                 text_is_first=text == first)
+        update(folders[1])
+        expected, _ = sample(ids, 32)
+
+        def updates_by(way, trainer, send, turns=5):
+            for turn in range(turns):
+                update(folders[0])
+                free, _ = trainer.torch.cuda.mem_get_info(0)
+                seconds, _ = timed(send)
+                text, _ = sample(ids, 32)
+                say(f"update by {way}", turn=turn, seconds=seconds, text_is_that_of_the_folder=text == expected,
+                    free_bytes=free)
+
+        if {"ipc", "packed"} & set(args.by):
+            trainer = Trainer(folders[1], "cuda:0")
+            if "ipc" in args.by:
+                updates_by("handles", trainer, trainer.lend)
+            if "packed" in args.by:
+                updates_by("handles of one buffer", trainer, trainer.pass_through)
+            cuda, trainer = trainer.torch.cuda, None
+            gc.collect()
+            cuda.ipc_collect()
+            # Nothing, if the server has told torch that nobody uses it any more.
+            say("the trainer's tensors are dropped", allocated_bytes=cuda.memory_allocated(0))
+            cuda.empty_cache()
+        if "nccl" in args.by:
+            trainer = Trainer(folders[1], "cuda:1")
+            seconds, _ = timed(trainer.join)
+            say("the trainer joined", seconds=seconds)
+            updates_by("NCCL", trainer, trainer.broadcast)
     finally:
         server.terminate()
         server.wait()

@@ -334,17 +334,16 @@ class LLM:
     ) -> set[str]:
         """Changes weights: tensors by the names of the model's own files, all or only those that have changed, as pairs
         of name and tensor or as a dict. A tensor is one of numpy, torch or another library with ``__dlpack__``, in
-        bf16, f16 or f32, which becomes the dtype that the engine computes in; one on a GPU is copied to the host.
+        bf16, f16 or f32, which becomes the dtype that the engine computes in; one on a GPU is copied from there.
 
         They are kept until the next call that uses the engine, ``reset_prefix_cache()`` or ``wake_up()``, and put in
         force there, all that were given since the last time together; with ``commit`` at once. If one is unknown,
         of another shape, or not finite, that call raises and the old weights stay in force. A folder of safetensors
         files is read at once. Samples in progress go on under the new weights; what old ones computed is not used any
-        more. Returns the names. ``label``: as ``weight_label``, with ``commit`` or a folder."""
+        more. Returns the names of the tensors. ``label``: as ``weight_label``, with ``commit`` or a folder."""
         if is_folder(weights):
             self._given.commit()
-            self._engine.update_weights_from(cast(str, weights), label=label)
-            return set()
+            return set(self._engine.update_weights_from(cast(str, weights), label=label))
         given = cast(NamedTensors, weights)
         if not commit and label is not None:
             raise ValueError("label: expected None without commit: weights have a label once they are in force")
@@ -502,8 +501,8 @@ class LLM:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a
-        sample, which matters from some 100,000 on. Needs pyarrow."""
+        ``kept_lowest``, ``kept_ids`` and ``entropies``, null of samples without. Its memory is the engine's own: there
+        is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
@@ -681,15 +680,16 @@ class LLM:
                 else [sampling_params] * len(requests))
         if len(each) != len(requests):
             raise ValueError(f"sampling_params: expected {len(requests)}, one for each request, found {len(each)}")
-        samples = []
+        samples, scored_by = [], list[SamplingParams]()
         for request, params in zip(requests, each):
             if not isinstance(request, RequestOutput) or not isinstance(params, SamplingParams):
                 raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
             sampling = self._sampling(params.checked(), self.max_model_len)
             samples += [(request.prompt_token_ids, list(output.token_ids), sampling) for output in request.outputs]
+            scored_by.append(params)
         finishes = iter(self._updated.rescore(samples))
         rescored = []
-        for request, params in zip(requests, each):
+        for request, params in zip(requests, scored_by):
             made = []
             for output in request.outputs:
                 scored = self._completion(output.index, next(finishes), params)
@@ -958,9 +958,7 @@ class _Job:
 
     def resume(self, at: int) -> None:
         """Continues the kept stragglers of a prompt."""
-        if self.generation.resume(at):
-            stragglers = [index for index, finish in self.samples[at].items() if finish.finish_reason == "abort"]
-            self.continued.update((at, index) for index in stragglers)
+        self.continued.update((at, index) for index in self.generation.resume(at))
 
     def stop(self) -> None:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
@@ -992,7 +990,7 @@ class _Job:
             told = tokens + len(event.token_ids), characters + len(event.text)
             self.told[event.prompt, event.sample] = told
             mode = self.llm._mode(self.prompts[event.prompt].params)
-            logprobs = event.drawn_logprobs if mode == "processed_logprobs" else event.logprobs
+            logprobs = event.records.logprobs() if mode == "processed_logprobs" else event.logprobs
             yield StreamOutput(event.prompt, event.sample, event.text, event.token_ids, logprobs)
             return
         self.take(event)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from offshoot._native import NativeTrie, TrieBuilder
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from offshoot._outputs import CompletionOutput, RequestOutput
     from offshoot._tree import Node
 
-    _Ints = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
-    _Bools = numpy.ndarray[Any, numpy.dtype[numpy.bool_]]
-    _Floats = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
-    _Doubles = numpy.ndarray[Any, numpy.dtype[numpy.float64]]
+    _Ints: TypeAlias = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
+    _Bools: TypeAlias = numpy.ndarray[Any, numpy.dtype[numpy.bool_]]
+    _Floats: TypeAlias = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
+    _Doubles: TypeAlias = numpy.ndarray[Any, numpy.dtype[numpy.float64]]
 
 _DTYPES = {"logprobs": "float32", "sampled": "bool", "rewards": "float64", "leaf_continued": "bool"}
 
@@ -69,8 +69,10 @@ class RolloutTrie:
         cls, trees: Iterable[Mapping[Node, float | None]], *, processed_logprobs: bool = False,
     ) -> "RolloutTrie":
         """The paths to nodes of trees, a group for each of ``trees``: nodes where samples end, with their rewards.
-        ``processed_logprobs``: the log-probabilities are those of the distributions that tokens were drawn from, where
-        they were recorded, else the model's own."""
+        ``processed_logprobs``: the log-probabilities are those of the distributions that tokens were drawn from, not
+        the model's own. They must be recorded of all sampled tokens: of those sampled with
+        ``logprobs_mode="processed_logprobs"``, of the ``LLM`` or of the ``SamplingParams``, or with ``return_kept``.
+        """
         builder = TrieBuilder()
         for group, leaves in enumerate(trees):
             if not leaves:
@@ -107,73 +109,91 @@ class RolloutTrie:
     def _columns(self) -> dict[str, Any]:
         return _arrays(self._native.columns())
 
+    # A column by its name, with the type of its numbers.
+
+    def _ints(self, name: str) -> _Ints:
+        column: _Ints = self._columns[name]
+        return column
+
+    def _bools(self, name: str) -> _Bools:
+        column: _Bools = self._columns[name]
+        return column
+
+    def _floats(self, name: str) -> _Floats:
+        column: _Floats = self._columns[name]
+        return column
+
+    def _doubles(self, name: str) -> _Doubles:
+        column: _Doubles = self._columns[name]
+        return column
+
     # Tokens.
 
     @property
     def token_ids(self) -> _Ints:
-        return self._columns["token_ids"]
+        return self._ints("token_ids")
 
     @property
     def parents(self) -> _Ints:
         """The index of the token before each; -1 for the first of a prompt."""
-        return self._columns["parents"]
+        return self._ints("parents")
 
     @property
     def ends(self) -> _Ints:
         """The index behind each token's subtree."""
-        return self._columns["ends"]
+        return self._ints("ends")
 
     @property
     def positions(self) -> _Ints:
         """Tokens before each on its path: position ids."""
-        return self._columns["positions"]
+        return self._ints("positions")
 
     @property
     def depths(self) -> _Ints:
         """Segments before each token's own on its path: 0 in prompts, one more behind each fork."""
-        return self._columns["depths"]
+        return self._ints("depths")
 
     @property
     def logprobs(self) -> _Floats:
         """Natural-log probabilities of sampled tokens, as they were recorded; NaN for given ones."""
-        return self._columns["logprobs"]
+        return self._floats("logprobs")
 
     @property
     def weight_versions(self) -> _Ints:
         """The version of the weights that each token was sampled under; -1 for given ones."""
-        return self._columns["weight_versions"]
+        return self._ints("weight_versions")
 
     @property
     def sampled(self) -> _Bools:
         """Whether each token was sampled: the loss mask."""
-        return self._columns["sampled"]
+        return self._bools("sampled")
 
     # Samples.
 
     @property
     def leaf_tokens(self) -> _Ints:
         """The index of each sample's last token."""
-        return self._columns["leaf_tokens"]
+        return self._ints("leaf_tokens")
 
     @property
     def leaf_groups(self) -> _Ints:
         """The number of each sample's prompt or tree."""
-        return self._columns["leaf_groups"]
+        return self._ints("leaf_groups")
 
     @property
     def leaf_samples(self) -> _Ints:
         """The index of each sample in its group."""
-        return self._columns["leaf_samples"]
+        return self._ints("leaf_samples")
 
     @property
     def leaf_continued(self) -> _Bools:
         """Whether each sample was a straggler that was finished later."""
-        return self._columns["leaf_continued"]
+        return self._bools("leaf_continued")
 
     @property
     def rewards(self) -> _Doubles:
         """The reward of each sample; NaN: it has none."""
-        return self._columns["rewards"]
+        return self._doubles("rewards")
 
     @functools.cached_property
     def finish_reasons(self) -> list[str]:

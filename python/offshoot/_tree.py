@@ -68,8 +68,9 @@ class Node:
 
     @property
     def logprobs(self) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
-        """The log-probabilities of the node's tokens, by the LLM's ``logprobs_mode``, as a numpy array: NaN for given
-        tokens that were not scored, and empty where none was sampled or scored."""
+        """The log-probabilities of the node's tokens, by the LLM's ``logprobs_mode``, as a numpy array: NaN where it is
+        not recorded, as of given tokens that were not scored, and empty where it is of none. Given tokens that were
+        scored were not drawn: theirs are the model's."""
         import numpy
 
         return numpy.frombuffer(self.tree._native.logprobs(self.id), dtype=numpy.float32)

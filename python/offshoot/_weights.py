@@ -64,8 +64,8 @@ def _pair(given: Any) -> tuple[str, Any]:
 
 
 def _lent(name: str, tensor: Any) -> tuple[object, bool]:
-    """A tensor as a capsule of DLPack, in host memory and row-major, and whether its 16-bit numbers are bf16, for which
-    numpy has no type."""
+    """A tensor as a capsule of DLPack, row-major, where it lies if that is host memory or a GPU of CUDA, and whether
+    its 16-bit numbers are bf16, for which numpy has no type."""
     if not hasattr(tensor, "__dlpack__"):
         raise TypeError(f"weights: {name}: expected a tensor of numpy, torch or another library with __dlpack__, "
                         f"found {type(tensor).__name__}")
@@ -76,7 +76,11 @@ def _lent(name: str, tensor: Any) -> tuple[object, bool]:
         if tensor.dtype.byteorder == ">" or not (tensor.flags.c_contiguous and tensor.flags.writeable):
             tensor = tensor.astype(tensor.dtype.newbyteorder("="), order="C", copy=True)
     elif hasattr(tensor, "detach"):  # torch
-        tensor = tensor.detach().cpu().contiguous()
+        tensor = tensor.detach()
+        if tensor.device.type == "cuda" and Tensors.takes_from_gpu(tensor.device.index):
+            # What torch has enqueued on its stream is waited for on the default stream, of this number.
+            return tensor.contiguous().__dlpack__(stream=1), is_bf16
+        tensor = tensor.cpu().contiguous()
     try:
         return tensor.__dlpack__(), is_bf16
     except (BufferError, TypeError) as error:

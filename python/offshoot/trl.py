@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from offshoot.inputs import PromptType
 __all__ = ["Generation", "use", "rollout_func", "named_weights"]
 
 
-class Generation(VLLMGeneration):  # type: ignore[misc]
+class Generation(VLLMGeneration):  # type: ignore[misc, unused-ignore]
     """What TRL's trainers sample by. From TRL's own class it has the options and the names of weights."""
 
     #: An engine that is there already, and arguments for one that is made for each trainer.
@@ -43,6 +44,8 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
                                       f"trainer, found {self.tensor_parallel_size}")
         self.llm = self.engine or LLM(**self._arguments())
         self._llm_weights_sleeping = False
+        #: The version that the trainer's weights became in the engine; None: they have not been there yet.
+        self._version: int | None = None
         #: What the last update of weights and the last samples took.
         self.seconds = {"update": 0.0, "samples": 0.0}
         self._sleep()
@@ -76,8 +79,15 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
     def sync_weights(self) -> None:
         """Makes the engine's weights those of the trainer."""
         begun = time.perf_counter()
-        super().sync_weights()
+        super().sync_weights()  # type: ignore[no-untyped-call, unused-ignore]
+        self._version = _version(self.llm)
         self.seconds["update"] = time.perf_counter() - begun
+
+    def refresh(self) -> None:
+        """Makes the engine's weights those of the trainer again where they sleep or somebody else has changed them: an
+        engine may have several trainers. After its own steps the trainer calls ``sync_weights``."""
+        if self._llm_weights_sleeping or _version(self.llm) != self._version:
+            self.sync_weights()
 
     def generate(
         self, prompts: list[list[int]], images: Any, num_generations: int, profiler: Any = None,
@@ -85,8 +95,7 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
         """The tokens of a sample for each prompt, their log-probabilities and whose these are, likeliest first."""
         if images is not None and any(images):
             raise NotImplementedError("images are not supported")
-        if self._llm_weights_sleeping:
-            self.sync_weights()
+        self.refresh()
         if self.enable_sleep_mode:
             self.llm.wake_up(tags=["kv_cache"])
         begun = time.perf_counter()
@@ -100,6 +109,11 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
         rows = [[_by_rank(row) for row in output.logprobs or ()] for output in outputs]
         return (prompts, ids, [[[known(entry) for _, entry in row] for row in each] for each in rows],
                 [[[token for token, _ in row] for row in each] for each in rows])
+
+
+def _version(llm: LLM) -> int:
+    """The version of an engine's weights once all that it was given are in force."""
+    return llm._updated.weights()[0]
 
 
 def sampled(llm: LLM, prompts: Sequence[list[int]], params: SamplingParams) -> list[CompletionOutput]:
@@ -158,16 +172,35 @@ def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
         yield name.replace("_checkpoint_wrapped_module.", ""), parameter
 
 
+class _Last:
+    """The last weights that a rollout function gave to its engine: of which model, in which training and after which
+    step, and the version that they became. Any of these may be another one at the next call."""
+
+    def __init__(self, llm: LLM, trainer: Any):
+        llm.load_weights(list(named_weights(trainer.model)), commit=True)
+        self._model, self._training = weakref.ref(trainer.model), weakref.ref(trainer.state)
+        self._step, self._version = trainer.state.global_step, _version(llm)
+
+    def are(self, llm: LLM, trainer: Any) -> bool:
+        """Whether they are the trainer's present ones, and still the engine's."""
+        model, training, step = trainer.model, trainer.state, trainer.state.global_step
+        return (self._model() is model and self._training() is training and self._step == step
+                and self._version == _version(llm))
+
+
 def rollout_func(llm: LLM, params: SamplingParams | None = None) -> Callable[[list[Any], Any], dict[str, Any]]:
     """A ``rollout_func`` for ``GRPOTrainer``: a sample for each prompt, of texts or of conversations, after the
-    engine's weights were made those of the trainer. ``params``: how to sample instead of by the trainer's options.
-    Without ``use_vllm=True`` TRL makes no use of the log-probabilities."""
-    loaded: list[int] = []
+    engine's weights were made those of the trainer, whoever changed them meanwhile. ``params``: how to sample instead
+    of by the trainer's options. Without ``use_vllm=True`` TRL makes no use of the log-probabilities."""
+    last: _Last | None = None
 
     def roll(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        if not trainer.use_vllm and loaded != [trainer.state.global_step]:
-            llm.load_weights(list(named_weights(trainer.model)), commit=True)
-            loaded[:] = [trainer.state.global_step]
+        nonlocal last
+        if trainer.use_vllm:
+            if getattr(trainer.vllm_generation, "llm", None) is llm:
+                trainer.vllm_generation.refresh()
+        elif last is None or not last.are(llm, trainer):
+            last = _Last(llm, trainer)
         tokenizer = trainer.processing_class
         ids = [tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=False) for prompt in prompts]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -129,16 +129,19 @@ class Server:
 
     # Weights and memory.
 
-    async def begin_update(self) -> None:
-        """Forgets the tensors of an update that was not finished."""
-        self.sent.clear()
-
-    async def take(self, sent: list[Sent]) -> None:
-        """Keeps tensors until `finish_update`."""
+    async def take(self, sent: list[Sent], begins: bool) -> None:
+        """Keeps tensors until `finish_update`. With the first ones of an update those of an earlier one are forgotten,
+        which was not finished."""
+        if begins:
+            self.sent.clear()
         self.sent += sent
 
+    async def drop_update(self) -> None:
+        """Forgets the tensors of an update that is not finished."""
+        self.sent.clear()
+
     async def finish_update(self, global_steps: int | None) -> None:
-        """Puts all tensors in force that were sent."""
+        """Puts all tensors in force that were sent; with an error none, and they are forgotten."""
         sent, self.sent = self.sent, []
         weights = [(name, _tensor(dtype, shape, data)) for name, dtype, shape, data in sent]
         label = None if global_steps is None else str(global_steps)
@@ -159,9 +162,9 @@ class Server:
         await asyncio.to_thread(self.llm.wake_up, tags)
 
     async def release_kv_cache(self) -> None:
+        """Gives the memory of keys and values back. Weights stay: they are in force if the update fails that follows."""
         if self.config.free_cache_engine and self.mode != RolloutMode.COLOCATED:
-            await asyncio.to_thread(self.llm.sleep, 2)
-            await asyncio.to_thread(self.llm.wake_up, ["weights"])
+            await asyncio.to_thread(self.llm.sleep, 1, tags=["kv_cache"])
 
     async def resume_kv_cache(self) -> None:
         await asyncio.to_thread(self.llm.wake_up, ["kv_cache"])
@@ -176,7 +179,7 @@ class Server:
         """Nothing is profiled."""
 
 
-class Replica(replicas.RolloutReplica):  # type: ignore[misc]
+class Replica(replicas.RolloutReplica):  # type: ignore[misc, unused-ignore]
     """Starts one server beside the workers of one machine, on all of whose GPUs it computes one model."""
 
     async def launch_servers(self) -> None:
@@ -204,7 +207,7 @@ def _place(_: Any) -> tuple[str, list[str]]:
     return context.get_node_id(), [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
 
 
-class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc]
+class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc, unused-ignore]
     """What a trainer's worker has of its replica's server. The first worker of a replica speaks to it; all take part in
     making the tensors that are sent."""
 
@@ -215,7 +218,7 @@ class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc]
         rank = int(os.environ["RANK"])
         self.replica_rank = rank // size if replica_rank == -1 else replica_rank
         self.is_leader_rank = rank % size == 0
-        #: verl sets it to 1 for adapters, whose weights no update brings back.
+        #: verl sets it to 1 where an update brings adapters alone: weights that were given back would not come again.
         self.sleep_level = 2
         self._server: Any = None
 
@@ -231,32 +234,68 @@ class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc]
 
     async def release(self) -> None:
         if self.is_leader_rank and self.config.free_cache_engine:
-            await self._call("sleep")
+            await self._call("sleep" if self.sleep_level == 2 else "release_kv_cache")
 
     async def update_weights(
         self, weights: Any, wire_format: str = "named_tensors", global_steps: int | None = None,
         peft_config: Any = None, base_sync_done: bool = True, **_: Any,
     ) -> None:
-        """Sends all tensors and puts them in force. With an error the old weights stay in force."""
+        """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has. (After
+        ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised when
+        all tensors have been made, in which the other workers take part."""
         if wire_format != "named_tensors" or (peft_config is not None and base_sync_done):
             raise NotImplementedError(
                 "weights: expected whole tensors of the model (wire_format named_tensors, adapters merged), found "
                 + (f"wire_format {wire_format}" if wire_format != "named_tensors" else "those of an adapter"))
         most = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
-        bucket: list[Sent] = []
-        size = 0
-        if self.is_leader_rank:
-            await self._call("begin_update")
-        async for name, tensor in _each(weights):
-            if self.is_leader_rank:
-                bucket.append(_sent(name, tensor))
-                size += bucket[-1][-1].nbytes
-                if size >= most:
-                    await self._call("take", bucket)
-                    bucket, size = [], 0
-        if self.is_leader_rank:
-            await self._call("take", bucket)
-            await self._call("finish_update", global_steps)
+        update = _Update(self._call, most) if self.is_leader_rank else None
+        try:
+            async for name, tensor in _each(weights):
+                if update is not None:
+                    await update.add(name, tensor)
+            if update is not None:
+                await update.finish(global_steps)
+        except BaseException:
+            if update is not None:
+                update.drop()
+            raise
+
+
+class _Update:
+    """Tensors on their way to a server, a bucket at a time. Its first error waits until all have been made."""
+
+    def __init__(self, call: Callable[..., Any], most: int):
+        self._call, self._most = call, most
+        self._bucket: list[Sent] = []
+        self._size, self._has_begun = 0, False
+        self._error: Exception | None = None
+
+    async def add(self, name: str, tensor: torch.Tensor) -> None:
+        if self._error is not None:
+            return
+        try:
+            self._bucket.append(_sent(name, tensor))
+            self._size += self._bucket[-1][-1].nbytes
+            if self._size >= self._most:
+                await self._send()
+        except Exception as error:
+            self._error, self._bucket = error, []
+
+    async def finish(self, global_steps: int | None) -> None:
+        if self._error is not None:
+            raise self._error
+        await self._send()
+        await self._call("finish_update", global_steps)
+
+    def drop(self) -> None:
+        """Lets the server forget what it was sent. The answer, which a server that is gone never gives, is not awaited."""
+        if self._has_begun:
+            self._call("drop_update")
+
+    async def _send(self) -> None:
+        begins, self._has_begun = not self._has_begun, True
+        await self._call("take", self._bucket, begins)
+        self._bucket, self._size = [], 0
 
 
 async def _each(given: Any) -> AsyncIterator[tuple[str, torch.Tensor]]:

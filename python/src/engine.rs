@@ -13,7 +13,7 @@ use offshoot_engine::{EngineHandle, Event, Extend, PauseMode, Priority, Weights,
 use offshoot_launch::{
     BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,
 };
-use offshoot_model::{Sleep, SleepTags, UpdateScope, WeightChoice};
+use offshoot_model::{Sleep, SleepTags, TensorSource, UpdateScope, WeightChoice};
 use offshoot_text::Tokenizer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -206,17 +206,20 @@ impl Engine {
         py.detach(|| handle.update_weights(update)).map(said).or_raise()
     }
 
-    /// Changes the weights to those of the safetensors files in a folder: all or only those that have changed.
+    /// Changes the weights to those of the safetensors files in a folder, all or only those that have changed, and
+    /// returns the names of its tensors.
     #[pyo3(signature = (folder, *, label=None))]
-    fn update_weights_from(&self, py: Python<'_>, folder: PathBuf, label: Option<String>) -> PyResult<(u64, String)> {
+    fn update_weights_from(&self, py: Python<'_>, folder: PathBuf, label: Option<String>) -> PyResult<Vec<String>> {
         let handle = self.handle()?;
-        let changed = || -> Result<Weights> {
+        let changed = || -> Result<Vec<String>> {
             let form = handle.weight_form().ok_or_else(|| Error::Internal("the engine has no weights".to_owned()))?;
             // What is in force afterwards has no identity: no prefixes of it are kept on disk.
-            let update = UpdateFolder::open(&folder, UpdateScope::Changed, &form)?.into_update(label, false);
-            handle.update_weights(update)
+            let update = UpdateFolder::open(&folder, UpdateScope::Changed, &form)?;
+            let names = update.tensors().names().into_iter().map(str::to_owned).collect();
+            handle.update_weights(update.into_update(label, false))?;
+            Ok(names)
         };
-        py.detach(changed).map(said).or_raise()
+        py.detach(changed).or_raise()
     }
 
     /// The version of the weights in force, and its label.

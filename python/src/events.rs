@@ -3,8 +3,8 @@
 
 use std::num::NonZeroU32;
 
-use offshoot::{Finish, FinishReason, TokenId};
-use offshoot_engine::{Drawn, Event, KeptForm, TokenRoutes};
+use offshoot::{Error, Finish, FinishReason, TokenId};
+use offshoot_engine::{Drawn, Event, KeptForm, TokenRecord, TokenRoutes};
 use offshoot_launch::{GenerationEvent, RefusedPrompt};
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ pub fn finish_reason(reason: &FinishReason) -> &'static str {
         FinishReason::StopString(_) | FinishReason::StopToken(_) | FinishReason::EndOfText | FinishReason::Given => {
             "stop"
         }
-        FinishReason::Length | FinishReason::ContextFull => "length",
+        FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Cancelled | FinishReason::Aborted => "abort",
         FinishReason::Failed => "error",
     }
@@ -60,55 +60,73 @@ pub struct SampledToken {
     top: Py<PyList>,
 }
 
-/// What is recorded of all sampled tokens of a sample beside their log-probabilities under the model, the token that
-/// ended it included; each list is empty where nothing was asked for.
+/// What is recorded of sampled tokens beside their log-probabilities under the model. Each list has an entry for each
+/// token; to ask for one that is not recorded of all of them raises an error, so that no entry stands for another token.
 #[pyclass(frozen, module = "offshoot._offshoot")]
-pub struct TokenRecords {
-    drawn: Vec<Drawn>,
-    entropies: Vec<f32>,
+pub struct SampleRecords {
+    tokens: usize,
+    /// Empty where it is recorded of no token, like `entropies`.
+    drawn: Vec<Option<Drawn>>,
+    entropies: Vec<Option<f32>>,
 }
 
-impl TokenRecords {
-    fn new(finish: &Finish) -> TokenRecords {
-        TokenRecords {
-            drawn: finish.sampled_records().filter_map(|record| record.drawn.cloned()).collect(),
-            entropies: finish.sampled_records().filter_map(|record| record.entropy).collect(),
+impl SampleRecords {
+    fn new<'r>(records: impl Iterator<Item = TokenRecord<'r>> + Clone) -> SampleRecords {
+        let has_drawn = records.clone().any(|record| record.drawn.is_some());
+        let has_entropy = records.clone().any(|record| record.entropy.is_some());
+        let drawn = || records.clone().map(|record| record.drawn.cloned()).collect();
+        let entropies = || records.clone().map(|record| record.entropy).collect();
+        SampleRecords {
+            tokens: records.clone().count(),
+            drawn: if has_drawn { drawn() } else { Vec::new() },
+            entropies: if has_entropy { entropies() } else { Vec::new() },
         }
+    }
+
+    /// Of each token what `of` makes of its entry in `column`, which is called `what` in an error.
+    fn each<'r, R, T>(&self, column: &'r [Option<R>], what: &str, of: impl Fn(&'r R) -> T) -> PyResult<Vec<T>> {
+        let entry = |at: usize| {
+            let missing = || exception(Error::Internal(format!("sampled token {at} has no record of {what}")));
+            column.get(at).and_then(Option::as_ref).map(&of).ok_or_else(missing)
+        };
+        (0..self.tokens).map(entry).collect()
+    }
+
+    fn each_drawn<'r, T>(&'r self, of: impl Fn(&'r Drawn) -> T) -> PyResult<Vec<T>> {
+        self.each(&self.drawn, "the distribution that it was drawn from", of)
     }
 }
 
 #[pymethods]
-impl TokenRecords {
+impl SampleRecords {
     /// Log-probabilities under the distributions that the tokens were drawn from.
-    fn logprobs(&self) -> Vec<f32> {
-        self.drawn.iter().map(|drawn| drawn.logprob).collect()
+    fn logprobs(&self) -> PyResult<Vec<f32>> {
+        self.each_drawn(|drawn| drawn.logprob)
     }
 
     /// How many tokens each was drawn from.
-    fn counts(&self) -> Vec<u32> {
-        self.drawn.iter().map(|drawn| drawn.kept).collect()
+    fn counts(&self) -> PyResult<Vec<u32>> {
+        self.each_drawn(|drawn| drawn.kept)
     }
 
     /// The smallest score of those.
-    fn lowest(&self) -> Vec<f32> {
-        self.drawn.iter().map(|drawn| drawn.lowest).collect()
+    fn lowest(&self) -> PyResult<Vec<f32>> {
+        self.each_drawn(|drawn| drawn.lowest)
     }
 
     /// Their ids; None for sets that are too large to be listed.
-    fn ids(&self) -> Vec<Option<Vec<u32>>> {
-        let ids = |drawn: &Drawn| Some(drawn.ids.as_ref()?.iter().map(|id| id.0).collect());
-        self.drawn.iter().map(ids).collect()
+    fn ids(&self) -> PyResult<Vec<Option<Vec<u32>>>> {
+        self.each_drawn(|drawn| Some(drawn.ids.as_ref()?.iter().map(|id| id.0).collect()))
     }
 
     /// Their ids as bytes of bit sets; None as `ids`.
-    fn masks<'py>(&self, py: Python<'py>) -> Vec<Option<Bound<'py, PyBytes>>> {
-        let mask = |drawn: &Drawn| Some(PyBytes::new(py, &KeptForm::mask(drawn.ids.as_ref()?)));
-        self.drawn.iter().map(mask).collect()
+    fn masks<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+        self.each_drawn(|drawn| Some(PyBytes::new(py, &KeptForm::mask(drawn.ids.as_ref()?))))
     }
 
     /// Entropies of the model's distribution in the tokens' places, in nats.
-    fn entropies(&self) -> Vec<f32> {
-        self.entropies.clone()
+    fn entropies(&self) -> PyResult<Vec<f32>> {
+        self.each(&self.entropies, "the entropy in its place", |&entropy| entropy)
     }
 }
 
@@ -124,7 +142,8 @@ pub struct NativeFinish {
     ranks: Py<PyList>,
     tops: Py<PyList>,
     stop_token: Option<Py<SampledToken>>,
-    records: Py<TokenRecords>,
+    /// Of all sampled tokens, the one that ended it included.
+    records: Py<SampleRecords>,
     /// The ids of the experts of all tokens but the last, as bytes; their shape: tokens, layers and experts chosen for
     /// a token; and the bytes of an id, 1 or 2. None where they were not asked for.
     routed_experts: Option<(Py<PyBytes>, [usize; 3], usize)>,
@@ -150,7 +169,7 @@ impl NativeFinish {
             ranks: PyList::new(py, finish.records.ranks().iter().map(|rank| rank.map(NonZeroU32::get)))?.unbind(),
             tops: tops(py, (0..finish.records.len()).map(|at| finish.records.top(at)))?,
             stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
-            records: Py::new(py, TokenRecords::new(finish))?,
+            records: Py::new(py, SampleRecords::new(finish.sampled_records()))?,
             routed_experts: finish.routes.as_ref().map(experts),
             weights: finish.weights.iter().map(|span| (span.version.0, span.from)).collect(),
         };
@@ -166,8 +185,7 @@ pub struct SampleTokens {
     token_ids: Py<PyList>,
     text: String,
     logprobs: Py<PyList>,
-    /// Under the distributions that the tokens were drawn from; empty where these are not recorded.
-    drawn_logprobs: Vec<f32>,
+    records: Py<SampleRecords>,
 }
 
 /// A sample has ended.
@@ -200,7 +218,7 @@ pub fn sample_event(py: Python<'_>, event: GenerationEvent) -> PyResult<Bound<'_
                 token_ids: ids(py, tokens.iter().map(|token| token.token))?,
                 text,
                 logprobs: floats(py, tokens.iter().map(|token| token.logprob))?,
-                drawn_logprobs: tokens.iter().filter_map(|token| Some(token.drawn.as_ref()?.logprob)).collect(),
+                records: Py::new(py, SampleRecords::new(tokens.iter().map(TokenRecord::of)))?,
             };
             Bound::new(py, event).map(Bound::into_any)
         }

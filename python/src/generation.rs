@@ -144,8 +144,8 @@ impl Generation {
         Ok(Some(prompts))
     }
 
-    /// Continues the kept stragglers of a prompt, which then end once more; how many there are.
-    fn resume(&self, py: Python<'_>, prompt: usize) -> PyResult<usize> {
+    /// Continues the kept stragglers of a prompt, which then end once more; their indices.
+    fn resume(&self, py: Python<'_>, prompt: usize) -> PyResult<Vec<usize>> {
         py.detach(|| self.lock()?.resume(prompt).or_raise())
     }
 

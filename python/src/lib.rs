@@ -48,7 +48,7 @@ mod _offshoot {
     #[pymodule_export]
     use super::engine::{Context, Engine};
     #[pymodule_export]
-    use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleTokens, SampledToken, TokenRecords};
+    use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleRecords, SampleTokens, SampledToken};
     #[pymodule_export]
     use super::generation::{Generation, Request};
     #[pymodule_export]

@@ -35,7 +35,7 @@ impl Samples {
     /// The columns `prompt` and `index` (numbers from 0), `text`, `token_ids`, `logprobs` (of each token),
     /// `cumulative_logprob`, `finish_reason` and `stop_reason` (the stop string, or the stop token's id as text); and
     /// lists of what was recorded of each token beside these, if anything was: `kept_counts`, `kept_lowest`, `kept_ids`
-    /// and `entropies`.
+    /// and `entropies`. All lists of a sample have an entry for each token, null where it is not recorded.
     fn table(&self) -> offshoot::Result<(Fields, Table)> {
         let mut samples = self.lock();
         samples.sort_by_key(|(id, _)| (id.prompt, id.sample));
@@ -54,7 +54,7 @@ impl Samples {
         };
         let number =
             |of: fn(&SampleId) -> usize| Column::of(Data::U32(samples.iter().map(|(id, _)| of(id) as u32).collect()));
-        let of_each = |(id, finish): &(SampleId, Finish)| finish.logprob_by(mode(id));
+        let sums = samples.iter().map(|(id, finish)| finish.logprob_by(mode(id))).collect();
         let items = |data: Data| Box::new(Column::of(data));
         let list = |of: Kind| Kind::List(Box::new(of));
         let reasons = samples.iter().map(|(_, finish)| Some(events::finish_reason(&finish.reason)));
@@ -63,8 +63,8 @@ impl Samples {
             ("index", Kind::U32, number(|id| id.sample)),
             ("text", Kind::Text, Column::of_texts(samples.iter().map(|(_, finish)| Some(&finish.text)))?),
             ("token_ids", list(Kind::U32), Column::of(Data::List(id_ends, items(Data::U32(ids))))),
-            ("logprobs", list(Kind::F32), Column::of(Data::List(logprob_ends, items(Data::F32(logprobs))))),
-            ("cumulative_logprob", Kind::F64, Column::of(Data::F64(samples.iter().map(of_each).collect()))),
+            ("logprobs", list(Kind::F32), Column::of(Data::List(logprob_ends, Box::new(numbers(logprobs, Data::F32))))),
+            ("cumulative_logprob", Kind::F64, numbers(sums, Data::F64)),
             ("finish_reason", Kind::Text, Column::of_texts(reasons)?),
             ("stop_reason", Kind::Text, Column::of_texts(samples.iter().map(|(_, finish)| stop(finish)))?),
         ];
@@ -78,21 +78,35 @@ impl Samples {
 /// A column with its name and kind.
 type Named = (&'static str, Kind, Column);
 
-/// A list for each sample, with an entry for each sampled token that `of` has one of. `None` if no sample has any.
+/// A column of numbers, null where there is none.
+fn numbers<T: Default>(values: Vec<Option<T>>, data: fn(Vec<T>) -> Data) -> Column {
+    let mut present = Bits::default();
+    values.iter().for_each(|value| present.push(value.is_some()));
+    Column { present, data: data(values.into_iter().map(Option::unwrap_or_default).collect()) }
+}
+
+/// A list for each sample, with an entry for each sampled token, null where `of` has none; null in place of a list
+/// without any entry. `None` if no sample has one.
 fn lists<T>(
     samples: &[(SampleId, Finish)],
     of: impl Fn(TokenRecord<'_>) -> Option<T>,
-    data: impl Fn(Vec<T>) -> offshoot::Result<Column>,
+    data: impl Fn(Vec<Option<T>>) -> offshoot::Result<Column>,
 ) -> offshoot::Result<Option<Column>> {
-    let (mut all, mut ends) = (Vec::new(), vec![0]);
+    let (mut present, mut all, mut ends) = (Bits::default(), Vec::new(), vec![0]);
     for (_, finish) in samples {
-        all.extend(finish.sampled_records().filter_map(&of));
+        let begin = all.len();
+        all.extend(finish.sampled_records().map(&of));
+        let is_list = all.len() == begin || all[begin..].iter().any(Option::is_some);
+        if !is_list {
+            all.truncate(begin);
+        }
+        present.push(is_list);
         ends.push(end(all.len())?);
     }
     if all.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Column::of(Data::List(ends, Box::new(data(all)?)))))
+    Ok(Some(Column { present, data: Data::List(ends, Box::new(data(all)?)) }))
 }
 
 /// The columns of what was recorded beside log-probabilities.
@@ -102,13 +116,13 @@ fn record_columns(samples: &[(SampleId, Finish)]) -> offshoot::Result<Vec<Named>
         .iter()
         .flat_map(|(_, finish)| finish.sampled_records())
         .any(|record| record.drawn.is_some_and(|drawn| drawn.ids.is_some()));
-    let counts = lists(samples, |record| Some(record.drawn?.kept), |all| Ok(Column::of(Data::U32(all))))?;
-    let lowest = lists(samples, |record| Some(record.drawn?.lowest), |all| Ok(Column::of(Data::F32(all))))?;
-    let entropies = lists(samples, |record| record.entropy, |all| Ok(Column::of(Data::F32(all))))?;
+    let counts = lists(samples, |record| Some(record.drawn?.kept), |all| Ok(numbers(all, Data::U32)))?;
+    let lowest = lists(samples, |record| Some(record.drawn?.lowest), |all| Ok(numbers(all, Data::F32)))?;
+    let entropies = lists(samples, |record| record.entropy, |all| Ok(numbers(all, Data::F32)))?;
     let ids = |drawn: &Drawn| drawn.ids.as_ref().map(|ids| ids.iter().map(|id| id.0).collect::<Vec<u32>>());
-    let sets = |all: Vec<Option<Vec<u32>>>| {
+    let sets = |all: Vec<Option<Option<Vec<u32>>>>| {
         let (mut present, mut items, mut ends) = (Bits::default(), Vec::new(), vec![0]);
-        for set in all {
+        for set in all.into_iter().map(Option::flatten) {
             present.push(set.is_some());
             items.extend(set.unwrap_or_default());
             ends.push(end(items.len())?);

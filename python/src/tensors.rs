@@ -1,15 +1,18 @@
-//! Tensors of other Python libraries as weights: lent by DLPack, without a copy, or copied where their owner may change
-//! them before they are read. See <https://dmlc.github.io/dlpack/latest/c_api.html>; the names of fields are its own.
+//! Tensors of other Python libraries as weights: lent by DLPack, in host memory or that of a GPU, without a copy, or
+//! copied where their owner may change them before they are read. See
+//! <https://dmlc.github.io/dlpack/latest/c_api.html>; the names of fields are its own.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use offshoot::{Error, Result};
-use offshoot_model::{TensorDtype, TensorSource, TensorView};
+use offshoot_backend::{DeviceBytes, DeviceMemory, MemoryBlock};
+use offshoot_launch::device_lender;
+use offshoot_model::{TensorData, TensorDtype, TensorSource, TensorView};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -21,6 +24,8 @@ const PLACE: &str = "tensors in memory";
 
 /// Host memory, and host memory that a GPU may read.
 const HOST: [i32; 2] = [1, 3];
+/// Memory of a GPU of CUDA.
+const GPU: i32 = 2;
 /// A tensor of unsigned numbers: what bf16 is lent as by libraries that have no such type.
 const UNSIGNED: u8 = 1;
 
@@ -136,9 +141,11 @@ impl Drop for Lent {
 enum Held {
     Lent(Lent),
     Copied(Vec<u8>),
+    /// Lent, or a copy.
+    OnDevice(Arc<dyn DeviceMemory>),
 }
 
-/// A tensor in host memory, row-major.
+/// A tensor in host memory or that of a GPU, row-major.
 struct Tensor {
     dtype: TensorDtype,
     shape: Vec<usize>,
@@ -150,8 +157,10 @@ impl Tensor {
     fn lent(name: &str, lent: Lent, is_bf16: bool) -> Result<Tensor> {
         let tensor = *lent.tensor();
         let wrong = |expected: &str, found: String| Err(Error::tensor(Path::new(PLACE), name, expected, found));
-        if !HOST.contains(&tensor.device.device_type) {
-            return wrong("a tensor in host memory", format!("one on device type {}", tensor.device.device_type));
+        let DlDevice { device_type, device_id } = tensor.device;
+        if !HOST.contains(&device_type) && device_type != GPU {
+            let found = format!("one on a device of DLPack's type {device_type}");
+            return wrong("a tensor in host memory or that of a GPU of CUDA", found);
         }
         let DlDataType { code, bits, lanes } = tensor.dtype;
         let dtype = match (code, bits, lanes) {
@@ -188,28 +197,44 @@ impl Tensor {
                 return wrong("a tensor whose rows lie one after the other", format!("strides {strides:?}"));
             }
         }
-        Ok(Tensor { dtype, shape, held: Held::Lent(lent) })
+        let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        let held = match bytes {
+            0 => Held::Copied(Vec::new()),
+            _ if device_type == GPU => {
+                let ordinal = usize::try_from(device_id).unwrap_or(usize::MAX);
+                let address = tensor.data.addr() as u64 + tensor.byte_offset;
+                Held::OnDevice(device_lender(ordinal)?.lent(address, bytes, Box::new(lent))?)
+            }
+            _ => Held::Lent(lent),
+        };
+        Ok(Tensor { dtype, shape, held })
     }
 
-    fn bytes(&self) -> &[u8] {
+    fn data(&self) -> TensorData<'_> {
         match &self.held {
-            Held::Copied(bytes) => bytes,
+            Held::Copied(bytes) => TensorData::Host(bytes),
+            Held::OnDevice(memory) => TensorData::Device(DeviceBytes::whole(&**memory)),
             Held::Lent(lent) => {
                 let (tensor, bytes) = (lent.tensor(), self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8);
-                if bytes == 0 {
-                    return &[];
-                }
-                // SAFETY: a row-major tensor of this shape and dtype begins `byte_offset` behind `data`; `lent` keeps
-                // it.
-                unsafe { slice::from_raw_parts(tensor.data.cast::<u8>().add(tensor.byte_offset as usize), bytes) }
+                // SAFETY: a row-major tensor of this shape and dtype, which has bytes, begins `byte_offset` behind
+                // `data`; `lent` keeps it.
+                let bytes =
+                    unsafe { slice::from_raw_parts(tensor.data.cast::<u8>().add(tensor.byte_offset as usize), bytes) };
+                TensorData::Host(bytes)
             }
         }
     }
 
-    /// The same in memory of its own.
-    fn copied(self) -> Tensor {
-        let held = Held::Copied(self.bytes().to_vec());
-        Tensor { held, ..self }
+    /// The same in memory of its own: of the GPU, if it lies there and there is enough, or of the host.
+    fn copied(self) -> Result<Tensor> {
+        let held = match self.data() {
+            TensorData::Host(bytes) => Held::Copied(bytes.to_vec()),
+            TensorData::Device(bytes) => match device_lender(bytes.ordinal())?.copied(bytes)? {
+                MemoryBlock::Host(bytes) => Held::Copied(bytes),
+                MemoryBlock::Device(memory) => Held::OnDevice(memory),
+            },
+        };
+        Ok(Tensor { held, ..self })
     }
 }
 
@@ -224,7 +249,7 @@ impl TensorSource for GivenTensors {
 
     fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         let (name, tensor) = self.0.get_key_value(name)?;
-        Some(TensorView { name, dtype: tensor.dtype, shape: &tensor.shape, bytes: tensor.bytes() })
+        Some(TensorView { name, dtype: tensor.dtype, shape: &tensor.shape, data: tensor.data() })
     }
 
     fn place(&self, _: Option<&str>) -> &Path {
@@ -255,10 +280,20 @@ impl Tensors {
     /// bf16. `copy`: whether its owner may change it before it is taken.
     #[pyo3(signature = (name, capsule, *, is_bf16=false, copy=true))]
     fn add(&self, py: Python<'_>, name: String, capsule: &Bound<'_, PyAny>, is_bf16: bool, copy: bool) -> PyResult<()> {
-        let tensor = Tensor::lent(&name, Lent::take(capsule)?, is_bf16).or_raise()?;
-        let tensor = if copy { py.detach(|| tensor.copied()) } else { tensor };
+        let lent = Lent::take(capsule)?;
+        let tensor = py.detach(|| {
+            let tensor = Tensor::lent(&name, lent, is_bf16)?;
+            if copy { tensor.copied() } else { Ok(tensor) }
+        });
+        let tensor = tensor.or_raise()?;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0.insert(name, tensor);
         Ok(())
+    }
+
+    /// Whether tensors in the memory of this GPU of CUDA are taken from there.
+    #[staticmethod]
+    fn takes_from_gpu(ordinal: usize) -> bool {
+        device_lender(ordinal).inspect_err(|error| log::debug!("tensors go through the host: {error}")).is_ok()
     }
 
     fn __len__(&self) -> usize {

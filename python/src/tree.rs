@@ -203,16 +203,15 @@ impl Tree {
         Ok(tree.node(Tree::at(&tree, at)?).tokens.iter().map(|token| token.0).collect())
     }
 
-    /// The log-probabilities of the node's tokens as the bytes of 32-bit floats, NaN for those that were neither
-    /// sampled nor scored; empty if none was.
+    /// The log-probabilities of the node's tokens as the bytes of 32-bit floats, NaN where it is not recorded, as of
+    /// given tokens that were not scored; empty if it is of none.
     fn logprobs<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyBytes>> {
         let tree = self.lock_attached(py)?;
         let node = tree.node(Tree::at(&tree, at)?);
-        let shown = |record: Option<TokenRecord<'_>>| {
-            record.map_or(f32::NAN, |record| record.logprob_by(self.logprobs_mode)).to_ne_bytes()
-        };
-        let is_known = node.records().any(|record| record.is_some());
-        let bytes: Vec<u8> = if is_known { node.records().flat_map(shown).collect() } else { Vec::new() };
+        let logprobs: Vec<Option<f32>> = node.logprobs(self.logprobs_mode).collect();
+        let shown = |logprob: &Option<f32>| logprob.unwrap_or(f32::NAN).to_ne_bytes();
+        let is_known = logprobs.iter().any(Option::is_some);
+        let bytes: Vec<u8> = if is_known { logprobs.iter().flat_map(shown).collect() } else { Vec::new() };
         Ok(PyBytes::new(py, &bytes))
     }
 

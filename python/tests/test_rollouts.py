@@ -174,3 +174,31 @@ def test_a_node_is_split_and_forked_in_the_middle(llm, question):
     assert len(trie) == prompt + 12 + 12 and trie.depths[trie.path(1)][prompt:].tolist() == [1] * 5 + [2] * 12
     with pytest.raises(ValueError):
         rest.split(7)
+
+
+def test_log_probabilities_of_a_trie_are_of_one_distribution(llm, question):
+    tree = llm.tree(question, seed=1)
+    model, drawn = (SamplingParams(max_tokens=8, temperature=0.6, ignore_eos=True, logprobs_mode=mode)
+                    for mode in (None, "processed_logprobs"))
+    one, other = tree.root.fork(2)
+    tree.extend([one], model)
+    tree.extend([other], drawn)
+    both = {one: 1.0, other: 0.0}
+    with pytest.raises(ValueError, match="expected a log-probability under the distribution that the token was drawn "
+                                         "from .*processed_logprobs.*found only the model's own"):
+        tree.rollouts(both, processed_logprobs=True)
+    own, processed = tree.rollouts(both), tree.rollouts({other: 0.0}, processed_logprobs=True)
+    leaf = [trie.logprobs[trie.path(at)][-8:] for trie, at in ((own, 1), (processed, 0))]
+    assert (leaf[0] != leaf[1]).any() and numpy.isfinite(leaf).all()
+
+
+def test_records_of_a_table_are_null_where_they_were_not_asked_for(llm, question):
+    pytest.importorskip("pyarrow")
+    plain = SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
+    recorded = SamplingParams(max_tokens=3, seed=1, ignore_eos=True, return_entropy=True, return_kept="ids", top_k=5)
+    table = llm.generate_table([question] * 3, [plain, recorded, plain], use_tqdm=False)
+    for name in ("kept_counts", "kept_lowest", "kept_ids", "entropies"):
+        lists = table[name].to_pylist()
+        assert lists[0] is None and lists[2] is None and len(lists[1]) == 3 and None not in lists[1], name
+    assert table["kept_counts"].to_pylist()[1] == [5] * 3
+    assert [len(row) for row in table["logprobs"].to_pylist()] == [3] * 3

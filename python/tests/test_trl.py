@@ -129,6 +129,65 @@ def test_a_rollout_function(folder, exact):
     assert exact.weight_version == before + 2 * STEPS and max(apart(corrected)) < 1e-4
 
 
+def logprobs_of(llm):
+    (output,) = llm.generate(QUESTIONS[:1], SamplingParams(max_tokens=8, logprobs=0, seed=1), use_tqdm=False)
+    return [row[token].logprob for token, row in zip(output.outputs[0].token_ids, output.outputs[0].logprobs)]
+
+
+def changed(llm, trained):
+    """Gives an engine weights that differ from the trainer's."""
+    llm.load_weights([(name, weight * 1.25) for name, weight in offshoot.trl.named_weights(trained.model)], commit=True)
+
+
+@pytest.mark.parametrize("use_vllm", [False, True])
+def test_a_trainer_samples_by_its_own_weights_whoever_used_the_engine(folder, exact, use_vllm):
+    roll = offshoot.trl.rollout_func(exact)
+    prompts = QUESTIONS[:1] * GROUP
+    with offshoot.trl.use(llm=exact):
+        one, other = (trainer(folder, use_vllm=use_vllm, rollout=roll) for _ in range(2))
+    with torch.no_grad():
+        other.model.model.norm.weight.mul_(1.5)
+    roll(prompts, one)
+    own = logprobs_of(exact)
+    # Another trainer at the same step; then the first one again.
+    assert one.state.global_step == other.state.global_step
+    roll(prompts, other)
+    assert logprobs_of(exact) != own
+    roll(prompts, one)
+    assert logprobs_of(exact) == own
+    # Somebody's weights that are in force, and such as would be in force with the next sample.
+    version = exact.weight_version
+    changed(exact, one)
+    roll(prompts, one)
+    assert logprobs_of(exact) == own and exact.weight_version == version + 2
+    exact.load_weights({"model.norm.weight": one.model.model.norm.weight * 2})
+    roll(prompts, one)
+    assert logprobs_of(exact) == own
+    # Nothing has changed: nothing is sent.
+    version = exact.weight_version
+    roll(prompts, one)
+    assert exact.weight_version == version
+
+
+def test_a_training_that_begins_anew_has_new_weights(folder, exact):
+    roll = offshoot.trl.rollout_func(exact)
+    trained = trainer(folder, use_vllm=False, rollout=roll, max_steps=1)
+    trained.train()
+    version = exact.weight_version
+    trained.train()  # Its step is again the first one.
+    assert exact.weight_version == version + 1
+
+
+def test_the_engine_of_a_trainer_that_others_used(folder, exact):
+    with offshoot.trl.use(llm=exact):
+        made = trainer(folder)
+    made.vllm_generation.sync_weights()
+    own = logprobs_of(exact)
+    changed(exact, made)
+    made.vllm_generation.generate([exact.encode(QUESTIONS[0])], None, 1)
+    assert logprobs_of(exact) == own
+
+
 def test_conversations(folder, exact):
     roll = offshoot.trl.rollout_func(exact, SamplingParams(max_tokens=4, logprobs=0, seed=1))
     with offshoot.trl.use(llm=exact):

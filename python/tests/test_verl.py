@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("verl", reason="verl is not installed")
 ray = pytest.importorskip("ray", reason="ray is not installed")
 
-from verl.workers.config import RolloutConfig
+from verl.workers.config import CheckpointEngineConfig, RolloutConfig
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
 
@@ -123,6 +123,65 @@ def test_weights_go_from_a_worker_to_the_samples(replica, adapter):
     assert drawn(replica, ids).log_probs == before.log_probs
     with pytest.raises(NotImplementedError, match="those of an adapter"):
         asyncio.run(adapter.update_weights(weights(), peft_config={"r": 8}))
+
+
+def held(replica):
+    """Tensors that a replica's server has of an update."""
+    return ray.get(replica.server_handle.__ray_call__.remote(lambda self: len(self.sent)))
+
+
+def test_a_failed_update_leaves_the_weights(replica, adapter):
+    ids = ids_of(QUESTION)
+    before = drawn(replica, ids)
+
+    def wrong():
+        yield from weights(1.25)
+        yield "model.norm.weight", torch.zeros(3)
+
+    async def step(update, steps):
+        await replica.abort_all_requests()
+        await replica.release_kv_cache()
+        try:
+            await adapter.update_weights(update, global_steps=steps)
+        finally:
+            await replica.resume_kv_cache()
+            await replica.resume_generation()
+
+    with pytest.raises(ValueError, match=r"model.norm.weight.*expected \[256\].*, found \[3\]"):
+        asyncio.run(step(wrong(), 9))
+    found = drawn(replica, ids)
+    assert found.log_probs == before.log_probs and found.extra_fields["global_steps"] is None
+    assert held(replica) == 0
+    asyncio.run(step(weights(1.25), 10))
+    found = drawn(replica, ids)
+    assert found.log_probs != before.log_probs and found.extra_fields["global_steps"] == 10
+
+
+def test_all_tensors_are_made_also_where_the_server_fails(replica, monkeypatch):
+    """Other workers take part in making each tensor: an error of the server may not end that."""
+    monkeypatch.setenv("RANK", "0")
+    alone = CheckpointEngineConfig(update_weights_bucket_megabytes=0)  # Each tensor goes alone.
+    adapter = get_rollout_class("offshoot", "async")(
+        config=config(checkpoint_engine=alone), model_config=Model(offshoot.demo_model()), device_mesh=None)
+    calls, made = [], []
+    own = adapter._call
+
+    def call(method, *arguments):
+        calls.append(method)
+        if method == "take" and calls.count("take") == 3:
+            raise ConnectionError("the server is gone")
+        return own(method, *arguments)
+
+    def each():
+        for name, tensor in weights(1.25):
+            made.append(name)
+            yield name, tensor
+
+    monkeypatch.setattr(adapter, "_call", call)
+    with pytest.raises(ConnectionError, match="the server is gone"):
+        asyncio.run(adapter.update_weights(each()))
+    assert made == [name for name, _ in weights()] and calls == ["take"] * 3 + ["drop_update"]
+    assert held(replica) == 0
 
 
 def test_samples_are_interrupted_and_go_on_later(replica):

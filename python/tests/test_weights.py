@@ -69,6 +69,25 @@ def test_other_weights_give_other_samples_and_the_same_ones_the_same(engine, own
     assert drawn(engine, question) == changed
 
 
+def test_stragglers_that_are_finished_after_an_update_say_which_weights_drew_what(engine, own, question):
+    params = SamplingParams(n=12, max_tokens=200, temperature=1.0, stop=["\n"], logprobs=0, seed=3)
+    version = engine.weight_version
+    outputs = engine.generate([question], params, use_tqdm=False, min_finished=1, stragglers="keep")
+    kept = {sample.index: len(sample.token_ids) for sample in outputs[0].outputs if sample.finish_reason == "abort"}
+    engine.load_weights(other(own), commit=True)
+    (late,) = engine.finish(outputs)
+    (new,) = engine.rescore(late, params)
+    engine.load_weights(own, commit=True)
+    (old,) = engine.rescore(late, params)
+    for sample, under_new, under_old in zip(late.outputs, new.outputs, old.outputs):
+        drawn, of_new, of_old = ([each.logprobs[at][token].logprob for at, token in enumerate(sample.token_ids)]
+                                 for each in (sample, under_new, under_old))
+        begin = kept.get(sample.index, len(sample.token_ids))
+        assert sample.continued == (sample.index in kept) and sample.finish_reason != "abort"
+        assert sample.weight_versions == [version] * begin + [version + 1] * (len(sample.token_ids) - begin)
+        assert drawn == of_old[:begin] + of_new[begin:]
+
+
 def test_some_tensors_change_alone(engine, own, question):
     before = drawn(engine, question)
     engine.load_weights({QUERY: -own[QUERY]}, commit=True)
@@ -106,14 +125,41 @@ def test_tensors_of_all_kinds_of_memory(engine, own, question):
         assert drawn(engine, question) == before
 
 
+def test_tensors_on_a_gpu_are_taken_from_there(own, question):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU of CUDA")
+    with LLM(offshoot.demo_model(), device="cuda:0", kv_memory=512) as llm:
+        before = drawn(llm, question)
+        on_gpu = {name: torch.from_numpy(tensor).cuda() for name, tensor in own.items()}
+        for dtype in (torch.bfloat16, torch.float32):
+            given = {name: tensor.to(dtype) for name, tensor in on_gpu.items()}
+            llm.load_weights({QUERY: -given[QUERY]}, commit=True)
+            assert drawn(llm, question) != before
+            llm.load_weights(given, commit=True)
+            assert drawn(llm, question) == before
+            # One by one, and changed before they are in force.
+            llm.load_weights({QUERY: -given[QUERY]}, commit=True)
+            for name, tensor in given.items():
+                llm.load_weights([(name, tensor)])
+                tensor.zero_()
+            llm.reset_prefix_cache()
+            assert drawn(llm, question) == before
+        broken = on_gpu[QUERY].clone()
+        broken[1, 2] = float("nan")
+        with pytest.raises(ValueError, match="finite"):
+            llm.load_weights({QUERY: broken}, commit=True)
+        assert drawn(llm, question) == before
+
+
 def test_a_folder_of_files(engine, own, question, tmp_path):
     before = drawn(engine, question)
     engine.load_weights(other(own), commit=True)
-    engine.load_weights(offshoot.demo_model(), label="files")
+    assert engine.load_weights(offshoot.demo_model(), label="files") == set(own)
     assert drawn(engine, question) == before and engine.weight_label == "files"
     with pytest.raises(ValueError, match="no weights|safetensors"):
         engine.load_weights(tmp_path)
-    assert engine.collective_rpc("reload_weights", kwargs={"weights_path": offshoot.demo_model()}) == [set()]
+    assert engine.collective_rpc("reload_weights", kwargs={"weights_path": offshoot.demo_model()}) == [set(own)]
     with pytest.raises(NotImplementedError, match="method: expected load_weights, .*found 'init_device'"):
         engine.collective_rpc("init_device")
 

@@ -46,6 +46,10 @@ pub struct ServeArgs {
     /// Seconds without a word from the trainer after which a weight update in progress is dropped
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300", requires = "rollout")]
     pub update_timeout: Duration,
+    /// Returns the tokens that each token was drawn from, as `sampling_mask` of each choice of /inference/v1/generate,
+    /// by which trainers correct their ratios where `top_k`, `top_p` or `min_p` cut
+    #[arg(long, requires = "rollout")]
+    pub return_sampling_mask: bool,
     /// Origin whose pages may read answers in a browser (CORS), such as `https://example.org`, or * for every one; may
     /// be given several times (default: none)
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
@@ -146,7 +150,11 @@ impl ServeArgs {
             port: args.port,
             names: args.names,
             keys: args.keys,
-            rollout: args.rollout.then_some(RolloutOptions { keys: args.rollout_keys, patience: args.update_timeout }),
+            rollout: args.rollout.then_some(RolloutOptions {
+                keys: args.rollout_keys,
+                update_timeout: args.update_timeout,
+                sampling_masks: args.return_sampling_mask,
+            }),
             origins: AllowedOrigins::new(args.origins),
             seed: args.seed,
             reasoning: args.reasoning,

@@ -32,6 +32,21 @@ fn a_deadline_cuts_an_answer_short() {
 }
 
 #[test]
+fn choices_that_a_group_does_not_wait_for_are_aborted() {
+    let served = Served::start(&["--max-branches", "2"]);
+    let ask = json!({"prompt": QUESTION, "n": 128, "min_finished": 1, "max_tokens": 20, "ignore_eos": true, "seed": 1,
+        "return_token_ids": true});
+    let answer = served.complete(&ask);
+    let choices = answer["choices"].as_array().expect("a list");
+    let tokens = |choice: &Value| choice["token_ids"].as_array().expect("a list").len();
+    let (cut, finished): (Vec<_>, Vec<_>) = choices.iter().partition(|choice| choice["finish_reason"] == "abort");
+    assert!(!cut.is_empty() && !finished.is_empty() && cut.len() + finished.len() == 128);
+    assert!(cut.iter().all(|choice| tokens(choice) < 20 && choice["stop_reason"].is_null()), "{answer}");
+    assert!(finished.iter().all(|choice| tokens(choice) == 20 && choice["finish_reason"] == "length"), "{answer}");
+    served.wait_for("offshoot_engine_branches_running", 0.0);
+}
+
+#[test]
 fn a_client_that_leaves_frees_what_it_had() {
     let served = Served::start(&["--max-branches", "4"]);
     let mut stream = served.stream(&long(64));

@@ -12,3 +12,4 @@ mod documents_of_the_project;
 mod features;
 mod floors_cuda;
 mod settings;
+mod type_names;

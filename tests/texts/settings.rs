@@ -14,7 +14,7 @@ const OWNERS: [&str; 2] = ["args", "lab"];
 /// What other programs are given: the Hub's own command, and NVRTC's options.
 const OTHERS: [&str; 4] = ["hf download", "--device-as-default-execution-space", "--gpu-architecture", "\"--version\""];
 
-fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+pub fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable")) {
         let path = entry.path();
         match path.is_dir() {

@@ -27,6 +27,7 @@
 
 mod allowed;
 mod delta_rule;
+mod device_memory;
 mod experts;
 mod kv_dtype;
 mod levels;
@@ -54,6 +55,7 @@ use offshoot_kv::plan::{CostModel, NewPage};
 
 pub use allowed::AllowedTokens;
 pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
+pub use device_memory::{DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
@@ -211,6 +213,10 @@ pub trait Backend: Send + 'static {
     fn multiplies_experts(&self, format: WeightFormat, width: usize) -> bool {
         let _ = width;
         self.multiplies(format)
+    }
+    /// Whether parts in the memory of a GPU ([`MatrixPart::Device`]) are copied from there. If not, none is given.
+    fn copies_from_devices(&self) -> bool {
+        false
     }
     /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype
     /// where the backend does not mix dtypes.

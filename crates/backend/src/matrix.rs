@@ -11,6 +11,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::device_memory::DeviceView;
 use super::quantised::{QuantFormat, QuantRow, QuantSource, QuantView};
 use super::weights::{Dtype, RandomWeight, WeightView};
 use offshoot_gguf::TensorType;
@@ -60,6 +61,8 @@ impl fmt::Display for WeightFormat {
 #[derive(Clone, Copy, Debug)]
 pub enum MatrixPart<'a> {
     Dense(WeightView<'a>),
+    /// Dense, in the memory of a GPU.
+    Device(DeviceView<'a>),
     /// Random numbers, generated on the device.
     Random(RandomWeight),
     Quantised(QuantView<'a>),
@@ -89,6 +92,7 @@ impl<'a> MatrixPart<'a> {
     pub fn format(&self) -> WeightFormat {
         match self {
             MatrixPart::Dense(view) => WeightFormat::Dense(view.dtype),
+            MatrixPart::Device(view) => WeightFormat::Dense(view.dtype),
             MatrixPart::Random(random) => WeightFormat::Dense(random.dtype),
             MatrixPart::Quantised(view) => WeightFormat::Quantised(view.format),
             MatrixPart::Blocks(view) => WeightFormat::Blocks(view.kind),
@@ -99,6 +103,7 @@ impl<'a> MatrixPart<'a> {
     pub fn rows(&self) -> usize {
         match self {
             MatrixPart::Dense(view) => view.rows,
+            MatrixPart::Device(view) => view.rows,
             MatrixPart::Random(random) => random.rows,
             MatrixPart::Quantised(view) => view.rows,
             MatrixPart::Blocks(view) => view.rows,
@@ -109,6 +114,7 @@ impl<'a> MatrixPart<'a> {
     pub fn cols(&self) -> usize {
         match self {
             MatrixPart::Dense(view) => view.cols,
+            MatrixPart::Device(view) => view.cols,
             MatrixPart::Random(random) => random.cols,
             MatrixPart::Quantised(view) => view.cols,
             MatrixPart::Blocks(view) => view.cols,
@@ -116,7 +122,7 @@ impl<'a> MatrixPart<'a> {
     }
 
     /// Elements of these columns as little-endian bytes of `dtype`, row-major: for backends that do not multiply the
-    /// part's format.
+    /// part's format. Panics if the part lies on a device.
     pub fn dense_bytes(&self, dtype: Dtype, columns: Range<usize>) -> Vec<u8> {
         let cols = self.cols();
         let mut bytes = vec![0; self.rows() * columns.len() * dtype.bytes()];
@@ -128,6 +134,7 @@ impl<'a> MatrixPart<'a> {
                     MatrixPart::Dense(view) => {
                         numbers.iter_mut().enumerate().for_each(|(k, x)| *x = view.get(row * cols + k));
                     }
+                    MatrixPart::Device(_) => panic!("{ON_A_DEVICE}"),
                     MatrixPart::Random(random) => {
                         let number = |k: usize| random.dtype.round(random.numbers.at(row * cols + k));
                         numbers.iter_mut().enumerate().for_each(|(k, x)| *x = number(k));
@@ -183,7 +190,11 @@ impl MatrixPart<'_> {
     }
 }
 
-/// A part of a matrix, and the dtype in which it becomes dense first, where a device does not multiply it as it is.
+/// Of a part in device memory that a host is to read.
+const ON_A_DEVICE: &str = "`Backend::copies_from_devices` denies parts on a device, and what the host reads is copied";
+
+/// A part of a matrix, and the dtype in which it becomes dense first, where a device does not multiply it as it is. A
+/// part in device memory has become so before.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldPart<'a> {
     pub part: MatrixPart<'a>,
@@ -204,16 +215,17 @@ pub fn with_dense<T>(parts: &[HeldPart<'_>], pack: impl FnOnce(&[MatrixPart<'_>]
 }
 
 /// Calls `pack` with views of dense `parts` in host memory; random parts are generated first. Panics if a part is
-/// quantised.
+/// quantised, or lies on a device.
 pub fn with_bytes<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
     let generate = |part: &MatrixPart<'_>| match part {
         MatrixPart::Random(random) => random.generate(),
-        MatrixPart::Dense(_) | MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => Vec::new(),
+        MatrixPart::Dense(_) | MatrixPart::Device(_) | MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => Vec::new(),
     };
     let generated: Vec<Vec<u8>> = parts.iter().map(generate).collect();
     let views = parts.iter().zip(&generated).map(|(part, bytes)| match part {
         MatrixPart::Dense(view) => *view,
         MatrixPart::Random(random) => random.view(bytes),
+        MatrixPart::Device(_) => panic!("{ON_A_DEVICE}"),
         MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => {
             panic!("a dense part is expected, {} is given", part.format())
         }

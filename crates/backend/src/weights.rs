@@ -28,6 +28,20 @@ impl Dtype {
         }
     }
 
+    /// Bits without the sign rise with the size of a number. From these on, a number of this dtype is infinite, or NaN,
+    /// or one of the two when it is rounded to `becomes`.
+    pub const fn not_finite_from(self, becomes: Dtype) -> u32 {
+        match (self, becomes) {
+            (Dtype::F32, Dtype::F32) => 0x7f80_0000,
+            (Dtype::F32, Dtype::Bf16) => 0x7f7f_8000,
+            // 65,520 is half-way between the largest number of f16 and what would follow.
+            (Dtype::F32, Dtype::F16) => 65520f32.to_bits(),
+            (Dtype::Bf16, Dtype::F16) => 65536f32.to_bits() >> 16,
+            (Dtype::Bf16, Dtype::F32 | Dtype::Bf16) => 0x7f80,
+            (Dtype::F16, _) => 0x7c00,
+        }
+    }
+
     /// The largest relative error of rounding a normal number to this dtype: half the distance between 1 and the next
     /// larger number.
     pub const fn rounding(self) -> f64 {

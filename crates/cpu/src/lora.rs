@@ -57,12 +57,12 @@ impl CpuLora {
 }
 
 /// The sums of rows between the two products: for each [`SUMS`] of a row's sums those of all rows.
-struct RowSums<'a> {
+struct ShrunkRows<'a> {
     rows: usize,
     sums: &'a [f32],
 }
 
-impl RowSums<'_> {
+impl ShrunkRows<'_> {
     /// Sums `first..first + h.len()` of a row; `first` is a multiple of [`SUMS`].
     fn read(&self, row: usize, first: usize, h: &mut [f32]) {
         for (i, h) in h.chunks_mut(SUMS).enumerate() {
@@ -107,7 +107,7 @@ pub fn add_lora(
             sums.iter_mut().for_each(|sum| *sum *= term.parts[part].1);
         }
     });
-    let sums = RowSums { rows: padded, sums: h };
+    let sums = ShrunkRows { rows: padded, sums: h };
     let (columns, of_row) = (OutputColumns::of(out), outputs.div_ceil(OUTPUTS));
     cores.team.run(tasks * of_row, |task| {
         let (first_row, from) = (task / of_row * of_task, task % of_row * OUTPUTS);

@@ -6,11 +6,13 @@ use crossbeam_channel::{RecvError, TryRecvError};
 use crate::allowed::AllowedSets;
 use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState, WantedScores};
 use crate::cache::KvCache;
+use crate::commit::append_said;
 use crate::engine::Engine;
 use crate::events::EventSender;
 use crate::handle::Command;
 use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, FinishReason, SamplingParams, Scoring, Stop};
+use crate::said::Said;
 use crate::sampler::SamplingRules;
 use crate::text::BranchText;
 use offshoot_backend::MOST_TOP;
@@ -49,6 +51,7 @@ impl Intake {
             Command::Root { path, .. } => (1, path.len()),
             Command::Fork { children, .. } => (children.len(), 0),
             Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
+            Command::Continue { extend, said, .. } => (1, extend.tokens_given() + said.tokens.len()),
             Command::Cancel { branches } | Command::Release { branches } | Command::Prune { branches } => {
                 (branches.len(), 0)
             }
@@ -173,7 +176,10 @@ impl Engine {
                 self.branches.insert(place.branch, Branch::at_rest(place, path));
             }
             Command::Fork { at, children } => self.fork(at, &children),
-            Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
+            Command::Start { extends, events } => {
+                extends.into_iter().for_each(|extend| self.extend(extend, Said::default(), &events));
+            }
+            Command::Continue { extend, said, events } => self.extend(extend, said, &events),
             Command::Cancel { branches } => self.cancel(&branches),
             Command::Release { branches } => self.release(&branches),
             Command::Prune { branches } => self.prune(&branches),
@@ -188,7 +194,11 @@ impl Engine {
                 }
             }
             Command::CacheMap { most, reply } => drop(reply.send(self.cache_map(most))),
-            Command::Evict { reply } => {
+            Command::Evict { held, reply } => {
+                if held {
+                    self.collect_all()?;
+                    self.forget_computed();
+                }
                 self.cache.evict_all();
                 // The counts are published before the reply, so that whoever reads it finds them.
                 self.publish();
@@ -245,14 +255,15 @@ impl Engine {
         }
     }
 
-    fn extend(&mut self, extend: Extend, events: &EventSender) {
+    fn extend(&mut self, extend: Extend, said: Said, events: &EventSender) {
         let Extend { branch: id, continuation } = extend;
-        if let Err(error) = self.try_extend(id, continuation, events) {
+        if let Err(error) = self.try_extend(id, continuation, said, events) {
             events.send(Event::Failed { id, error });
         }
     }
 
-    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &EventSender) -> Result<()> {
+    /// Begins to extend a branch, behind what was `said` of the extend already: nothing of given tokens.
+    fn try_extend(&mut self, id: BranchId, continuation: Continuation, said: Said, events: &EventSender) -> Result<()> {
         let branch = self.branches.get_mut(&id).ok_or_else(|| unknown_branch(id))?;
         if !branch.rests() {
             return Err(busy_branch(id));
@@ -288,9 +299,10 @@ impl Engine {
                     events: events.clone(),
                 };
                 branch.begin(BranchWork::Sample(Box::new(sampling)));
-                match begin >= self.facts.context {
-                    true => branch.finish(FinishReason::ContextFull),
-                    false => self.begin_work(id),
+                let is_full = begin >= self.facts.context;
+                match is_full.then_some(FinishReason::ContextFull).or_else(|| append_said(branch, said, &self.facts)) {
+                    Some(reason) => branch.finish(reason),
+                    None => self.begin_work(id),
                 }
                 Ok(())
             }

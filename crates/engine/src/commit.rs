@@ -1,15 +1,17 @@
 //! Commits a collected step: appends sampled tokens to their branches, applies stop conditions, sends events.
 
-use crate::branch::{Branch, BranchWork};
+use crate::branch::{Branch, BranchWork, SamplingState};
 use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventBatcher;
 use crate::facts::EngineFacts;
 use crate::records::TokenRecord;
 use crate::request::{Event, FinishReason, Stop};
+use crate::said::Said;
 use crate::sampler;
 use crate::schedule::LogitsRequest;
 use crate::scores;
+use crate::token_path::TokenPath;
 use crate::weights::note_weights;
 use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
@@ -102,32 +104,56 @@ fn accept(
     batcher: &mut EventBatcher,
 ) -> Option<FinishReason> {
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
-    let token = sampled.token;
     sampling.in_flight.tokens -= 1;
     note_weights(&mut sampling.weights, weights, sampling.records.len());
     let stop = &sampling.rules.stop;
-    let stops = stop_token(stop, token, &facts.eos);
+    let stops = stop_token(stop, sampled.token, &facts.eos);
     if stops.is_some() && !stop.include_stop {
         sampling.stop_token = Some(sampled);
         return stops;
     }
+    let heard = sampling.events.hears_tokens().then(|| vec![sampled.clone()]);
+    let Appended { text, ends } = append(sampling, &mut branch.tokens, sampled, facts);
+    if let Some(tokens) = heard {
+        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text, weights });
+    }
+    ends
+}
+
+/// What follows from a token that was appended.
+struct Appended {
+    /// The text that is final with it.
+    text: String,
+    /// Why the extend ends with it, if it does.
+    ends: Option<FinishReason>,
+}
+
+/// Appends a token that is kept to an extend and to the `path` of its branch.
+fn append(sampling: &mut SamplingState, path: &mut TokenPath, sampled: SampledToken, facts: &EngineFacts) -> Appended {
+    let (token, stop) = (sampled.token, &sampling.rules.stop);
     let count = sampling.records.len() + 1;
     let piece = sampling.text.push(token, count >= stop.min_tokens);
-    let at_limit = count >= stop.max_tokens;
+    let (stops, at_limit) = (stop_token(stop, token, &facts.eos), count >= stop.max_tokens);
     if let Some(counts) = &mut sampling.rules.counts {
         counts.add(token, true);
     }
-    if sampling.events.hears_tokens() {
-        let tokens = vec![sampled.clone()];
-        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text: piece.text, weights });
-    }
     sampling.records.push(sampled);
-    branch.tokens.push_sampled(token);
-    let is_full = branch.tokens.len() >= facts.context;
-    stops
+    path.push_sampled(token);
+    let is_full = path.len() >= facts.context;
+    let ends = stops
         .or(piece.stopped_by.map(FinishReason::StopString))
         .or(at_limit.then_some(FinishReason::Length))
-        .or(is_full.then_some(FinishReason::ContextFull))
+        .or(is_full.then_some(FinishReason::ContextFull));
+    Appended { text: piece.text, ends }
+}
+
+/// Appends what another engine has sampled for an extend that begins, as its first tokens. Returns why the extend ends
+/// with them, if it does.
+pub(super) fn append_said(branch: &mut Branch, said: Said, facts: &EngineFacts) -> Option<FinishReason> {
+    let BranchWork::Sample(sampling) = &mut branch.work else { return None };
+    sampling.weights = said.weights;
+    let (mut tokens, path) = (said.tokens.into_iter(), &mut branch.tokens);
+    tokens.find_map(|sampled| append(sampling, path, sampled, facts).ends)
 }
 
 fn stop_token(stop: &Stop, token: TokenId, eos: &[TokenId]) -> Option<FinishReason> {

@@ -29,7 +29,7 @@ const BATCH: usize = 64;
 
 /// Events that wait for their reader.
 #[derive(Default)]
-struct Queue {
+struct EventQueue {
     events: VecDeque<Event>,
     /// Where in `events` the tokens of a branch are joined; empty while the reader keeps up.
     joined: HashMap<BranchId, usize>,
@@ -37,7 +37,7 @@ struct Queue {
     is_closed: bool,
 }
 
-impl Queue {
+impl EventQueue {
     fn push(&mut self, event: Event) {
         let Event::Tokens { id: branch, .. } = event else {
             // Tokens that the branch samples after this end must not be joined with earlier ones.
@@ -60,13 +60,13 @@ impl Queue {
 
 /// State shared by both ends.
 struct Channel {
-    queue: Mutex<Queue>,
+    queue: Mutex<EventQueue>,
     /// Holds at most one message: the queue is no longer empty, or the last sender is gone.
     wake: Sender<()>,
 }
 
 impl Channel {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, EventQueue> {
         self.queue.lock().expect("nothing panics while it holds the queue")
     }
 

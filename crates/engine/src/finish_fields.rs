@@ -17,6 +17,7 @@ enum FinishFields {
     Length,
     ContextFull,
     Cancelled,
+    OutOfTime,
     Aborted,
     Given,
     Failed,

@@ -1,10 +1,11 @@
-//! When a group, the samples of one prompt, ends before each of them has. Counting and cancelling is left to callers.
+//! When a group, the samples of one prompt, ends before each of them has: what counts, and whose branches stay. To cancel
+//! the others is left to callers.
 
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
-use crate::request::Finish;
+use crate::request::{Finish, FinishReason};
 use crate::weights::append_weights;
 
 /// A group ends when so many of its samples have finished; the others are stragglers. Which samples these are depends
@@ -43,6 +44,40 @@ impl GroupEnd {
     pub fn is_over(&self, finished: usize) -> bool {
         finished >= self.min_finished.get()
     }
+
+    /// Whether the branch of a sample that ended for this reason stays, to be continued later.
+    pub fn keeps(&self, reason: &FinishReason) -> bool {
+        self.stragglers == Stragglers::Keep && reason.is_cut()
+    }
+}
+
+/// A group in progress: when it ends, if it does before all of its samples have, and how many have finished.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenGroup {
+    end: Option<GroupEnd>,
+    finished: usize,
+}
+
+impl OpenGroup {
+    /// A group of which no sample has finished. `None`: it ends when all have.
+    pub fn new(end: Option<GroupEnd>) -> Self {
+        OpenGroup { end, finished: 0 }
+    }
+
+    /// Counts a sample that ended for this reason; those that were cut short do not count. True if the group ends with
+    /// it, once: the samples that have not ended are then to be cancelled.
+    pub fn ends_with(&mut self, reason: &FinishReason) -> bool {
+        if reason.is_cut() {
+            return false;
+        }
+        self.finished += 1;
+        self.end.is_some_and(|end| end.is_over(self.finished) && !end.is_over(self.finished - 1))
+    }
+
+    /// Whether the branch of a sample that ended for this reason stays ([`GroupEnd::keeps`]).
+    pub fn keeps(&self, reason: &FinishReason) -> bool {
+        self.end.is_some_and(|end| end.keeps(reason))
+    }
 }
 
 impl Finish {
@@ -54,5 +89,35 @@ impl Finish {
         self.records.append(later.records);
         let (reason, logprob) = (later.reason, self.logprob + later.logprob);
         Finish { reason, logprob, stop_token: later.stop_token, routes: later.routes, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the group ends with each of these samples.
+    fn ends(end: Option<GroupEnd>, reasons: &[FinishReason]) -> Vec<bool> {
+        let mut group = OpenGroup::new(end);
+        reasons.iter().map(|reason| group.ends_with(reason)).collect()
+    }
+
+    #[test]
+    fn a_group_ends_once_with_the_sample_that_makes_enough() {
+        use FinishReason::{Aborted, Cancelled, EndOfText, Length, OutOfTime};
+        let two = Some(GroupEnd::new(NonZeroUsize::new(2).expect("not 0")));
+        assert_eq!(ends(two, &[EndOfText, Length, EndOfText]), [false, true, false]);
+        let cut = [Cancelled, EndOfText, Aborted, OutOfTime, Length];
+        assert_eq!(ends(two, &cut), [false, false, false, false, true], "what was cut short does not count");
+        assert_eq!(ends(None, &[EndOfText, Length]), [false, false]);
+    }
+
+    #[test]
+    fn branches_of_stragglers_stay_where_they_are_kept() {
+        let cancels = GroupEnd::new(NonZeroUsize::MIN);
+        let keeps = |end, reason| OpenGroup::new(end).keeps(&reason);
+        assert!(keeps(Some(cancels.keeping_stragglers()), FinishReason::Cancelled));
+        assert!(!keeps(Some(cancels.keeping_stragglers()), FinishReason::Length), "it has finished");
+        assert!(!keeps(Some(cancels), FinishReason::Cancelled) && !keeps(None, FinishReason::Cancelled));
     }
 }

@@ -15,6 +15,7 @@ use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::place::{QueueKey, RootOptions};
 use crate::request::Extend;
+use crate::said::Said;
 use crate::status::{EngineStatus, Pause, StatusPlace};
 use crate::token_path::TokenPath;
 use crate::weights::{CheckedWeights, WeightLabels, Weights, WeightsUpdate};
@@ -40,6 +41,12 @@ pub(crate) enum Command {
         extends: Vec<Extend>,
         events: EventSender,
     },
+    /// Begins an extend behind what another engine has sampled for it. Its end has all of its tokens.
+    Continue {
+        extend: Extend,
+        said: Said,
+        events: EventSender,
+    },
     Cancel {
         branches: Vec<BranchId>,
     },
@@ -60,8 +67,10 @@ pub(crate) enum Command {
         most: usize,
         reply: Sender<Vec<MappedSegment>>,
     },
-    /// Frees the cached pages that no branch holds. The reply says whether any are held still.
+    /// Frees the cached pages that no branch holds, and before that, if `held`, has branches give up theirs. The reply
+    /// says whether any are held still.
     Evict {
+        held: bool,
         reply: Sender<bool>,
     },
     /// Asks for a part of a prefix, for another engine.
@@ -276,7 +285,13 @@ impl EngineHandle {
     /// Gives up the cached pages that no branch holds: what comes next computes its prompts anew. Whether nothing is
     /// cached any more; false while branches hold pages. A prefix store keeps what it has.
     pub fn evict(&self) -> Result<bool> {
-        Ok(!self.ask(|reply| Command::Evict { reply })?)
+        Ok(!self.ask(|reply| Command::Evict { held: false, reply })?)
+    }
+
+    /// As [`evict`](Self::evict), and gives up the pages that branches hold, too: those in progress go on, and compute
+    /// again what they had, as the others do when they go on.
+    pub fn evict_held(&self) -> Result<bool> {
+        Ok(!self.ask(|reply| Command::Evict { held: true, reply })?)
     }
 
     /// Keeps extends that are started from now on waiting until `resume`, and ends those in progress, or not, as the

@@ -235,12 +235,12 @@ impl<'a> TokenRecord<'a> {
         TokenRecord { token: *token, logprob: *logprob, rank: *rank, top, drawn: drawn.as_ref(), entropy: *entropy }
     }
 
-    /// Its log-probability under the distribution that `mode` names; the model's own where the token was not drawn, as
-    /// tokens of a prompt are not.
-    pub fn logprob_by(&self, mode: LogprobsMode) -> f32 {
-        match (mode, self.drawn) {
-            (LogprobsMode::ProcessedLogprobs, Some(drawn)) => drawn.logprob,
-            (LogprobsMode::RawLogprobs, _) | (LogprobsMode::ProcessedLogprobs, None) => self.logprob,
+    /// Its log-probability under the distribution that `mode` names. `None`: that is the one that the token was drawn
+    /// from, and what was drawn from is not recorded. It is never replaced by the model's own, which is another number.
+    pub fn logprob_by(&self, mode: LogprobsMode) -> Option<f32> {
+        match mode {
+            LogprobsMode::RawLogprobs => Some(self.logprob),
+            LogprobsMode::ProcessedLogprobs => self.drawn.map(|drawn| drawn.logprob),
         }
     }
 }
@@ -315,10 +315,11 @@ mod tests {
 
     #[test]
     fn a_mode_says_whose_log_probability_is_shown() {
-        let (drawn, given) = (sampled(3, false, false, true, false), sampled(3, false, false, false, false));
+        let (drawn, unknown) = (sampled(3, false, false, true, false), sampled(3, false, false, false, false));
         let by = |token: &SampledToken, mode| TokenRecord::of(token).logprob_by(mode);
-        assert_eq!(by(&drawn, LogprobsMode::RawLogprobs), -3.0);
-        assert_eq!(by(&drawn, LogprobsMode::ProcessedLogprobs), -1.5);
-        assert_eq!(by(&given, LogprobsMode::ProcessedLogprobs), -3.0, "the model's own where it was not drawn");
+        assert_eq!(by(&drawn, LogprobsMode::RawLogprobs), Some(-3.0));
+        assert_eq!(by(&drawn, LogprobsMode::ProcessedLogprobs), Some(-1.5));
+        assert_eq!(by(&unknown, LogprobsMode::RawLogprobs), Some(-3.0));
+        assert_eq!(by(&unknown, LogprobsMode::ProcessedLogprobs), None, "the model's own is another number");
     }
 }

@@ -559,8 +559,12 @@ pub enum FinishReason {
     Length,
     /// The model's context has no room for another token.
     ContextFull,
-    /// `cancel` was called.
+    /// `cancel` was called, also because enough other samples of the group had finished ([`GroupEnd`]).
+    ///
+    /// [`GroupEnd`]: crate::GroupEnd
     Cancelled,
+    /// The time that whoever asked for the sample gives it was over.
+    OutOfTime,
     /// The engine was paused ([`PauseMode::Abort`](crate::PauseMode::Abort)).
     Aborted,
     /// The tokens were given.
@@ -572,7 +576,7 @@ pub enum FinishReason {
 impl FinishReason {
     /// Whether somebody ended the extend before it was complete.
     pub fn is_cut(&self) -> bool {
-        matches!(self, FinishReason::Cancelled | FinishReason::Aborted)
+        matches!(self, FinishReason::Cancelled | FinishReason::OutOfTime | FinishReason::Aborted)
     }
 }
 
@@ -604,9 +608,9 @@ pub struct Finish {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<WeightSpan>,
     /// The experts that were chosen for each token of the branch, from its first on, those of its prompt included: for
-    /// all but the last one that was sampled ([`sampled_ids`](Finish::sampled_ids)), which no step has computed. `None`
-    /// where they were not asked for ([`SamplingParams::routes`]), or the extend was cancelled while the branch waited
-    /// without keys and values.
+    /// all but the last one that was sampled ([`sampled_ids`](Finish::sampled_ids)), which no step has computed. If the
+    /// weights have changed meanwhile, the last ones have chosen all of them. `None` where they were not asked for
+    /// ([`SamplingParams::routes`]), or the extend was cancelled while the branch waited without keys and values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routes: Option<TokenRoutes>,
 }
@@ -644,12 +648,13 @@ impl Finish {
         kept.chain(self.stop_token.iter().map(TokenRecord::of))
     }
 
-    /// `logprob` under the distribution that `mode` names ([`TokenRecord::logprob_by`]).
-    pub fn logprob_by(&self, mode: LogprobsMode) -> f64 {
+    /// `logprob` under the distribution that `mode` names; `None` if it is not recorded of a token
+    /// ([`TokenRecord::logprob_by`]).
+    pub fn logprob_by(&self, mode: LogprobsMode) -> Option<f64> {
         match mode {
-            LogprobsMode::RawLogprobs => self.logprob,
+            LogprobsMode::RawLogprobs => Some(self.logprob),
             LogprobsMode::ProcessedLogprobs => {
-                self.sampled_records().map(|record| f64::from(record.logprob_by(mode))).sum()
+                self.sampled_records().map(|record| record.logprob_by(mode).map(f64::from)).sum()
             }
         }
     }

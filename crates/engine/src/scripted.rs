@@ -16,9 +16,10 @@ use crate::metrics::Metrics;
 use crate::prefix_costs::PrefixCosts;
 use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
+use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
 use crate::updates::Draining;
-use crate::weights::{WeightSpan, Weights};
+use crate::weights::Weights;
 use offshoot_backend::{Drawn, Records, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
@@ -39,7 +40,8 @@ impl ScriptedCall<'_> {
     }
 }
 
-/// A script's reply, returned unchanged: the script itself applies stops and limits.
+/// A script's reply, returned unchanged: the script itself applies stops and limits. Of an extend that goes on behind
+/// what another engine has sampled for it, that stands for as many tokens of the reply.
 #[derive(Clone, Debug)]
 pub struct ScriptedReply {
     tokens: Vec<TokenId>,
@@ -167,17 +169,18 @@ struct Scripted<F> {
     live: LivePlace,
     status: StatusPlace,
     draining: Draining,
-    /// Extends that were started during a pause.
-    held: Vec<(Extend, EventSender)>,
+    /// Extends that were started during a pause, and what was said of each.
+    held: Vec<(Extend, Said, EventSender)>,
 }
 
-/// A branch in progress: `next` tokens of the reply have been sent.
+/// A branch in progress.
 struct ScriptedBranch {
     branch: BranchId,
     reply: ScriptedReply,
     params: SamplingParams,
-    next: usize,
-    /// Those in force when it began, which hold for all of it.
+    /// Its tokens so far; those that another engine has sampled come first.
+    said: Said,
+    /// Those in force when it began, which hold for all that is sampled here.
     weights: WeightVersion,
     events: EventSender,
 }
@@ -185,7 +188,7 @@ struct ScriptedBranch {
 impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            let rests = |growing: &ScriptedBranch| growing.reply.holds && growing.next == growing.reply.tokens.len();
+            let rests = |growing: &ScriptedBranch| growing.reply.holds && growing.is_at_end();
             let waits = !self.status.lock().makes_steps() || self.growing.iter().all(rests);
             let command = match waits {
                 true => commands.recv().map_err(|_| TryRecvError::Disconnected),
@@ -213,12 +216,9 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 }
             }
             Command::Start { extends, events } => {
-                let is_paused = self.status.lock().is_paused();
-                match is_paused {
-                    true => self.held.extend(extends.into_iter().map(|extend| (extend, events.clone()))),
-                    false => extends.into_iter().for_each(|extend| self.start(extend, &events)),
-                }
+                extends.into_iter().for_each(|extend| self.take(extend, Said::default(), events.clone()));
             }
+            Command::Continue { extend, said, events } => self.take(extend, said, events),
             Command::Cancel { branches } => self.cancel(&branches),
             Command::Release { branches } | Command::Prune { branches } => {
                 self.cancel(&branches);
@@ -227,7 +227,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
             Command::Pin { .. } => {} // Nothing is ever given up.
             Command::CacheMap { reply, .. } => drop(reply.send(Vec::new())),
-            Command::Evict { reply } => drop(reply.send(false)),
+            Command::Evict { reply, .. } => drop(reply.send(false)),
             Command::Lend(_) => {} // Its reply is closed: there is nothing to lend.
             Command::Borrow { reply, .. } => drop(reply.send(false)),
             Command::Pause { pause, reply } => {
@@ -246,8 +246,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::Resume { reply } => {
                 self.status.lock().pause = None;
                 self.draining.end_early();
-                for (extend, events) in std::mem::take(&mut self.held) {
-                    self.start(extend, &events);
+                for (extend, said, events) in std::mem::take(&mut self.held) {
+                    self.start(extend, said, events);
                 }
                 drop(reply.send(Ok(())));
             }
@@ -266,7 +266,16 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         }
     }
 
-    fn start(&mut self, extend: Extend, events: &EventSender) {
+    /// Starts an extend, at the end of a pause if there is one.
+    fn take(&mut self, extend: Extend, said: Said, events: EventSender) {
+        let is_paused = self.status.lock().is_paused();
+        match is_paused {
+            true => self.held.push((extend, said, events)),
+            false => self.start(extend, said, events),
+        }
+    }
+
+    fn start(&mut self, extend: Extend, said: Said, events: EventSender) {
         let Extend { branch, continuation } = extend;
         let Some(tokens) = self.branches.get_mut(&branch) else {
             let error = Error::value("branch", "one that lives", branch.to_string());
@@ -277,13 +286,20 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         match &continuation {
             Continuation::Sampled { params, .. } => {
                 let (reply, params) = ((self.script)(&call), params.clone());
-                let (events, weights) = (events.clone(), self.status.lock().weights.version);
-                self.growing.push(ScriptedBranch { branch, reply, params, next: 0, weights, events });
+                tokens.extend(said.tokens.iter().map(|sampled| sampled.token));
+                let weights = self.status.lock().weights.version;
+                self.growing.push(ScriptedBranch { branch, reply, params, said, weights, events });
             }
             Continuation::Given { tokens: given, scoring } => {
                 let logprobs = if scoring.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
                 tokens.extend(given);
-                let finish = finish(given.clone(), TokenRecords::of_logprobs(logprobs), FinishReason::Given);
+                let finish = Finish {
+                    text: text_of(given),
+                    tokens: given.clone(),
+                    logprob: logprobs.iter().copied().map(f64::from).sum(),
+                    records: TokenRecords::of_logprobs(logprobs),
+                    ..Finish::empty(FinishReason::Given)
+                };
                 events.send(Event::Finished { id: branch, finish });
             }
         }
@@ -293,20 +309,22 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     fn step(&mut self) {
         self.metrics.steps += 1;
         for growing in &mut self.growing {
-            let Some(&token) = growing.reply.tokens.get(growing.next) else { continue };
-            let sampled = growing.sampled(growing.next);
-            growing.next += 1;
+            if growing.is_at_end() {
+                continue;
+            }
+            let (tokens, weights) = (vec![growing.sampled(growing.said.tokens.len())], growing.weights);
+            let text = text_of(&[tokens[0].token]);
+            growing.said.add(&tokens, &text, weights);
             self.metrics.tokens_sampled += 1;
-            if let Some(tokens) = self.branches.get_mut(&growing.branch) {
-                tokens.push(token);
+            if let Some(branch) = self.branches.get_mut(&growing.branch) {
+                branch.push(tokens[0].token);
             }
             if growing.events.hears_tokens() {
-                let (tokens, text) = (vec![sampled], text_of(&[token]));
-                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights: growing.weights });
+                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights });
             }
         }
         self.growing.retain(|growing| {
-            let ends = growing.next == growing.reply.tokens.len() && !growing.reply.holds;
+            let ends = growing.is_at_end() && !growing.reply.holds;
             match ends {
                 true if growing.reply.fails => {
                     let error = Error::value("the script", "a branch that goes on", "one that fails");
@@ -324,10 +342,10 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     }
 
     fn cut(&mut self, branches: &[BranchId], reason: &FinishReason) {
-        self.held.retain(|(extend, events)| {
+        self.held.retain(|(extend, said, events)| {
             let ends = branches.contains(&extend.branch);
             if ends {
-                events.send(Event::Finished { id: extend.branch, finish: Finish::empty(reason.clone()) });
+                events.send(Event::Finished { id: extend.branch, finish: said.as_finish(reason.clone()) });
             }
             !ends
         });
@@ -342,6 +360,11 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 }
 
 impl ScriptedBranch {
+    /// Whether it has all tokens of the reply.
+    fn is_at_end(&self) -> bool {
+        self.said.tokens.len() >= self.reply.tokens.len()
+    }
+
     /// Token number `at` with all that its extend asks for. A scripted token is the only one that could be sampled: it
     /// is alone among the likeliest, its rank is 1, it was drawn with probability 1, and the entropy is 0.
     fn sampled(&self, at: usize) -> SampledToken {
@@ -360,18 +383,11 @@ impl ScriptedBranch {
     }
 
     fn finish(&self, reason: FinishReason) {
-        let records = (0..self.next).map(|at| self.sampled(at)).collect();
-        let spans = vec![WeightSpan { version: self.weights, from: 0 }];
-        let weights = if self.next == 0 { Vec::new() } else { spans };
-        let finish = finish(self.reply.tokens[..self.next].to_vec(), records, reason);
-        let finish = Finish { weights, ..finish };
+        // Of the tokens together: one alone may be a part of a character.
+        let text = text_of(&self.said.tokens.iter().map(|sampled| sampled.token).collect::<Vec<_>>());
+        let finish = Finish { text, ..self.said.as_finish(reason) };
         self.events.send(Event::Finished { id: self.branch, finish });
     }
-}
-
-fn finish(tokens: Vec<TokenId>, records: TokenRecords, reason: FinishReason) -> Finish {
-    let logprob = records.logprobs().iter().copied().map(f64::from).sum();
-    Finish { text: text_of(&tokens), tokens, logprob, records, ..Finish::empty(reason) }
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ impl Engine {
     }
 
     /// Gives up all keys, values, states and scores; all branches keep their tokens and their work.
-    fn forget_computed(&mut self) {
+    pub(super) fn forget_computed(&mut self) {
         self.loaded = None;
         let pins = self.scheduler.forget_holds(&mut self.branches);
         self.cache.forget_all(self.branches.values_mut());

@@ -1,9 +1,10 @@
 //! GPUs, which the feature `cuda` brings. Without it there is none, and whoever names one is told so.
 
+use offshoot_backend::MemoryBlock;
 use offshoot_core::error::Result;
 
-pub use with_feature::trainer_link;
 pub(super) use with_feature::{Cuda, gpus, open};
+pub use with_feature::{device_lender, trainer_link};
 
 /// What GPUs of one kind have in common; others round differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,14 +15,14 @@ pub(super) struct GpuKind {
     pub arch: String,
 }
 
-/// What a trainer in another process broadcasts, received into host memory.
+/// What a trainer in another process broadcasts, received into device memory where there is enough.
 pub trait TrainerLink: Send {
     /// The next `bytes` bytes.
     ///
     /// # Errors
     ///
     /// They do not come in time, or the device fails; nothing comes any more then.
-    fn receive(&mut self, bytes: usize) -> Result<Vec<u8>>;
+    fn receive(&mut self, bytes: usize) -> Result<MemoryBlock>;
 }
 
 /// The names of the usable GPUs of this machine, such as "NVIDIA H200"; none without a driver.
@@ -31,13 +32,16 @@ pub fn gpu_names() -> Vec<String> {
 
 #[cfg(feature = "cuda")]
 mod with_feature {
+    use std::sync::{Arc, Mutex, PoisonError};
     use std::time::Duration;
 
     use super::{GpuKind, TrainerLink};
     use crate::DeviceBackend;
+    use offshoot_backend::{DeviceLender, MemoryBlock};
     use offshoot_core::error::Result;
     pub use offshoot_cuda::Cuda;
     use offshoot_cuda::discovery::probe::{DeviceFacts, probe};
+    use offshoot_cuda::memory::lent::Lender;
     use offshoot_cuda::ranks::trainer::TrainerComm;
 
     impl DeviceBackend for Cuda {
@@ -52,9 +56,25 @@ mod with_feature {
     }
 
     impl TrainerLink for TrainerComm {
-        fn receive(&mut self, bytes: usize) -> Result<Vec<u8>> {
+        fn receive(&mut self, bytes: usize) -> Result<MemoryBlock> {
             TrainerComm::receive(self, bytes)
         }
+    }
+
+    /// What gives access to memory of a GPU that others own; opened once in a process.
+    ///
+    /// # Errors
+    ///
+    /// The GPU cannot be used.
+    pub fn device_lender(ordinal: usize) -> Result<Arc<dyn DeviceLender>> {
+        static LENDERS: Mutex<Vec<(usize, Lender)>> = Mutex::new(Vec::new());
+        let mut lenders = LENDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, lender)) = lenders.iter().find(|(own, _)| *own == ordinal) {
+            return Ok(Arc::new(lender.clone()));
+        }
+        let lender = Lender::open(ordinal)?;
+        lenders.push((ordinal, lender.clone()));
+        Ok(Arc::new(lender))
     }
 
     /// Joins the communicator of NCCL with this id, whose rank 0 is a trainer, on a GPU.
@@ -81,9 +101,11 @@ mod with_feature {
 
 #[cfg(not(feature = "cuda"))]
 mod with_feature {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::{GpuKind, TrainerLink};
+    use offshoot_backend::DeviceLender;
     use offshoot_core::error::{Error, Result};
 
     /// In the place of the GPU's backend: `open` makes none.
@@ -98,6 +120,10 @@ mod with_feature {
     }
 
     pub fn trainer_link(ordinal: usize, _: [u8; 128], _: usize, _: usize, _: Duration) -> Result<Box<dyn TrainerLink>> {
+        Err(not_built(format!("cuda:{ordinal}")))
+    }
+
+    pub fn device_lender(ordinal: usize) -> Result<Arc<dyn DeviceLender>> {
         Err(not_built(format!("cuda:{ordinal}")))
     }
 

@@ -32,7 +32,7 @@ pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, Generation, GenerationEvent, Generator, PromptRequest, RefusedPrompt,
     Release, SampleId, generate,
 };
-pub use gpu::{TrainerLink, gpu_names, trainer_link};
+pub use gpu::{TrainerLink, device_lender, gpu_names, trainer_link};
 pub use model_on_device::{AttentionAlong, ModelOnDevice};
 pub use options::{EngineOptions, PrefixFolder};
 pub use order::{OutputTokens, PromptOrder, TextKey};

@@ -47,7 +47,9 @@ impl UpdateFolder {
     /// What identifies the model after the update; `None` where only some tensors change, as others are not here, and
     /// of GGUF models. All bytes count, as two steps of a training may differ in few of them.
     pub fn identity(&self) -> Option<String> {
-        (self.scope == UpdateScope::Whole && self.tensors.gguf().is_none()).then(|| hash_of_tensors(&self.tensors))
+        let hash =
+            || hash_of_tensors(&self.tensors).expect("a folder's tensors lie in host memory, where all are read");
+        (self.scope == UpdateScope::Whole && self.tensors.gguf().is_none()).then(hash)
     }
 
     /// The update for an engine (`EngineHandle::update_weights`, which checks it). The identity is found, which reads

@@ -90,23 +90,27 @@ pub fn hash_of_folder(folder: &Path) -> Result<String> {
 }
 
 /// BLAKE3 of all tensors: names, types, shapes and every byte.
-pub fn hash_of_tensors(source: &dyn TensorSource) -> String {
+///
+/// # Errors
+///
+/// A device on which tensors lie fails.
+pub fn hash_of_tensors(source: &dyn TensorSource) -> Result<String> {
     let mut names = source.names();
     names.sort_unstable();
     let of_tensor = |name: &&str| {
         let mut hash = blake3::Hasher::new();
         if let Some(tensor) = source.tensor(name) {
             hash.update(format!("{name}\0{:?}\0{:?}\0", tensor.dtype, tensor.shape).as_bytes());
-            hash.update(tensor.bytes);
+            hash.update(&tensor.data.on_host()?);
         }
-        hash.finalize()
+        Ok(hash.finalize())
     };
-    let each: Vec<blake3::Hash> = names.par_iter().map(of_tensor).collect();
+    let each: Vec<blake3::Hash> = names.par_iter().map(of_tensor).collect::<Result<_>>()?;
     let mut hash = blake3::Hasher::new();
     for tensor in &each {
         hash.update(tensor.as_bytes());
     }
-    format!("tensors {}", hash.finalize().to_hex())
+    Ok(format!("tensors {}", hash.finalize().to_hex()))
 }
 
 /// The ranges of a file that are read: (start, length) in bytes. `bytes` is the length of the file.

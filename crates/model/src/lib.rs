@@ -46,4 +46,4 @@ pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;
 pub use sleep::{Sleep, SleepParts, SleepTags, WeightSleep};
 pub use update::{CheckedUpdate, UpdateScope, WeightForm};
-pub use weights::{TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};
+pub use weights::{TensorData, TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};

@@ -225,14 +225,15 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(vector)
     }
 
-    /// A vector of numbers that are no tensor's.
+    /// A vector of numbers that are no tensor's. An update writes them again, as a device may have dropped them with
+    /// the weights.
     pub fn constant(&mut self, values: &[f32]) -> Result<Arc<B::Vector>> {
-        let vector = match self.fate(std::iter::empty()) {
-            Fate::Stays(held) => vector_of(&held).clone(),
-            Fate::New | Fate::Changes(_) | Fate::ChangesInPart(..) => {
-                Arc::new(split_vector_of(self.backend, values, &Split::Whole, None)?)
-            }
+        let old = match self.fate(std::iter::empty()) {
+            Fate::New => None,
+            Fate::Stays(held) => Some(vector_of(&held).clone()),
+            Fate::Changes(held) | Fate::ChangesInPart(held, _) => Some(vector_of(held).clone()),
         };
+        let vector = Arc::new(split_vector_of(self.backend, values, &Split::Whole, old.as_deref())?);
         self.held.push(Held::Vector(vector.clone()));
         Ok(vector)
     }

@@ -210,15 +210,24 @@ impl WeightForm {
         }
         match part {
             MatrixPart::Dense(view) => {
-                let becomes = match (&self.formats, self.config.compute) {
-                    (Some(_), None) => self.format(spec).and_then(WeightFormat::dense).unwrap_or(self.dtype),
-                    (None, None) => view.dtype,
-                    (_, Some(_)) => self.dtype,
-                };
+                let becomes = self.becomes(spec, view.dtype);
                 checkpoint.refuse_not_finite(spec, not_finite(&view, becomes), becomes)
+            }
+            MatrixPart::Device(view) => {
+                let becomes = self.becomes(spec, view.dtype);
+                checkpoint.refuse_not_finite(spec, view.bytes.not_finite(view.dtype, becomes)?, becomes)
             }
             // Their values are checked as they are found.
             MatrixPart::Quantised(_) | MatrixPart::Random(_) | MatrixPart::Blocks(_) => Ok(()),
+        }
+    }
+
+    /// The dtype that a dense matrix of `dtype` gets.
+    fn becomes(&self, spec: &TensorSpec, dtype: Dtype) -> Dtype {
+        match (&self.formats, self.config.compute) {
+            (Some(_), None) => self.format(spec).and_then(WeightFormat::dense).unwrap_or(self.dtype),
+            (None, None) => dtype,
+            (_, Some(_)) => self.dtype,
         }
     }
 

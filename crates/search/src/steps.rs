@@ -205,7 +205,8 @@ pub(crate) fn read(
     let mut stopped = matcher.push(&text);
     let end = match (&finish, stopped.by) {
         (_, Some(by)) if drawn >= stop.min_tokens => Some(FinishReason::StopString(stop.strings[by].clone())),
-        (FinishReason::StopString(_) | FinishReason::Length | FinishReason::Cancelled | FinishReason::Aborted, _)
+        // What a pause has ended stays ended, with what it has.
+        (FinishReason::StopString(_) | FinishReason::Length | FinishReason::Cancelled, _)
             if drawn < stop.max_tokens =>
         {
             None

@@ -32,15 +32,16 @@ pub fn tree_po(
     let before = tree.spent().drawn;
     let mut samples: Vec<Sample> = Vec::new();
     let mut borders = vec![Border { solution: Solution::start(at), is_solved: false, returns: 0 }];
-    // Numbers of the borders whose samples go on.
+    // Numbers of the borders whose samples go on: nothing is behind them yet.
     let mut going = vec![0];
     while samples.len() < how.samples as usize {
         let room = how.samples as usize - samples.len();
-        if going.is_empty() {
-            going = fall_back(&mut borders, room.div_ceil(how.branches as usize));
-        }
+        let from = match going.is_empty() {
+            true => fall_back(&mut borders, room.div_ceil(how.branches as usize)),
+            false => going.clone(),
+        };
         let mut forks = Vec::new();
-        for (&border, n) in going.iter().zip(branches(tree, &borders, &going, room, how)) {
+        for (&border, n) in from.iter().zip(branches(tree, &borders, &from, room, how)) {
             forks.extend(tree.fork(borders[border].solution.node, n)?.into_iter().map(|node| (border, node)));
         }
         let left = how.tokens.saturating_sub(tree.spent().drawn - before);
@@ -49,9 +50,9 @@ pub fn tree_po(
             forks.iter().for_each(|&(_, node)| tree.prune(node));
             break;
         }
-        let from: Vec<(&Solution, NodeId)> =
+        let behind: Vec<(&Solution, NodeId)> =
             forks.iter().map(|&(border, node)| (&borders[border].solution, node)).collect();
-        let grown = segments(decode, tree, &from, tokens, job.params, job)?;
+        let grown = segments(decode, tree, &behind, tokens, job.params, job)?;
         going.clear();
         if grown.iter().all(Option::is_none) {
             break;
@@ -65,7 +66,7 @@ pub fn tree_po(
             }
         }
     }
-    // The tokens are spent: what goes on ends here.
+    // The tokens are spent: what goes on ends here. What samples have gone on from is none itself.
     for border in going {
         let solution = borders[border].solution.clone();
         if solution.tokens > 0 && samples.len() < how.samples as usize {

@@ -44,7 +44,7 @@ struct Lease {
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeptBranches {
     by_id: HashMap<String, Lease>,
     /// Branches that each client keeps, those promised to requests in progress included.
     counts: HashMap<ClientId, usize>,
@@ -54,7 +54,7 @@ struct Kept {
 pub struct Leases {
     engine: EngineHandle,
     limits: LeaseLimits,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptBranches>,
 }
 
 impl Leases {
@@ -136,7 +136,7 @@ impl Leases {
         Ok(json!({ "id": id, "object": "branch", "tokens": lease.kept.tokens.len(), "expires_in": left }))
     }
 
-    fn end(&self, kept: &mut Kept, ids: &[String]) {
+    fn end(&self, kept: &mut KeptBranches, ids: &[String]) {
         let mut branches = Vec::with_capacity(ids.len());
         for id in ids {
             let Some(lease) = kept.by_id.remove(id) else { continue };
@@ -148,12 +148,12 @@ impl Leases {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, KeptBranches> {
         self.kept.lock().expect("nothing panics while it holds the leases")
     }
 }
 
-impl Kept {
+impl KeptBranches {
     fn forget(&mut self, client: ClientId, branches: usize) {
         if let Some(count) = self.counts.get_mut(&client) {
             *count = count.saturating_sub(branches);

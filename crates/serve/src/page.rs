@@ -54,10 +54,10 @@ struct Viewer {
     views: Arc<Views>,
     stopping: Stopping,
     _place: OwnedSemaphorePermit,
-    progress: Progress,
+    progress: AnswerProgress,
 }
 
-enum Progress {
+enum AnswerProgress {
     Begun,
     Going,
     Ended,
@@ -97,7 +97,7 @@ async fn watch(
     let place = views.places.clone().try_acquire_owned().map_err(|_| {
         Refusal::rate_limit(format!("{MOST_VIEWERS} viewers look at this server; at most so many may"), 10)
     })?;
-    let viewer = Viewer { server, views, stopping, _place: place, progress: Progress::Begun };
+    let viewer = Viewer { server, views, stopping, _place: place, progress: AnswerProgress::Begun };
     let events = unfold(viewer, async |mut viewer| {
         let event = viewer.next().await?;
         Some((Ok::<Bytes, Infallible>(event), viewer))
@@ -111,15 +111,15 @@ impl Viewer {
     /// The next event; `None` after the end.
     async fn next(&mut self) -> Option<Bytes> {
         match self.progress {
-            Progress::Begun => {}
-            Progress::Going => tokio::select! {
+            AnswerProgress::Begun => {}
+            AnswerProgress::Going => tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
                 () = self.stopping.wait() => return None,
             },
-            Progress::Ended => return None,
+            AnswerProgress::Ended => return None,
         }
         let event = self.views.event(&self.server).await;
-        self.progress = if event.is_ok() { Progress::Going } else { Progress::Ended };
+        self.progress = if event.is_ok() { AnswerProgress::Going } else { AnswerProgress::Ended };
         Some(event.unwrap_or_else(|refusal| {
             let mut out = Vec::new();
             sse::fail(&refusal, &mut out);

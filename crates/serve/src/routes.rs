@@ -13,7 +13,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, extract};
 use serde_json::json;
 
-use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, TOKENS_PATH, tokenizer_info};
+use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, SKYRL_PATH, TOKENS_PATH, tokenizer_info};
 
 use super::counted::CountedRequest;
 use super::engine_metrics;
@@ -99,7 +99,7 @@ async fn check_coding(request: Request, next: Next) -> Response {
 
 /// The paths of requests for samples or scores.
 fn is_for_samples(path: &str) -> bool {
-    path == TOKENS_PATH || Endpoint::ALL.iter().any(|one| one.path() == path)
+    [TOKENS_PATH, SKYRL_PATH].contains(&path) || Endpoint::ALL.iter().any(|one| one.path() == path)
 }
 
 /// Counts responses, and requests for samples or scores.

@@ -320,6 +320,10 @@ impl<B: Ranked> Backend for Rank<B> {
         divides_experts(format, width, parts) && self.0.multiplies_experts(format, width / parts)
     }
 
+    fn copies_from_devices(&self) -> bool {
+        self.0.copies_from_devices()
+    }
+
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix> {
         let parts: Vec<_> = parts.iter().map(|&part| HeldPart { part, becomes: None }).collect();
         self.split_matrix(&parts, &Split::Whole)

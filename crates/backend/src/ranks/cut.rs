@@ -1,11 +1,13 @@
 //! What a rank has of a stack of matrices or vectors: rows or columns of each part.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use crate::{
-    BlockView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightFormat, WeightView,
+    BlockView, DeviceBytes, DeviceMemory, DeviceView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment,
+    Uniform, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -67,6 +69,7 @@ fn rows_of<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> MatrixPart<'a> {
             let row = view.cols * view.dtype.bytes();
             MatrixPart::Dense(WeightView { rows, bytes: &view.bytes[range.start * row..range.end * row], ..view })
         }
+        MatrixPart::Device(view) => MatrixPart::Device(view.rows(range)),
         MatrixPart::Random(random) => {
             // Number `i` follows from the sum of the stream and `i`.
             let stream = random.numbers.stream.wrapping_add((range.start * random.cols) as u64);
@@ -96,6 +99,11 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
     }
     Ok(match part {
         MatrixPart::Dense(view) => dense(view.dtype, dense_columns(&view, range.clone())),
+        MatrixPart::Device(view) => {
+            let size = view.dtype.bytes();
+            let memory = view.bytes.columns(view.cols * size, range.start * size..range.end * size)?;
+            ColumnsOf::Device { dtype: view.dtype, rows: view.rows, cols: range.len(), memory }
+        }
         MatrixPart::Random(random) => dense(random.dtype, part.dense_bytes(random.dtype, range.clone())),
         MatrixPart::Quantised(view) => {
             assert!(view.order.is_none(), "an order of inputs, which `ORDERS_INPUTS` denies");
@@ -119,6 +127,7 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
 /// Some columns of a part.
 pub enum ColumnsOf<'a> {
     Dense { dtype: Dtype, rows: usize, cols: usize, bytes: Vec<u8> },
+    Device { dtype: Dtype, rows: usize, cols: usize, memory: Arc<dyn DeviceMemory> },
     Quantised(QuantView<'a>),
 }
 
@@ -128,6 +137,12 @@ impl ColumnsOf<'_> {
             ColumnsOf::Dense { dtype, rows, cols, bytes } => {
                 MatrixPart::Dense(WeightView { dtype: *dtype, rows: *rows, cols: *cols, bytes })
             }
+            ColumnsOf::Device { dtype, rows, cols, memory } => MatrixPart::Device(DeviceView {
+                dtype: *dtype,
+                rows: *rows,
+                cols: *cols,
+                bytes: DeviceBytes::whole(&**memory),
+            }),
             ColumnsOf::Quantised(view) => MatrixPart::Quantised(*view),
         };
         HeldPart { part, becomes: None }
@@ -160,5 +175,76 @@ pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool
         WeightFormat::Dense(_) => true,
         WeightFormat::Quantised(format) => width.is_multiple_of(parts * format.group.map_or(1, |group| group as usize)),
         WeightFormat::Blocks(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Device memory as a test plays it.
+    #[derive(Debug)]
+    struct Played(Vec<u8>);
+
+    impl DeviceMemory for Played {
+        fn ordinal(&self) -> usize {
+            0
+        }
+
+        fn address(&self) -> u64 {
+            0
+        }
+
+        fn bytes(&self) -> usize {
+            self.0.len()
+        }
+
+        fn download(&self, range: Range<usize>) -> Result<Vec<u8>> {
+            Ok(self.0[range].to_vec())
+        }
+
+        fn not_finite(&self, _: Range<usize>, _: Dtype, _: Dtype) -> Result<Option<usize>> {
+            Ok(None)
+        }
+
+        fn cast(&self, _: Range<usize>, _: Dtype, _: Dtype) -> Result<Arc<dyn DeviceMemory>> {
+            Err(Error::Internal("nothing is rounded".to_owned()))
+        }
+
+        fn columns(&self, range: Range<usize>, row: usize, columns: Range<usize>) -> Result<Arc<dyn DeviceMemory>> {
+            let rows = self.0[range].chunks(row);
+            Ok(Arc::new(Played(rows.flat_map(|row| &row[columns.clone()]).copied().collect())))
+        }
+    }
+
+    fn bytes_of(part: &MatrixPart<'_>) -> Vec<u8> {
+        match part {
+            MatrixPart::Dense(view) => view.bytes.to_vec(),
+            MatrixPart::Device(view) => view.bytes.download().expect("it does not fail"),
+            _ => panic!("it is dense"),
+        }
+    }
+
+    #[test]
+    fn a_part_on_a_device_is_cut_as_one_of_the_host() {
+        let (dtype, rows_count, cols) = (Dtype::Bf16, 6, 4);
+        let bytes: Vec<u8> = (0..rows_count * cols * 2).map(|i| i as u8).collect();
+        let device = Played([&[99, 98, 97], &bytes[..]].concat());
+        let at = DeviceBytes::whole(&device).part(3..3 + bytes.len());
+        let parts = [
+            MatrixPart::Dense(WeightView { dtype, rows: rows_count, cols, bytes: &bytes }),
+            MatrixPart::Device(DeviceView { dtype, rows: rows_count, cols, bytes: at }),
+        ];
+        let [host, device] = parts.map(|part| {
+            let held = HeldPart { part, becomes: None };
+            // Of the first rows, too, some columns.
+            let own = rows(&[held, held], [1..3, 4..9]);
+            let columns: Vec<_> = own.iter().map(|held| columns(held, 1..3).expect("nothing shares a scale")).collect();
+            let of = |held: &HeldPart<'_>| (held.part.rows(), held.part.cols(), bytes_of(&held.part));
+            let columns = columns.iter().map(|columns| of(&columns.part())).collect::<Vec<_>>();
+            (own.iter().map(of).collect::<Vec<_>>(), columns)
+        });
+        assert_eq!(device, host);
+        assert_eq!(host.0.iter().map(|(rows, ..)| rows).sum::<usize>(), 7);
     }
 }

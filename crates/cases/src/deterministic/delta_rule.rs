@@ -35,7 +35,7 @@ pub fn delta_rule<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut
     for dtype in Dtype::ALL {
         for &heads in all {
             for state in StateDtype::ALL {
-                let layer = TestLayer::new(&mut dice, dtype, state, heads);
+                let layer = DeltaLayer::new(&mut dice, dtype, state, heads);
                 let differences = layer.divided(backend)?;
                 differences.file(report, "alone, delta rule", dtype, layer);
             }
@@ -45,7 +45,7 @@ pub fn delta_rule<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut
 }
 
 /// A layer's weights, and its inputs in all rows.
-struct TestLayer {
+struct DeltaLayer {
     dtype: Dtype,
     state: StateDtype,
     heads: DeltaHeads,
@@ -56,7 +56,7 @@ struct TestLayer {
     ba: Vec<f32>,
 }
 
-impl TestLayer {
+impl DeltaLayer {
     fn new(dice: &mut Dice, dtype: Dtype, state: StateDtype, heads: DeltaHeads) -> Self {
         let rows = ROWS + BESIDE;
         Self {
@@ -139,7 +139,7 @@ fn run(from: Option<u32>, to: Option<u32>) -> StateRun {
     StateRun { rows: 0..0, from: from.map(StateId), is_in: false, to: to.map(StateId) }
 }
 
-impl fmt::Display for TestLayer {
+impl fmt::Display for DeltaLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {} states, {ROWS} rows", self.heads, self.state)
     }

@@ -17,19 +17,19 @@ const ROWS: [usize; 20] = [1, 2, 7, 8, 9, 16, 24, 33, 64, 96, 128, 200, 256, 304
 
 /// A layer: its outputs and inputs, where its result goes, and whether it has a bias.
 #[derive(Clone, Copy)]
-struct TestLayer {
+struct LayerShape {
     outputs: usize,
     inputs: usize,
     into: Destination,
     biased: bool,
 }
 
-const fn layer(outputs: usize, inputs: usize, into: Destination, biased: bool) -> TestLayer {
-    TestLayer { outputs, inputs, into, biased }
+const fn layer(outputs: usize, inputs: usize, into: Destination, biased: bool) -> LayerShape {
+    LayerShape { outputs, inputs, into, biased }
 }
 
 /// Odd shapes, then those of models up to a width of 768.
-const SMALL: [TestLayer; 7] = [
+const SMALL: [LayerShape; 7] = [
     layer(33, 40, Destination::Operands, true),
     layer(300, 193, Destination::Added, false),
     layer(96, 320, Destination::Added, true),
@@ -39,7 +39,7 @@ const SMALL: [TestLayer; 7] = [
     layer(768, 2048, Destination::Added, false),
 ];
 /// Layers of llama3-8b and codellama-7b, without the full vocabularies.
-const LARGE: [TestLayer; 7] = [
+const LARGE: [LayerShape; 7] = [
     layer(6144, 4096, Destination::Operands, false),
     layer(12288, 4096, Destination::Operands, false),
     layer(4096, 4096, Destination::Added, false),
@@ -80,7 +80,7 @@ pub fn linear<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
     Ok(())
 }
 
-impl TestLayer {
+impl LayerShape {
     fn hold<B: Backend>(
         &self,
         backend: &mut B,
@@ -89,7 +89,7 @@ impl TestLayer {
         dice: &mut Dice,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let TestLayer { outputs, inputs, biased, .. } = *self;
+        let LayerShape { outputs, inputs, biased, .. } = *self;
         let most = counts[counts.len() - 1];
         let reach = Uniform { stream: dice.next(), centre: 0.0, reach: 1.0 };
         let w = RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach };
@@ -114,7 +114,7 @@ impl TestLayer {
     }
 }
 
-impl fmt::Display for TestLayer {
+impl fmt::Display for LayerShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bias = if self.biased { "with bias" } else { "no bias" };
         write!(f, "{} -> {}, into {:?}, {bias}", self.inputs, self.outputs, self.into)

@@ -2,7 +2,7 @@
 //! memory, and how products of experts, and those of GPUs before Hopper, are cut into tiles. Layers on Hopper:
 //! `four_bit_layers`.
 
-use offshoot_backend::{CodeFormat, QuantFormat};
+use offshoot_backend::{CodeFormat, QuantFormat, WeightFormat};
 
 /// What the codes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,14 @@ impl FourBit {
         let group = format.four_bit_group()?;
         let codes = if format.codes == CodeFormat::Fp4 { FourBitCodes::Fp4 } else { FourBitCodes::Int4 };
         Some(Self { codes, group })
+    }
+
+    /// The one that holds matrices of these weights, if kernels/four_bit multiplies them.
+    pub fn of_weights(format: WeightFormat) -> Option<Self> {
+        match format {
+            WeightFormat::Quantised(format) => Self::of(format),
+            WeightFormat::Dense(_) | WeightFormat::Blocks(_) => None,
+        }
     }
 
     /// Groups of a panel.

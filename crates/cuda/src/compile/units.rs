@@ -87,6 +87,7 @@ pub static HEADERS: &[Source] = &[
 pub static ADVANCE: Source = source!("ops/advance.cu");
 pub static ADD: Source = source!("ops/add.cu");
 pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
+pub static CAST: Source = source!("ops/cast.cu");
 pub static CAUSAL_CONV: Source = source!("delta_rule/causal_conv.cu");
 pub static CHUNK_PRODUCTS: Source = source!("delta_rule/chunk_products.cu");
 pub static CHUNK_STATES: Source = source!("delta_rule/chunk_states.cu");
@@ -126,6 +127,7 @@ pub static LORA_EXPAND: Source = source!("lora/lora_expand.cu");
 pub static LORA_SHRINK: Source = source!("lora/lora_shrink.cu");
 pub static MERGE_MEMBERS: Source = source!("ranks/merge_members.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
+pub static NOT_FINITE: Source = source!("ops/not_finite.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
@@ -164,6 +166,8 @@ const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
+    all.push(Unit::new(&NOT_FINITE));
+    all.extend(casts());
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(DTYPES.into_iter().flat_map(lora));
     all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
@@ -263,6 +267,17 @@ pub fn ops(element: Dtype) -> Vec<Unit> {
     ];
     let plain = [&ADD, &RMS_NORM_ADD, &SCALE, &SOFTCAP, &SELECT_ROWS, &COLUMNS, &KV_PAGES];
     elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
+}
+
+/// Units that round given tensors of one dtype to another.
+pub fn casts() -> impl Iterator<Item = Unit> {
+    let of = |from| DTYPES.into_iter().filter(move |&to| to != from).map(move |to| cast(from, to));
+    DTYPES.into_iter().flat_map(of)
+}
+
+/// The unit that rounds tensors of `from` to `to`.
+pub fn cast(from: Dtype, to: Dtype) -> Unit {
+    Unit::new(&CAST).define("FROM", element_name(from)).define("TO", element_name(to))
 }
 
 /// Units that `Gemm` launches for weights of `element` if the library has no algorithm.

@@ -75,9 +75,13 @@ pub fn load_cublas_lt(driver: CudaVersion) -> Result<(), String> {
     }
 }
 
-/// Opens NCCL. The error is a sentence with the command that installs it.
+/// Opens NCCL for good: threads of its own run its code also when nobody here has it open any more. The error is a
+/// sentence with the command that installs it.
 pub fn load_nccl(driver: CudaVersion) -> Result<Library, String> {
-    NCCL.load(driver, open)
+    NCCL.load(driver, |path| {
+        std::mem::forget(open(path)?);
+        open(path)
+    })
 }
 
 /// Opens a library of CUDA by path, or by a name on the loader's path. The error is the loader's own text.

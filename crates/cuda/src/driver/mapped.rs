@@ -35,17 +35,16 @@ impl Mapped {
         self.handle().is_some()
     }
 
-    /// Gives the memory back to the driver; nothing that was enqueued may use it any more.
+    /// Gives the memory back to the driver; nothing that was enqueued may use it any more. After an error it is awake
+    /// unless only the last step failed, which gives back what is mapped nowhere any more.
     pub fn sleep(&self) -> Result<()> {
         let mut handle = self.handle();
         let Some(mapped) = *handle else { return Ok(()) };
         // SAFETY: mapped in `wake`, with this size; the caller has waited for what was enqueued.
-        self.device.call("unmap memory", || unsafe {
-            sys::cuMemUnmap(self.address, self.bytes).result()?;
-            sys::cuMemRelease(mapped).result()
-        })?;
+        self.device.call("unmap memory", || unsafe { sys::cuMemUnmap(self.address, self.bytes).result() })?;
         *handle = None;
-        Ok(())
+        // SAFETY: made in `map`, given back once, and mapped nowhere.
+        self.device.call("free memory", || unsafe { sys::cuMemRelease(mapped).result() })
     }
 
     /// Maps memory of unspecified contents at the same addresses.

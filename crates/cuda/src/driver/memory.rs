@@ -12,13 +12,14 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 
 use super::device::Device;
 use super::mapped::Mapped;
-use offshoot_backend::MemoryPart;
+use offshoot_backend::{Keeper, MemoryPart};
 use offshoot_core::error::{Error, Result};
 
 /// Bytes to which device memory is aligned.
 pub const ALIGNED: usize = 256;
 
-/// Device memory, aligned to [`ALIGNED`] bytes; freed with its last part, which waits for the work that uses it.
+/// Device memory, aligned to [`ALIGNED`] bytes unless another owner lends it; freed with its last part, which waits for
+/// the work that uses it.
 pub struct Memory {
     device: Device,
     address: CUdeviceptr,
@@ -33,6 +34,13 @@ trait Whole: Send + Sync {}
 impl Whole for Allocated {}
 
 impl Whole for Mapped {}
+
+impl Whole for OfAnother {}
+
+/// Memory that an owner outside of this backend keeps.
+struct OfAnother {
+    _keeper: Keeper,
+}
 
 struct Allocated {
     device: Device,
@@ -50,6 +58,10 @@ impl Memory {
 
     pub(super) fn of_mapped(device: &Device, mapped: &Arc<Mapped>, address: CUdeviceptr, bytes: usize) -> Self {
         Self { device: device.clone(), address, bytes, whole: mapped.clone() }
+    }
+
+    pub(super) fn of_another(device: &Device, address: CUdeviceptr, bytes: usize, keeper: Keeper) -> Self {
+        Self { device: device.clone(), address, bytes, whole: Arc::new(OfAnother { _keeper: keeper }) }
     }
 
     /// The same memory once more, for what takes the place of what it holds.

@@ -11,4 +11,5 @@ mod launch;
 pub mod mapped;
 pub mod memory;
 mod modules;
+mod outside;
 pub mod tensor_map;

@@ -22,7 +22,7 @@ use offshoot_core::error::Result;
 /// The kernels of the formats that were asked for.
 pub struct FourBitKernels {
     device: Device,
-    formats: HashMap<FourBit, Kernels>,
+    formats: HashMap<FourBit, FormatKernels>,
     /// Whether a row's results must not depend on the number of rows.
     batch_invariant: bool,
     /// The outputs of the whole matrix, by outputs and inner of a share.
@@ -30,7 +30,7 @@ pub struct FourBitKernels {
 }
 
 /// The kernels of one format.
-struct Kernels {
+struct FormatKernels {
     /// Kernels of tiles, by dtype of the inputs.
     tiles: HashMap<(Dtype, FourBitTiles), Function>,
     /// Kernels of layers on Hopper, by dtype of the inputs.
@@ -94,7 +94,7 @@ impl FourBitKernels {
                 layers.insert((element, of), device.function(&unit, "linear_4bit_wgmma")?);
             }
         }
-        entry.insert(Kernels { tiles, layers, any });
+        entry.insert(FormatKernels { tiles, layers, any });
         Ok(())
     }
 

@@ -5,6 +5,7 @@ pub mod buffer;
 pub mod four_bit;
 pub mod fp8;
 pub mod kv;
+pub mod lent;
 pub mod sleep;
 pub mod staged;
 pub mod staging;

@@ -71,6 +71,11 @@ impl Staging {
         under_way.map_or(Ok(()), |(half, chunk)| self.empty(half, chunk))
     }
 
+    /// Waits for all copies.
+    pub fn settle(&self) -> Result<()> {
+        self.device.synchronise()
+    }
+
     /// Waits for the copy into `half`, then copies it on to `chunk`.
     fn empty(&self, half: usize, chunk: &mut [u8]) -> Result<()> {
         let half = &self.halves[half];

@@ -1,6 +1,6 @@
-//! Weights on the device: matrices in the format and row-major order of their file, and vectors as f32. Their
-//! bytes go from the memory map through page-locked halves to the device, or are generated from a seed where they will
-//! be used. `fp8` makes matrices of e4m3.
+//! Weights on the device: matrices in the format and row-major order of their file, and vectors as f32. Their bytes go
+//! from the memory map through page-locked halves to the device, are copied from where they lie on a device, or are
+//! generated from a seed where they will be used. `fp8` makes matrices of e4m3.
 
 use std::sync::Arc;
 
@@ -125,12 +125,19 @@ impl WeightLoader {
         for part in parts {
             match part {
                 MatrixPart::Dense(view) => self.staging.upload(&memory, at, view.bytes)?,
+                MatrixPart::Device(view) => {
+                    self.device.copy_from_address(&memory, at, view.bytes.address(), view.bytes.len())?;
+                }
                 MatrixPart::Random(random) => self.draw(&memory, at, random)?,
                 MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => unreachable!("a quantised part is not dense"),
             }
             at += format.bytes(part.rows(), cols);
         }
         self.device.check()?;
+        if parts.iter().any(|part| matches!(part, MatrixPart::Device(_))) {
+            // What they lie in may be given back.
+            self.device.synchronise()?;
+        }
         Ok(Matrix { memory: Arc::new(memory), outputs: rows, inner: cols, format, fp8: None })
     }
 

@@ -19,7 +19,9 @@ pub mod ways;
 
 use std::sync::Arc;
 
+use super::Cuda;
 use super::attention::device_plan::WHOLE;
+use super::compile::four_bit::FourBit;
 use super::compile::units::ExchangedSums;
 use super::driver::device::Device;
 use super::driver::memory::ALIGNED;
@@ -28,7 +30,6 @@ use super::memory::buffer::Buffer;
 use super::memory::kv::Kv;
 use super::memory::weights::{Matrix, Vector};
 use super::step::Step;
-use super::{Cuda, four_bit_of};
 use fabric::{CudaFabric, Exchanges};
 use offshoot_backend::ranks::meeting::Meeting;
 use offshoot_backend::ranks::{PARTS, Place, Ranked, Reduced};
@@ -128,7 +129,7 @@ impl Ranked for Cuda {
         if let Some(gemm) = self.gemms.get_mut(&matrix.format) {
             gemm.products.remember_whole(&matrix, outputs);
         }
-        if four_bit_of(matrix.format).is_some() {
+        if FourBit::of_weights(matrix.format).is_some() {
             self.four_bit.remember_whole(&matrix, outputs);
         }
         Ok(matrix)

@@ -30,7 +30,7 @@ pub(super) struct Peers {
 }
 
 struct RankExchange {
-    kernels: Kernels,
+    kernels: RankKernels,
     /// What the others write of this rank.
     _written_by_others: Vec<Memory>,
     /// Addresses of those of all ranks.
@@ -39,7 +39,7 @@ struct RankExchange {
 }
 
 /// A rank's kernels. Those of sums are loaded with the first buffers that are summed so, before a step needs them.
-struct Kernels {
+struct RankKernels {
     sums: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
     /// Loaded with the first step that is a member's.
     merges: Mutex<HashMap<MemberStates, Arc<Function>>>,
@@ -53,7 +53,7 @@ pub(super) struct SumKernels {
     two_shot: Function,
 }
 
-impl Kernels {
+impl RankKernels {
     fn load(device: &Device, ranks: usize) -> Result<Self> {
         let of_several = |unit: &Unit, name| match ranks {
             1 => Ok(None),
@@ -77,7 +77,7 @@ impl Peers {
         let addresses: Vec<u64> = memories.iter().flatten().map(Memory::address).collect();
         let ranks = devices.iter().zip(memories).map(|(device, memories)| {
             Ok(RankExchange {
-                kernels: Kernels::load(device, count)?,
+                kernels: RankKernels::load(device, count)?,
                 _written_by_others: memories,
                 ranks: device.uploaded(&addresses)?,
                 last: device.zeroed(MOST_BLOCKS * size_of::<u32>())?,

@@ -6,6 +6,7 @@ mod full;
 mod skip;
 
 mod cuda_device;
+mod cuda_given;
 mod cuda_ops;
 mod cuda_steps;
 mod device_plan;
@@ -17,6 +18,7 @@ mod emulated_exchanges;
 mod emulated_experts;
 mod emulated_four_bit;
 mod emulated_fp8;
+mod emulated_given;
 mod emulated_heads;
 mod emulated_levels;
 mod emulated_lora;

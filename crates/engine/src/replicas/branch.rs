@@ -1,7 +1,9 @@
 //! What the router knows of a branch: enough to make it again elsewhere.
 
-use crate::{Continuation, QueueKey, TokenPath};
-use offshoot_core::ids::BranchId;
+use std::borrow::Cow;
+
+use crate::{Continuation, QueueKey, Said, TokenPath};
+use offshoot_core::ids::{BranchId, TokenId};
 
 use super::prefix::Prefix;
 
@@ -29,13 +31,15 @@ pub enum On {
 }
 
 impl BranchRecord {
-    /// Its tokens, and those that this gives it.
-    pub fn prefix_with(&self, continuation: &Continuation) -> Prefix {
-        match continuation {
-            Continuation::Given { tokens, .. } if !tokens.is_empty() => {
-                Prefix::of(self.path.salt(), &[&self.path.all()[..], tokens].concat())
-            }
-            Continuation::Given { .. } | Continuation::Sampled { .. } => self.prefix.clone(),
+    /// Its tokens, and those that this gives it, or has sampled for it already.
+    pub fn prefix_with(&self, continuation: &Continuation, said: &Said) -> Prefix {
+        let more: Cow<'_, [TokenId]> = match continuation {
+            Continuation::Given { tokens, .. } => Cow::Borrowed(tokens),
+            Continuation::Sampled { .. } => said.tokens.iter().map(|sampled| sampled.token).collect(),
+        };
+        match more.is_empty() {
+            true => self.prefix.clone(),
+            false => Prefix::of(self.path.salt(), &[&self.path.all()[..], &more].concat()),
         }
     }
 

@@ -8,9 +8,9 @@ use super::router::Router;
 use crate::status::{EngineStatus, StatusPlace};
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventReader, EventSender, Extend, Finish, FinishReason, Hear,
-    LivePlace, Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey, Weights,
+    LivePlace, Priority, QueueKey, SampledToken, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey, Weights,
 };
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 
 /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
 pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
@@ -31,6 +31,13 @@ pub fn client() -> (EventReader, EventSender) {
     (client, events)
 }
 
+/// What a client hears that hears tokens, too.
+pub fn listener() -> (EventReader, EventSender) {
+    let mut client = EventReader::new();
+    let events = client.sender(Hear::Tokens);
+    (client, events)
+}
+
 /// A prompt whose engine is the one at `home`.
 pub fn root(branch: BranchId, home: usize) -> Command {
     let place = QueueKey { priority: Priority::default(), order: branch, branch };
@@ -43,8 +50,22 @@ pub fn sampled(branch: BranchId) -> Extend {
 
 /// Ends an extend as the engine would that was given this command.
 pub fn finish(start: Option<&Command>, branch: BranchId, reason: FinishReason) {
-    let Some(Command::Start { events, .. }) = start else { panic!("the engine is given the branch") };
+    say(start, Event::Finished { id: branch, finish: Finish::empty(reason) });
+}
+
+/// Says this of an extend as the engine would that was given this command.
+pub fn say(start: Option<&Command>, event: Event) {
+    let Some(Command::Start { events, .. } | Command::Continue { events, .. }) = start else {
+        panic!("the engine is given the branch")
+    };
     let mut batcher = EventBatcher::default();
-    batcher.send(events, Event::Finished { id: branch, finish: Finish::empty(reason) });
+    batcher.send(events, event);
     batcher.flush();
+}
+
+/// These tokens of an extend, sampled under `weights`.
+pub fn tokens(branch: BranchId, tokens: &[u32], weights: WeightVersion) -> Event {
+    let sampled = tokens.iter().map(|&token| SampledToken::of(TokenId(token), -1.0));
+    let text = tokens.iter().map(|token| format!("{token};")).collect();
+    Event::Tokens { id: branch, tokens: sampled.collect(), text, weights }
 }

@@ -1,13 +1,13 @@
-//! An engine that ends while others live: what it had begins again on them, from its tokens. Uniforms follow from the
-//! branch and the position, so that the same tokens are sampled again.
+//! An engine that ends while others live: what it had goes on there. A sample whose client has heard tokens of it goes
+//! on behind them, as after an update of the weights; all else begins again. Uniforms follow from the branch and the
+//! position, so that under the same weights the same tokens are sampled.
 
 use crate::{LiveMetrics, Metrics};
 use offshoot_core::ids::BranchId;
 
 use super::branch::On;
-
 use super::prefix::{KnownPrefixes, Prefix};
-use super::queue::{Repeated, Started, Task};
+use super::queue::{Started, Task};
 use super::router::Router;
 
 impl Router {
@@ -49,7 +49,7 @@ impl Router {
         }
         let begun = self.take_begun(at);
         let lost = self.replicas[at].lost.as_deref().unwrap_or_default();
-        log::warn!("a device is lost, its {} samples begin again on the others: {lost}", begun.len());
+        log::warn!("a device is lost, its {} samples go on on the others: {lost}", begun.len());
         let mut last: Option<(Prefix, usize)> = None;
         for task in waiting.into_iter().chain(begun) {
             let home = self.branches.get(&task.branch()).and_then(|record| record.home);
@@ -59,7 +59,7 @@ impl Router {
         }
     }
 
-    /// The extends that only this engine had, in order, as they begin again; those that were cancelled end.
+    /// The extends that only this engine had, in order, as others go on with them; those that were cancelled end.
     fn take_begun(&mut self, at: usize) -> Vec<Task> {
         let had = |started: &Started| started.replicas.contains(&at);
         let ids: Vec<BranchId> =
@@ -79,11 +79,11 @@ impl Router {
                 self.finish_cut(&task);
                 continue;
             }
-            let has_said = !task.said.tokens.is_empty() || !task.said.text.is_empty();
-            task.said.repeated = has_said.then(Repeated::default);
+            let Task { extend, said, .. } = &task;
             if let Some(record) = self.branches.get(&branch) {
-                task.prefix = record.prefix_with(&task.extend.continuation);
+                task.prefix = record.prefix_with(&extend.continuation, said);
             }
+            task.work.output = task.work.output.saturating_sub(task.said.tokens.len() as u64);
             begun.push(task);
         }
         begun.sort_by_key(|task| task.key);

@@ -47,9 +47,9 @@ impl Router {
         answer(join);
     }
 
-    /// Has all engines give up what they cache; sends whether any holds pages still.
-    pub fn evict(&mut self, reply: Sender<bool>) {
-        let asked = self.ask_each(|reply| Command::Evict { reply });
+    /// Has all engines give up what they cache, and what branches hold, if `held`; sends whether any holds pages still.
+    pub fn evict(&mut self, held: bool, reply: Sender<bool>) {
+        let asked = self.ask_each(|reply| Command::Evict { held, reply });
         let join = move || {
             let held: Vec<bool> = asked.into_iter().map(|receiver| receiver.recv().unwrap_or_default()).collect();
             // The receiver of the reply may be gone.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::{Event, EventSender, Extend, FinishReason, QueueKey, SampledToken, WeightSpan};
+use crate::{Event, EventSender, Extend, FinishReason, QueueKey, Said};
 use offshoot_core::ids::BranchId;
 
 use super::load::Work;
@@ -15,12 +15,13 @@ pub struct Task {
     pub extend: Extend,
     /// The sender to its client.
     pub events: EventSender,
-    /// The branch's tokens, with those that are given to it.
+    /// The branch's tokens, with those that are given to it and those behind which it goes on.
     pub prefix: Prefix,
     /// What it costs the replica where it is now.
     pub work: Work,
     /// How it ends at the latest, if it was cancelled or aborted: its engine is asked to end it.
     pub cut: Option<FinishReason>,
+    /// What its client has heard of it: another replica goes on behind this.
     pub said: Said,
 }
 
@@ -37,23 +38,6 @@ impl Started {
     pub fn on(replica: usize, task: Task) -> Self {
         Started { replicas: vec![replica], task, end: None }
     }
-}
-
-/// What a client that hears tokens has heard of an extend.
-#[derive(Default)]
-pub struct Said {
-    pub tokens: Vec<SampledToken>,
-    pub text: String,
-    /// As `Finish::weights`.
-    pub weights: Vec<WeightSpan>,
-    /// How much of it a second replica, which began again, has said so far; `None`: nothing has to be repeated.
-    pub repeated: Option<Repeated>,
-}
-
-#[derive(Clone, Copy, Default)]
-pub struct Repeated {
-    pub tokens: usize,
-    pub bytes: usize,
 }
 
 impl Task {

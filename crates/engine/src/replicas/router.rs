@@ -11,7 +11,7 @@ use crate::status::StatusPlace;
 use crate::updates::Draining;
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
-    LivePlace, QueueKey, SampledLengths, TokenPath, TokenRecords, busy_branch, unknown_branch,
+    LivePlace, QueueKey, Said, SampledLengths, TokenPath, busy_branch, unknown_branch,
 };
 use offshoot_core::error::Error;
 use offshoot_core::ids::BranchId;
@@ -20,7 +20,7 @@ use super::branch::{BranchRecord, On};
 use super::load::{Pace, Work, expected};
 use super::loan::Loan;
 use super::prefix::Prefix;
-use super::queue::{Said, Started, Task};
+use super::queue::{Started, Task};
 use super::replica::Replica;
 use super::takeover::{Between, Takeover};
 use super::together::Note;
@@ -167,6 +167,11 @@ impl Router {
             Command::Root { place, path, home } => self.root(place, path, home),
             Command::Fork { at, children } => self.fork(at, children),
             Command::Start { extends, events } => self.start(extends, &events),
+            // Only the router itself asks engines for this.
+            Command::Continue { extend, events, .. } => {
+                let error = Error::Internal("an extend to continue was sent to a router".to_owned());
+                self.batcher.send(&events, Event::Failed { id: extend.branch, error });
+            }
             Command::Cancel { branches } => self.cancel(&branches),
             Command::Release { branches } => self.release(&branches),
             Command::Prune { branches } => self.prune(&branches),
@@ -177,7 +182,7 @@ impl Router {
                 }
             }
             Command::CacheMap { most, reply } => self.cache_map(most, reply),
-            Command::Evict { reply } => self.evict(reply),
+            Command::Evict { held, reply } => self.evict(held, reply),
             // Only the router itself asks engines for these; what is closed has nothing to lend.
             Command::Lend(_) => {}
             Command::Borrow { reply, .. } => drop(reply.send(false)),
@@ -255,7 +260,7 @@ impl Router {
                     self.batcher.send(events, Event::Failed { id, error });
                 }
                 On::Nowhere => {
-                    task.prefix = record.prefix_with(&task.extend.continuation);
+                    task.prefix = record.prefix_with(&task.extend.continuation, &task.said);
                     let replica = self.place(record.home, &task.prefix, last.as_ref());
                     last = Some((task.prefix.clone(), replica));
                     self.queue(replica, task);
@@ -362,16 +367,7 @@ impl Router {
 
     /// The end of an extend that is cut while no engine has it: what its client has heard of it.
     pub fn finish_cut(&mut self, task: &Task) {
-        let said = &task.said;
-        let records: TokenRecords = said.tokens.iter().cloned().collect();
-        let finish = Finish {
-            tokens: said.tokens.iter().map(|token| token.token).collect(),
-            text: said.text.clone(),
-            logprob: records.logprobs().iter().copied().map(f64::from).sum(),
-            records,
-            weights: said.weights.clone(),
-            ..Finish::empty(task.cut.clone().unwrap_or(FinishReason::Cancelled))
-        };
+        let finish = task.said.as_finish(task.cut.clone().unwrap_or(FinishReason::Cancelled));
         self.note_finish(task, &finish);
         self.batcher.send(&task.events, Event::Finished { id: task.branch(), finish });
     }
@@ -492,6 +488,7 @@ impl Router {
     /// prefix that is copied is passed over.
     pub(super) fn give(&mut self, at: usize, held: Option<QueueKey>) {
         let mut starts: [(Hear, Vec<Extend>); 2] = [(Hear::Finishes, Vec::new()), (Hear::Tokens, Vec::new())];
+        let mut go_on: Vec<(Hear, Extend, Said)> = Vec::new();
         let (mut passed, mut passed_over): (Option<QueueKey>, usize) = (None, 0);
         let mut given: Option<Prefix> = None;
         while let Some(key) = self.replicas[at].queue.next(passed) {
@@ -517,8 +514,10 @@ impl Router {
                 given = Some(task.prefix.clone());
             }
             let root = Command::Root { place: record.place, path: record.path.fork(), home: None };
-            let of_hear = usize::from(task.events.hears_tokens());
-            starts[of_hear].1.push(task.extend.clone());
+            match task.said.tokens.is_empty() {
+                true => starts[usize::from(task.events.hears_tokens())].1.push(task.extend.clone()),
+                false => go_on.push((task.events.hear(), task.extend.clone(), task.said.clone())),
+            }
             self.begin(at, task);
             self.send(at, root);
             if !self.replicas[at].lives() {
@@ -530,6 +529,10 @@ impl Router {
                 let events = self.replicas[at].events.sender(hear);
                 self.send(at, Command::Start { extends, events });
             }
+        }
+        for (hear, extend, said) in go_on {
+            let events = self.replicas[at].events.sender(hear);
+            self.send(at, Command::Continue { extend, said, events });
         }
     }
 

@@ -1,8 +1,9 @@
 //! What all engines do together: pauses, updates of the weights, sleep. New weights were checked before they come here,
 //! so that no engine refuses what another one takes. An engine that fails to take them nevertheless, while another one
-//! has taken them or still has the old ones, is asked for nothing any more, and what it had begins again on the others;
-//! so engines behind one handle differ in their weights no longer than one of them takes to change, and each token is
-//! recorded with those it was sampled under. If none has weights any more, what is in progress fails.
+//! has taken them or still has the old ones, is asked for nothing any more, and what it had goes on on the others, behind
+//! what clients have heard of it; so engines behind one handle differ in their weights no longer than one of them takes
+//! to change, and each token is recorded with those it was sampled under. If none has weights any more, what is in
+//! progress fails.
 //!
 //! The router does not wait: a thread collects the engines' answers, and the router goes on when they are there. What
 //! sleeps, and whether weights are missing, it reads from the engines themselves. During a pause it holds what is
@@ -305,9 +306,9 @@ mod tests {
     use offshoot_core::ids::WeightVersion;
     use offshoot_model::{TensorsInMemory, UpdateScope};
 
-    use super::super::by_hand::{self, client, engine_by_hand, root, sampled};
+    use super::super::by_hand::{self, engine_by_hand, listener, root, sampled, say, tokens};
     use super::*;
-    use crate::WeightsUpdate;
+    use crate::{Event, EventReader, WeightSpan, WeightsUpdate};
 
     /// Answers the engine's order to change its weights.
     fn answer_update(engine: &Receiver<Command>, answer: impl Fn() -> Result<Weights>) {
@@ -318,14 +319,37 @@ mod tests {
         replies.for_each(|reply| reply.send(answer()).expect("somebody waits for it"));
     }
 
-    /// What becomes of an update that these engines answer so, and of a branch that the second one has.
-    fn updated(answers: [&dyn Fn() -> Result<Weights>; 2]) -> (Result<Weights>, bool, Vec<Command>) {
+    const BRANCH: BranchId = BranchId(1);
+
+    /// An update that two engines answer, of which the second one samples a branch and has said two tokens of it.
+    struct Updated {
+        answer: Result<Weights>,
+        router: Router,
+        /// What the second engine was given: it lives while these are there.
+        _given: Vec<Command>,
+        /// What the first engine is sent after the update.
+        of_first: Vec<Command>,
+        client: EventReader,
+    }
+
+    /// Whether the next thing that a client hears is these tokens, sampled under `version`.
+    fn hears(client: &mut EventReader, expected: &[u32], version: WeightVersion) -> bool {
+        let Some(Event::Tokens { tokens, weights, .. }) = client.next() else { return false };
+        weights == version && tokens.iter().map(|sampled| sampled.token.0).eq(expected.iter().copied())
+    }
+
+    fn updated(answers: [&dyn Fn() -> Result<Weights>; 2]) -> Updated {
         let ((first, of_first, _first), (second, of_second, _second)) = (engine_by_hand(), engine_by_hand());
         let mut router = by_hand::router(vec![first, second], crossbeam_channel::unbounded().1);
-        let (_client, events) = client();
-        router.execute(root(BranchId(1), 1));
-        router.execute(Command::Start { extends: vec![sampled(BranchId(1))], events });
+        let (mut client, events) = listener();
+        router.execute(root(BRANCH, 1));
+        router.execute(Command::Start { extends: vec![sampled(BRANCH)], events });
         router.give(1, None);
+        let given: Vec<Command> = of_second.try_iter().collect();
+        say(given.last(), tokens(BRANCH, &[5, 6], WeightVersion::FIRST));
+        router.take_events();
+        router.batcher.flush();
+        assert!(hears(&mut client, &[5, 6], WeightVersion::FIRST));
         let update = WeightsUpdate::new(Arc::new(TensorsInMemory::default()), UpdateScope::Whole);
         let (reply, updated) = bounded(1);
         let update = CheckedWeights::of(update, None).unwrap();
@@ -335,8 +359,8 @@ mod tests {
         let note = router.notes.1.recv().expect("the router has the other end");
         note(&mut router);
         router.share_out();
-        let is_alive = router.replicas[1].lives();
-        (updated.try_recv().expect("it was answered"), is_alive, of_first.try_iter().collect())
+        let answer = updated.try_recv().expect("it was answered");
+        Updated { answer, router, _given: given, of_first: of_first.try_iter().collect(), client }
     }
 
     fn taken() -> Result<Weights> {
@@ -349,19 +373,30 @@ mod tests {
 
     #[test]
     fn an_engine_that_fails_to_take_weights_which_another_has_taken_is_lost() {
-        let (answer, second_lives, of_first) = updated([&taken, &failed]);
-        assert_eq!(answer.unwrap().version, WeightVersion::FIRST.next());
-        assert!(!second_lives);
-        let begins = |command: &Command| matches!(command, Command::Start { .. });
-        assert!(of_first.iter().any(begins), "its branch begins again on the first one");
+        let Updated { answer, mut router, of_first, mut client, .. } = updated([&taken, &failed]);
+        let second = WeightVersion::FIRST.next();
+        assert_eq!(answer.unwrap().version, second);
+        assert!(!router.replicas[1].lives());
+        let [Command::Root { path, .. }, start] = &of_first[..] else { panic!("its branch goes on on the first one") };
+        assert_eq!(path.len(), 40);
+        let Command::Continue { extend, said, .. } = start else { panic!("behind what its client has heard") };
+        let old = WeightSpan { version: WeightVersion::FIRST, from: 0 };
+        let ids: Vec<u32> = said.tokens.iter().map(|sampled| sampled.token.0).collect();
+        assert_eq!((extend.branch, ids, &said.text[..], &said.weights[..]), (BRANCH, vec![5, 6], "5;6;", &[old][..]));
+        say(Some(start), tokens(BRANCH, &[9], second));
+        router.take_events();
+        router.batcher.flush();
+        assert!(hears(&mut client, &[9], second));
+        assert_eq!(router.started[&BRANCH].task.said.weights, [old, WeightSpan { version: second, from: 2 }]);
     }
 
     #[test]
     fn weights_that_no_engine_takes_change_nothing() {
-        let (answer, second_lives, of_first) = updated([&failed, &failed]);
-        assert!(answer.unwrap_err().to_string().contains("free memory"));
-        assert!(second_lives && of_first.is_empty());
-        let (answer, second_lives, of_first) = updated([&taken, &taken]);
-        assert!(answer.is_ok() && second_lives && of_first.is_empty());
+        for (answers, is_taken) in [([&failed as &dyn Fn() -> _, &failed], false), ([&taken, &taken], true)] {
+            let Updated { answer, router, of_first, mut client, .. } = updated(answers);
+            assert_eq!(answer.is_ok(), is_taken);
+            assert!(answer.err().is_none_or(|error| error.to_string().contains("free memory")));
+            assert!(router.replicas[1].lives() && of_first.is_empty() && client.next().is_none());
+        }
     }
 }

@@ -17,13 +17,15 @@ pub const CONTEXT: usize = 160;
 pub const EOS: TokenId = TokenId(0);
 
 /// Two layers: full attention, or with a window in every layer, also for texts many times as long as that; or with a
-/// window in the first layer only, as long. Or three: attention between two delta-rule layers, as long.
+/// window in the first layer only, as long; or experts in the second layer, as long. Or three: attention between two
+/// delta-rule layers, as long.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Full,
     Windowed,
     LongWindowed,
     LongMixed,
+    Mixture,
     Hybrid,
 }
 
@@ -31,7 +33,7 @@ pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
     let mut backend = Cpu::open().unwrap();
     let context = match shape {
         Shape::Full | Shape::Windowed => CONTEXT,
-        Shape::LongWindowed | Shape::LongMixed | Shape::Hybrid => 4 * CONTEXT,
+        Shape::LongWindowed | Shape::LongMixed | Shape::Mixture | Shape::Hybrid => 4 * CONTEXT,
     };
     let decoder = Decoder::random(&mut backend, model(shape, context), Dtype::F32, 7).unwrap();
     (backend, decoder)
@@ -50,6 +52,11 @@ pub fn config_json(shape: Shape, context: usize) -> String {
             "qwen3",
             r#""use_sliding_window": true, "sliding_window": 21, "head_dim": 8,
                "layer_types": ["sliding_attention", "full_attention"],"#,
+        ),
+        Shape::Mixture => (
+            "qwen3_moe",
+            r#""head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+               "norm_topk_prob": true, "mlp_only_layers": [0],"#,
         ),
         Shape::Hybrid => (
             "qwen3_5_text",

@@ -64,7 +64,7 @@ fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize)
     let query = &read.qkv.row(row)[head * d..][..d];
     let mut shares = [0.0; MOST_LEVELS];
     for p in 0..=row {
-        if !matches!(shape, Shape::Full | Shape::Hybrid) && row - p >= 21 {
+        if !matches!(shape, Shape::Full | Shape::Mixture | Shape::Hybrid) && row - p >= 21 {
             continue;
         }
         let key = &read.qkv.row(p)[heads.q_width() + head / heads.group() * d..][..d];
@@ -100,7 +100,7 @@ fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan(mode: Mo
             // The window of 21 leaves the first levels behind; without one, all are seen.
             let seen: Vec<bool> = mass[..4].iter().map(|&mass| mass > 0.0).collect();
             match shape {
-                Shape::Full | Shape::Hybrid => assert_eq!(seen, [true, true, true, drawn > 0]),
+                Shape::Full | Shape::Mixture | Shape::Hybrid => assert_eq!(seen, [true, true, true, drawn > 0]),
                 Shape::Windowed | Shape::LongWindowed | Shape::LongMixed => {
                     assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0])
                 }

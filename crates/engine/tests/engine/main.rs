@@ -37,5 +37,8 @@ mod steps;
 mod stops;
 mod store;
 mod swap;
+mod update_scripts;
 mod updates;
+mod versions;
 mod windows;
+mod world;

@@ -10,7 +10,7 @@ use offshoot_engine::{EngineHandle, Event, EventReceiver, Finish, FinishReason, 
 use offshoot_model::{TensorSource, TensorView, UpdateScope};
 
 use super::bench::{Mode, Shape, draw, finish, key, length, pages, params, prompt, roomy, sample, score};
-use super::updates::{Seeds, World};
+use super::world::{Seeds, World};
 
 /// So many tokens that nothing which samples them ends before the next command.
 pub const LONG: usize = 1400;

@@ -137,7 +137,8 @@ fn a_record_is_of_the_distribution_drawn_from(mode: Mode) {
                 .zip(ids)
                 .map(|(&branch, &token)| Extend::given_as_sampled(branch, vec![token], &warm, &length(1)));
             let scored = finishes(&engine, given.collect());
-            let shown = |finish: &Finish| finish.logprob_by(LogprobsMode::ProcessedLogprobs).exp();
+            let shown =
+                |finish: &Finish| finish.logprob_by(LogprobsMode::ProcessedLogprobs).expect("it was asked for").exp();
             let sum: f64 = scored.iter().map(shown).sum();
             assert!((sum - 1.0).abs() < 1e-5, "the kept tokens have {sum}");
         }

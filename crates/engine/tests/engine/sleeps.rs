@@ -8,7 +8,7 @@ use offshoot_model::{CheckedUpdate, Sleep, SleepParts, StepRunner, WeightSleep};
 use super::bench::{Mode, Shape, draw, finish, key, length, params, prompt, roomy};
 use super::pauses::{LONG, check_stands, end, expected, has_ended, running, waiting};
 use super::runner::{Watch, Watched};
-use super::updates::{Seeds, World};
+use super::world::{Seeds, World};
 
 fn a_sleeping_engine_gives_nothing_and_wakes_as_it_was(mode: Mode) {
     let world = World::new(Shape::Full);

@@ -1,7 +1,7 @@
 //! APPS (Hendrycks et al. 2021): programs over standard input and output, or functions called with data.
 
 use crate::benchmark::fields::{
-    FieldResult, RecordFields, check_raw_list, list, raw_list, raw_object, raw_text, text, wrong,
+    FieldResult, JsonRecord, check_raw_list, list, raw_list, raw_object, raw_text, text, wrong,
 };
 use offshoot_core::json::RawJson;
 use offshoot_judge::problem::{
@@ -11,7 +11,7 @@ use offshoot_judge::problem::{
 /// Its relative tolerance: that of `numpy.allclose`.
 const TOLERANCE: f64 = 1e-5;
 
-pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
+pub(crate) fn problem(id: &str, fields: JsonRecord) -> FieldResult<Problem> {
     let tests = tests(fields)?.ok_or_else(|| wrong("input_output", "tests", "none"))?;
     let suite = match tests.function {
         Some(function) => {
@@ -34,7 +34,7 @@ pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
 }
 
 /// Whether the record has any tests; some of the published ones have none.
-pub(crate) fn has_tests(fields: RecordFields) -> FieldResult<bool> {
+pub(crate) fn has_tests(fields: JsonRecord) -> FieldResult<bool> {
     tests(fields).map(|tests| tests.is_some())
 }
 
@@ -43,7 +43,7 @@ struct AppsTests {
     pairs: Vec<(RawJson, RawJson)>,
 }
 
-fn tests(fields: RecordFields) -> FieldResult<Option<AppsTests>> {
+fn tests(fields: JsonRecord) -> FieldResult<Option<AppsTests>> {
     let field = "input_output";
     let Some(value) = fields.raw(field)? else { return Ok(None) };
     let all = raw_object(field, &value)?;
@@ -83,7 +83,7 @@ fn lines(field: &str, value: &RawJson) -> FieldResult<String> {
     }
 }
 
-pub(crate) fn prompt(fields: RecordFields) -> FieldResult<String> {
+pub(crate) fn prompt(fields: JsonRecord) -> FieldResult<String> {
     let starter = fields.optional_text("starter_code")?.filter(|code| !code.is_empty());
     let starter = starter.map(|code| format!("\n{code}")).unwrap_or_default();
     let function = tests(fields)?.is_some_and(|tests| tests.function.is_some());
@@ -91,7 +91,7 @@ pub(crate) fn prompt(fields: RecordFields) -> FieldResult<String> {
     Ok(format!("\nQUESTION:\n{}{starter}\nUse {way} format\nANSWER:\n", fields.text("question")?))
 }
 
-pub(crate) fn references(fields: RecordFields) -> FieldResult<Vec<String>> {
+pub(crate) fn references(fields: JsonRecord) -> FieldResult<Vec<String>> {
     let Some(solutions) = fields.json("solutions")? else { return Ok(Vec::new()) };
     let solutions = list("solutions", &solutions)?;
     solutions.iter().enumerate().map(|(ix, code)| Ok(text(&format!("solutions.{ix}"), code)?.to_string())).collect()

@@ -22,13 +22,13 @@ pub(crate) type FieldResult<T> = std::result::Result<T, Wrong>;
 
 /// The fields of one record.
 #[derive(Clone, Copy)]
-pub(crate) struct RecordFields<'a>(pub &'a Map<String, Value>);
+pub(crate) struct JsonRecord<'a>(pub &'a Map<String, Value>);
 
 pub(crate) fn wrong(field: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Wrong {
     Wrong { field: field.into(), expected: expected.into(), found: found.into() }
 }
 
-impl<'a> RecordFields<'a> {
+impl<'a> JsonRecord<'a> {
     /// The field's value; `null` counts as absent.
     pub fn get(self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
@@ -60,7 +60,7 @@ impl<'a> RecordFields<'a> {
         self.held(name, parse, Value::clone)
     }
 
-    /// Like [`RecordFields::json`], but as text for Python.
+    /// Like [`JsonRecord::json`], but as text for Python.
     pub fn raw(self, name: &str) -> FieldResult<Option<RawJson>> {
         self.held(name, raw, |value| value.into())
     }

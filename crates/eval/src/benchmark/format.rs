@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::benchmark::fields::{FieldResult, RecordFields, Wrong, wrong};
+use crate::benchmark::fields::{FieldResult, JsonRecord, Wrong, wrong};
 use crate::benchmark::{apps, functions, live_code_bench};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::names;
@@ -70,12 +70,12 @@ impl BenchmarkFormat {
     }
 
     /// `None`: the record has no tests, as some of APPS.
-    pub(super) fn problem_with_tests(self, id: &str, fields: RecordFields) -> FieldResult<Option<Problem>> {
+    pub(super) fn problem_with_tests(self, id: &str, fields: JsonRecord) -> FieldResult<Option<Problem>> {
         let tested = self != BenchmarkFormat::Apps || apps::has_tests(fields)?;
         tested.then(|| self.problem(id, fields)).transpose()
     }
 
-    fn problem(self, id: &str, fields: RecordFields) -> FieldResult<Problem> {
+    fn problem(self, id: &str, fields: JsonRecord) -> FieldResult<Problem> {
         match self {
             BenchmarkFormat::HumanEval => functions::human_eval(id, fields),
             BenchmarkFormat::EvalPlus => functions::eval_plus(id, fields),
@@ -89,19 +89,17 @@ impl BenchmarkFormat {
 /// The problem in the fields of the item `id`. Without a format, it is recognised by the fields.
 pub fn problem(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<Problem> {
     let format = known(format, id, fields)?;
-    let problem = format.fits(fields).and_then(|()| format.problem(id, RecordFields(fields)));
+    let problem = format.fits(fields).and_then(|()| format.problem(id, JsonRecord(fields)));
     problem.map_err(|wrong| of_item(id, wrong))
 }
 
 /// The prompt that the benchmark's authors use for a base model.
 pub fn prompt(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<String> {
     let prompt = match known(format, id, fields)? {
-        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => {
-            RecordFields(fields).text("prompt").map(str::to_string)
-        }
-        BenchmarkFormat::Mbpp => functions::mbpp_prompt(RecordFields(fields)),
-        BenchmarkFormat::Apps => apps::prompt(RecordFields(fields)),
-        BenchmarkFormat::LiveCodeBench => live_code_bench::prompt(RecordFields(fields)),
+        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => JsonRecord(fields).text("prompt").map(str::to_string),
+        BenchmarkFormat::Mbpp => functions::mbpp_prompt(JsonRecord(fields)),
+        BenchmarkFormat::Apps => apps::prompt(JsonRecord(fields)),
+        BenchmarkFormat::LiveCodeBench => live_code_bench::prompt(JsonRecord(fields)),
     };
     prompt.map_err(|wrong| of_item(id, wrong))
 }
@@ -109,9 +107,9 @@ pub fn prompt(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Va
 /// The record's own solutions as complete programs; LiveCodeBench has none.
 pub fn references(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<Vec<String>> {
     let references = match known(format, id, fields)? {
-        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => functions::canonical(RecordFields(fields)),
-        BenchmarkFormat::Mbpp => RecordFields(fields).text("code").map(|code| vec![code.to_string()]),
-        BenchmarkFormat::Apps => apps::references(RecordFields(fields)),
+        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => functions::canonical(JsonRecord(fields)),
+        BenchmarkFormat::Mbpp => JsonRecord(fields).text("code").map(|code| vec![code.to_string()]),
+        BenchmarkFormat::Apps => apps::references(JsonRecord(fields)),
         BenchmarkFormat::LiveCodeBench => Ok(Vec::new()),
     };
     references.map_err(|wrong| of_item(id, wrong))

@@ -1,12 +1,12 @@
 //! Benchmarks with samples that define a Python function: HumanEval (Chen et al. 2021), MBPP (Austin et al. 2021) and
 //! EvalPlus's larger tests for both (Liu et al. 2023).
 
-use crate::benchmark::fields::{FieldResult, RecordFields, check_raw_list, raw_list, wrong};
+use crate::benchmark::fields::{FieldResult, JsonRecord, check_raw_list, raw_list, wrong};
 use offshoot_core::json::RawJson;
 use offshoot_core::json::describe;
 use offshoot_judge::problem::{Assembly, FileForm, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite};
 
-pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem> {
+pub(crate) fn human_eval(id: &str, fields: JsonRecord) -> FieldResult<Problem> {
     let prompt = fields.text("prompt")?;
     let entry = fields.text("entry_point")?;
     let script = ScriptSuite {
@@ -47,7 +47,7 @@ fn indent(line: &str) -> &str {
     &line[..line.len() - line.trim_start().len()]
 }
 
-pub(crate) fn mbpp(id: &str, fields: RecordFields) -> FieldResult<Problem> {
+pub(crate) fn mbpp(id: &str, fields: JsonRecord) -> FieldResult<Problem> {
     let asserts = match fields.optional_text("test")? {
         Some(script) => vec![script],
         None => fields.texts("test_list")?,
@@ -63,7 +63,7 @@ pub(crate) fn mbpp(id: &str, fields: RecordFields) -> FieldResult<Problem> {
 }
 
 /// The text and the tests in a docstring, as in BigCode's harness.
-pub(crate) fn mbpp_prompt(fields: RecordFields) -> FieldResult<String> {
+pub(crate) fn mbpp_prompt(fields: JsonRecord) -> FieldResult<String> {
     let text = match fields.optional_text("text")? {
         Some(text) => text,
         None => fields.text("prompt")?,
@@ -71,7 +71,7 @@ pub(crate) fn mbpp_prompt(fields: RecordFields) -> FieldResult<String> {
     Ok(format!("\"\"\"\n{text}\n{}\n\"\"\"\n", fields.texts("test_list")?.join("\n")))
 }
 
-pub(crate) fn eval_plus(id: &str, fields: RecordFields) -> FieldResult<Problem> {
+pub(crate) fn eval_plus(id: &str, fields: JsonRecord) -> FieldResult<Problem> {
     let prompt = fields.text("prompt")?;
     let atol = match fields.get("atol") {
         None => 0.0,
@@ -94,7 +94,7 @@ pub(crate) fn eval_plus(id: &str, fields: RecordFields) -> FieldResult<Problem> 
 }
 
 /// Argument lists; EvalPlus's files write an empty object for no lists.
-fn calls(fields: RecordFields, name: &str) -> FieldResult<Vec<RawJson>> {
+fn calls(fields: JsonRecord, name: &str) -> FieldResult<Vec<RawJson>> {
     fields.need(name, "a list of argument lists")?;
     let Some(value) = fields.raw(name)? else { return Ok(Vec::new()) };
     if value.object().is_some_and(|object| object.is_empty()) {
@@ -108,7 +108,7 @@ fn calls(fields: RecordFields, name: &str) -> FieldResult<Vec<RawJson>> {
 }
 
 /// The prompt and its solution as one program.
-pub(crate) fn canonical(fields: RecordFields) -> FieldResult<Vec<String>> {
+pub(crate) fn canonical(fields: JsonRecord) -> FieldResult<Vec<String>> {
     Ok(vec![format!("{}{}", fields.text("prompt")?, fields.text("canonical_solution")?)])
 }
 

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::benchmark::fields::{FieldResult, RecordFields, list, object, parse, raw, text, wrong};
+use crate::benchmark::fields::{FieldResult, JsonRecord, list, object, parse, raw, text, wrong};
 use crate::benchmark::pickle;
 use offshoot_core::json::RawJson;
 use offshoot_core::json::describe;
@@ -18,7 +18,7 @@ use offshoot_judge::problem::{
 /// Limit of one problem's tests; some have over 100 MB.
 const MOST_TEST_BYTES: u64 = 2 << 30;
 
-pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
+pub(crate) fn problem(id: &str, fields: JsonRecord) -> FieldResult<Problem> {
     let public = fields.json("public_test_cases")?.unwrap_or_else(|| Value::Array(Vec::new()));
     let mut tests = cases("public_test_cases", &public)?;
     if let Some(private) = private(fields)? {
@@ -52,7 +52,7 @@ struct LiveCodeBenchTest {
 fn cases(field: &str, value: &Value) -> FieldResult<Vec<LiveCodeBenchTest>> {
     let case = |(ix, value): (usize, &Value)| {
         let field = format!("{field}.{ix}");
-        let case = RecordFields(object(&field, value)?);
+        let case = JsonRecord(object(&field, value)?);
         let part = |name: &str| {
             let at = format!("{field}.{name}");
             let value = case.get(name).ok_or_else(|| wrong(at.as_str(), "a text", "nothing (the field is missing)"))?;
@@ -69,7 +69,7 @@ fn cases(field: &str, value: &Value) -> FieldResult<Vec<LiveCodeBenchTest>> {
 }
 
 /// The private tests: JSON, or a pickled JSON string compressed by zlib and encoded in base64.
-fn private(fields: RecordFields) -> FieldResult<Option<Value>> {
+fn private(fields: JsonRecord) -> FieldResult<Option<Value>> {
     let field = "private_test_cases";
     let packed = match fields.get(field) {
         Some(Value::String(text)) if !text.trim_start().starts_with('[') && !text.trim().is_empty() => text.trim(),
@@ -86,7 +86,7 @@ fn private(fields: RecordFields) -> FieldResult<Option<Value>> {
     parse(field, text).map(Some)
 }
 
-fn function(fields: RecordFields) -> FieldResult<String> {
+fn function(fields: JsonRecord) -> FieldResult<String> {
     let expected = "an object with the name of the function to call";
     let metadata = fields.json("metadata")?.ok_or_else(|| wrong("metadata", expected, "nothing"))?;
     let name = object("metadata", &metadata)?.get("func_name");
@@ -104,7 +104,7 @@ fn call(case: &LiveCodeBenchTest) -> FieldResult<CallTest> {
 }
 
 /// The question, the starter code if there is any, and the required form of the answer.
-pub(crate) fn prompt(fields: RecordFields) -> FieldResult<String> {
+pub(crate) fn prompt(fields: JsonRecord) -> FieldResult<String> {
     let question = fields.text("question_content")?;
     Ok(match fields.optional_text("starter_code")?.filter(|code| !code.trim().is_empty()) {
         Some(code) => format!(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::benchmark::fields::{RecordFields, Wrong};
+use crate::benchmark::fields::{JsonRecord, Wrong};
 use crate::benchmark::format::{BenchmarkFormat, expected_marks};
 use crate::records;
 use crate::records::{FileRecord, Format, RecordPlace};
@@ -69,8 +69,8 @@ impl Entries {
         format.fits(&fields).map_err(at_place)?;
         let id = id_of(format, &fields).map_err(at_place)?;
         let problem =
-            format.problem_with_tests(&id, RecordFields(&fields)).map_err(|Wrong { field, expected, found }| {
-                Malformed { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
+            format.problem_with_tests(&id, JsonRecord(&fields)).map_err(|Wrong { field, expected, found }| Malformed {
+                why: format!("`{field}`: expected {expected}, at {place}, found {found}"),
             });
         Ok(BenchmarkRecord { id, problem, fields })
     }

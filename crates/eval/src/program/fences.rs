@@ -61,7 +61,7 @@ struct Fence {
 }
 
 /// A line that closes a block.
-struct End {
+struct BlockEnd {
     /// The number of the block's lines before the closing line.
     lines: usize,
     /// The number of bytes of the closing line that belong to the block: those before the closing marks.
@@ -178,11 +178,11 @@ fn beyond(column: usize, space: char) -> usize {
 /// Where a block ends: at a fence of its kind outside of the strings in it. Else at one that stands too far to the
 /// right or behind code; else at one within a string, which is no string then. `None`: with the text. Each line is
 /// looked at for a bounded number of blocks, so that the time grows with the length alone.
-fn end_of(lines: &[&str], fence: &Fence) -> Option<End> {
+fn end_of(lines: &[&str], fence: &Fence) -> Option<BlockEnd> {
     let (mut string, mut amiss, mut within) = (None, None, None);
     for (at, line) in lines.iter().enumerate() {
         if fence.quotes > 0 && !line.trim_start().starts_with('>') {
-            return amiss.or(Some(End { lines: at, rest_of_block: 0, reopened: opened(line) }));
+            return amiss.or(Some(BlockEnd { lines: at, rest_of_block: 0, reopened: opened(line) }));
         }
         // A block that ended amiss has ended where another begins.
         if amiss.is_some() && string.is_none() && opened(line).is_some_and(|next| !next.label.is_empty()) {
@@ -199,24 +199,24 @@ fn end_of(lines: &[&str], fence: &Fence) -> Option<End> {
 }
 
 /// The end of a block, if the `at`-th line closes it, and whether the line is one that Markdown has.
-fn closed(line: &str, fence: &Fence, at: usize) -> Option<(End, bool)> {
+fn closed(line: &str, fence: &Fence, at: usize) -> Option<(BlockEnd, bool)> {
     let mark = fence.mark;
     if let Some(next) = opened(line).filter(|next| next.mark == mark && next.length >= fence.length) {
         let is_near = next.column <= fence.column + MOST_TO_THE_RIGHT;
         let other = next.length - fence.length;
         return match next.label.is_empty() {
-            true => Some((End { lines: at, rest_of_block: 0, reopened: None }, is_near)),
+            true => Some((BlockEnd { lines: at, rest_of_block: 0, reopened: None }, is_near)),
             // One block ends and the next begins, without a line's end between them.
             false if other >= 3 => {
                 let reopened = Some(Fence { length: other, column: fence.column, ..next });
-                Some((End { lines: at, rest_of_block: 0, reopened }, is_near))
+                Some((BlockEnd { lines: at, rest_of_block: 0, reopened }, is_near))
             }
             false => None,
         };
     }
     let (text, bare) = (line.trim_end(), line.trim_end().trim_end_matches(mark));
     let is_end = text.len() - bare.len() >= fence.length && !bare.trim().is_empty() && !bare.contains(mark);
-    is_end.then_some((End { lines: at, rest_of_block: bare.len(), reopened: None }, false))
+    is_end.then_some((BlockEnd { lines: at, rest_of_block: bare.len(), reopened: None }, false))
 }
 
 /// The lines of a block, without its quotation marks, and without the indentation that all of them have, up to the

@@ -60,7 +60,7 @@ impl Summary {
 
 impl Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut page = Page(f);
+        let mut page = ReportLines(f);
         page.line("task", format!("{}, {}", self.task, self.method))?;
         let weights = if self.weights.is_as_stored() { String::new() } else { format!(", {}", self.weights) };
         page.line("model", format!("{}{weights}", self.model))?;
@@ -124,13 +124,13 @@ impl Display for LevelUse {
 
 impl Display for RunScores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Page(f).scores(self, "")
+        ReportLines(f).scores(self, "")
     }
 }
 
-struct Page<'a, 'f>(&'a mut fmt::Formatter<'f>);
+struct ReportLines<'a, 'f>(&'a mut fmt::Formatter<'f>);
 
-impl Page<'_, '_> {
+impl ReportLines<'_, '_> {
     fn line(&mut self, name: &str, value: impl Display) -> fmt::Result {
         writeln!(self.0, "{name:<11} {value}")
     }

@@ -177,7 +177,7 @@ impl Manifest {
         }
         let moves = self.moves(now);
         let is_moved = |before: &Value, now: &Value| moves.iter().any(|one| one.is(before, now));
-        let differences = Differences { samples_may_rise, is_same: &is_moved };
+        let differences = DifferenceRules { samples_may_rise, is_same: &is_moved };
         if let Some(Difference { field, expected, found }) = differences.first("", Some(&self.task), Some(&now.task)) {
             return differs(&format!("task.{field}"), expected, found);
         }
@@ -373,13 +373,13 @@ struct Difference {
 }
 
 /// What differences between two task files affect samples or their grading.
-struct Differences<'a> {
+struct DifferenceRules<'a> {
     samples_may_rise: bool,
     /// Whether two other values mean the same.
     is_same: &'a dyn Fn(&Value, &Value) -> bool,
 }
 
-impl Differences<'_> {
+impl DifferenceRules<'_> {
     /// The first one below the path `at`.
     fn first(&self, at: &str, before: Option<&Value>, now: Option<&Value>) -> Option<Difference> {
         // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
@@ -423,7 +423,7 @@ mod tests {
         let with = |path: &str, value: Value| {
             let mut task = before.clone();
             *task.pointer_mut(path).expect("it is there") = value;
-            let differences = Differences { samples_may_rise: true, is_same: &|_, _| false };
+            let differences = DifferenceRules { samples_may_rise: true, is_same: &|_, _| false };
             differences.first("", Some(&before), Some(&task)).map(|one| one.field)
         };
         assert_eq!(with("/name", json!("b")), None);
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(with("/method/sample/samples", json!(3)).as_deref(), Some("method.sample.samples"));
         assert_eq!(with("/sampling/seed", json!(2)).as_deref(), Some("sampling.seed"));
         assert_eq!(with("/sampling", json!({"seed": 1})).as_deref(), Some("sampling.top_p"));
-        let fixed = Differences { samples_may_rise: false, is_same: &|_, _| false };
+        let fixed = DifferenceRules { samples_may_rise: false, is_same: &|_, _| false };
         let fixed = fixed.first("", Some(&before), Some(&json!({"method": {"sample": {"samples": 8}}})));
         assert_eq!(fixed.map(|one| one.field).as_deref(), Some("method.sample.samples"));
     }

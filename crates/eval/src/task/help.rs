@@ -20,7 +20,7 @@ pub fn schema() -> String {
 
 /// All keys with type, default and meaning.
 pub fn text() -> String {
-    let mut page = Page { text: String::new(), explained: HashMap::new() };
+    let mut page = HelpText { text: String::new(), explained: HashMap::new() };
     page.lines("", "", &described(SCHEMA.root()));
     page.text.push_str(&format!(
         "\nKeys by dotted path, as in {SET} KEY=VALUE; `[]` is an element of a list, `NAME` a name of yours.\n\n"
@@ -29,13 +29,13 @@ pub fn text() -> String {
     page.text
 }
 
-struct Page {
+struct HelpText {
     text: String,
     /// The place where each definition was explained.
     explained: HashMap<String, String>,
 }
 
-impl Page {
+impl HelpText {
     /// The keys of the objects that `schema` allows.
     fn keys_in(&mut self, at: &str, schema: &Value) {
         self.keys_of(at, schema, false);

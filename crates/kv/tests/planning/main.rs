@@ -3,7 +3,12 @@
 #[path = "../../../../tests/common/full.rs"]
 mod full;
 mod hints;
+mod kv_eviction;
+mod kv_match_costs;
+mod kv_scores;
 mod kv_scripts;
+mod kv_sharing;
+mod kv_windows;
 mod plan_advance;
 mod plan_costs;
 mod plan_explain;

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use offshoot_args::words::{DTYPES, PLANNERS, one_of};
 use offshoot_args::{EngineArgs, whole};
-use offshoot_backend::{Dtype, KvDtype, Rates, WeightFormat};
+use offshoot_backend::{Dtype, KvDtype, Rates};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::out;
@@ -23,6 +23,7 @@ use offshoot_launch::{
 use offshoot_model::check::facts;
 use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
 
+use super::floor::{FloorArgs, FloorRows, FloorTokens, StepFloor};
 use super::tables::{median, print_json};
 
 /// Most samples of a prompt: more than any step holds.
@@ -137,10 +138,8 @@ impl OnDevice for Rated<'_> {
     type Output = (String, Rates, ModelConfig);
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(String, Rates, ModelConfig)> {
-        let held = self.0.held_by(&backend);
-        let quantised = held.quantisation.as_ref().and_then(|how| how.formats().next());
-        let weights = quantised.map_or(WeightFormat::Dense(self.0.dtype), WeightFormat::Quantised);
-        Ok((backend.describe(), backend.rates(self.0.dtype, weights)?, held))
+        let (held, rates) = FloorArgs::default().of_model(&mut backend, self.0)?;
+        Ok((backend.describe(), rates, held))
     }
 }
 
@@ -207,26 +206,18 @@ impl BenchModel {
     }
 }
 
-/// Upper bound of tokens per second on this machine, for any plan. A step reads the weights once, those of the experts
-/// that its rows need among them, and multiplies each row by those it uses; it reads the shared and the own keys and
-/// values once and multiplies each row by those it sees. Each part takes the longer of its reads and its products,
-/// which are counted at the rate of the dtype's, whatever the weights' format. The context is that of the middle of the
-/// generation.
+/// Upper bound of tokens per second on this machine, for any plan, by [`StepFloor`]. The context is that of the middle
+/// of the generation.
 pub fn floor_rate(config: &ModelConfig, dtype: Dtype, facts: &EngineFacts, case: DecodeCase, machine: &Rates) -> f64 {
-    let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;
-    let rows = case.samples as f64;
-    let embeddings = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
-    let inputs = config.per_layer_inputs.map_or(0, |inputs| inputs.vocab * inputs.width * config.layers.len());
-    let multiplied = (config.active_parameters() - embeddings - inputs) as f64;
-    let read = config.weight_bytes_read(case.samples, dtype) - (embeddings + inputs) * dtype.bytes();
-    let linear = (2.0 * multiplied * rows / flops).max(read as f64 / bandwidth);
-    let own = case.generate as f64 / 2.0;
-    let context = case.prompt as f64 + own;
-    let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;
-    let reads = (case.prompt as f64 + rows * own) * facts.kv_bytes_per_token as f64 / bandwidth;
-    // Each branch's state is read and written once.
-    let states = 2.0 * rows * facts.state_bytes as f64 / bandwidth;
-    rows / (linear + products.max(reads) + states)
+    let count = case.samples;
+    let (rows, own, prompt) = (count as f64, case.generate as f64 / 2.0, case.prompt as f64);
+    let tokens = |window: f64| {
+        let own = own.min(window);
+        let shared = prompt.min(window - own);
+        FloorTokens { stored: shared + rows * own, seen: rows * (shared + own) }
+    };
+    let step = FloorRows { rows: count, logit_rows: count, branches: count, adapters: 0 };
+    rows / StepFloor::new(config, dtype, (facts.kv_bytes_per_token, facts.state_bytes), *machine).seconds(step, tokens)
 }
 
 impl std::fmt::Display for MeasuredDecode {

@@ -1,6 +1,7 @@
 //! The measurements of `offshoot-lab bench`, each compared with the machine's limit, which is measured in the same run.
 //! Each module has the options of its command, and runs it.
 
+pub mod adapters;
 pub mod allreduce;
 pub mod batches;
 pub mod decode;
@@ -18,6 +19,7 @@ pub mod workloads;
 
 use clap::{Args, Subcommand};
 
+use self::adapters::AdapterOptions;
 use self::allreduce::AllreduceOptions;
 use self::batches::BatchesOptions;
 use self::decode::DecodeOptions;
@@ -44,6 +46,8 @@ pub enum Bench {
     Attention(TreeOptions),
     /// Gated delta-rule layers of a model's shape, in decode steps and prompts, compared with their lower bound
     DeltaRule(DeltaRuleOptions),
+    /// Decode steps with low-rank adapters, beside steps without and the lower bound
+    Adapters(AdapterOptions),
     /// Sums over the GPUs of one model, by size: own kernels and NCCL, beside what the link allows
     Allreduce(AllreduceOptions),
     /// Whole jobs on a model with random weights, as JSON lines
@@ -88,6 +92,7 @@ impl BenchArgs {
             Bench::Gemm(options) => device.open(None)?.with(options),
             Bench::Attention(options) => device.open(None)?.with(options),
             Bench::DeltaRule(options) => device.open(None)?.with(options),
+            Bench::Adapters(options) => device.open(None)?.with(options),
             Bench::Allreduce(options) => allreduce::main(devices, options),
             Bench::Workloads(options) => workloads::main(devices, options),
             Bench::Batches(options) => match &options.simulated {

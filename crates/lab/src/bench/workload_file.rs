@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 use offshoot_model::ModelConfig;
@@ -39,16 +40,71 @@ enum WorkloadEntry {
 struct WorkloadSizes {
     levels: Vec<(usize, usize)>,
     samples: usize,
-    generate: usize,
+    generate: Generate,
 }
 
-/// Prompts by levels `(tokens, branching)` from the root, `samples` continuations of each, of `generate` tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Prompts by levels `(tokens, branching)` from the root, and `samples` continuations of each.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     pub name: String,
     pub levels: Vec<(usize, usize)>,
     pub samples: usize,
-    pub generate: usize,
+    pub generate: Generate,
+}
+
+/// How many tokens the continuations of a job have: each the same number, or each a number of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Generate {
+    Each(usize),
+    LogNormal(LogNormal),
+}
+
+/// Numbers whose natural logarithms are normally distributed, rounded to whole ones from 1 to `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogNormal {
+    /// Mean and standard deviation of the logarithms.
+    pub log_mean: f64,
+    pub log_deviation: f64,
+    pub most: usize,
+    /// The same seed gives the same numbers on every machine.
+    pub seed: u64,
+}
+
+impl LogNormal {
+    /// `count` of them.
+    pub fn draw(&self, count: usize) -> Vec<usize> {
+        let mut dice = Dice::new(self.seed);
+        let mut number = || {
+            // Box and Muller's way to a normally distributed number.
+            let (size, angle) = (1.0 - dice.uniform(), std::f64::consts::TAU * dice.uniform());
+            let normal = (-2.0 * size.ln()).sqrt() * angle.cos();
+            (self.log_mean + self.log_deviation * normal).exp().round().clamp(1.0, self.most as f64) as usize
+        };
+        (0..count).map(|_| number()).collect()
+    }
+
+    /// # Errors
+    ///
+    /// Logarithms that no length has, as a sentence's end.
+    fn check(&self) -> std::result::Result<(), String> {
+        let LogNormal { log_mean, log_deviation, .. } = *self;
+        match (0.0..=20.0).contains(&log_mean) && (0.0..=20.0).contains(&log_deviation) {
+            true => Ok(()),
+            false => Err(format!("log_mean {log_mean} and log_deviation {log_deviation}")),
+        }
+    }
+}
+
+impl Generate {
+    /// The most tokens that a continuation may have.
+    pub fn most(&self) -> usize {
+        match self {
+            Generate::Each(tokens) => *tokens,
+            Generate::LogNormal(lengths) => lengths.most,
+        }
+    }
 }
 
 impl Workload {
@@ -60,13 +116,26 @@ impl Workload {
         self.prompts() * self.samples
     }
 
-    /// Tokens of one finished branch.
-    pub fn context(&self) -> usize {
-        self.levels.iter().map(|&(tokens, _)| tokens).sum::<usize>() + self.generate
+    /// Tokens of one prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.levels.iter().map(|&(tokens, _)| tokens).sum()
     }
 
-    /// Tokens of KV memory at the end: whole pages of every node, and one more page per continuation to grow into,
-    /// without which the last continuations would wait.
+    /// Tokens of the longest finished branch that there may be.
+    pub fn context(&self) -> usize {
+        self.prompt_tokens() + self.generate.most()
+    }
+
+    /// Tokens of every continuation: those of the first prompt, then those of the second, and so on.
+    pub fn lengths(&self) -> Vec<usize> {
+        match self.generate {
+            Generate::Each(tokens) => vec![tokens; self.continuations()],
+            Generate::LogNormal(lengths) => lengths.draw(self.continuations()),
+        }
+    }
+
+    /// Tokens of KV memory of all continuations when they have ended: whole pages of every node, and one more page per
+    /// continuation to grow into, without which the last continuations would wait.
     pub fn kv_tokens(&self, page_tokens: usize) -> usize {
         let whole = |tokens: usize| (tokens.div_ceil(page_tokens) + 1) * page_tokens;
         let mut nodes = 1;
@@ -75,7 +144,7 @@ impl Workload {
             nodes *= branching;
             held += nodes * whole(tokens);
         }
-        held + self.continuations() * (whole(self.generate) + page_tokens)
+        held + self.lengths().into_iter().map(|tokens| whole(tokens) + page_tokens).sum::<usize>()
     }
 }
 
@@ -131,7 +200,11 @@ fn job(path: &Path, shape: &str, name: &str, entry: &Value) -> Result<Option<Wor
         WorkloadEntry::ByShape(mut works) => works.remove(shape),
     };
     let Some(WorkloadSizes { levels, samples, generate }) = work else { return Ok(None) };
-    let counts = levels.iter().flat_map(|&(tokens, branching)| [tokens, branching]).chain([samples, generate]);
+    if let Generate::LogNormal(lengths) = generate {
+        let expected = "log_mean and log_deviation from 0 to 20";
+        lengths.check().map_err(|found| Error::field(path, field(), expected, found))?;
+    }
+    let counts = levels.iter().flat_map(|&(tokens, branching)| [tokens, branching]).chain([samples, generate.most()]);
     if let Some(count) = counts.into_iter().find(|count| !(1..=MOST).contains(count)) {
         return Err(Error::field(path, field(), format!("counts from 1 to {MOST}"), count.to_string()));
     }
@@ -168,6 +241,19 @@ mod tests {
         assert_eq!(other[0].continuations(), 512);
         let batch = jobs.iter().find(|job| job.name == "batchllm_2000_200_sd16").unwrap();
         assert_eq!(batch.kv_tokens(1), 16 * 2001 + 256 * 201 + 256 * 102);
+    }
+
+    /// The figures that benches/README.md states.
+    #[test]
+    fn drawn_lengths_have_the_stated_quantiles() {
+        let (_, jobs) = read_jobs(None, "llama3-8b", &["groups_400".to_owned()]).unwrap();
+        let mut lengths = jobs[0].lengths();
+        assert_eq!(lengths, jobs[0].lengths(), "the same in every run");
+        let sum: usize = lengths.iter().sum();
+        lengths.sort_unstable();
+        let at = |share: f64| lengths[(share * lengths.len() as f64) as usize];
+        assert_eq!((lengths.len(), sum, lengths[0], lengths[2047]), (2048, 1_034_632, 2, 8192));
+        assert_eq!([0.1, 0.25, 0.5, 0.75, 0.9, 0.99].map(at), [37, 85, 216, 509, 1126, 5427]);
     }
 
     #[test]

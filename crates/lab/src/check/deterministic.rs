@@ -14,10 +14,12 @@ use offshoot_engine::{
 use offshoot_inspect::{FORKED_TOKENS, forks};
 use offshoot_kv::plan::Planner;
 use offshoot_model::check::chunks;
-use offshoot_model::{Decoder, ModelConfig};
+use offshoot_model::{Decoder, ModelConfig, Sequence};
 
-/// Full attention; windows in some layers, longer and shorter than a tile; gated delta-rule layers.
-const FAMILIES: [(&str, &str); 4] = [
+use super::forward::{adapters_in_runs, load_adapters};
+
+/// Full attention; windows in some layers, longer and shorter than a tile; gated delta-rule layers; experts.
+const FAMILIES: [(&str, &str); 5] = [
     ("llama", r#""head_dim": 64"#),
     ("qwen2", r#""sliding_window": 700, "use_sliding_window": true, "max_window_layers": 1"#),
     ("qwen2", r#""sliding_window": 90, "use_sliding_window": true, "max_window_layers": 2"#),
@@ -26,6 +28,11 @@ const FAMILIES: [(&str, &str); 4] = [
         r#""head_dim": 64, "layer_types": ["linear_attention", "linear_attention", "full_attention"],
             "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
             "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4"#,
+    ),
+    (
+        "qwen3_moe",
+        r#""head_dim": 64, "num_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": true,
+            "moe_intermediate_size": 96, "decoder_sparse_step": 1, "mlp_only_layers": []"#,
     ),
 ];
 
@@ -64,6 +71,7 @@ fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report:
             let setup = ModelSetup { open: &open, config, dtype };
             let case = format!("{family}, {}", changes.split_whitespace().collect::<Vec<_>>().join(" "));
             in_chunks(&setup, &case, report)?;
+            with_adapters(&setup, &case, report)?;
             through_the_engine(&setup, effort, &case, report)?;
             if setup.config.delta_heads().next().is_some() {
                 forked(&setup, &case, report)?;
@@ -98,6 +106,7 @@ impl<B: Backend, F: Fn() -> Result<B>> ModelSetup<'_, F> {
             pool: PoolSize::Share { of_free: 0.5, at_most: useful },
             run_ahead: true,
             deterministic: true,
+            keeps_routes: self.config.route_shape().is_ok(),
             check_plans: true,
             ..EngineConfig::default()
         };
@@ -133,6 +142,37 @@ fn in_chunks<B: Backend, F: Fn() -> Result<B>>(
     Ok(())
 }
 
+/// The logits of a text whose tokens have two adapters or none, in one step and in steps of few tokens.
+fn with_adapters<B: Backend, F: Fn() -> Result<B>>(
+    setup: &ModelSetup<'_, F>,
+    case: &str,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let (mut backend, mut decoder) = setup.load()?;
+    decoder.set_batch_invariant(&mut backend);
+    let slots = load_adapters(&mut backend, &mut decoder, &[5, 16])?;
+    let text = Dice::new(8).text(150, setup.config.vocab);
+    let adapters = adapters_in_runs(&slots, text.len());
+    let mut logits = |steps: &[usize]| -> Result<Vec<f32>> {
+        let mut sequence = Sequence::new(&mut backend, &mut decoder, text.len())?;
+        let (mut logits, mut from) = (Vec::new(), 0);
+        for &rows in steps {
+            let step = from..from + rows;
+            logits.extend(sequence.extend_with_adapters(&text[step.clone()], &adapters[step], 0..rows as u32)?);
+            from += rows;
+        }
+        Ok(logits)
+    };
+    let (whole, parts) = (logits(&[150])?, logits(&[1, 64, 2, 33, 1, 1, 1, 17, 30])?);
+    let mut differences = Differences::default();
+    let rows = whole.chunks_exact(setup.config.vocab).zip(parts.chunks_exact(setup.config.vocab));
+    for (row, (whole, part)) in rows.enumerate() {
+        differences.see(format_args!("token {row} of 150, in a smaller step"), whole, part);
+    }
+    differences.file(report, "alone, adapters", setup.dtype, case);
+    Ok(())
+}
+
 /// Forks of a text at every offset; those that states have been swapped for and computed again for must be among them.
 fn forked<B: Backend, F: Fn() -> Result<B>>(
     setup: &ModelSetup<'_, F>,
@@ -161,15 +201,21 @@ struct SampledPrompts {
     prompts: Vec<Vec<TokenId>>,
     samples: u64,
     tokens: usize,
+    /// The tokens that every other sample is drawn from.
+    allowed: Vec<TokenId>,
+    /// Whether the experts of each token are compared, too.
+    routes: bool,
 }
 
 impl SampledPrompts {
-    fn new(effort: CheckEffort, vocab: usize) -> Self {
+    fn new(effort: CheckEffort, config: &ModelConfig) -> Self {
+        let vocab = config.vocab;
         let (prompts, samples, tokens) = if effort == CheckEffort::Quick { (2, 2, 6) } else { (3, 5, 70) };
         let header = Dice::new(6).text(960, vocab);
         let own = |prompt: usize| Dice::new(100 + prompt as u64).text(40 + 67 * prompt, vocab);
         let prompts = (0..prompts).map(|prompt| [header.clone(), own(prompt)].concat()).collect();
-        SampledPrompts { prompts, samples, tokens }
+        let allowed = (0..vocab).step_by(3).map(TokenId::new).collect();
+        SampledPrompts { prompts, samples, tokens, allowed, routes: config.route_shape().is_ok() }
     }
 
     /// All samples: prompt and number.
@@ -180,7 +226,9 @@ impl SampledPrompts {
     /// The extend of sample `sample` of prompt `prompt`, starting at its token `from`.
     fn draw(&self, branch: BranchId, (prompt, sample): (usize, u64), from: usize) -> Extend {
         let uniforms = UniformKey::root(1, &prompt.to_string()).child(ForkKind::Sample, sample);
-        let params = SamplingParams { top_p: 0.95, top_logprobs: Some(2), ..SamplingParams::default() };
+        let allowed = (sample % 2 == 1).then(|| self.allowed.clone());
+        let (top_p, top_logprobs, routes) = (0.95, Some(2), self.routes);
+        let params = SamplingParams { top_p, top_logprobs, allowed, routes, ..SamplingParams::default() };
         let stop = Stop { ignore_eos: true, ..Stop::max_tokens(self.tokens - from) };
         Extend::sampled(branch, &params, &stop, uniforms)
     }
@@ -204,7 +252,7 @@ fn through_the_engine<B: Backend, F: Fn() -> Result<B>>(
     case: &str,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let job = SampledPrompts::new(effort, setup.config.vocab);
+    let job = SampledPrompts::new(effort, &setup.config);
     let all = job.all();
     let expected = drawn(&setup.engine(USUAL)?, &job, &all)?;
     let mut differences = Differences::default();
@@ -277,8 +325,8 @@ fn drawn_while_pruning(
     all.ok_or_else(|| Error::Internal("a branch that was not cancelled did not finish".to_owned()))
 }
 
-/// Compares `expected`, from its token `from` on, with `found`: tokens, their log-probabilities, and those of the most
-/// likely tokens.
+/// Compares `expected`, from its token `from` on, with `found`: tokens, their log-probabilities, those of the most
+/// likely tokens, and the experts of all tokens where they are kept.
 fn compare(differences: &mut Differences, how: String, expected: &Finish, from: usize, found: &Finish) {
     let tokens = &expected.tokens[from..];
     if let Some(at) = tokens.iter().zip(&found.tokens).position(|(a, b)| a != b) {
@@ -287,6 +335,9 @@ fn compare(differences: &mut Differences, how: String, expected: &Finish, from: 
     }
     if tokens.len() != found.tokens.len() {
         differences.note(1, || format!("{how}: {} tokens, where {} were", found.tokens.len(), tokens.len()));
+    }
+    if expected.routes != found.routes {
+        differences.note(1, || format!("{how}: other experts"));
     }
     let likeliest = |top: &[Vec<(TokenId, f32)>]| top.concat().iter().map(|(_, logprob)| *logprob).collect::<Vec<_>>();
     differences.see(

@@ -105,7 +105,8 @@ fn workloads_sample_the_tokens_their_file_specifies() {
             "two": {"tiny": {"levels": [[60, 2], [20, 3]], "samples": 2, "generate": 10}},
             "of another shape": {"big": {"levels": [[60, 2]], "samples": 2, "generate": 10}}}}"#;
     let file = written(folder.path(), "workloads.json", workloads);
-    let lines = bench(&["workloads", "--shape", "tiny", "--file", &file]);
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e12"];
+    let lines = bench(&[&["workloads", "--shape", "tiny", "--file", &file], &rates[..]].concat());
     let sampled: Vec<_> =
         lines.iter().map(|line| (line["workload"].as_str().unwrap(), number(line, "out_tokens"))).collect();
     assert_eq!(sampled, [("one", 320.0), ("two", 120.0)]);
@@ -117,7 +118,7 @@ fn workloads_sample_the_tokens_their_file_specifies() {
         assert!(number(line, "steps_replanned") <= number(line, "steps"), "{line}");
         assert_eq!(number(line, "preemptions"), 0.0, "{line}");
     }
-    let two = ["workloads", "--shape", "tiny", "--file", &file, "--workload", "two"];
+    let two = [&["workloads", "--shape", "tiny", "--file", &file, "--workload", "two"], &rates[..]].concat();
     assert_eq!(bench(&two).len(), 1);
     let sampling = ["--top-p", "0.9", "--top-k", "20", "--allowed", "40", "--top-logprobs", "0"];
     let line = &bench(&[&two[..], &sampling].concat())[0];
@@ -125,6 +126,87 @@ fn workloads_sample_the_tokens_their_file_specifies() {
     let lines = bench(&[&two[..], &["--top-p", "0.9", "--records", "none,all,drawn,none"]].concat());
     let records: Vec<&Value> = lines.iter().map(|line| &line["records"]).collect();
     assert_eq!(records, [&Value::Null, &json!("all"), &json!("drawn"), &Value::Null], "{lines:?}");
+}
+
+#[test]
+fn steps_with_adapters_are_timed_beside_steps_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let shapes = r#"{
+        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 256},
+            "windows": {"model_type": "mistral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 256, "sliding_window": 64}},
+        "workloads": {}}"#;
+    let file = written(folder.path(), "shapes.json", shapes);
+    let rates = ["--floor-bandwidth", "1e6", "--floor-flops", "1e18"];
+    let sizes = ["--rows", "1,6", "--adapters", "0,1,3,0", "--rank", "4", "--prompt", "20", "--steps", "5"];
+    let asked = [&["adapters", "--shape", "tiny", "--file", &file], &sizes[..], &rates[..]].concat();
+    let lines = bench(&[&asked[..], &["--json"]].concat());
+    let cases: Vec<_> = lines.iter().map(|line| (number(line, "rows"), number(line, "adapters"))).collect();
+    // A row has one adapter at most.
+    let expected = [(1, 0), (1, 1), (1, 1), (1, 0), (6, 0), (6, 1), (6, 3), (6, 0)];
+    assert_eq!(cases, expected.map(|(rows, adapters)| (f64::from(rows), f64::from(adapters))));
+    assert!(lines.iter().all(|line| number(line, "step_ms") > 0.0 && number(line, "over_none") > 0.0), "{lines:?}");
+    // Where reads take all the time, an adapter adds its bytes: rank 4 of queries, keys, values, output, and three
+    // matrices of the feed-forward block, in two layers, in bf16.
+    let an_adapter = f64::from(2 * 2 * 4 * ((32 + 32) + 2 * (32 + 16) + (32 + 32) + 3 * (32 + 48))) / 1e3;
+    let floor = |at: usize| number(&lines[at], "floor_ms");
+    for (at, adapters) in [(5, 1.0), (6, 3.0), (7, 0.0)] {
+        assert!((floor(at) - floor(4) - adapters * an_adapter).abs() < 1e-3, "{lines:?}");
+    }
+    let table = succeeds(lab(&["bench", "--device", "cpu"]).args(&asked).arg("--deterministic"));
+    assert_eq!(table.lines().count(), 2 + lines.len(), "{table}");
+    let windows = ["adapters", "--shape", "windows", "--file", &file];
+    assert!(refuses(lab(&["bench", "--device", "cpu"]).args(windows)).contains("attend to all tokens"));
+}
+
+/// Small jobs of the two built-in groups' forms. The floor is summed here step by step, where reads take all the time.
+#[test]
+fn groups_are_compared_with_the_sum_of_their_steps_floors() {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = r#"{
+        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 256}},
+        "workloads": {
+            "alike": {"levels": [[64, 4]], "samples": 4, "generate": 8},
+            "drawn": {"levels": [[20, 6]], "samples": 5,
+                "generate": {"log_mean": 2.0, "log_deviation": 1.0, "most": 24, "seed": 1}}}}"#;
+    let file = written(folder.path(), "jobs.json", jobs);
+    let rates = ["--floor-bandwidth", "1e6", "--floor-flops", "1e18"];
+    let lines = bench(&[&["workloads", "--shape", "tiny", "--file", &file], &rates[..]].concat());
+    let [alike, drawn] = &lines[..] else { panic!("{lines:?}") };
+    let lengths: Vec<u64> = drawn["lengths"].as_array().unwrap().iter().map(|x| x.as_u64().unwrap()).collect();
+    assert!(lengths.len() == 30 && lengths.iter().all(|length| (1..=24).contains(length)), "{lengths:?}");
+    assert!(lengths.iter().min() < lengths.iter().max());
+    assert_eq!((number(alike, "out_tokens"), &alike["lengths"]), (128.0, &Value::Null));
+    assert_eq!(number(drawn, "out_tokens"), lengths.iter().sum::<u64>() as f64);
+    assert_eq!(drawn["generate"]["most"], 24, "{drawn}");
+
+    // Queries, keys, values and their output; three matrices; norms; then the last norm and the output layer. In bf16.
+    let layer = 32 * (32 + 16 + 16 + 32) + 3 * 32 * 48 + 2 * 32;
+    let weights = 2 * (2 * layer + 32 + 256 * 32);
+    let kv = 2 * 2 * 2 * 16;
+    for (line, prompt, samples, lengths) in [(alike, 64, 4, vec![8; 16]), (drawn, 20, 5, lengths)] {
+        let steps = (1..*lengths.iter().max().unwrap()).map(|step| {
+            let rows = lengths.iter().filter(|&&length| length > step).count() as u64;
+            let prompts = lengths.chunks(samples).filter(|group| group.iter().any(|&length| length > step)).count();
+            weights + kv * (prompts as u64 * prompt + rows * step)
+        });
+        let decode = steps.sum::<u64>() as f64 / 1e6;
+        let prefill = (weights + kv * prompt * (lengths.len() / samples) as u64) as f64 / 1e6;
+        let floor = &line["floor"];
+        for (field, expected) in [("prefill_s", prefill), ("decode_s", decode)] {
+            assert!((number(floor, field) - expected).abs() < 6e-4, "{field}: {floor}, not {expected}");
+        }
+        let per_second = number(line, "out_tokens") / (prefill + decode);
+        assert!((number(floor, "tok_s") - per_second).abs() < 0.51, "{floor}, not {per_second}");
+        assert!(number(line, "steps") >= *lengths.iter().max().unwrap() as f64, "{line}");
+        assert!(number(line, "kv_bytes") > 0.0 && number(line, "preemptions") == 0.0, "{line}");
+    }
+    let several = ["workloads", "--shape", "tiny", "--file", &file, "--devices", "cpu,cpu", "--workload", "drawn"];
+    let lines = self::lines(&succeeds(lab(&["bench"]).args(several)));
+    assert_eq!(lines.iter().map(|line| &line["out_tokens"]).collect::<Vec<_>>(), [&drawn["out_tokens"]; 2]);
+    assert!(lines.iter().all(|line| line["floor"].is_null()), "{lines:?}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn whole_jobs_take_what_was_measured() {
         for line in recorded(&format!("workloads-{shape}.jsonl")) {
             let job = jobs.iter().find(|job| line["workload"] == job.name).expect("it was measured");
             let prefill = run(&mut engine, &handle, &clock, job, 1);
-            let whole = run(&mut engine, &handle, &clock, job, job.generate);
+            let whole = run(&mut engine, &handle, &clock, job, job.generate.most());
             let name = format!("{shape} {}", job.name);
             let measured = |field: &str| line[field].as_f64().expect("a number");
             let decoded = measured("seconds") - measured("prefill_s");

@@ -10,7 +10,16 @@ use crate::lab::{lab, refuses};
 use crate::quick::has_cases_of;
 use crate::skip::skipped;
 
-const OPS: [&str; 5] = ["exact, attention", "alone, attention", "alone, linear", "alone, chunks", "alone, model"];
+const OPS: [&str; 8] = [
+    "exact, attention",
+    "alone, attention",
+    "alone, linear",
+    "alone, add_lora",
+    "alone, experts",
+    "alone, chunks",
+    "alone, adapters",
+    "alone, model",
+];
 
 /// The quick cases of the chosen path are the command's, which must hold (`the_chosen_path_passes`). Here one of the
 /// other paths is taken, all of them in `.ci/full` with all cases of the chosen one. The emulation is slow; `ops` and

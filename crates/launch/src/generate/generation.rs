@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{AsRequest, BeginOptions, Generator, KeptSample, RefusedPrompt, SampleId};
 use crate::PromptOrder;
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{Event, Finish, FinishReason, Stragglers, wait};
+use offshoot_engine::{Event, Finish, FinishReason, wait};
 use offshoot_kv::TokenCosts;
 
 /// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
@@ -78,24 +78,23 @@ impl<R: AsRequest> Generation<R> {
     fn joined(&mut self, id: SampleId, finish: Finish) -> Finish {
         let request = &self.requests[id.prompt];
         let is_sample = id.sample < request.as_request().n;
-        let keeps = request.group_end().is_some_and(|end| end.stragglers == Stragglers::Keep);
         let finish = match self.kept.remove(&id) {
             Some(before) => before.followed_by(finish),
             None => finish,
         };
-        if keeps && is_sample && finish.reason.is_cut() {
+        if is_sample && request.group_end().is_some_and(|end| end.keeps(&finish.reason)) {
             self.kept.insert(id, finish.clone());
         }
         finish
     }
 
-    /// Continues the kept stragglers of a prompt to their ends and returns how many there are. Each finishes once more,
-    /// with all that it has sampled; none is cancelled because others finish.
+    /// Continues the kept stragglers of a prompt to their ends and returns their indices among its samples. Each
+    /// finishes once more, with all that it has sampled; none is cancelled because others finish.
     ///
     /// # Errors
     ///
     /// Samples of the prompt still run.
-    pub fn resume(&mut self, prompt: usize) -> Result<usize> {
+    pub fn resume(&mut self, prompt: usize) -> Result<Vec<usize>> {
         if self.generator.is_in_flight(prompt) {
             let expected = "one whose samples have ended or wait";
             return Err(Error::value(format!("prompt {prompt} that is resumed"), expected, "one that runs"));
@@ -110,7 +109,7 @@ impl<R: AsRequest> Generation<R> {
             let options = BeginOptions { home: self.order.home(prompt), ..BeginOptions::default() };
             self.generator.resume(prompt, &kept, &self.requests[prompt].as_request(), options)?;
         }
-        Ok(kept.len())
+        Ok(kept.iter().map(|kept| kept.sample).collect())
     }
 
     /// Releases the kept stragglers of a prompt, which then cannot be resumed.

@@ -11,8 +11,8 @@ use super::{PromptRequest, SampleId};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{
-    EngineFacts, EngineHandle, Event, EventReceiver, Extend, FinishReason, First, ForkKind, GroupEnd, Hear, Priority,
-    RootOptions, Stop, Stragglers, wait,
+    EngineFacts, EngineHandle, Event, EventReceiver, Extend, FinishReason, First, ForkKind, GroupEnd, Hear, OpenGroup,
+    Priority, RootOptions, Stop, wait,
 };
 use offshoot_kv::CacheSalt;
 
@@ -42,10 +42,8 @@ struct PromptInFlight {
     tokens: usize,
     /// Whether the branches of finished samples are the caller's.
     keep: bool,
-    /// When its group ends before all samples have, if it has not.
-    group_end: Option<GroupEnd>,
-    /// Samples that have finished, neither cancelled nor failed.
-    finished: usize,
+    /// Its samples, as a group that may end before all of them have.
+    group: OpenGroup,
     /// The index of the prompt's own scores, which are no sample.
     scores: Option<usize>,
 }
@@ -214,7 +212,7 @@ impl Generator {
         scores: Option<usize>,
         options: BeginOptions,
     ) {
-        let BeginOptions { keep, group_end, .. } = options;
+        let (keep, group) = (options.keep, OpenGroup::new(options.group_end));
         let branches: BTreeMap<usize, BranchId> =
             extends.iter().map(|(sample, extend)| (*sample, extend.branch)).collect();
         self.by_branch.extend(branches.iter().map(|(&sample, &branch)| (branch, SampleId { prompt, sample })));
@@ -222,7 +220,7 @@ impl Generator {
         self.begun.extend(extends.into_iter().map(|(_, extend)| (hear, extend)));
         let left = branches.len();
         self.prompt_tokens += left * tokens;
-        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep, group_end, finished: 0, scores });
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep, group, scores });
     }
 
     /// Submits the prompts begun so far. Reading an event does so too.
@@ -340,12 +338,10 @@ impl Generator {
         self.by_branch.remove(&branch);
         let prompt = self.in_flight.get_mut(&sample.prompt).expect("a prompt is in flight while a sample of it is");
         prompt.left -= 1;
-        let is_sample = prompt.scores != Some(sample.sample);
-        let is_straggler = is_sample && finished.is_some_and(FinishReason::is_cut);
-        let keep =
-            prompt.keep || is_straggler && prompt.group_end.is_some_and(|end| end.stragglers == Stragglers::Keep);
-        prompt.finished += usize::from(is_sample && !is_straggler && finished.is_some());
-        if prompt.group_end.is_some_and(|end| prompt.finished == end.min_finished.get()) && is_sample && !is_straggler {
+        // The prompt's own scores are no sample.
+        let finished = finished.filter(|_| prompt.scores != Some(sample.sample));
+        let keep = prompt.keep || finished.is_some_and(|reason| prompt.group.keeps(reason));
+        if finished.is_some_and(|reason| prompt.group.ends_with(reason)) {
             let others = prompt.branches.iter().filter(|&(&index, _)| prompt.scores != Some(index));
             let others: Vec<BranchId> =
                 others.map(|(_, &branch)| branch).filter(|branch| self.by_branch.contains_key(branch)).collect();

@@ -2,16 +2,20 @@
 //! on as if nothing had happened.
 
 use std::collections::{BTreeMap, HashMap};
+use std::task::Poll;
+use std::time::Duration;
 
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{
-    EngineHandle, Event, Finish, FinishReason, GroupEnd, Hear, Priority, SamplingParams, ScriptedReply, Stop,
-    Stragglers, UniformKey,
+    Engine, EngineHandle, Event, Finish, FinishReason, ForkKind, GroupEnd, Hear, Priority, Records, SamplingParams,
+    ScriptedReply, Stop, Stragglers, UniformKey, WeightSpan,
 };
 use offshoot_launch::{AsRequest, Generation, PromptRequest, SampleId, generate};
 
-use crate::bench::{Mode, params, prompt, roomy};
+use crate::bench::{Mode, Shape, params, prompt, roomy};
+use crate::versions::{How, Record};
+use crate::world::{Seeds, World};
 
 /// A prompt of many samples whose lengths differ.
 struct Group<'a> {
@@ -138,7 +142,7 @@ fn a_group_ends_and_its_stragglers_go_on_as_if_nothing_had_happened(mode: Mode) 
         }
     }
 
-    assert_eq!(generation.resume(0).unwrap(), stragglers.len());
+    assert_eq!(generation.resume(0).unwrap(), stragglers, "these go on, and no other sample");
     assert_eq!(generation.resume(0).is_err(), !stragglers.is_empty(), "those that run are not resumed");
     let late = finishes(&mut generation, N);
     for sample in 0..N {
@@ -147,7 +151,7 @@ fn a_group_ends_and_its_stragglers_go_on_as_if_nothing_had_happened(mode: Mode) 
             false => assert!(late[sample].is_none(), "it had ended"),
         }
     }
-    assert_eq!(generation.resume(0).unwrap(), 0, "nothing is left");
+    assert!(generation.resume(0).unwrap().is_empty(), "nothing is left");
     drop(generation);
     assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0, "every branch is given back");
 }
@@ -169,7 +173,56 @@ fn cancelled_and_released_stragglers_hold_nothing(mode: Mode) {
         }
         generation.release_kept(0);
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
-        assert_eq!(generation.resume(0).unwrap(), 0);
+        assert!(generation.resume(0).unwrap().is_empty());
+    }
+}
+
+/// The samples that end while this engine makes its turns by hand, until none is left.
+fn finishes_by_hand(generation: &mut Generation<Scoreless<'_>>, engine: &mut Engine) -> BTreeMap<usize, Finish> {
+    let mut finishes = BTreeMap::new();
+    loop {
+        match generation.poll(Duration::ZERO) {
+            Poll::Ready(None) => return finishes,
+            Poll::Ready(Some(Ok(Event::Finished { id, finish }))) => drop(finishes.insert(id.sample, finish)),
+            Poll::Ready(Some(event)) => panic!("{event:?}"),
+            Poll::Pending => drop(engine.turn().expect("nothing is wrong with it")),
+        }
+    }
+}
+
+#[test]
+fn stragglers_that_are_finished_after_an_update_say_which_weights_sampled_what() {
+    const N: usize = 16;
+    let world = World::new(Shape::Full);
+    let (mut turned, engine) = world.by_hand(roomy());
+    let records = Records { drawn: true, kept_ids: true, entropy: true };
+    let params = SamplingParams { frequency_penalty: 0.7, records, ..params() };
+    let (tokens, stop) = (prompt(3, 40), uneven());
+    let group = Group { tokens: &tokens, n: N, params: &params, stop: &stop, end: Some(end(6, Stragglers::Keep)) };
+    let mut generation = generate(&engine, vec![Scoreless(group)], Hear::Finishes);
+    let first = finishes_by_hand(&mut generation, &mut turned);
+    let had = |sample: usize| first[&sample].reason.is_cut().then(|| first[&sample].tokens.len());
+    let stragglers: Vec<usize> = (0..N).filter(|&sample| had(sample).is_some()).collect();
+    assert!((1..=N - 6).contains(&stragglers.len()), "{stragglers:?}");
+    std::thread::scope(|scope| {
+        let weights = world.whole(Seeds::both(2));
+        let update = scope.spawn(|| engine.update_weights(weights));
+        while !update.is_finished() {
+            turned.turn().expect("nothing is wrong with it");
+        }
+        update.join().expect("nothing panics").expect("it fits");
+    });
+    assert_eq!(generation.resume(0).expect("none runs"), stragglers);
+    let late = finishes_by_hand(&mut generation, &mut turned);
+    assert!(late.keys().copied().eq(stragglers.iter().copied()));
+    for (sample, finish) in late {
+        let span = |version, from| WeightSpan { version: WeightVersion(version), from };
+        let from = had(sample).expect("it is a straggler");
+        assert!(from > 0 && finish.weights == [span(0, 0), span(1, from)], "{from}: {:?}", finish.weights);
+        assert!(!finish.reason.is_cut() && finish.tokens.starts_with(&first[&sample].tokens));
+        let uniforms = UniformKey::root(1, "group").child(ForkKind::Sample, sample as u64);
+        let how = How::Drawn(uniforms, params.clone(), stop.clone());
+        Record { before: tokens.clone(), how, finish }.hold(&world, &[Seeds::FIRST, Seeds::both(2)]);
     }
 }
 

@@ -11,3 +11,9 @@ mod groups;
 mod rollouts;
 mod scores;
 mod trees;
+#[allow(dead_code, reason = "the engine's suite uses more of it")]
+#[path = "../../../engine/tests/engine/versions.rs"]
+mod versions;
+#[allow(dead_code, reason = "the engine's suite uses more of it")]
+#[path = "../../../engine/tests/engine/world.rs"]
+mod world;

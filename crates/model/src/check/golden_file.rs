@@ -31,9 +31,9 @@ pub fn read_golden(path: &Path, config: &ModelConfig) -> Result<Vec<GoldenCase>>
         Some(cases) => cases
             .iter()
             .enumerate()
-            .map(|(i, case)| Reader { path, config, at: format!("cases[{i}]."), case }.likeliest(i))
+            .map(|(i, case)| CaseReader { path, config, at: format!("cases[{i}]."), case }.likeliest(i))
             .collect::<Result<Vec<_>>>()?,
-        None => vec![Reader { path, config, at: String::new(), case: &json }.all_logits()?],
+        None => vec![CaseReader { path, config, at: String::new(), case: &json }.all_logits()?],
     };
     if cases.is_empty() {
         return Err(Error::field(path, "cases", "at least one case", "none"));
@@ -41,14 +41,14 @@ pub fn read_golden(path: &Path, config: &ModelConfig) -> Result<Vec<GoldenCase>>
     Ok(cases)
 }
 
-struct Reader<'a> {
+struct CaseReader<'a> {
     path: &'a Path,
     config: &'a ModelConfig,
     at: String,
     case: &'a Value,
 }
 
-impl Reader<'_> {
+impl CaseReader<'_> {
     fn all_logits(&self) -> Result<GoldenCase> {
         let logits = self.numbers("last_logits")?;
         self.same_length("last_logits", logits.len(), "the model's vocabulary", self.config.vocab)?;

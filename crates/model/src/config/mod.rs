@@ -29,7 +29,7 @@ pub use layer::{
 pub use model::{ModelConfig, PerLayerInputs};
 pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS, StackedForm};
 pub use quantisation::{
-    ActivationChoice, MadeFormat, Packing, Published, Quantisation, Scheme, WeightChoice, module_of,
+    ActivationChoice, CodePacking, MadeFormat, Published, Quantisation, Scheme, WeightChoice, module_of,
 };
 pub use ranks::{SharedKeys, WhyCopied};
 pub use rope::{RopeConfig, RopeScaling};

@@ -14,7 +14,7 @@ use offshoot_core::error::{Error, Result};
 use super::peft::PeftConfig;
 use crate::config::{ModelConfig, module_of, read_json};
 use crate::layout::{HEAD, Layout};
-use crate::weights::{SafetensorsFile, TensorSource, TensorView, dense_dtype};
+use crate::weights::{SafetensorsFile, TensorData, TensorSource, TensorView, dense_dtype};
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
@@ -52,7 +52,7 @@ impl AdapterTensor {
     fn of(path: &Path, tensor: &TensorView<'_>) -> Result<Self> {
         let wrong = || Error::tensor(path, tensor.name, "F32, F16 or BF16", format!("{:?}", tensor.dtype));
         let dtype = dense_dtype(tensor.dtype).ok_or_else(wrong)?;
-        Ok(Self { dtype, shape: tensor.shape.to_vec(), bytes: tensor.bytes.to_vec() })
+        Ok(Self { dtype, shape: tensor.shape.to_vec(), bytes: tensor.data.on_host()?.into_owned() })
     }
 
     fn view(&self) -> WeightView<'_> {
@@ -90,7 +90,8 @@ impl Adapter {
         let file = SafetensorsFile::open(path.clone())?;
         let tensor = |name: String| {
             let info = file.info(&name).expect("the file lists it");
-            let view = TensorView { name: &name, dtype: info.dtype, shape: &info.shape, bytes: file.bytes(info) };
+            let data = TensorData::Host(file.bytes(info));
+            let view = TensorView { name: &name, dtype: info.dtype, shape: &info.shape, data };
             let tensor = AdapterTensor::of(&path, &view)?;
             Ok((name, tensor))
         };
@@ -202,6 +203,20 @@ impl Adapter {
             modules.insert(name.to_owned(), AdapterModule { name: name.to_owned(), scale: 1.0 / rank as f32, a, b });
         }
         Self { path: PathBuf::from("a random adapter"), modules }
+    }
+
+    /// Without what it adds to the output layer.
+    pub fn without_head(mut self) -> Self {
+        self.modules.remove(HEAD);
+        self
+    }
+
+    /// The number of its weights.
+    pub fn parameters(&self) -> usize {
+        let of_module = |module: &AdapterModule| -> usize {
+            [&module.a, &module.b].into_iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum()
+        };
+        self.modules.values().map(of_module).sum()
     }
 
     /// Checks that the model has every module of the adapter, of its shape.

@@ -56,7 +56,7 @@ impl PeftConfig {
     /// `path`: the file that errors name. `fan_in_fan_out` says how a model stores its own weights, not the adapter's:
     /// it changes nothing here.
     pub fn of(path: &Path, json: &Value) -> Result<Self> {
-        let config = Fields { path, json };
+        let config = PeftFields { path, json };
         if !json.is_object() {
             return Err(Error::format(path, format!("expected an object, found {}", shown(json))));
         }
@@ -159,12 +159,12 @@ fn shown(value: &Value) -> String {
 }
 
 /// The fields of a file.
-struct Fields<'a> {
+struct PeftFields<'a> {
     path: &'a Path,
     json: &'a Value,
 }
 
-impl Fields<'_> {
+impl PeftFields<'_> {
     fn get(&self, field: &str) -> &Value {
         self.json.get(field).unwrap_or(&Value::Null)
     }

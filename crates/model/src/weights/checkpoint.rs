@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ use super::files::{FileFacts, ModelFiles};
 use super::naming::{Naming, stored_modules};
 use super::not_finite;
 use super::stored::{Check, StoredMatrix, Tensor, companion_module, is_companion};
-use super::tensor_source::{INDEX, TensorFolder, TensorSource, weight_map};
+use super::tensor_source::{INDEX, TensorData, TensorFolder, TensorSource, weight_map};
 
 const HEAD: &str = "lm_head.weight";
 const EMBED: &str = "model.embed_tokens.weight";
@@ -32,6 +33,8 @@ pub struct Checkpoint<'a> {
     pub(super) quantisation: Option<Quantisation>,
     /// Whether the output layer is the embedding table.
     tied: bool,
+    /// Copies in host memory of tensors on a device, by their names, where the host reads them.
+    copies: HashMap<String, OnceLock<Vec<u8>>>,
 }
 
 impl Checkpoint<'static> {
@@ -39,8 +42,8 @@ impl Checkpoint<'static> {
         let tensors = TensorFolder::of_model(&folder.path)?;
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
         let naming = Naming::of(names.iter());
-        let tensors = Box::new(tensors);
-        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false };
+        let (tensors, copies) = (Box::new(tensors), HashMap::new());
+        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, copies };
         let config = checkpoint.complete(&folder.config);
         checkpoint.quantisation = config.quantisation;
         checkpoint.tied = config.tied_embeddings;
@@ -52,14 +55,17 @@ impl<'a> Checkpoint<'a> {
     /// Some or all of the tensors of a model that is loaded: of `config`, named by `naming`.
     pub fn of_update(tensors: impl TensorSource + 'a, config: &ModelConfig, naming: Naming) -> Self {
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
-        let tensors = Box::new(tensors);
-        Self { tensors, names, naming, quantisation: config.quantisation.clone(), tied: config.tied_embeddings }
+        let is_on_device =
+            |name: &&String| tensors.tensor(name).is_some_and(|tensor| matches!(tensor.data, TensorData::Device(_)));
+        let copies = names.iter().filter(is_on_device).map(|name| (name.clone(), OnceLock::new())).collect();
+        let (quantisation, tied) = (config.quantisation.clone(), config.tied_embeddings);
+        Self { tensors: Box::new(tensors), names, naming, quantisation, tied, copies }
     }
 
     fn has_own_head(&self) -> bool {
         let [head, embed] = [HEAD, EMBED].map(|name| self.tensor(&self.name_in_file(name)));
         let (Some(head), Some(embed)) = (head, embed) else { return false };
-        (head.info.dtype, head.info.shape) == (embed.info.dtype, embed.info.shape) && head.bytes() != embed.bytes()
+        is_alike(head, embed) && !is_same(head, embed).is_ok_and(|is_same| is_same)
     }
 
     /// The file that errors about the whole checkpoint name.
@@ -69,11 +75,18 @@ impl<'a> Checkpoint<'a> {
 
     /// A tensor by its name in the file.
     pub(super) fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        Some(Tensor { source: &*self.tensors, info: self.tensors.tensor(name)? })
+        let (info, copy) = (self.tensors.tensor(name)?, self.copies.get(name));
+        Some(Tensor { source: &*self.tensors, info, copy })
     }
 
-    /// The dense tensor of `spec`, and its elements.
+    /// The dense tensor of `spec`, and its elements in host memory.
     pub fn find(&self, spec: &TensorSpec) -> Result<(Tensor<'_>, WeightView<'_>)> {
+        let (tensor, dtype) = self.locate(spec)?;
+        Ok((tensor, WeightView { dtype, rows: spec.rows(), cols: spec.cols(), bytes: tensor.bytes()? }))
+    }
+
+    /// The dense tensor of `spec`, wherever its bytes lie, and its dtype.
+    pub(super) fn locate(&self, spec: &TensorSpec) -> Result<(Tensor<'_>, Dtype)> {
         let name = &*self.name_in_file(&spec.name);
         let Some(tensor) = self.tensor(name) else {
             let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
@@ -85,7 +98,7 @@ impl<'a> Checkpoint<'a> {
         }
         let unsupported = || Error::tensor(path, name, "F32, F16 or BF16", format!("{:?}", info.dtype));
         let dtype = tensor.dtype().ok_or_else(unsupported)?;
-        Ok((tensor, WeightView { dtype, rows: spec.rows(), cols: spec.cols(), bytes: tensor.bytes() }))
+        Ok((tensor, dtype))
     }
 
     pub(super) fn name_in_file<'n>(&self, name: &'n str) -> Cow<'n, str> {
@@ -119,11 +132,8 @@ impl<'a> Checkpoint<'a> {
             return Ok(());
         }
         let [head, embed] = [HEAD, EMBED].map(|name| self.tensor(&self.name_in_file(name)));
-        let is_same = |head: Tensor<'_>, embed: Tensor<'_>| {
-            (head.info.dtype, head.info.shape, head.bytes()) == (embed.info.dtype, embed.info.shape, embed.bytes())
-        };
         match (head, embed) {
-            (Some(head), Some(embed)) if !is_same(head, embed) => {
+            (Some(head), Some(embed)) if !is_same(head, embed)? => {
                 let expected = format!("the numbers of {}, to which it is tied", embed.info.name);
                 Err(Error::tensor(head.path(), head.info.name, expected, "others"))
             }
@@ -170,7 +180,7 @@ impl<'a> Checkpoint<'a> {
             let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
             if other != dtype {
                 let expected = format!("{dtype:?} as {}, with which it is stacked", first.name);
-                let path = self.find(spec)?.0.path();
+                let path = self.locate(spec)?.0.path();
                 return Err(Error::tensor(path, &spec.name, expected, format!("{other:?}")));
             }
         }
@@ -182,7 +192,8 @@ impl<'a> Checkpoint<'a> {
         let published = matches!(self.quantisation, Some(Quantisation::Published(_)));
         let may_be = [".bias", ".input_zero_point"].iter().any(|end| name.ends_with(end));
         let tensor = self.tensor(name).filter(|_| published && may_be);
-        tensor.is_some_and(|tensor| tensor.bytes().iter().all(|&byte| byte == 0))
+        let bytes = tensor.map(Tensor::bytes).transpose();
+        bytes.ok().flatten().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
     }
 }
 
@@ -194,7 +205,7 @@ impl ModelFiles for Checkpoint<'_> {
     fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
         let Some(place) = not_finite(view, view.dtype) else { return Ok(()) };
         let row = place / view.cols.max(1);
-        let (path, name) = (self.find(spec)?.0.path(), self.name_in_file(&spec.name));
+        let (path, name) = (self.locate(spec)?.0.path(), self.name_in_file(&spec.name));
         Err(Error::tensor(path, name, "finite numbers, to be made into codes", format!("another in row {row}")))
     }
 
@@ -213,7 +224,7 @@ impl ModelFiles for Checkpoint<'_> {
         let dtypes = self.names.iter().filter_map(|name| Some(format!("{:?}", self.tensor(name)?.info.dtype)));
         let tensors = || self.names.iter().filter_map(|name| self.tensors.tensor(name));
         let files: HashSet<&Path> = self.names.iter().map(|name| self.tensors.place(Some(name))).collect();
-        FileFacts::of(files.len(), tensors().map(|tensor| tensor.bytes.len()).sum(), dtypes)
+        FileFacts::of(files.len(), tensors().map(|tensor| tensor.data.len()).sum(), dtypes)
     }
 
     /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json
@@ -232,7 +243,7 @@ impl ModelFiles for Checkpoint<'_> {
         let matrices = || stacks.iter().copied().flatten().chain(&layout.head);
         let names: HashSet<&str> = matrices().map(|spec| spec.name.as_str()).collect();
         for spec in layout.tensors().filter(|spec| !names.contains(spec.name.as_str())) {
-            self.find(spec)?;
+            self.locate(spec)?;
         }
         for spec in matrices() {
             self.matrix(spec, Check::Shapes)?;
@@ -255,9 +266,9 @@ impl ModelFiles for Checkpoint<'_> {
         let has = |name: &str| self.tensor(name).is_some();
         let module = self.name_in_file(module_of(&spec.name));
         let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));
-        match self.find(spec) {
-            Ok((_, view)) => Ok(view.dtype),
-            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.find(&layout.embed)?.1.dtype),
+        match self.locate(spec) {
+            Ok((_, dtype)) => Ok(dtype),
+            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.locate(&layout.embed)?.1),
             Err(error) => Err(error),
         }
     }
@@ -292,6 +303,20 @@ impl ModelFiles for Checkpoint<'_> {
             [first, ..] => log::warn!("{path}: {} tensors {what} are left out: `{first}`, ...", left_out.len()),
         }
     }
+}
+
+/// Whether two tensors have one dtype and shape.
+fn is_alike(a: Tensor<'_>, b: Tensor<'_>) -> bool {
+    (a.info.dtype, a.info.shape) == (b.info.dtype, b.info.shape)
+}
+
+/// Whether two tensors have one dtype, one shape and the same numbers.
+fn is_same(a: Tensor<'_>, b: Tensor<'_>) -> Result<bool> {
+    let lie_together = match (a.info.data, b.info.data) {
+        (TensorData::Device(a), TensorData::Device(b)) => (a.ordinal(), a.address()) == (b.ordinal(), b.address()),
+        _ => false,
+    };
+    Ok(is_alike(a, b) && (lie_together || a.bytes()? == b.bytes()?))
 }
 
 /// The names of tensors that a layout does not read.

@@ -18,6 +18,9 @@ pub trait MatrixLoader {
     /// As [`Backend::ORDERS_INPUTS`].
     fn orders_inputs(&self) -> bool;
 
+    /// As [`Backend::copies_from_devices`].
+    fn copies_from_devices(&self) -> bool;
+
     /// Its name, one line.
     fn describe(&self) -> String;
 
@@ -89,6 +92,10 @@ impl<B: Backend> MatrixLoader for Matrices<'_, B> {
 
     fn orders_inputs(&self) -> bool {
         B::ORDERS_INPUTS
+    }
+
+    fn copies_from_devices(&self) -> bool {
+        self.backend.copies_from_devices()
     }
 
     fn describe(&self) -> String {

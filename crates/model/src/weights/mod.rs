@@ -6,6 +6,7 @@ mod experts;
 mod files;
 mod gguf;
 mod matrix_loader;
+mod moved;
 mod naming;
 mod quantised;
 mod random;
@@ -36,11 +37,12 @@ pub use experts::ExpertStack;
 pub use files::{FileFacts, ModelFiles};
 pub use gguf::GgufModel;
 use matrix_loader::{Matrices, MatrixLoader};
+use moved::{Moved, all_on_host, moved};
 pub use naming::{Naming, stored_modules};
 pub use random::RandomWeights;
 pub use safetensors_file::SafetensorsFile;
 pub use stored::{Check, dense_dtype};
-pub use tensor_source::{TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};
+pub use tensor_source::{TensorData, TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};
 
 /// Where weights come from.
 pub enum WeightSource<'a> {
@@ -140,7 +142,10 @@ impl WeightSource<'_> {
     ) -> Result<()> {
         let check = self.check(loader);
         let mut select = |parts: &[MatrixPart<'_>], made: Option<QuantFormat>| {
-            let dense = StackShape::of(parts).dense;
+            // The host puts rows into another order.
+            let parts = all_on_host(parts)?;
+            let parts: Vec<MatrixPart<'_>> = parts.iter().map(|moved| moved.held().part).collect();
+            let dense = StackShape::of(&parts).dense;
             if dense.is_none() && made.is_none() && loader.is_first() {
                 log::warn!("tensor `{}` becomes dense: its rows are put in another order", specs[0].name);
             }
@@ -268,8 +273,12 @@ impl WeightSource<'_> {
         };
         let held = parts.iter().enumerate().map(|(i, part)| HeldPart { part: *part, becomes: becomes((i, part)) });
         let held: Vec<_> = held.collect();
+        let load = |loader: &mut dyn MatrixLoader| {
+            let moved = moved(&held, loader.copies_from_devices())?;
+            loader.load(&moved.iter().map(Moved::held).collect::<Vec<_>>())
+        };
         if held.iter().all(|held| held.becomes.is_none()) {
-            return loader.load(&held);
+            return load(loader);
         }
         let quantisation = match self {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
@@ -290,7 +299,7 @@ impl WeightSource<'_> {
         for (spec, other) in changed.filter_map(|(spec, held)| Some((spec, dense(held)?))) {
             log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
         }
-        loader.load(&held)
+        load(loader)
     }
 }
 
@@ -343,15 +352,7 @@ impl Kept<'_> {
 pub fn not_finite(view: &WeightView<'_>, becomes: Dtype) -> Option<usize> {
     /// Elements that one thread reads.
     const CHUNK: usize = 1 << 16;
-    // Bits without the sign rise with the size. From this number on it is infinite, or rounded to infinity, or NaN.
-    let too_large: u32 = match (view.dtype, becomes) {
-        (Dtype::F32, Dtype::F32) => 0x7f80_0000,
-        (Dtype::F32, Dtype::Bf16) => 0x7f7f_8000,
-        (Dtype::F32, Dtype::F16) => 65520f32.to_bits(),
-        (Dtype::Bf16, Dtype::F16) => 65536f32.to_bits() >> 16,
-        (Dtype::Bf16, Dtype::F32 | Dtype::Bf16) => 0x7f80,
-        (Dtype::F16, _) => 0x7c00,
-    };
+    let too_large = view.dtype.not_finite_from(becomes);
     let short = |bytes: &[u8; 2]| u32::from(u16::from_le_bytes(*bytes)) & 0x7fff >= too_large;
     let long = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & 0x7fff_ffff >= too_large;
     let chunks = view.bytes.par_chunks(CHUNK * view.dtype.bytes()).enumerate();

@@ -4,13 +4,14 @@
 
 use rayon::prelude::*;
 
-use super::super::config::{Packing, Quantisation, Scheme, module_of};
+use super::super::config::{CodePacking, Quantisation, Scheme, module_of};
 use super::super::layout::TensorSpec;
 use super::checkpoint::Checkpoint;
 use super::files::ModelFiles;
 use super::stored::{Check, StoredMatrix, StoredPart, Tensor};
+use super::tensor_source::TensorData;
 use offshoot_backend::{
-    QuantSource, QuantView, Rounding, ScaleSource, WeightView,
+    DeviceView, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
     quantised::{ActivationScale, power_of_two},
 };
 use offshoot_core::error::{Error, Result};
@@ -41,11 +42,11 @@ impl Checkpoint<'_> {
         let scheme = self.scheme(spec, &module)?;
         let finder = Finder { checkpoint: self, module: &module, spec, scheme, check };
         let stored = match scheme.packing {
-            Packing::Bytes { block } => finder.bytes(block),
-            Packing::Awq => finder.awq(),
-            Packing::Gptq { zero_offset } => finder.gptq(zero_offset),
-            Packing::Packed => finder.packed(),
-            Packing::Mxfp4 => finder.mxfp4(),
+            CodePacking::Bytes { block } => finder.bytes(block),
+            CodePacking::Awq => finder.awq(),
+            CodePacking::Gptq { zero_offset } => finder.gptq(zero_offset),
+            CodePacking::Packed => finder.packed(),
+            CodePacking::Mxfp4 => finder.mxfp4(),
         }?;
         Ok(stored)
     }
@@ -71,14 +72,18 @@ impl Checkpoint<'_> {
     }
 
     fn dense_matrix(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
-        let (tensor, view) = self.find(spec)?;
-        let part = match self.made_format(spec) {
-            None => StoredPart::Dense(view),
-            Some(format) => {
+        let (tensor, dtype) = self.locate(spec)?;
+        let (rows, cols) = (spec.rows(), spec.cols());
+        let part = match (self.made_format(spec), tensor.info.data) {
+            (None, TensorData::Device(bytes)) => StoredPart::Device(DeviceView { dtype, rows, cols, bytes }),
+            (None, TensorData::Host(bytes)) => StoredPart::Dense(WeightView { dtype, rows, cols, bytes }),
+            // Codes are made by the host.
+            (Some(format), _) => {
+                let view = WeightView { dtype, rows, cols, bytes: tensor.bytes()? };
                 if check == Check::Values {
                     self.refuse_nan(&view, spec)?;
                 }
-                StoredPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view)))
+                StoredPart::Quantised(QuantView::of(format, rows, cols, QuantSource::Dense(view)))
             }
         };
         Ok(StoredMatrix { part, order: None, tensors: vec![tensor] })
@@ -131,7 +136,7 @@ impl<'a> Finder<'a, '_> {
         use safetensors::Dtype::{BF16, F16, F32};
         let tensor = self.find(suffix, what, &[F32, F16, BF16], shapes)?;
         let dtype = tensor.dtype().expect("these types are dense");
-        let view = WeightView { dtype, rows: 1, cols: tensor.info.shape.iter().product(), bytes: tensor.bytes() };
+        let view = WeightView { dtype, rows: 1, cols: tensor.info.shape.iter().product(), bytes: tensor.bytes()? };
         if self.check == Check::Values {
             let bad = (0..view.cols).find(|&i| !view.get(i).is_finite() || view.get(i) == 0.0);
             if let Some(i) = bad {
@@ -178,7 +183,7 @@ impl<'a> Finder<'a, '_> {
         let is_fp8 = self.scheme.format.codes == offshoot_backend::CodeFormat::Fp8;
         let codes = self.find(".weight", "codes", &[if is_fp8 { F8_E4M3 } else { I8 }], &[&[rows, cols]])?;
         if self.check == Check::Values && is_fp8 {
-            let nan = codes.bytes().par_chunks(1 << 16).any(|part| part.iter().any(|code| code & 0x7f == 0x7f));
+            let nan = codes.bytes()?.par_chunks(1 << 16).any(|part| part.iter().any(|code| code & 0x7f == 0x7f));
             if nan {
                 let expected = "codes that are numbers".to_owned();
                 return Err(self.error(Some(codes), ".weight", expected, "NaN".to_owned()));
@@ -220,7 +225,7 @@ impl<'a> Finder<'a, '_> {
             }
             Rounding::Exact | Rounding::Dynamic { .. } => None,
         };
-        let source = QuantSource::Bytes { codes: codes.bytes(), scales: source };
+        let source = QuantSource::Bytes { codes: codes.bytes()?, scales: source };
         Ok(self.stored(source, tensors, None, static_scale))
     }
 
@@ -228,7 +233,7 @@ impl<'a> Finder<'a, '_> {
     fn no_zero_points(&self) -> Result<()> {
         const NAME: &str = ".weight_zero_point";
         match self.checkpoint.tensor(&format!("{}{NAME}", self.module)) {
-            Some(zeros) if self.check == Check::Values && zeros.bytes().iter().any(|&byte| byte != 0) => {
+            Some(zeros) if self.check == Check::Values && zeros.bytes()?.iter().any(|&byte| byte != 0) => {
                 let expected = "zeros, as config.json's scheme is symmetric".to_owned();
                 Err(self.error(Some(zeros), NAME, expected, "other zero points".to_owned()))
             }
@@ -243,7 +248,7 @@ impl<'a> Finder<'a, '_> {
         let words = self.find(".qweight", "codes", &[I32], &[&[cols, across]])?;
         let zeros = self.find(".qzeros", "zero points", &[I32], &[&[groups, across]])?;
         let (scales, view) = self.scales(".scales", "scales", &[&[groups, rows]])?;
-        let source = QuantSource::Awq { words: words.bytes(), zeros: zeros.bytes(), scales: view };
+        let source = QuantSource::Awq { words: words.bytes()?, zeros: zeros.bytes()?, scales: view };
         Ok(self.stored(source, vec![words, zeros, scales], None, None))
     }
 
@@ -257,7 +262,7 @@ impl<'a> Finder<'a, '_> {
         let (scales, view) = self.scales(".scales", "scales", &[&[groups, rows]])?;
         let mut tensors = vec![words, zeros, scales];
         let order = self.order(".g_idx", groups, &mut tensors)?;
-        let source = QuantSource::Gptq { words: words.bytes(), zeros: zeros.bytes(), zero_offset, scales: view };
+        let source = QuantSource::Gptq { words: words.bytes()?, zeros: zeros.bytes()?, zero_offset, scales: view };
         Ok(self.stored(source, tensors, order, None))
     }
 
@@ -273,7 +278,7 @@ impl<'a> Finder<'a, '_> {
                 let shape = [rows.div_ceil(8), groups];
                 let zeros = self.find(".weight_zero_point", "zero points", &[I32], &[&shape])?;
                 tensors.push(zeros);
-                Some(zeros.bytes())
+                Some(zeros.bytes()?)
             }
             false => {
                 self.no_zero_points()?;
@@ -281,7 +286,7 @@ impl<'a> Finder<'a, '_> {
             }
         };
         let order = self.order(".weight_g_idx", groups, &mut tensors)?;
-        let source = QuantSource::Packed { words: words.bytes(), scales: view, zeros };
+        let source = QuantSource::Packed { words: words.bytes()?, scales: view, zeros };
         Ok(self.stored(source, tensors, order, None))
     }
 
@@ -299,10 +304,10 @@ impl<'a> Finder<'a, '_> {
         }
         let of_groups: Vec<i64> = match tensor.info.dtype {
             safetensors::Dtype::I32 => {
-                let groups = tensor.bytes().as_chunks::<4>().0.iter();
+                let groups = tensor.bytes()?.as_chunks::<4>().0.iter();
                 groups.map(|bytes| i64::from(i32::from_le_bytes(*bytes))).collect()
             }
-            _ => tensor.bytes().as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
+            _ => tensor.bytes()?.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
         };
         // compressed-tensors writes -1 where inputs are in order.
         if of_groups.iter().all(|&group| group == -1) {
@@ -330,13 +335,13 @@ impl<'a> Finder<'a, '_> {
         let bytes = self.find("_blocks", "codes", &[U8], &[&blocks])?;
         let scales = self.find("_scales", "scales", &[U8, F8_E8M0], &[&shape])?;
         if self.check == Check::Values
-            && let Some(i) = scales.bytes().iter().position(|&scale| !(6.0 * power_of_two(scale)).is_finite())
+            && let Some(i) = scales.bytes()?.iter().position(|&scale| !(6.0 * power_of_two(scale)).is_finite())
         {
             // The largest code is 6.
             let expected = "powers of two, 0 to 252, by which all codes are finite".to_owned();
-            return Err(self.error(Some(scales), "_scales", expected, format!("{} at place {i}", scales.bytes()[i])));
+            return Err(self.error(Some(scales), "_scales", expected, format!("{} at place {i}", scales.bytes()?[i])));
         }
-        let source = QuantSource::Mxfp4 { bytes: bytes.bytes(), scales: scales.bytes() };
+        let source = QuantSource::Mxfp4 { bytes: bytes.bytes()?, scales: scales.bytes()? };
         Ok(self.stored(source, vec![bytes, scales], None, None))
     }
 }

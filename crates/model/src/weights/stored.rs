@@ -3,9 +3,11 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::OnceLock;
 
-use super::tensor_source::{TensorSource, TensorView};
-use offshoot_backend::{Dtype, MatrixPart, QuantView, WeightView};
+use super::tensor_source::{TensorData, TensorSource, TensorView};
+use offshoot_backend::{DeviceView, Dtype, MatrixPart, QuantView, WeightView};
+use offshoot_core::error::{Error, Result};
 
 /// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the
 /// scales of fp8 keys and values.
@@ -39,6 +41,7 @@ pub struct StoredMatrix<'a> {
 
 pub enum StoredPart<'a> {
     Dense(WeightView<'a>),
+    Device(DeviceView<'a>),
     Quantised(QuantView<'a>),
 }
 
@@ -47,11 +50,30 @@ pub enum StoredPart<'a> {
 pub struct Tensor<'a> {
     pub source: &'a dyn TensorSource,
     pub info: TensorView<'a>,
+    /// For a tensor on a device: its copy in host memory, once it is made.
+    pub copy: Option<&'a OnceLock<Vec<u8>>>,
 }
 
 impl<'a> Tensor<'a> {
-    pub fn bytes(self) -> &'a [u8] {
-        self.info.bytes
+    /// Its bytes in host memory. Those of a tensor on a device are copied when they are first asked for.
+    ///
+    /// # Errors
+    ///
+    /// The device fails.
+    pub fn bytes(self) -> Result<&'a [u8]> {
+        match (self.info.data, self.copy) {
+            (TensorData::Host(bytes), _) => Ok(bytes),
+            (TensorData::Device(bytes), Some(copy)) => match copy.get() {
+                Some(copy) => Ok(copy),
+                None => {
+                    let bytes = bytes.download()?;
+                    Ok(copy.get_or_init(|| bytes))
+                }
+            },
+            (TensorData::Device(_), None) => {
+                Err(Error::tensor(self.path(), self.info.name, "a tensor in host memory", "one on a device"))
+            }
+        }
     }
 
     /// What errors call its place.
@@ -75,6 +97,7 @@ impl StoredMatrix<'_> {
     pub fn part(&self) -> MatrixPart<'_> {
         match self.part {
             StoredPart::Dense(view) => MatrixPart::Dense(view),
+            StoredPart::Device(view) => MatrixPart::Device(view),
             StoredPart::Quantised(view) => MatrixPart::Quantised(QuantView { order: self.order.as_deref(), ..view }),
         }
     }
@@ -83,6 +106,7 @@ impl StoredMatrix<'_> {
     pub fn dense(&self) -> Option<Dtype> {
         match self.part {
             StoredPart::Dense(view) => Some(view.dtype),
+            StoredPart::Device(view) => Some(view.dtype),
             StoredPart::Quantised(_) => None,
         }
     }

@@ -1,6 +1,6 @@
-//! Tensors by name, wherever they are: the files of a folder ([`TensorFolder`]) or memory of the caller
-//! ([`TensorsInMemory`]). `checkpoint` reads the weights of a model from any source; which tensors a model needs is
-//! decided by its layout.
+//! Tensors by name, wherever they are: the files of a folder ([`TensorFolder`]), memory of the caller
+//! ([`TensorsInMemory`]), or memory of a GPU ([`TensorData::Device`]). `checkpoint` reads the weights of a model from
+//! any source; which tensors a model needs is decided by its layout.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use offshoot_backend::DeviceBytes;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 
@@ -27,7 +28,39 @@ pub struct TensorView<'a> {
     pub name: &'a str,
     pub dtype: TensorDtype,
     pub shape: &'a [usize],
-    pub bytes: &'a [u8],
+    pub data: TensorData<'a>,
+}
+
+/// Where a tensor's bytes lie.
+#[derive(Clone, Copy, Debug)]
+pub enum TensorData<'a> {
+    Host(&'a [u8]),
+    Device(DeviceBytes<'a>),
+}
+
+impl<'a> TensorData<'a> {
+    pub fn len(self) -> usize {
+        match self {
+            TensorData::Host(bytes) => bytes.len(),
+            TensorData::Device(bytes) => bytes.len(),
+        }
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes in host memory: a copy, if they lie on a device.
+    ///
+    /// # Errors
+    ///
+    /// The device fails.
+    pub fn on_host(self) -> Result<Cow<'a, [u8]>> {
+        match self {
+            TensorData::Host(bytes) => Ok(Cow::Borrowed(bytes)),
+            TensorData::Device(bytes) => bytes.download().map(Cow::Owned),
+        }
+    }
 }
 
 /// Tensors by the names that the model's checkpoint has on Hugging Face. What it gives must not change while it is
@@ -184,7 +217,7 @@ impl TensorSource for TensorFolder {
     fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         let (name, file) = self.file(name)?;
         let info = file.info(name)?;
-        Some(TensorView { name, dtype: info.dtype, shape: &info.shape, bytes: file.bytes(info) })
+        Some(TensorView { name, dtype: info.dtype, shape: &info.shape, data: TensorData::Host(file.bytes(info)) })
     }
 
     fn place(&self, name: Option<&str>) -> &Path {
@@ -260,7 +293,7 @@ impl TensorSource for TensorsInMemory<'_> {
 
     fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         let (name, tensor) = self.tensors.get_key_value(name)?;
-        Some(TensorView { name, dtype: tensor.dtype, shape: &tensor.shape, bytes: &tensor.bytes })
+        Some(TensorView { name, dtype: tensor.dtype, shape: &tensor.shape, data: TensorData::Host(&tensor.bytes) })
     }
 
     fn place(&self, _: Option<&str>) -> &Path {

@@ -407,7 +407,7 @@ fn an_update_of_weights_leaves_adapters_loaded() {
         let mut some = TensorsInMemory::default();
         for part in ["model.layers.0.self_attn.k_proj.weight", "model.norm.weight"] {
             let tensor = source.tensor(part).unwrap();
-            some.add(part, tensor.dtype, tensor.shape.to_vec(), tensor.bytes).unwrap();
+            some.add(part, tensor.dtype, tensor.shape.to_vec(), tensor.data.on_host().unwrap()).unwrap();
         }
         model.update(&mut cpu, &form.check(&some, UpdateScope::Changed).unwrap()).unwrap();
         holds(&mut cpu, &mut model, "an update of some");

@@ -17,7 +17,7 @@ use offshoot_model::{
 use tempfile::TempDir;
 
 /// The bits of all logits of a short text.
-fn logits(cpu: &mut Cpu, model: &mut Decoder<Cpu>) -> Vec<u32> {
+pub fn logits(cpu: &mut Cpu, model: &mut Decoder<Cpu>) -> Vec<u32> {
     logits_on(cpu, model)
 }
 
@@ -38,7 +38,7 @@ fn in_memory<'a>(source: &'a dyn TensorSource, chosen: impl Fn(&str) -> bool) ->
     let mut tensors = TensorsInMemory::default();
     for name in source.names().into_iter().filter(|name| chosen(name)) {
         let tensor = source.tensor(name).unwrap();
-        tensors.add(name, tensor.dtype, tensor.shape.to_vec(), tensor.bytes).unwrap();
+        tensors.add(name, tensor.dtype, tensor.shape.to_vec(), tensor.data.on_host().unwrap()).unwrap();
     }
     tensors
 }
@@ -121,7 +121,7 @@ fn tensors_that_come_one_by_one_give_the_bits_of_a_fresh_load() {
 }
 
 /// A golden model of this repository, by its name.
-fn golden(name: &str) -> TempDir {
+pub fn golden(name: &str) -> TempDir {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/data/goldens");
     super::goldens::in_style(&root.join(name), "rope_parameters")
 }
@@ -137,7 +137,7 @@ fn loaded(folder: &Path) -> (Cpu, Decoder<Cpu>, TensorFolder) {
 fn numbers(source: &dyn TensorSource, name: &str) -> Vec<f32> {
     let tensor = source.tensor(name).unwrap();
     assert_eq!(tensor.dtype, TensorDtype::F32, "{name}");
-    tensor.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    tensor.data.on_host().unwrap().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn what_is_wrong_with_an_update_is_said_and_nothing_changes() {
         change(&mut tensors);
         tensors
     };
-    let (shape, bytes) = (tensor.shape.to_vec(), tensor.bytes.to_vec());
+    let (shape, bytes) = (tensor.shape.to_vec(), tensor.data.on_host().unwrap().to_vec());
     refuses(&changed(&|_| {}), UpdateScope::Changed, &["at least one tensor"]);
     let unknown = changed(&|all| {
         all.add("model.layers.0.self_attn.r_proj.weight", TensorDtype::F32, shape.clone(), bytes.clone()).unwrap()
@@ -197,9 +197,9 @@ fn a_tied_output_layer_comes_with_its_table_or_not_at_all() {
         tensors.add("lm_head.weight", embed.dtype, embed.shape.to_vec(), bytes).unwrap();
         tensors
     };
-    update(&mut cpu, &mut model, &with_head(embed.bytes.to_vec()), UpdateScope::Whole);
+    update(&mut cpu, &mut model, &with_head(embed.data.on_host().unwrap().to_vec()), UpdateScope::Whole);
     assert!(logits(&mut cpu, &mut model) == expected);
-    let mut other = embed.bytes.to_vec();
+    let mut other = embed.data.on_host().unwrap().to_vec();
     other[..4].copy_from_slice(&1f32.to_le_bytes());
     let error = model.weight_form().check(&with_head(other), UpdateScope::Whole).err().unwrap().to_string();
     assert!(error.contains("lm_head.weight") && error.contains("tied"), "{error}");
@@ -259,7 +259,8 @@ fn experts_may_come_fused() {
         let count = experts_of(&source, layer);
         let stacked = |modules: &[&str]| -> Vec<u8> {
             let names = (0..count).flat_map(|expert| modules.iter().map(move |module| (expert, *module)));
-            names.flat_map(|(expert, module)| source.tensor(&at(expert, module)).unwrap().bytes).copied().collect()
+            let bytes = |name: &str| source.tensor(name).unwrap().data.on_host().unwrap().into_owned();
+            names.flat_map(|(expert, module)| bytes(&at(expert, module))).collect()
         };
         let [width, hidden] = source.tensor(&at(0, "up_proj")).unwrap().shape else { panic!("a matrix") };
         let name = |part: &str| format!("model.layers.{layer}.mlp.experts.{part}");

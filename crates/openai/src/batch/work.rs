@@ -234,7 +234,8 @@ impl AnswerLoop<'_> {
         let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
         let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
         let salt = open.request.salt;
-        let shared = self.seen.insert_apart(Origin { salt, ..Origin::FIRST }, prompt.tokens);
+        let weights = self.work.engine.weights().version;
+        let shared = self.seen.insert_apart(Origin { weights, salt, ..Origin::FIRST }, prompt.tokens);
         // Reported where something is sampled after the prompt.
         open.prompts[place.prompt].shared = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {

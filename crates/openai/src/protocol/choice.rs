@@ -135,18 +135,18 @@ impl StopReason {
         match reason {
             FinishReason::StopString(text) => Some(StopReason::Text(text.clone())),
             FinishReason::StopToken(token) => Some(StopReason::Token(*token)),
-            // Its time was over.
-            FinishReason::Cancelled => Some(StopReason::Text("cancelled".to_owned())),
+            FinishReason::OutOfTime => Some(StopReason::Text("cancelled".to_owned())),
             _ => None,
         }
     }
 }
 
-/// OpenAI's word for why a text ended, and vLLM's for one that a pause of the engine ended.
+/// OpenAI's word for why a text ended, and vLLM's for one that somebody cut short: a pause of the engine, or the end of
+/// its group.
 pub fn finish_word(reason: &FinishReason) -> &'static str {
     match reason {
-        FinishReason::Length | FinishReason::ContextFull | FinishReason::Cancelled => "length",
-        FinishReason::Aborted => "abort",
+        FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
+        FinishReason::Aborted | FinishReason::Cancelled => "abort",
         _ => "stop",
     }
 }

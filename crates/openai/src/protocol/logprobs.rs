@@ -17,7 +17,7 @@ use offshoot_text::Tokenizer;
 #[derive(Clone, Copy)]
 pub struct ShownToken<'a> {
     pub token: TokenId,
-    /// `None`: nothing is before it.
+    /// `None`: nothing is before it, or it is not recorded.
     pub logprob: Option<f32>,
     /// The likeliest tokens in its place, likeliest first.
     pub top: &'a [(TokenId, f32)],
@@ -28,7 +28,7 @@ pub struct ShownToken<'a> {
 impl<'a> ShownToken<'a> {
     /// A sampled token with so many characters before it; `mode`: whose log-probability is shown.
     pub fn sampled(record: TokenRecord<'a>, offset: usize, mode: LogprobsMode) -> Self {
-        ShownToken { token: record.token, logprob: Some(record.logprob_by(mode)), top: record.top, offset }
+        ShownToken { token: record.token, logprob: record.logprob_by(mode), top: record.top, offset }
     }
 }
 

@@ -40,5 +40,5 @@ pub use refusal::{Refusal, RefusalKind};
 pub use request::{
     EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
-pub use token_answer::{TOKENS_PATH, TokenAnswer};
+pub use token_answer::{ExpertIds, SKYRL_PATH, TOKENS_PATH, TokenAnswer};
 pub use tokens::tokenizer_info;

@@ -18,11 +18,13 @@ use super::refusal::Refusal;
 use super::request::{ProtocolRequest, TextPrompt};
 use super::weight_labels::LabelledSpan;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, KeptForm, LogprobsMode, TokenRecord, TokenRoutes};
+use offshoot_engine::{Finish, LogprobsMode, TokenRecord, TokenRoutes};
 use offshoot_text::Tokenizer;
 
 /// The path of these requests.
 pub const TOKENS_PATH: &str = "/inference/v1/generate";
+/// The path by which SkyRL sends them where it wants experts ([`ExpertIds::OfAnswer`]).
+pub const SKYRL_PATH: &str = "/skyrl/v1/generate";
 
 /// The fields of a request beside those that it shares with a completion.
 const INPUTS: [&str; 2] = ["features", "content_parts"];
@@ -116,12 +118,21 @@ struct TokenChoice<'a> {
     logprobs: Option<TokenLogprobs>,
     /// By `return_routed_experts`.
     routed_experts: Option<RawExperts>,
-    /// vLLM's: the ids that each token was drawn from, where `return_kept` asks for them; null for more than a record
-    /// lists.
-    sampling_mask: Option<Vec<Option<&'a [TokenId]>>>,
+    /// vLLM's: the ids that each token was drawn from, where they are recorded. Null for a sample with a set of more
+    /// than a record lists: clients expect a list for each token.
+    sampling_mask: Option<Vec<&'a [TokenId]>>,
     weight_versions: Vec<LabelledSpan>,
     #[serde(flatten)]
     records: RecordFields,
+}
+
+/// As which numbers an answer has the experts of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertIds {
+    /// Of `uint8`, or `uint16` of a model with more than 256 experts a layer: what prime-rl reads.
+    OfModel,
+    /// Of `uint8` where all of the answer's fit, else of `int16`: what SkyRL reads.
+    OfAnswer,
 }
 
 /// The experts of a sample's tokens, as clients of token ids read them: the bytes of `[tokens, layers, chosen]` in
@@ -135,11 +146,18 @@ struct RawExperts {
 }
 
 impl RawExperts {
-    fn new((start, routes): (usize, &TokenRoutes)) -> Self {
+    fn new((start, routes): (usize, &TokenRoutes), ids: ExpertIds) -> Self {
         let [tokens, layers, chosen] = routes.shape();
-        let dtype = if routes.id_bytes() == 1 { "uint8" } else { "uint16" };
+        let bytes = routes.bytes(start);
+        let (dtype, bytes) = match (routes.id_bytes(), ids) {
+            (1, _) => ("uint8", bytes),
+            (_, ExpertIds::OfModel) => ("uint16", bytes),
+            // Little-endian, of ids far below 2^15.
+            (_, ExpertIds::OfAnswer) if bytes.chunks(2).any(|id| id[1] > 0) => ("int16", bytes),
+            (_, ExpertIds::OfAnswer) => ("uint8", bytes.into_iter().step_by(2).collect()),
+        };
         let shape = [tokens.saturating_sub(start), layers, chosen];
-        RawExperts { data: STANDARD.encode(routes.bytes(start)), shape, start, dtype }
+        RawExperts { data: STANDARD.encode(bytes), shape, start, dtype }
     }
 }
 
@@ -154,7 +172,8 @@ struct TokenLogprobs {
 struct NamedToken {
     token: String,
     token_id: TokenId,
-    logprob: f64,
+    /// `null`: it is not recorded.
+    logprob: Option<f64>,
     /// From 1.
     rank: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,9 +181,9 @@ struct NamedToken {
 }
 
 impl NamedToken {
-    fn new(token: TokenId, logprob: f32, rank: Option<usize>) -> Self {
+    fn new(token: TokenId, logprob: Option<f32>, rank: Option<usize>) -> Self {
         let (token, token_id) = (format!("token_id:{token}"), token);
-        NamedToken { token, token_id, logprob: f64::from(logprob), rank, top_logprobs: None }
+        NamedToken { token, token_id, logprob: logprob.map(f64::from), rank, top_logprobs: None }
     }
 
     /// A sampled token, with itself and the likeliest ones in its place.
@@ -172,8 +191,8 @@ impl NamedToken {
         let logprob = record.logprob_by(mode);
         let TokenRecord { token, rank, top, .. } = record;
         let rank = rank.map(|rank| rank.get() as usize);
-        let rivals = top.iter().zip(1..).map(|(&(token, logprob), rank)| NamedToken::new(token, logprob, Some(rank)));
-        let mut rivals: Vec<NamedToken> = rivals.collect();
+        let rival = |(&(token, logprob), rank)| NamedToken::new(token, Some(logprob), Some(rank));
+        let mut rivals: Vec<NamedToken> = top.iter().zip(1..).map(rival).collect();
         if rivals.iter().all(|rival| rival.token_id != token) {
             rivals.push(NamedToken::new(token, logprob, rank));
         }
@@ -188,18 +207,20 @@ impl<'a> TokenAnswer<'a> {
         candidates: &'a PromptCandidates,
         head: &'a AnswerHead,
         tokenizer: &'a Tokenizer,
+        experts: ExpertIds,
     ) -> Self {
         let prompt = &request.prompts[0];
         let named = |record: TokenRecord<'a>| NamedToken::sampled(record, request.params.logprobs_mode);
         let kept = |record: TokenRecord<'a>| record.drawn.and_then(|drawn| drawn.ids.as_deref());
+        let masks = request.params.records.kept_ids;
         let choice = |(index, drawn): (usize, &'a Finish)| TokenChoice {
             index,
             finish_reason: finish_word(&drawn.reason),
             stop_reason: StopReason::of(&drawn.reason),
             token_ids: drawn.sampled_ids().into_owned(),
             logprobs: request.logprobs.then(|| TokenLogprobs { content: drawn.sampled_records().map(named).collect() }),
-            routed_experts: request.routes.zip(drawn.routes.as_ref()).map(RawExperts::new),
-            sampling_mask: (request.kept == Some(KeptForm::Ids)).then(|| drawn.sampled_records().map(kept).collect()),
+            routed_experts: request.routes.zip(drawn.routes.as_ref()).map(|of| RawExperts::new(of, experts)),
+            sampling_mask: masks.then(|| drawn.sampled_records().map(kept).collect()).flatten(),
             weight_versions: LabelledSpan::of(drawn, &head.labels),
             records: RecordFields::new(request, drawn.sampled_records()),
         };

@@ -7,7 +7,7 @@ use super::trie::{DrawnToken, Leaf, RolloutTrie, TrieToken};
 use crate::tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_engine::{FinishReason, LogprobsMode, TokenRecord};
+use offshoot_engine::{FinishReason, LogprobsMode};
 
 /// A token of a trie that is being built: what comes next is appended behind it. A place is of its own builder only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +72,8 @@ impl TrieBuilder {
     ///
     /// # Errors
     ///
-    /// A leaf failed, was never extended, or is part of a question, which has a prompt of its own; a token was sampled
-    /// without its log-probability.
+    /// A leaf failed, was never extended, or is part of a question, which has a prompt of its own; the log-probability
+    /// that `mode` names is not recorded of a sampled token.
     pub fn tree(&mut self, tree: &SamplingTree, group: u64, leaves: &[TreeLeaf], mode: LogprobsMode) -> Result<()> {
         let root = tree.node(tree.root());
         let mut prompt = self.prompt(&root.tokens[..root.given_at_start()])?;
@@ -106,12 +106,8 @@ impl TrieBuilder {
                 };
                 places.insert(step, at);
             }
-            if let Some(ending) = &end.ending {
-                let drawn = DrawnToken {
-                    logprob: TokenRecord::of(ending).logprob_by(mode),
-                    weights: end.weights_of(end.tokens.len())?,
-                };
-                at = TriePlace(self.push(Some(at.0), ending.token, self.tokens[at.0 as usize].depth, Some(drawn)));
+            if let Some((token, drawn)) = end.drawn_ending(mode)? {
+                at = TriePlace(self.push(Some(at.0), token, self.tokens[at.0 as usize].depth, Some(drawn)));
             }
             let continued = path.iter().any(|&step| tree.node(step).is_continued());
             self.leaf(at, |token| Leaf { token, group, sample, reward, finish, continued });

@@ -145,7 +145,7 @@ impl ThoughtNode {
                 self.runs.push(TokenRun { tokens: own, finish, ..run });
             }
         }
-        let sum = self.logprobs(LogprobsMode::RawLogprobs).map(f64::from).sum();
+        let sum = self.records().flatten().map(|record| f64::from(record.logprob)).sum();
         rest.logprob = std::mem::replace(&mut self.logprob, sum) - sum;
         rest
     }
@@ -166,10 +166,14 @@ impl ThoughtNode {
         self.each().map(|(_, record)| record)
     }
 
-    /// Natural-log probability of each of `tokens` that was sampled or scored, under the distribution that `mode` names
-    /// ([`TokenRecord::logprob_by`]).
-    pub fn logprobs(&self, mode: LogprobsMode) -> impl Iterator<Item = f32> {
-        self.records().flatten().map(move |record| record.logprob_by(mode))
+    /// Natural-log probability of each of `tokens`: of sampled ones under the distribution that `mode` names
+    /// ([`TokenRecord::logprob_by`]), of given ones, which were not drawn, under the model itself. `None` where it is not
+    /// recorded, as of given tokens that were not scored.
+    pub fn logprobs(&self, mode: LogprobsMode) -> impl Iterator<Item = Option<f32>> {
+        self.each().map(move |(sampled, record)| match sampled {
+            true => record?.logprob_by(mode),
+            false => Some(record?.logprob),
+        })
     }
 
     /// Whether each of `tokens` was sampled, and what is recorded of it.
@@ -190,22 +194,32 @@ impl ThoughtNode {
     pub(crate) fn drawn_tokens(&self, mode: LogprobsMode) -> Result<Vec<(TokenId, Option<DrawnToken>)>> {
         let mut tokens = Vec::with_capacity(self.tokens.len());
         for (at, (&token, (sampled, record))) in self.tokens.iter().zip(self.each()).enumerate() {
-            let drawn = match (sampled, record) {
-                (false, _) => None,
-                (true, Some(record)) => {
-                    Some(DrawnToken { logprob: record.logprob_by(mode), weights: self.weights_of(at)? })
-                }
-                (true, None) => {
-                    return Err(Error::Internal(format!("sampled token {at} of a node has no log-probability")));
-                }
-            };
-            tokens.push((token, drawn));
+            tokens.push((token, if sampled { Some(self.drawn_token(at, record, mode)?) } else { None }));
         }
         Ok(tokens)
     }
 
+    /// The end-of-text or stop token that ended the last extend and is not among `tokens`, for a trainer.
+    pub(crate) fn drawn_ending(&self, mode: LogprobsMode) -> Result<Option<(TokenId, DrawnToken)>> {
+        let Some(ending) = &self.ending else { return Ok(None) };
+        Ok(Some((ending.token, self.drawn_token(self.tokens.len(), Some(TokenRecord::of(ending)), mode)?)))
+    }
+
+    /// Sampled token `at` of the node, the ending one with `at` equal to their number. Where the log-probability that
+    /// `mode` names is not recorded it is an error: another one in its place would be taken for it.
+    fn drawn_token(&self, at: usize, record: Option<TokenRecord<'_>>, mode: LogprobsMode) -> Result<DrawnToken> {
+        let record =
+            record.ok_or_else(|| Error::Internal(format!("sampled token {at} of a node has no log-probability")))?;
+        let logprob = record.logprob_by(mode).ok_or_else(|| {
+            let expected = "a log-probability under the distribution that the token was drawn from (sample with the \
+                            log-probabilities mode processed_logprobs)";
+            Error::value(format!("sampled token {at} of a node of a rollout"), expected, "only the model's own")
+        })?;
+        Ok(DrawnToken { logprob, weights: self.weights_of(at)? })
+    }
+
     /// The weights that token `at` of the node was sampled under, the ending one's with `at` equal to their number.
-    pub(crate) fn weights_of(&self, at: usize) -> Result<WeightVersion> {
+    fn weights_of(&self, at: usize) -> Result<WeightVersion> {
         let (mut begin, mut version) = (self.given_at_start(), None);
         // Of the last run that begins there or before.
         for run in &self.runs {

@@ -163,6 +163,31 @@ fn the_search_falls_back_where_all_fail() {
     assert_eq!(outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count(), 0);
 }
 
+/// The tokens are spent right after the search has fallen back: what a sample has gone on from is no sample of its own.
+#[test]
+fn a_sample_is_no_beginning_of_another_one() {
+    let how = TreePo { samples: 4, segment: 2, branches: 1, tokens: 4 };
+    let (_, outcome, _, _) = tried(&how, 4, 3);
+    let texts: Vec<&str> = outcome.samples.iter().map(|sample| sample.text.as_str()).collect();
+    assert_eq!(texts, ["zzzz"]);
+}
+
+/// A pause ends a sample in the middle of its segment: it is one of the samples, and does not go on.
+#[test]
+fn what_a_pause_has_ended_stays_ended() {
+    let engine = EngineHandle::scripted(|call| match call.text().as_str() {
+        "Q" => ScriptedReply::text("ab").reason(FinishReason::Aborted),
+        text => panic!("{text} goes on"),
+    });
+    let mut tree = job::tree_on(engine, "Q");
+    let (params, stop) = (SamplingParams::default(), Stop::max_tokens(100));
+    let mut job = SearchJob::new(&params, &stop).assessed_by(assess);
+    let (root, how) = (tree.root(), TreePo { samples: 2, segment: 8, branches: 2, tokens: 1000 });
+    let outcome = tree_po(&mut tree, root, &how, &decode, &mut job).unwrap();
+    let ended: Vec<_> = outcome.samples.iter().map(|sample| (sample.text.as_str(), &sample.finish)).collect();
+    assert_eq!(ended, [("ab", &FinishReason::Aborted); 2]);
+}
+
 proptest! {
     #[test]
     fn tokens_are_a_fixed_budget(
@@ -179,6 +204,8 @@ proptest! {
         for (leaf, sample) in outcome.samples.iter().enumerate() {
             prop_assert_eq!(text_of(&trie.sequence(leaf)), format!("Q{}", sample.text));
             prop_assert_eq!(sample.tokens, sample.text.len());
+            let end = trie.leaves()[leaf].token;
+            prop_assert_eq!(trie.tokens()[end as usize].end, end + 1, "no sample goes on behind another one");
         }
     }
 

@@ -258,4 +258,11 @@ fn a_tree_becomes_a_trie_with_what_was_given_and_sampled() {
     let leaf = TreeLeaf { node: unsampled, sample: 0, reward: None };
     let error = TrieBuilder::new().tree(&tree, 0, &[leaf], LogprobsMode::RawLogprobs).unwrap_err().to_string();
     assert!(error.contains("never extended"), "{error}");
+    // The model's own log-probability is none of the distribution that was drawn from.
+    let error = TrieBuilder::new().tree(&tree, 0, &leaves, LogprobsMode::ProcessedLogprobs).unwrap_err().to_string();
+    assert!(error.contains("expected a log-probability under the distribution"), "{error}");
+    assert!(error.contains("found only the model's own"), "{error}");
+    assert!(tree.node(answers[0]).logprobs(LogprobsMode::ProcessedLogprobs).all(|logprob| logprob.is_none()));
+    let own: Vec<Option<f32>> = tree.node(answers[0]).logprobs(LogprobsMode::RawLogprobs).collect();
+    assert_eq!(own, [None, Some(-0.5), Some(-0.5)], "what was given was not scored");
 }

@@ -16,8 +16,8 @@ use super::shared::{Command, OpenRequest, Shared, stopped};
 use crate::keys::ClientId;
 use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
+use offshoot_core::ids::{TokenId, WeightVersion};
+use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, GroupEnd, Hear, OpenGroup, RootOptions};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal, RefusalKind};
@@ -43,8 +43,8 @@ struct OpenJob {
     has_token: bool,
     /// Results that have not come.
     left: usize,
-    /// Samples of each prompt that have finished; cancelled ones have not.
-    finished: Vec<usize>,
+    /// The samples of each prompt.
+    groups: Vec<OpenGroup>,
     /// Numbers of its parts in flight.
     parts: Vec<usize>,
     /// Branches that were promised and not kept.
@@ -68,7 +68,7 @@ impl Cut {
     /// How samples end that have not begun.
     fn reason(self) -> FinishReason {
         match self {
-            Cut::Deadline => FinishReason::Cancelled,
+            Cut::Deadline => FinishReason::OutOfTime,
             Cut::Abort => FinishReason::Aborted,
         }
     }
@@ -187,7 +187,7 @@ impl DispatchLoop {
             arrived: now,
             has_token: false,
             left: job.results(),
-            finished: vec![0; job.request.prompts.len()],
+            groups: vec![OpenGroup::new(job.request.min_finished.map(GroupEnd::new)); job.request.prompts.len()],
             parts: Vec::new(),
             promised: job.promised(),
             cached: vec![0; job.request.prompts.len()],
@@ -266,7 +266,8 @@ impl DispatchLoop {
         };
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
-            open.cached[prompt] = self.recent.entry(job.client).or_default().add(job, &of.tokens, self.most_recent);
+            let (recent, weights) = (self.recent.entry(job.client), self.generator.engine().weights().version);
+            open.cached[prompt] = recent.or_default().add(job, weights, &of.tokens, self.most_recent);
         }
         open.parts.push(number);
         self.parts.insert(number, OpenPart { job: job.clone(), part, left });
@@ -327,7 +328,8 @@ impl DispatchLoop {
                 let prompt = &job.request.prompts[sample.prompt];
                 let own = if is_choice { &prompt.choices[sample.sample].tokens } else { &finish.tokens };
                 let tokens = [&prompt.tokens[..], own].concat();
-                self.recent.entry(job.client).or_default().add(job, &tokens, self.most_recent);
+                let (recent, weights) = (self.recent.entry(job.client), self.generator.engine().weights().version);
+                recent.or_default().add(job, weights, &tokens, self.most_recent);
                 open.promised -= 1;
                 let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt };
                 Some(self.leases.keep(job.client, branch, kept, time_to_live))
@@ -341,10 +343,7 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
-        let counts = is_sampled && !finish.reason.is_cut();
-        open.finished[sample.prompt] += usize::from(counts);
-        let ends_group =
-            counts && job.request.min_finished.is_some_and(|least| least.get() == open.finished[sample.prompt]);
+        let ends_group = is_sampled && open.groups[sample.prompt].ends_with(&finish.reason);
         job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: kept });
         if ends_group {
             self.end_group(id, sample.prompt);
@@ -503,13 +502,13 @@ struct RecentPrompts {
 }
 
 impl RecentPrompts {
-    /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt,
-    /// too. Remembers about `most` tokens.
-    fn add(&mut self, job: &Job, prompt: &[TokenId], most: usize) -> usize {
+    /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt and
+    /// weights, too. Remembers about `most` tokens.
+    fn add(&mut self, job: &Job, weights: WeightVersion, prompt: &[TokenId], most: usize) -> usize {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert_apart(Origin { salt: job.request.salt, ..Origin::FIRST }, prompt)
+        self.tokens.insert_apart(Origin { weights, salt: job.request.salt, ..Origin::FIRST }, prompt)
     }
 }
 
@@ -563,6 +562,15 @@ mod tests {
         assert_eq!(ends.iter().filter(|(_, is_cancelled)| !is_cancelled).count(), 3);
         assert!(work.queue.is_empty() && work.parts.is_empty());
         drop(open);
+    }
+
+    /// Keys and values of other weights are not read, so their tokens are not counted as cached.
+    #[test]
+    fn recent_prompts_are_counted_by_the_weights_that_computed_them() {
+        let (mut recent, job) = (RecentPrompts::default(), job(0, 0, 0, 1, &[1]));
+        let prompt: Vec<TokenId> = (0..9).map(TokenId).collect();
+        let mut add = |version| recent.add(&job, WeightVersion(version), &prompt, 1000);
+        assert_eq!([add(0), add(0), add(1), add(1), add(2)], [0, 9, 0, 9, 0]);
     }
 
     #[test]

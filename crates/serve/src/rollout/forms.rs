@@ -17,8 +17,8 @@ pub type Pairs = axum::extract::Query<Vec<(String, String)>>;
 pub struct QueryFields(Vec<(String, String)>);
 
 impl QueryFields {
-    pub fn new(Pairs { 0: pairs }: Pairs) -> Self {
-        QueryFields(pairs)
+    pub fn new(pairs: Pairs) -> Self {
+        QueryFields(pairs.0)
     }
 
     /// All values of a field, in order.
@@ -60,18 +60,40 @@ impl QueryFields {
     }
 }
 
-/// The object in a body; one without fields if there is no body.
+/// The object in a body, which may be empty.
+///
+/// # Errors
+///
+/// There is no body, or no object in it.
 pub async fn object(server: &Arc<Server>, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, Refusal> {
-    let body = server.receive(headers, body).await?;
-    match body.is_empty() {
-        true => Ok(Map::new()),
-        false => body.parse(),
-    }
+    read(server, headers, body).await?.ok_or_else(|| {
+        let what = "expected a JSON object in the body, `{}` at least, found no body";
+        Refusal::new("invalid_body", what)
+    })
 }
 
-/// The fields of the object in a body.
+/// The object in a body; an empty one without a body.
+pub async fn optional_object(
+    server: &Arc<Server>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Map<String, Value>, Refusal> {
+    Ok(read(server, headers, body).await?.unwrap_or_default())
+}
+
+async fn read(server: &Arc<Server>, headers: &HeaderMap, body: Body) -> Result<Option<Map<String, Value>>, Refusal> {
+    let body = server.receive(headers, body).await?;
+    (!body.is_empty()).then(|| body.parse()).transpose()
+}
+
+/// The fields of the [`object`] in a body.
 pub async fn fields(server: &Arc<Server>, headers: &HeaderMap, body: Body) -> Result<BodyFields, Refusal> {
     Ok(BodyFields::new(&object(server, headers, body).await?))
+}
+
+/// The fields of the [`optional_object`] in a body.
+pub async fn optional_fields(server: &Arc<Server>, headers: &HeaderMap, body: Body) -> Result<BodyFields, Refusal> {
+    Ok(BodyFields::new(&optional_object(server, headers, body).await?))
 }
 
 /// Runs `work`, which waits for the engine, on a thread of its own.

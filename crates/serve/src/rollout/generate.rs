@@ -6,10 +6,13 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::routing::{MethodRouter, post};
 use axum::{Extension, response::Response};
 
-use offshoot_openai::protocol::{Refusal, TokenAnswer};
+use offshoot_engine::{KeptForm, Records};
+use offshoot_openai::protocol::{ExpertIds, Refusal, TokenAnswer};
 
+use super::update::rollout;
 use crate::counted::CountedRequest;
 use crate::generate::{all_candidates, fitted, head, names, submit, written};
 use crate::keys::ClientId;
@@ -19,26 +22,39 @@ use crate::server::{AppState, Server};
 /// The beginning of ids of answers.
 const ID_PREFIX: &str = "gen-";
 
-pub async fn generate(
-    State(server): AppState,
-    client: Extension<ClientId>,
-    counted: Extension<CountedRequest>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let answer = answer(server, client.0, &headers, body).await?;
-    counted.answered();
-    Ok(answer)
+/// The path's handler; its answers have experts as these numbers.
+pub fn generating(experts: ExpertIds) -> MethodRouter<Arc<Server>> {
+    let handler = move |State(server): AppState,
+                        client: Extension<ClientId>,
+                        counted: Extension<CountedRequest>,
+                        headers: HeaderMap,
+                        body: Body| async move {
+        let answer = answer(server, client.0, &headers, body, experts).await?;
+        counted.answered();
+        Answer::Ok(answer)
+    };
+    post(handler)
 }
 
-async fn answer(server: Arc<Server>, client: ClientId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+async fn answer(
+    server: Arc<Server>,
+    client: ClientId,
+    headers: &HeaderMap,
+    body: Body,
+    experts: ExpertIds,
+) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
     server.admission.check(&server.engine)?;
     let body = server.receive(headers, body).await?;
     let read = move |server: &Server| {
         let reader = server.reader();
-        fitted(server, reader.encode_tokens(reader.read_tokens(&body.parse()?)?)?)
+        let mut request = reader.read_tokens(&body.parse()?)?;
+        if rollout(server).sampling_masks {
+            let records = &mut request.params.records;
+            *records = Records { entropy: records.entropy, ..KeptForm::Ids.records() };
+        }
+        fitted(server, reader.encode_tokens(request)?)
     };
     let request = Arc::new(server.work(read).await?);
     let head = head(&server, ID_PREFIX);
@@ -46,7 +62,7 @@ async fn answer(server: Arc<Server>, client: ClientId, headers: &HeaderMap, body
     let (candidates, tokens) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
         // It has one prompt.
-        let answer = candidates.first().map(|one| TokenAnswer::new(&request, one, &head, &server.tokenizer));
+        let answer = candidates.first().map(|one| TokenAnswer::new(&request, one, &head, &server.tokenizer, experts));
         Ok(serde_json::to_vec(&answer).expect("keys are strings"))
     };
     written(&server, tokens, write).await

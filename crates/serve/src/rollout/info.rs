@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use offshoot_engine::LogprobsMode;
 
-use super::Rollout;
-use super::forms::{Pairs, QueryFields, fields};
+use super::RolloutFacts;
+use super::forms::{Pairs, QueryFields, optional_fields};
 use crate::reply::{self, Answer};
 use crate::server::{AppState, Server};
 
@@ -18,7 +18,7 @@ pub async fn world_size(State(server): AppState, pairs: Pairs, headers: HeaderMa
     let mut query = QueryFields::new(pairs);
     query.flag("include_dp")?;
     query.finish()?;
-    fields(&server, &headers, body).await?.finish()?;
+    optional_fields(&server, &headers, body).await?.finish()?;
     Ok(reply::value(&json!({ "world_size": 1 })))
 }
 
@@ -31,19 +31,19 @@ pub async fn server_info(State(server): AppState, pairs: Pairs) -> Answer {
     let mut query = QueryFields::new(pairs);
     let is_text = query.word("config_format", &[("text", true), ("json", false)])?.unwrap_or(true);
     query.finish()?;
-    let config = server.rollout.as_ref().map(|rollout| config(&server, rollout)).unwrap_or_default();
+    let config = server.rollout.as_ref().map(|rollout| config(&server, &rollout.facts)).unwrap_or_default();
     let config = if is_text { Value::String(config.to_string()) } else { config };
     Ok(reply::value(&json!({ "vllm_config": config, "vllm_env": {}, "system_env": {} })))
 }
 
-fn config(server: &Server, rollout: &Rollout) -> Value {
+fn config(server: &Server, facts: &RolloutFacts) -> Value {
     let mut words = LogprobsMode::WORDS.into_iter();
     let logprobs_mode = words.find(|(_, mode)| *mode == server.logprobs_mode).map(|(word, _)| word);
-    let (ranks, replicas) = (rollout.ranks, server.engine.facts().replicas);
+    let (ranks, replicas) = (facts.ranks, server.engine.facts().replicas);
     json!({
         "model_config": {
-            "model": rollout.model.display().to_string(),
-            "dtype": format!("torch.{}", rollout.dtype),
+            "model": facts.model.display().to_string(),
+            "dtype": format!("torch.{}", facts.torch_dtype()),
             "logprobs_mode": logprobs_mode,
             "max_model_len": server.config.context,
         },
@@ -53,7 +53,7 @@ fn config(server: &Server, rollout: &Rollout) -> Value {
             "data_parallel_size": replicas,
             "world_size": ranks * replicas,
         },
-        "weight_transfer_config": { "backend": rollout.backend() },
+        "weight_transfer_config": { "backend": facts.backend() },
         "lora_config": null,
     })
 }

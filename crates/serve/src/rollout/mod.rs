@@ -19,7 +19,7 @@ mod transfer;
 mod update;
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use offshoot_backend::Dtype;
@@ -30,7 +30,6 @@ pub use pause::Admission;
 pub use routes::routes;
 
 use pending::PendingUpdate;
-use transfer::Session;
 
 /// What the user of a server for rollouts chooses.
 #[derive(Clone, Debug)]
@@ -38,57 +37,60 @@ pub struct RolloutOptions {
     /// A file with one operators' key per line; `None`: the environment's.
     pub keys: Option<PathBuf>,
     /// How long a trainer may say nothing in the middle of a weight update.
-    pub patience: Duration,
+    pub update_timeout: Duration,
+    /// Whether samples of token ids have their sampling masks without being asked.
+    pub sampling_masks: bool,
 }
 
 /// A server's state for rollouts.
 pub struct Rollout {
-    /// The folder or file of the model that the server was started with.
-    model: PathBuf,
-    /// The dtype in which the model computes, as torch calls it, and how many devices compute it together.
-    dtype: &'static str,
-    ranks: usize,
-    /// The GPU that receives what a trainer broadcasts; `None`: the engine has none.
-    gpu: Option<usize>,
-    /// Whether computed prefixes are kept on disk.
-    keeps_prefixes: bool,
-    pending: PendingUpdate,
-    /// How the trainer said that it sends tensors.
-    session: Mutex<Session>,
+    facts: RolloutFacts,
+    pending: Arc<PendingUpdate>,
+    /// As [`RolloutOptions`] has it.
+    sampling_masks: bool,
 }
 
 /// What verbs need to know of the engine.
 pub struct RolloutFacts {
+    /// The folder or file of the model that the server was started with.
     pub model: PathBuf,
+    /// The dtype in which the model computes, and how many devices compute it together.
     pub dtype: Dtype,
     pub ranks: usize,
+    /// The GPU that receives what a trainer broadcasts; `None`: the engine has none.
     pub gpu: Option<usize>,
+    /// Whether computed prefixes are kept on disk.
     pub keeps_prefixes: bool,
     /// Most bytes of the tensors of an update.
     pub most_bytes: usize,
 }
 
-impl Rollout {
-    pub fn new(options: &RolloutOptions, facts: RolloutFacts) -> Self {
-        let RolloutFacts { model, dtype, ranks, gpu, keeps_prefixes, most_bytes } = facts;
-        let dtype = match dtype {
+impl RolloutFacts {
+    /// The dtype as torch calls it.
+    fn torch_dtype(&self) -> &'static str {
+        match self.dtype {
             Dtype::F32 => "float32",
             Dtype::F16 => "float16",
             Dtype::Bf16 => "bfloat16",
-        };
-        let pending = PendingUpdate::new(options.patience, most_bytes);
-        Rollout { model, dtype, ranks, gpu, keeps_prefixes, pending, session: Mutex::default() }
+        }
     }
 
     /// How trainers that ask may send tensors.
     fn backend(&self) -> &'static str {
         if self.gpu.is_some() { "nccl" } else { "bodies" }
     }
+}
+
+impl Rollout {
+    pub fn new(options: &RolloutOptions, facts: RolloutFacts) -> Self {
+        let pending = Arc::new(PendingUpdate::new(options.update_timeout, facts.most_bytes));
+        Rollout { pending, facts, sampling_masks: options.sampling_masks }
+    }
 
     /// Names of the model beside those that are served: trainers send its folder's path.
     pub fn paths(&self) -> Vec<String> {
-        let whole = self.model.canonicalize().ok();
-        let paths = [Some(&self.model), whole.as_ref()].into_iter().flatten();
+        let whole = self.facts.model.canonicalize().ok();
+        let paths = [Some(&self.facts.model), whole.as_ref()].into_iter().flatten();
         paths.map(|path| path.display().to_string()).collect()
     }
 }

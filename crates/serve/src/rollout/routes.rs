@@ -9,7 +9,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-use offshoot_openai::protocol::{Refusal, RefusalKind, TOKENS_PATH};
+use offshoot_openai::protocol::{ExpertIds, Refusal, RefusalKind, SKYRL_PATH, TOKENS_PATH};
 
 use super::{adapters, generate, info, pause, rpc, sleep, update};
 use crate::reply::Refused;
@@ -41,7 +41,8 @@ pub fn routes(server: Arc<Server>) -> Router<Arc<Server>> {
         .route("/v1/load_lora_adapter", post(adapters::load))
         .route("/load_lora_adapter", post(adapters::load))
         .route("/v1/unload_lora_adapter", post(adapters::unload))
-        .route(TOKENS_PATH, post(generate::generate))
+        .route(TOKENS_PATH, generate::generating(ExpertIds::OfModel))
+        .route(SKYRL_PATH, generate::generating(ExpertIds::OfAnswer))
         .route_layer(from_fn_with_state(server, check_operator))
 }
 

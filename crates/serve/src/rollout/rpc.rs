@@ -4,14 +4,14 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use offshoot_model::Sleep;
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
 use super::forms::fields;
 use super::sleep::{sleep_on, wake};
-use super::update::{begin, end, receive_told};
+use super::update::{UpdateInfo, begin, end};
 use crate::reply::{self, Answer};
 use crate::server::AppState;
 
@@ -36,30 +36,29 @@ const METHODS: [(&str, Method); 6] = [
 pub async fn call(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
     let mut told = fields(&server, &headers, body).await?;
     let method = told.word("method", &METHODS)?;
-    let method = method.ok_or_else(|| Refusal::value("method", "the name of a method", "nothing"))?;
-    let kwargs = told.object("kwargs")?;
-    told.refuse("args", |args| args.as_array().is_some_and(Vec::is_empty))?;
-    told.take("timeout");
-    told.finish()?;
-    let mut fields = BodyFields::new(&kwargs);
-    match method {
-        Method::Start => begin(&server, &kwargs)?,
+    match method.ok_or_else(|| Refusal::value("method", "the name of a method", "nothing"))? {
         Method::Receive => {
-            let info = fields.take("update_info");
+            let info = UpdateInfo::new(&server);
+            let mut fields = BodyFields::new(&kwargs(told)?);
+            let told = fields.take("update_info");
             fields.finish()?;
-            let info = info.ok_or_else(|| Refusal::value("update_info", "an object", "nothing"))?;
-            receive_told(&server, info).await?;
+            let told = told.ok_or_else(|| Refusal::value("update_info", "an object", "nothing"))?;
+            info.receive(told).await?;
         }
+        Method::Start => begin(&server, &kwargs(told)?)?,
         Method::Finish => {
-            fields.finish()?;
+            BodyFields::new(&kwargs(told)?).finish()?;
             end(&server, None).await?;
         }
         Method::Sleep => {
-            let kv = fields.flag("offload_kv")?;
+            let mut fields = BodyFields::new(&kwargs(told)?);
+            // Whether what stands still finds its keys and values again: it computes them anew, under the new weights.
+            fields.choice("offload_kv")?;
             fields.finish()?;
-            sleep_on(&server, Sleep { kv, ..Sleep::LEVEL_2 }).await?;
+            sleep_on(&server, Sleep::LEVEL_2).await?;
         }
         Method::Wake => {
+            let mut fields = BodyFields::new(&kwargs(told)?);
             let tags = fields.take("tags").unwrap_or(Value::Array(Vec::new()));
             fields.finish()?;
             let tags =
@@ -70,4 +69,13 @@ pub async fn call(State(server): AppState, headers: HeaderMap, body: Body) -> An
         }
     }
     Ok(reply::value(&json!({ "results": [null] })))
+}
+
+/// The arguments of a call, which are all named.
+fn kwargs(mut told: BodyFields) -> Result<Map<String, Value>, Refusal> {
+    let kwargs = told.object("kwargs")?;
+    told.refuse("args", |args| args.as_array().is_some_and(Vec::is_empty))?;
+    told.take("timeout");
+    told.finish()?;
+    Ok(kwargs)
 }

@@ -12,10 +12,13 @@ use offshoot_model::{Sleep, SleepTags};
 use offshoot_openai::protocol::{Refusal, RefusalKind};
 
 use super::failed;
-use super::forms::{Pairs, QueryFields, fields, waiting};
+use super::forms::{Pairs, QueryFields, optional_fields, waiting};
 use super::pause::{self, has_paused, hold};
 use crate::reply::{self, Answer};
 use crate::server::{AppState, Server};
+
+/// The field by which a reset of the cache has requests in progress give up theirs.
+const RUNNING: &str = "reset_running_requests";
 
 /// Keys and values alone.
 const KEYS: Sleep = Sleep { weights: None, kv: true };
@@ -82,15 +85,19 @@ pub async fn is_sleeping(State(server): AppState) -> Answer {
     Ok(reply::value(&json!({ "is_sleeping": sleeps })))
 }
 
-/// Gives up what is cached. Keys and values of old weights are never read, whether this is called or not.
+/// Gives up what is cached, and what requests in progress hold, if that is asked for. Keys and values of old weights are
+/// never read, whether this is called or not.
 pub async fn reset_prefix_cache(State(server): AppState, pairs: Pairs, headers: HeaderMap, body: Body) -> Answer {
-    let (mut query, mut fields) = (QueryFields::new(pairs), fields(&server, &headers, body).await?);
-    for key in ["reset_running_requests", "reset_external"] {
-        query.flag(key)?;
-        fields.choice(key)?;
-    }
+    let (mut query, mut fields) = (QueryFields::new(pairs), optional_fields(&server, &headers, body).await?);
+    let running = [query.flag(RUNNING)?, fields.choice(RUNNING)?].contains(&Some(true));
+    query.flag("reset_external")?;
+    fields.choice("reset_external")?;
     query.finish()?;
     fields.finish()?;
-    let success = waiting(&server, |server| server.engine.evict().map_err(|error| failed(&error))).await?;
+    let evict = move |server: &Server| {
+        let evicted = if running { server.engine.evict_held() } else { server.engine.evict() };
+        evicted.map_err(|error| failed(&error))
+    };
+    let success = waiting(&server, evict).await?;
     Ok(reply::value(&json!({ "success": success })))
 }

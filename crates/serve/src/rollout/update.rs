@@ -1,7 +1,7 @@
 //! Weight updates: their beginning, their tensors, their end. Until the end nothing of them is in force; an error, or a
 //! trainer's silence, drops them, and the old weights stay. What is in progress meanwhile goes on under the new ones.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
@@ -12,14 +12,14 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
 use offshoot_engine::WeightsUpdate;
-use offshoot_launch::UpdateFolder;
+use offshoot_launch::{UpdateFolder, device_lender};
 use offshoot_model::UpdateScope;
 use offshoot_openai::protocol::{BodyFields, Refusal, RefusalKind};
 
-use super::forms::{Pairs, QueryFields, fields, object, waiting};
-use super::pending::{PendingUpdate, UpdateId};
+use super::forms::{Pairs, QueryFields, fields, object, optional_fields, optional_object, waiting};
+use super::pending::{PendingUpdate, Room, UpdateId};
 use super::transfer::{
-    DescribedTensor, IpcUpdate, NcclSession, Session, SessionStart, StepFolder, described, packing, session_start,
+    HANDLES, IpcUpdate, NcclSession, SessionStart, StepFolder, bytes_of, described, packing, session_start,
 };
 use super::{Rollout, failed};
 use crate::reply::{self, Answer};
@@ -27,6 +27,9 @@ use crate::server::{AppState, Server, drain_refused};
 
 /// The `Content-Type` of a body that is a safetensors file.
 const TENSORS: &[u8] = b"application/octet-stream";
+
+/// The field with a folder of weights.
+const FOLDER: &str = "weight_dir";
 
 const SCOPES: [(&str, UpdateScope); 2] = [("whole", UpdateScope::Whole), ("changed", UpdateScope::Changed)];
 
@@ -40,51 +43,36 @@ fn said(what: &str) -> Answer {
 }
 
 pub async fn init_transfer(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
-    let mut fields = fields(&server, &headers, body).await?;
-    let init = fields.object("init_info")?;
-    fields.finish()?;
+    let mut told = object(&server, &headers, body).await?;
+    let init = match told.remove("init_info") {
+        Some(Value::Object(init)) => init,
+        other => {
+            let found = if other.is_none() { "nothing" } else { "something else" };
+            return Err(Refusal::value("init_info", "an object, which may be empty", found).into());
+        }
+    };
+    BodyFields::new(&told).finish()?;
     let start = session_start(&init)?;
     let open = move |server: &Server| {
         let rollout = rollout(server);
         let session = match start {
-            SessionStart::Requests => Session::Requests,
-            SessionStart::Nccl(info) => {
-                Session::Nccl(NcclSession::open(&info, rollout.gpu, rollout.pending.patience())?)
-            }
+            SessionStart::Requests => None,
+            SessionStart::Nccl(info) => Some(NcclSession::open(&info, rollout.facts.gpu, rollout.pending.timeout())?),
         };
-        *session_of(rollout)? = session;
-        Ok(())
+        rollout.pending.set_session(session)
     };
     waiting(&server, open).await?;
     said("the transfer of weights is set up")
 }
 
-/// The session, unless it receives at this moment.
-fn session_of(rollout: &Rollout) -> Result<MutexGuard<'_, Session>, Refusal> {
-    match rollout.session.try_lock() {
-        Ok(session) => Ok(session),
-        Err(std::sync::TryLockError::Poisoned(poisoned)) => Ok(PoisonError::into_inner(poisoned)),
-        Err(std::sync::TryLockError::WouldBlock) => {
-            let what = "tensors are being received; the session can change when that has ended";
-            Err(Refusal::of_kind(RefusalKind::Conflict, "update_open", what))
-        }
-    }
-}
-
 /// Ends the session, and drops the update that is open.
 pub async fn shut_transfer(State(server): AppState) -> Answer {
-    let shut = |server: &Server| {
-        let rollout = rollout(server);
-        *session_of(rollout)? = Session::Requests;
-        rollout.pending.drop_it();
-        Ok(())
-    };
-    waiting(&server, shut).await?;
+    rollout(&server).pending.drop_all();
     said("the transfer of weights is shut down")
 }
 
 pub async fn start(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
-    begin(&server, &object(&server, &headers, body).await?)?;
+    begin(&server, &optional_object(&server, &headers, body).await?)?;
     said("the weight update has begun")
 }
 
@@ -96,7 +84,7 @@ pub fn begin(server: &Arc<Server>, told: &Map<String, Value>) -> Result<(), Refu
         return Err(Refusal::value("is_checkpoint_format", expected, "false"));
     }
     let scope = fields.word("scope", &SCOPES)?.unwrap_or(UpdateScope::Changed);
-    fields.finish()?;
+    // Others are of no effect, as in vLLM.
     let id = rollout(server).pending.start(scope, Instant::now())?;
     // What came of it takes no memory longer than it must.
     let server = Arc::downgrade(server);
@@ -116,22 +104,30 @@ pub fn begin(server: &Arc<Server>, told: &Map<String, Value>) -> Result<(), Refu
 
 /// Takes tensors of the open update, in one of several forms; or a folder with all of a new one.
 pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, body: Body) -> Answer {
-    QueryFields::new(pairs).finish()?;
     let is_file =
         headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(TENSORS));
+    let query = QueryFields::new(pairs);
     if is_file {
+        query.finish()?;
         receive_file(&server, &headers, body).await?;
         return said("the tensors have come");
     }
-    let told = object(&server, &headers, body).await?;
-    if let Some(Value::String(folder)) = told.get("weight_dir") {
-        return update_from_folder(&server, folder.clone(), &told).await;
+    let info = UpdateInfo::new(&server);
+    query.finish()?;
+    let mut told = object(&server, &headers, body).await?;
+    match (told.remove(FOLDER), told.contains_key("update_info")) {
+        (Some(folder), false) => {
+            info.settle();
+            return update_from_folder(&server, &folder, &told).await;
+        }
+        (Some(_), true) => return Err(Refusal::out_of_place(FOLDER, "beside `update_info`").into()),
+        (None, _) => {}
     }
-    let info = told.get("update_info").ok_or_else(|| {
+    let told = told.remove("update_info").ok_or_else(|| {
         let expected = "what comes, beside it or in place of it `weight_dir` or a body of tensors";
         Refusal::value("update_info", expected, "nothing")
     })?;
-    receive_told(&server, info.clone()).await?;
+    info.receive(told).await?;
     said("the tensors have come")
 }
 
@@ -141,88 +137,110 @@ async fn receive_file(server: &Arc<Server>, headers: &HeaderMap, mut body: Body)
     if read.is_err() {
         drain_refused(headers, &mut body).await;
     }
-    let (id, file) = read?;
-    let add = move |server: &Server| {
-        let pending = &rollout(server).pending;
-        pending.add(id, Instant::now(), |tensors| tensors.add_safetensors(file))
-    };
-    waiting(server, add).await
+    let (mut room, file) = read?;
+    waiting(server, move |_| room.fill(Instant::now(), |tensors| tensors.add_safetensors(file))).await
 }
 
-/// The bytes of a body, and the update for which they come.
-async fn read_file(pending: &PendingUpdate, body: &mut Body) -> Result<(UpdateId, Vec<u8>), Refusal> {
-    let id = pending.heard(Instant::now())?;
+/// The bytes of a body, and the room for them in the update for which they come.
+async fn read_file(pending: &Arc<PendingUpdate>, body: &mut Body) -> Result<(Room, Vec<u8>), Refusal> {
+    let id = pending.current(Instant::now())?;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > pending.most_bytes() {
-        return Err(pending.too_much());
-    }
+    let mut room = pending.room(id, announced, Instant::now())?;
     let mut file = Vec::with_capacity(announced);
     loop {
-        let frame = tokio::time::timeout(pending.patience(), body.frame()).await;
+        let frame = tokio::time::timeout(pending.timeout(), body.frame()).await;
         let Ok(frame) = frame else {
-            let what = format!("the tensors did not go on coming within {} s", pending.patience().as_secs_f64());
+            let what = format!("the tensors did not go on coming within {} s", pending.timeout().as_secs_f64());
             return Err(Refusal::of_kind(RefusalKind::Timeout, "timeout", what));
         };
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|_| Refusal::new("invalid_request", "the body did not arrive whole"))?;
         let Ok(piece) = frame.into_data() else { continue };
-        if file.len() + piece.len() > pending.most_bytes() {
-            return Err(pending.too_much());
-        }
+        let more = (file.len() + piece.len()).saturating_sub(announced.max(file.len()));
+        room.grow(more, Instant::now())?;
         file.extend_from_slice(&piece);
-        pending.go_on(id, Instant::now())?;
     }
-    Ok((id, file))
+    Ok((room, file))
 }
 
-/// What an `update_info` says is coming; a list of them has one for each rank, and the server is one.
-pub async fn receive_told(server: &Arc<Server>, info: Value) -> Result<(), Refusal> {
-    let info = match info {
-        Value::Object(info) => info,
-        Value::Array(mut list) if list.len() == 1 && list[0].is_object() => match list.remove(0) {
+/// A request with an `update_info`. A trainer may broadcast what it names while it sends it, so one that is refused, or
+/// whose client goes, drops the update and ends the session: what was sent for it must not be received for another.
+pub struct UpdateInfo {
+    server: Arc<Server>,
+    is_settled: bool,
+}
+
+impl UpdateInfo {
+    pub fn new(server: &Arc<Server>) -> Self {
+        UpdateInfo { server: server.clone(), is_settled: false }
+    }
+
+    /// Nothing is left of the request that could be received for another: it has none, or all has been received.
+    fn settle(mut self) {
+        self.is_settled = true;
+    }
+
+    /// Receives what an `update_info` says is coming; a list of them has one for each rank, and the server is one.
+    pub async fn receive(self, told: Value) -> Result<(), Refusal> {
+        let info = match told {
             Value::Object(info) => info,
-            _ => Map::new(),
-        },
-        other => {
-            let found = if other.is_array() { "a list of another length" } else { "something else" };
-            return Err(Refusal::value("update_info", "an object, or a list of one", found));
-        }
-    };
-    let id = rollout(server).pending.heard(Instant::now())?;
-    waiting(server, move |server| receive(server, id, &info)).await
+            Value::Array(mut list) if list.len() == 1 && list[0].is_object() => match list.remove(0) {
+                Value::Object(info) => info,
+                _ => Map::new(),
+            },
+            other => {
+                let found = if other.is_array() { "a list of another length" } else { "something else" };
+                return Err(Refusal::value("update_info", "an object, or a list of one", found));
+            }
+        };
+        let id = rollout(&self.server).pending.current(Instant::now())?;
+        waiting(&self.server, move |server| receive(rollout(server), id, &info)).await?;
+        self.settle();
+        Ok(())
+    }
 }
 
-fn receive(server: &Server, id: UpdateId, info: &Map<String, Value>) -> Result<(), Refusal> {
-    let (rollout, mut fields) = (rollout(server), BodyFields::new(info));
-    if info.contains_key("ipc_handles_pickled") {
-        let update = IpcUpdate::read(&mut fields)?;
-        fields.finish()?;
-        rollout.pending.drop_it();
-        return Err(update.refusal(rollout.gpu.is_some()));
+impl Drop for UpdateInfo {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            rollout(&self.server).pending.drop_all();
+        }
     }
-    let tensors = described(&mut fields)?;
-    let mut session = session_of(rollout)?;
-    let Session::Nccl(nccl) = &mut *session else {
-        let what = "no trainer is joined by NCCL: expected /init_weight_transfer_engine with its address before this";
-        return Err(Refusal::of_kind(RefusalKind::Conflict, "no_session", what));
-    };
-    let packing = packing(&mut fields, nccl.packing)?;
-    fields.finish()?;
-    let add = |block: Vec<u8>, tensors: &[DescribedTensor]| {
-        rollout.pending.add(id, Instant::now(), |received| received.add_block(block, tensors))
-    };
-    let received = nccl.receive(tensors, packing, add);
-    received.inspect_err(|_| {
-        // The two sides do not agree any more on what comes next.
-        *session = Session::Requests;
-        rollout.pending.drop_it();
+}
+
+fn receive(rollout: &Rollout, id: UpdateId, info: &Map<String, Value>) -> Result<(), Refusal> {
+    let (pending, mut fields) = (&rollout.pending, BodyFields::new(info));
+    if info.contains_key(HANDLES) {
+        return lend(rollout, id, fields);
+    }
+    let told = described(&mut fields)?;
+    pending.by_session(id, Instant::now(), |session| {
+        let packing = packing(&mut fields, session.packing)?;
+        fields.finish()?;
+        let bytes = bytes_of(session.coming(told)?);
+        let mut room = pending.room(id, bytes, Instant::now())?;
+        session.receive(packing, &mut |block, tensors| {
+            room.fill(Instant::now(), |received| received.add_block(block, tensors))
+        })
     })
 }
 
+/// Takes tensors that a trainer lends by handles of its memory.
+fn lend(rollout: &Rollout, id: UpdateId, mut fields: BodyFields) -> Result<(), Refusal> {
+    let gpu = rollout.facts.gpu.ok_or_else(IpcUpdate::without_gpu)?;
+    let update = IpcUpdate::read(&mut fields)?;
+    fields.finish()?;
+    let lender = device_lender(gpu).map_err(|error| failed(&error))?;
+    let mut room = rollout.pending.room(id, update.bytes(), Instant::now())?;
+    room.fill(Instant::now(), |received| received.add_lent(update, &*lender))
+}
+
 /// An update whose tensors lie in a folder, at once.
-async fn update_from_folder(server: &Arc<Server>, folder: String, told: &Map<String, Value>) -> Answer {
+async fn update_from_folder(server: &Arc<Server>, folder: &Value, told: &Map<String, Value>) -> Answer {
+    let expected = "the path of a folder with the weights of a step";
+    let wrong = || Refusal::value(FOLDER, expected, if folder.is_null() { "null" } else { "something else" });
+    let folder = folder.as_str().ok_or_else(wrong)?.to_owned();
     let mut fields = BodyFields::new(told);
-    fields.take("weight_dir");
     let scope = fields.word("scope", &SCOPES)?.unwrap_or(UpdateScope::Whole);
     let label = fields.text("weight_version")?;
     fields.finish()?;
@@ -232,7 +250,7 @@ async fn update_from_folder(server: &Arc<Server>, folder: String, told: &Map<Str
         let form =
             server.engine.weight_form().ok_or_else(|| Refusal::new("no_weights", "the engine has no weights"))?;
         let folder = UpdateFolder::open(&step.path, scope, &form).map_err(|error| failed(&error))?;
-        let update = folder.into_update(label.or(step.label), rollout(server).keeps_prefixes);
+        let update = folder.into_update(label.or(step.label), rollout(server).facts.keeps_prefixes);
         let label = put_in_force(server, update)?;
         drop(committing);
         Ok(label)
@@ -242,9 +260,8 @@ async fn update_from_folder(server: &Arc<Server>, folder: String, told: &Map<Str
 }
 
 pub async fn finish(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
-    let mut fields = fields(&server, &headers, body).await?;
-    let label = fields.text("weight_version")?;
-    fields.finish()?;
+    // Fields beside it are of no effect, as in vLLM.
+    let label = optional_fields(&server, &headers, body).await?.text("weight_version")?;
     let label = end(&server, label).await?;
     Ok(reply::value(&json!({ "message": "the weight update is in force", "weight_version": label })))
 }

@@ -17,12 +17,12 @@ pub(crate) struct Region {
 
 #[derive(Clone, Debug)]
 struct Piece {
-    from: End,
-    to: End,
+    from: IntervalEnd,
+    to: IntervalEnd,
 }
 
 #[derive(Clone, Debug)]
-struct End {
+struct IntervalEnd {
     /// `None`: infinity, minus infinity for the lower end.
     at: Option<Sum>,
     /// The value for comparisons; that of symbols is not known.
@@ -67,7 +67,7 @@ pub(crate) fn region(list: &List) -> Option<Region> {
 impl Region {
     /// Whether both are the same numbers, and of the same variable if both name one.
     pub fn is_same(&self, other: &Region) -> bool {
-        let same_at = |one: &End, other: &End| {
+        let same_at = |one: &IntervalEnd, other: &IntervalEnd| {
             let is_same = match (&one.at, &other.at) {
                 (Some(one), Some(other)) => numeric::same(one, other),
                 (one, other) => one.is_none() && other.is_none(),
@@ -102,11 +102,13 @@ fn of_value(value: &Value) -> Option<Vec<Piece>> {
         Value::Tuple { open, elements, close } => {
             let [from, to] = &elements[..] else { return None };
             let end = |element: &Element, is_closed: bool| match &element.value {
-                Value::Expression(sum) if element.name.is_none() && element.unit.is_none() => End::new(sum, is_closed),
+                Value::Expression(sum) if element.name.is_none() && element.unit.is_none() => {
+                    IntervalEnd::new(sum, is_closed)
+                }
                 _ => None,
             };
             let (from, to) = (end(from, *open == '[')?, end(to, *close == ']')?);
-            let is_fit = |end: &End, sign: f64| end.at.is_some() || end.float == sign * f64::INFINITY;
+            let is_fit = |end: &IntervalEnd, sign: f64| end.at.is_some() || end.float == sign * f64::INFINITY;
             (is_fit(&from, -1.0) && is_fit(&to, 1.0)).then_some(())?;
             let piece = Piece { from, to };
             // A point with its coordinates in descending order is no interval.
@@ -192,14 +194,14 @@ fn of_relation(relation: &Relation) -> Option<Region> {
 
 /// The numbers `v` with `v < bound` (or another sign); those with `|v| < bound` if the variable is an absolute value.
 fn of_bound(variable: Sum, sign: Sign, bound: &Sum) -> Option<Region> {
-    let end = End::new(bound, matches!(sign, Sign::LessOrEqual | Sign::MoreOrEqual))?;
+    let end = IntervalEnd::new(bound, matches!(sign, Sign::LessOrEqual | Sign::MoreOrEqual))?;
     if end.at.is_none() {
         let is_all = matches!((sign, end.float > 0.0), (Sign::Less, true) | (Sign::More, false));
         return is_all.then(|| Region { variable: Some(variable.latex()), pieces: vec![Piece::all()] });
     }
-    let below = |end: End| Piece { from: End::infinite(-1.0), to: end };
-    let above = |end: End| Piece { from: end, to: End::infinite(1.0) };
-    let around = |end: End| vec![below(end.clone()), above(end)];
+    let below = |end: IntervalEnd| Piece { from: IntervalEnd::infinite(-1.0), to: end };
+    let above = |end: IntervalEnd| Piece { from: end, to: IntervalEnd::infinite(1.0) };
+    let around = |end: IntervalEnd| vec![below(end.clone()), above(end)];
     if let Some(inside) = absolute(&variable) {
         (end.float > 0.0).then_some(())?;
         let (variable, factor, rest) = linear(inside)?;
@@ -208,7 +210,7 @@ fn of_bound(variable: Sum, sign: Sign, bound: &Sum) -> Option<Region> {
         let (factor, rest) = if is_negative { (factor.negative(), rest.negative()) } else { (factor, rest) };
         let moved = |bound: Sum| {
             let at = bound.plus(&rest.clone().negative())?.scaled(factor.inverse()?)?;
-            End::new(&at, end.is_closed)
+            IntervalEnd::new(&at, end.is_closed)
         };
         let (low, high) = (moved(bound.clone().negative())?, moved(bound.clone())?);
         let pieces = match sign {
@@ -238,32 +240,32 @@ fn absolute(sum: &Sum) -> Option<&Sum> {
     }
 }
 
-impl End {
-    fn new(sum: &Sum, is_closed: bool) -> Option<End> {
+impl IntervalEnd {
+    fn new(sum: &Sum, is_closed: bool) -> Option<IntervalEnd> {
         let is_set = |atom: &Atom| matches!(atom, Atom::Named(name) if name == "\\emptyset" || name.contains("mathbb"));
         if sum.terms.keys().any(|product| product.keys().any(is_set)) {
             return None;
         }
         let infinity = Sum::named("\\infty");
         if *sum == infinity {
-            return (!is_closed).then(|| End::infinite(1.0));
+            return (!is_closed).then(|| IntervalEnd::infinite(1.0));
         }
         if *sum == infinity.negative() {
-            return (!is_closed).then(|| End::infinite(-1.0));
+            return (!is_closed).then(|| IntervalEnd::infinite(-1.0));
         }
-        Some(End { at: Some(sum.clone()), float: numeric::constant(sum).unwrap_or(f64::NAN), is_closed })
+        Some(IntervalEnd { at: Some(sum.clone()), float: numeric::constant(sum).unwrap_or(f64::NAN), is_closed })
     }
 
-    fn infinite(sign: f64) -> End {
-        End { at: None, float: sign * f64::INFINITY, is_closed: false }
+    fn infinite(sign: f64) -> IntervalEnd {
+        IntervalEnd { at: None, float: sign * f64::INFINITY, is_closed: false }
     }
 
     /// The end that is open where this is closed.
-    fn opposite(&self) -> End {
-        End { is_closed: !self.is_closed, ..self.clone() }
+    fn opposite(&self) -> IntervalEnd {
+        IntervalEnd { is_closed: !self.is_closed, ..self.clone() }
     }
 
-    fn is_at(&self, other: &End) -> bool {
+    fn is_at(&self, other: &IntervalEnd) -> bool {
         let is_near = (self.float - other.float).abs() <= 1e-12 * self.float.abs();
         self.float == other.float || (self.float.is_finite() && other.float.is_finite() && is_near)
     }
@@ -271,11 +273,11 @@ impl End {
 
 impl Piece {
     fn all() -> Piece {
-        Piece { from: End::infinite(-1.0), to: End::infinite(1.0) }
+        Piece { from: IntervalEnd::infinite(-1.0), to: IntervalEnd::infinite(1.0) }
     }
 
     fn point(sum: &Sum) -> Option<Piece> {
-        let end = End::new(sum, true)?;
+        let end = IntervalEnd::new(sum, true)?;
         Some(Piece { from: end.clone(), to: end })
     }
 
@@ -294,8 +296,8 @@ impl Piece {
 }
 
 fn complement(hole: &Piece) -> Vec<Piece> {
-    let below = Piece { from: End::infinite(-1.0), to: hole.from.opposite() };
-    let above = Piece { from: hole.to.opposite(), to: End::infinite(1.0) };
+    let below = Piece { from: IntervalEnd::infinite(-1.0), to: hole.from.opposite() };
+    let above = Piece { from: hole.to.opposite(), to: IntervalEnd::infinite(1.0) };
     let is_real = |piece: &Piece| piece.from.at.is_some() || piece.to.at.is_some();
     [below, above].into_iter().filter(is_real).collect()
 }
@@ -327,7 +329,7 @@ fn union(mut pieces: Vec<Piece>) -> Option<Vec<Piece>> {
 }
 
 /// Whether no number is between an upper end and the lower end of a piece that begins later.
-fn touches(to: &End, from: &End) -> bool {
+fn touches(to: &IntervalEnd, from: &IntervalEnd) -> bool {
     match to.is_at(from) {
         true => to.is_closed || from.is_closed,
         false => to.float > from.float,
@@ -355,7 +357,7 @@ fn intersection(some: &[Piece], others: &[Piece]) -> Option<Vec<Piece>> {
 const MOST_PIECES: usize = 10_000;
 
 /// The end that excludes more: the greater lower end (`sign` 1), or the lesser upper end (`sign` -1).
-fn later(one: &End, other: &End, sign: f64) -> Option<End> {
+fn later(one: &IntervalEnd, other: &IntervalEnd, sign: f64) -> Option<IntervalEnd> {
     if one.at.is_none() || other.at.is_none() {
         // Infinite ends exclude nothing; those of a lower end are minus infinity.
         return Some(if one.at.is_none() { other.clone() } else { one.clone() });

@@ -27,11 +27,11 @@ pub(super) struct Level {
 /// The columns of a row group, and how much memory their pages may take together.
 pub(super) struct Columns {
     file: File,
-    columns: Vec<Column>,
+    columns: Vec<ReadColumn>,
     left: usize,
 }
 
-struct Column {
+struct ReadColumn {
     leaf: Leaf,
     chunk: Chunk,
     dictionary: Option<Arc<Dictionary>>,
@@ -58,7 +58,7 @@ impl Columns {
 
     /// Goes on with the columns of a row group, whose pages take at most `most` bytes.
     pub fn open(&mut self, leaves: &[Leaf], chunks: &[Chunk], most: usize) {
-        let column = |(leaf, chunk): (&Leaf, &Chunk)| Column {
+        let column = |(leaf, chunk): (&Leaf, &Chunk)| ReadColumn {
             leaf: leaf.clone(),
             chunk: *chunk,
             dictionary: None,
@@ -89,7 +89,7 @@ impl Columns {
         let Some(level) = self.peek(column)? else {
             return why(format!("`{}` has fewer values than rows", self.leaf(column).name));
         };
-        let Column { leaf, page, level: looked, .. } = &mut self.columns[column];
+        let ReadColumn { leaf, page, level: looked, .. } = &mut self.columns[column];
         *looked = None;
         if level.definition < leaf.most_definition {
             return Ok(None);
@@ -99,7 +99,7 @@ impl Columns {
     }
 }
 
-impl Column {
+impl ReadColumn {
     fn next_level(&mut self, file: &mut File, left: &mut usize) -> Result<Option<Level>, Why> {
         while self.page.as_ref().is_none_or(|page| page.left == 0) {
             *left += self.page.take().map_or(0, |page| page.bytes);

@@ -135,7 +135,7 @@ impl Description {
         let mut walk = Walk { elements, leaves: &mut leaves };
         let mut fields = Vec::new();
         for _ in 0..root.size(5).unwrap_or(0) {
-            fields.extend(walk.field(Levels::default(), 0)?);
+            fields.extend(walk.field(FieldLevels::default(), 0)?);
         }
         let group = |group: &Thrift| -> Result<RowGroup, Why> {
             let chunks: Vec<Chunk> =
@@ -165,18 +165,18 @@ impl Chunk {
 
 /// The levels of a field that is there: those of null or empty outer ones are lower.
 #[derive(Clone, Copy, Default)]
-struct Levels {
+struct FieldLevels {
     definition: i16,
     repetition: i16,
 }
 
-impl Levels {
-    fn optional(self) -> Levels {
-        Levels { definition: self.definition + 1, ..self }
+impl FieldLevels {
+    fn optional(self) -> FieldLevels {
+        FieldLevels { definition: self.definition + 1, ..self }
     }
 
-    fn repeated(self) -> Levels {
-        Levels { definition: self.definition + 1, repetition: self.repetition + 1 }
+    fn repeated(self) -> FieldLevels {
+        FieldLevels { definition: self.definition + 1, repetition: self.repetition + 1 }
     }
 }
 
@@ -191,7 +191,7 @@ struct Walk<'w> {
 
 impl<'w> Walk<'w> {
     /// The next field, inside one with `levels`; `None` if it has no columns.
-    fn field(&mut self, levels: Levels, depth: usize) -> Result<Option<(String, Tree)>, Why> {
+    fn field(&mut self, levels: FieldLevels, depth: usize) -> Result<Option<(String, Tree)>, Why> {
         let element = self.next(depth)?;
         let name = element.text(4).unwrap_or_default();
         let tree = match element.int(3) {
@@ -216,9 +216,9 @@ impl<'w> Walk<'w> {
     fn list(
         &mut self,
         is_there: i16,
-        levels: Levels,
+        levels: FieldLevels,
         depth: usize,
-        item: impl FnOnce(&mut Self, Levels) -> Result<Option<Tree>, Why>,
+        item: impl FnOnce(&mut Self, FieldLevels) -> Result<Option<Tree>, Why>,
     ) -> Result<Option<Tree>, Why> {
         debug_assert!(depth <= MOST_DEPTH);
         let Some(item) = item(self, levels)? else { return Ok(None) };
@@ -228,7 +228,7 @@ impl<'w> Walk<'w> {
     }
 
     /// What is in `element`, which has `levels` where it is there.
-    fn inside(&mut self, element: &'w Thrift, levels: Levels, depth: usize) -> Result<Option<Tree>, Why> {
+    fn inside(&mut self, element: &'w Thrift, levels: FieldLevels, depth: usize) -> Result<Option<Tree>, Why> {
         if is_group(element) {
             return match kind_of_group(element) {
                 Group::List => self.annotated_list(element, levels, depth),
@@ -248,7 +248,7 @@ impl<'w> Walk<'w> {
         Ok(Some(Tree { node: Node::Value(column), columns: (column, column + 1) }))
     }
 
-    fn fields(&mut self, element: &Thrift, levels: Levels, depth: usize) -> Result<Option<Tree>, Why> {
+    fn fields(&mut self, element: &Thrift, levels: FieldLevels, depth: usize) -> Result<Option<Tree>, Why> {
         let (mut fields, first) = (Vec::new(), self.leaves.len());
         for _ in 0..element.size(5).unwrap_or(0) {
             fields.extend(self.field(levels, depth + 1)?);
@@ -259,7 +259,7 @@ impl<'w> Walk<'w> {
 
     /// A list in one of the forms that writers have had: its only field is repeated and either is the item or has it as
     /// its only field.
-    fn annotated_list(&mut self, element: &'w Thrift, levels: Levels, depth: usize) -> Result<Option<Tree>, Why> {
+    fn annotated_list(&mut self, element: &'w Thrift, levels: FieldLevels, depth: usize) -> Result<Option<Tree>, Why> {
         let name = element.text(4).unwrap_or_default();
         let repeated = self.next(depth + 1)?;
         if element.size(5) != Some(1) || repeated.int(3) != Some(REPEATED) {
@@ -279,7 +279,7 @@ impl<'w> Walk<'w> {
         })
     }
 
-    fn map(&mut self, element: &Thrift, levels: Levels, depth: usize) -> Result<Option<Tree>, Why> {
+    fn map(&mut self, element: &Thrift, levels: FieldLevels, depth: usize) -> Result<Option<Tree>, Why> {
         let no_map = || {
             Why(format!(
                 "`{}` is no map: expected one repeated field in it, of a key and a value",

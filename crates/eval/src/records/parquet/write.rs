@@ -18,14 +18,14 @@ pub(crate) struct Writer<'w> {
     out: &'w mut dyn Write,
     at: u64,
     schema: Vec<Thrift>,
-    columns: Vec<Leaf>,
+    columns: Vec<WrittenColumn>,
     rows: usize,
     rows_before: usize,
     groups: Vec<Thrift>,
 }
 
 /// A column, and its pages of the row group that is written.
-struct Leaf {
+struct WrittenColumn {
     path: Vec<String>,
     physical: i64,
     most: [i16; 2],
@@ -82,7 +82,7 @@ impl<'w> Writer<'w> {
             }
             first = next.max(first + leaves(column));
         }
-        self.columns.iter_mut().for_each(Leaf::end_page);
+        self.columns.iter_mut().for_each(WrittenColumn::end_page);
         self.rows += table.rows;
         Ok(())
     }
@@ -147,7 +147,7 @@ fn describe(
     outside: &[String],
     [definition, repetition]: [i16; 2],
     schema: &mut Vec<Thrift>,
-    leaves: &mut Vec<Leaf>,
+    leaves: &mut Vec<WrittenColumn>,
 ) {
     const OPTIONAL: i64 = 1;
     const REPEATED: i64 = 2;
@@ -181,7 +181,7 @@ fn describe(
     };
     let plain = vec![(1, Thrift::Int(physical)), (3, Thrift::Int(OPTIONAL)), (4, text(name))];
     schema.push(fields([plain, annotation].concat()));
-    leaves.push(Leaf {
+    leaves.push(WrittenColumn {
         path,
         physical,
         most: [repetition, definition + 1],
@@ -202,7 +202,14 @@ fn leaves(column: &Column) -> usize {
 
 /// Adds the value at `index` to the leaves from `next` on, with the levels of what it is in: the repetition of where it
 /// begins and of lists around it.
-fn shred(column: &Column, index: usize, [begins, inside]: [i16; 2], level: i16, to: &mut [Leaf], next: &mut usize) {
+fn shred(
+    column: &Column,
+    index: usize,
+    [begins, inside]: [i16; 2],
+    level: i16,
+    to: &mut [WrittenColumn],
+    next: &mut usize,
+) {
     if !column.present.get(index) {
         return nothing(column, begins, level, to, next);
     }
@@ -244,7 +251,7 @@ fn shred(column: &Column, index: usize, [begins, inside]: [i16; 2], level: i16, 
     }
 }
 
-fn nothing(column: &Column, begins: i16, level: i16, to: &mut [Leaf], next: &mut usize) {
+fn nothing(column: &Column, begins: i16, level: i16, to: &mut [WrittenColumn], next: &mut usize) {
     for leaf in &mut to[*next..*next + leaves(column)] {
         leaf.page.repetitions.push(begins);
         leaf.page.definitions.push(level);
@@ -252,7 +259,7 @@ fn nothing(column: &Column, begins: i16, level: i16, to: &mut [Leaf], next: &mut
     }
 }
 
-impl Leaf {
+impl WrittenColumn {
     fn end_page(&mut self) {
         let page = std::mem::take(&mut self.page);
         let mut bytes = Vec::new();

@@ -14,7 +14,7 @@ use nix::unistd::{chdir, execve, setsid, write};
 use super::base::ENVIRONMENT;
 use super::confinement::{self, Confinement};
 use super::identity::Identity;
-use super::interpreter::Interpreter;
+use super::interpreter::ServingInterpreter;
 use super::setup_error::{SetupError, doing};
 use super::wire::{self, CandidateSpec, ProgramFds};
 use super::{Confined, calls, files, own_limits, signals};
@@ -24,7 +24,7 @@ use super::{Confined, calls, files, own_limits, signals};
 pub(super) enum ProgramStart {
     Execute,
     /// It goes on in the interpreter that it was forked from.
-    Interpret(Interpreter),
+    Interpret(ServingInterpreter),
 }
 
 /// Confines this process and becomes the program; returns only on failure. The listener for hostile calls is sent over
@@ -98,7 +98,7 @@ fn confine(
 }
 
 /// Does what an execve would, as far as it concerns the program, and goes on in the interpreter.
-fn interpret(order: &Confined, interpreter: Interpreter) -> Result<Infallible, SetupError> {
+fn interpret(order: &Confined, interpreter: ServingInterpreter) -> Result<Infallible, SetupError> {
     let environment = environment(order)?;
     let name = order.program.file_name().map(OsStrExt::as_bytes).map(c_string).transpose()?;
     prctl::set_name(&name.unwrap_or_default()).map_err(doing("take the program's name"))?;

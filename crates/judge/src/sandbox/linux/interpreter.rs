@@ -60,26 +60,26 @@ const METH_O: c_int = 8;
 const API_VERSION: c_int = 3;
 
 static API: OnceLock<Api> = OnceLock::new();
-type Serve = Box<dyn FnOnce(Interpreter) -> io::Result<()> + Send>;
+type Serve = Box<dyn FnOnce(ServingInterpreter) -> io::Result<()> + Send>;
 /// What begins when the script calls `serve`.
 static SERVE: Mutex<Option<Serve>> = Mutex::new(None);
 
 /// The interpreter of this process, whose script has called `serve`.
 #[derive(Clone, Copy)]
-pub(super) struct Interpreter {
+pub(super) struct ServingInterpreter {
     api: &'static Api,
     /// The script's function; the call of `serve`, which does not return, keeps it alive.
     begin: Object,
 }
 
-impl std::fmt::Debug for Interpreter {
+impl std::fmt::Debug for ServingInterpreter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Interpreter").finish_non_exhaustive()
+        f.debug_struct("ServingInterpreter").finish_non_exhaustive()
     }
 }
 
-impl Interpreter {
-    /// Call it before a fork that may become a candidate, and [`Interpreter::forked`] behind it in the parent.
+impl ServingInterpreter {
+    /// Call it before a fork that may become a candidate, and [`ServingInterpreter::forked`] behind it in the parent.
     pub fn before_fork(self) {
         // SAFETY: this is the interpreter's only thread, and it holds the lock, as `serve` was called by the script.
         unsafe { (self.api.before_fork)() }
@@ -191,7 +191,7 @@ extern "C" fn module() -> Object {
 extern "C" fn serve(_module: Object, begin: Object) -> Object {
     let serve = SERVE.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (Some(api), Some(serve)) = (API.get(), serve) else { std::process::exit(1) };
-    let code = match serve(Interpreter { api, begin }) {
+    let code = match serve(ServingInterpreter { api, begin }) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("offshoot: the sandbox's helper fails: {error}");

@@ -33,7 +33,7 @@ impl OnDevice for &BatchesOptions {
         let options = self;
         let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
         let device = backend.describe();
-        let session = Session::new(options, pool_bytes(&mut backend, options, &model), device);
+        let session = BatchRuns::new(options, pool_bytes(&mut backend, options, &model), device);
         let mut loaded = LoadedModel::random(backend, model, options.dtype, options.kv, StateDtype::default())?;
         let most = runs.iter().map(|run| run.measurement.most_samples()).max().unwrap_or(1);
         out::aside(format_args!("{}: the model is loaded; warming up", session.device));
@@ -51,7 +51,7 @@ pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
     });
     let profile = Arc::new(profile?);
     let mut backend = Sim::new(profile.clone());
-    let session = Session::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
+    let session = BatchRuns::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
     let machine =
         SimulatedMachine { model, dtype: options.dtype, kv: options.kv, states: StateDtype::default(), profile };
     session.all(&runs, |settings, job| replay(&machine, settings, job))
@@ -64,14 +64,14 @@ fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &Mod
     options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(pages))
 }
 
-struct Session<'a> {
+struct BatchRuns<'a> {
     options: &'a BatchesOptions,
     /// Settings except policy and planner, which depend on the run.
     settings: ReplaySettings,
     device: String,
 }
 
-impl<'a> Session<'a> {
+impl<'a> BatchRuns<'a> {
     fn new(options: &'a BatchesOptions, pool_bytes: Option<usize>, device: String) -> Self {
         let settings = ReplaySettings { step_rows: options.step_rows, pool_bytes, ..ReplaySettings::default() };
         Self { options, settings, device }

@@ -36,7 +36,7 @@ pub enum Method {
 /// How the matrix of a module is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheme {
-    pub packing: Packing,
+    pub packing: CodePacking,
     pub format: QuantFormat,
     /// The largest activation that a scale is taken from; see `ActivationScale`.
     pub most: Option<f32>,
@@ -44,7 +44,7 @@ pub struct Scheme {
 
 /// The tensors of a quantised matrix; see `QuantSource`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
+pub enum CodePacking {
     /// One byte each. Outputs and inputs that share a scale; `None`: each output has its own, or all have one.
     Bytes {
         block: Option<[usize; 2]>,
@@ -106,7 +106,7 @@ pub fn read(fields: &Fields<'_>) -> Result<Option<Published>> {
         let found = name.map_or_else(|| "nothing".to_owned(), |name| format!("\"{name}\""));
         return Err(quantised.error("quant_method", format!("one of {}", names.join(", ")), found));
     };
-    let read = Reader { fields: &quantised, method };
+    let read = MethodReader { fields: &quantised, method };
     let published = match method {
         Method::Fp8 => read.fp8()?,
         Method::Fbgemm => {
@@ -114,7 +114,7 @@ pub fn read(fields: &Fields<'_>) -> Result<Option<Published>> {
                 true => quantised.positive("activation_scale_ub")?.map(|most| most as f32),
                 false => Some(FBGEMM_MOST),
             };
-            let scheme = Scheme { most, ..fp8(Packing::Bytes { block: None }, dynamic_fp8()) };
+            let scheme = Scheme { most, ..fp8(CodePacking::Bytes { block: None }, dynamic_fp8()) };
             read.skipping("modules_to_not_convert", scheme)?
         }
         Method::ModelOpt => read.model_opt("ignore")?,
@@ -135,7 +135,7 @@ pub fn read_model_opt(fields: &Fields<'_>) -> Result<Option<Published>> {
     if quantised.value("quant_algo").is_none() {
         return Ok(None);
     }
-    let reader = Reader { fields: &quantised, method: Method::ModelOpt };
+    let reader = MethodReader { fields: &quantised, method: Method::ModelOpt };
     reader.model_opt("exclude_modules").map(Some)
 }
 
@@ -144,30 +144,30 @@ fn dynamic_fp8() -> Rounding {
 }
 
 /// With scales for each output or all of them.
-fn fp8(packing: Packing, rounding: Rounding) -> Scheme {
+fn fp8(packing: CodePacking, rounding: Rounding) -> Scheme {
     let group = match packing {
-        Packing::Bytes { block: Some([_, cols]) } => Some(cols as u32),
+        CodePacking::Bytes { block: Some([_, cols]) } => Some(cols as u32),
         _ => None,
     };
     Scheme { packing, format: QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }, most: None }
 }
 
-fn int4(packing: Packing, group: Option<u32>, zeros: bool) -> Scheme {
+fn int4(packing: CodePacking, group: Option<u32>, zeros: bool) -> Scheme {
     let format = QuantFormat { codes: CodeFormat::Int4, group, zeros, rounding: Rounding::Exact };
     Scheme { packing, format, most: None }
 }
 
 fn mxfp4() -> Scheme {
     let format = QuantFormat { codes: CodeFormat::Fp4, group: Some(32), zeros: false, rounding: Rounding::Exact };
-    Scheme { packing: Packing::Mxfp4, format, most: None }
+    Scheme { packing: CodePacking::Mxfp4, format, most: None }
 }
 
-struct Reader<'a> {
+struct MethodReader<'a> {
     fields: &'a Fields<'a>,
     method: Method,
 }
 
-impl Reader<'_> {
+impl MethodReader<'_> {
     /// One scheme for all linear layers but those that the list `name` has.
     fn skipping(&self, name: &str, scheme: Scheme) -> Result<Published> {
         let style = match self.method {
@@ -265,7 +265,7 @@ impl Reader<'_> {
         };
         let skipped =
             if fields.value("modules_to_not_convert").is_none() { "ignored_layers" } else { "modules_to_not_convert" };
-        self.skipping(skipped, fp8(Packing::Bytes { block }, rounding))
+        self.skipping(skipped, fp8(CodePacking::Bytes { block }, rounding))
     }
 
     /// ModelOpt's "FP8": a scale for the tensor and one for its activations.
@@ -278,7 +278,7 @@ impl Reader<'_> {
         }
         let skipped = if fields.value(skipped).is_none() { "exclude_modules" } else { skipped };
         let static_fp8 = Rounding::Static { to: RoundingKind::Fp8 };
-        self.skipping(skipped, fp8(Packing::Bytes { block: None }, static_fp8))
+        self.skipping(skipped, fp8(CodePacking::Bytes { block: None }, static_fp8))
     }
 
     fn awq(&self) -> Result<Published> {
@@ -288,7 +288,7 @@ impl Reader<'_> {
         // The tensors say whether there are zero points; a value of another kind is a broken file all the same.
         fields.flag("zero_point")?;
         let group = self.group(fields, "group_size")?;
-        self.skipping("modules_to_not_convert", int4(Packing::Awq, group, true))
+        self.skipping("modules_to_not_convert", int4(CodePacking::Awq, group, true))
     }
 
     fn gptq(&self) -> Result<Published> {
@@ -320,7 +320,8 @@ impl Reader<'_> {
         let dense = Patterns::of(PatternStyle::CompressedTensors, &dense)
             .map_err(|fault| fields.error("dynamic", "regular expressions", fault))?;
         let group = self.group(fields, "group_size")?;
-        let published = self.skipping("modules_to_not_convert", int4(Packing::Gptq { zero_offset }, group, true))?;
+        let published =
+            self.skipping("modules_to_not_convert", int4(CodePacking::Gptq { zero_offset }, group, true))?;
         let skipped = published.skipped.and(&dense);
         Ok(Published { head: fields.flag("lm_head")?.unwrap_or(false), skipped, ..published })
     }
@@ -377,21 +378,21 @@ impl Reader<'_> {
         let inputs = self.input_activations(group, kind, block)?;
         let scheme = match (format, kind, bits, strategy) {
             ("float-quantized" | "naive-quantized", "float", 8, Some("tensor" | "channel")) => {
-                fp8(Packing::Bytes { block: None }, inputs)
+                fp8(CodePacking::Bytes { block: None }, inputs)
             }
             ("float-quantized" | "naive-quantized", "float", 8, Some("block")) if block.is_some() => {
-                fp8(Packing::Bytes { block }, inputs)
+                fp8(CodePacking::Bytes { block }, inputs)
             }
             ("int-quantized" | "naive-quantized", "int", 8, Some("tensor" | "channel")) if symmetric => {
                 let format = QuantFormat { codes: CodeFormat::Int8, group: None, zeros: false, rounding: inputs };
-                Scheme { packing: Packing::Bytes { block: None }, format, most: None }
+                Scheme { packing: CodePacking::Bytes { block: None }, format, most: None }
             }
             ("pack-quantized", "int", 4, Some("group")) if inputs == Rounding::Exact => {
                 let group = self.group(&weights, "group_size")?;
-                int4(Packing::Packed, group, !symmetric)
+                int4(CodePacking::Packed, group, !symmetric)
             }
             ("pack-quantized", "int", 4, Some("channel")) if inputs == Rounding::Exact => {
-                int4(Packing::Packed, None, !symmetric)
+                int4(CodePacking::Packed, None, !symmetric)
             }
             _ => {
                 let strategy = strategy.unwrap_or("no strategy");

@@ -79,7 +79,8 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
             " a b END",
         ),
         (FinishReason::EndOfText, json!({"stop": ["never"], "min_tokens": 2}), spelt + 1, json!(null), text),
-        (FinishReason::Cancelled, json!({}), spelt, json!("cancelled"), text),
+        (FinishReason::OutOfTime, json!({}), spelt, json!("cancelled"), text),
+        (FinishReason::Cancelled, json!({}), spelt, json!(null), text),
     ];
     for (end, fields, most, stop_reason, shown) in rows {
         for endpoint in [Endpoint::Completions, Endpoint::Chat] {
@@ -113,6 +114,17 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
             }
             assert_eq!(answer["usage"]["completion_tokens"], completion_tokens, "{end:?} {fields}");
         }
+    }
+}
+
+#[test]
+fn a_sample_that_was_cut_short_says_by_whom() {
+    let by =
+        [(FinishReason::Cancelled, "abort"), (FinishReason::Aborted, "abort"), (FinishReason::OutOfTime, "length")];
+    for (end, word) in by {
+        let request = request(Endpoint::Completions, json!({"prompt": "q"}));
+        let answer = answer(&request, &[drawn(&request, &[" a b"], end.clone())]);
+        assert_eq!(answer["choices"][0]["finish_reason"], word, "{end:?}");
     }
 }
 
@@ -150,6 +162,47 @@ fn records_are_lists_beside_the_ids() {
     assert_eq!(masks, listed["kept"]["ids"], "a mask has the bits of the ids, and is null where they are");
     let entropies: Value = records.iter().map(|record| json!(record.entropy.map(f64::from))).collect();
     assert_eq!(masked["entropies"], entropies);
+}
+
+/// A token of which something is not recorded has null in every list, and the tokens behind it keep their places.
+#[test]
+fn no_record_moves_to_another_token() {
+    for form in ["ids", "mask"] {
+        let asks = json!({"prompt": "q", "return_token_ids": true, "return_kept": form, "return_entropy": true,
+            "logprobs": 0, "logprobs_mode": "processed_logprobs"});
+        let request = request(Endpoint::Completions, asks);
+        let whole = drawn(&request, &[" a b c"], FinishReason::EndOfText);
+        let mut lacking = drawn(&request, &[" a b c"], FinishReason::EndOfText);
+        let finish = &mut lacking.drawn[0];
+        let unknown = |at: usize, record: SampledToken| match at {
+            1 => SampledToken { drawn: None, entropy: None, ..record },
+            _ => record,
+        };
+        let records = finish.records.of_tokens(0, finish.tokens.iter().copied()).map(SampledToken::from);
+        finish.records = records.enumerate().map(|(at, record)| unknown(at, record)).collect();
+        let choices = [whole, lacking].map(|candidates| answer(&request, &[candidates])["choices"][0].clone());
+        let [whole, lacking] = &choices;
+        let lists = |choice: &Value| {
+            let (kept, logprobs) = (&choice["kept"], &choice["logprobs"]["token_logprobs"]);
+            let named =
+                [&kept["counts"], &kept["lowest"], &kept["ids"], &kept["masks"], &choice["entropies"], logprobs];
+            let lists = named.into_iter().filter(|list| !list.is_null());
+            lists.map(|list| list.as_array().expect("a list").clone()).collect::<Vec<_>>()
+        };
+        for (whole, lacking) in lists(whole).iter().zip(&lists(lacking)) {
+            assert_eq!(whole.len(), finish_tokens(&choices[0]));
+            for (at, (whole, lacking)) in whole.iter().zip(lacking).enumerate() {
+                assert_eq!(lacking, if at == 1 { &Value::Null } else { whole }, "{form}: token {at}");
+            }
+            assert_eq!(whole.len(), lacking.len());
+        }
+        assert_eq!(lists(lacking).len(), 5);
+    }
+}
+
+/// The number of a choice's tokens.
+fn finish_tokens(choice: &Value) -> usize {
+    choice["token_ids"].as_array().expect("it is asked for").len()
 }
 
 /// `routed_experts` is a .npy file as numpy writes it: magic bytes, the length of its head, the head, padded so that

@@ -139,6 +139,7 @@ fn script() -> impl Strategy<Value = Script> {
         Just(FinishReason::EndOfText),
         Just(FinishReason::StopToken(TokenId(9))),
         Just(FinishReason::Cancelled),
+        Just(FinishReason::OutOfTime),
     ];
     (tokens, end).prop_map(|(tokens, end)| Script { tokens, end })
 }

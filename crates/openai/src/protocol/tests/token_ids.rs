@@ -4,11 +4,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::super::{AnswerHead, Endpoint, PromptCandidates, ProtocolRequest, Refusal, TokenAnswer, response};
+use super::super::{
+    AnswerHead, Endpoint, ExpertIds, PromptCandidates, ProtocolRequest, Refusal, TokenAnswer, response,
+};
 use super::{events, object, read, request, routes, tokenizer, with_reader};
 use crate::protocol::ProtocolLimits;
 use offshoot_core::ids::{TokenId, WeightVersion};
-use offshoot_engine::{Finish, FinishReason, WeightSpan};
+use offshoot_engine::{Finish, FinishReason, TokenRoutes, WeightSpan};
 
 fn of_tokens(body: Value) -> Result<ProtocolRequest, Refusal> {
     with_reader(&ProtocolLimits::default(), |reader| reader.encode_tokens(reader.read_tokens(&object(body))?))
@@ -62,7 +64,7 @@ fn each_token_of_an_answer_is_named_and_has_its_weights() {
     let candidates = PromptCandidates { drawn: vec![ended, aborted], ..PromptCandidates::default() };
     let head = AnswerHead { id: "gen-1".to_owned(), created: 7, ..AnswerHead::default() };
     head.labels.set(WeightVersion(1), "step 9");
-    let answer = TokenAnswer::new(&request, &candidates, &head, tokenizer());
+    let answer = TokenAnswer::new(&request, &candidates, &head, tokenizer(), ExpertIds::OfModel);
     let answer = serde_json::to_value(answer).expect("keys are strings");
     assert_eq!((&answer["request_id"], &answer["prompt_token_ids"]), (&json!("gen-1"), &json!([5, 6])));
     let [ended, aborted] = [0, 1].map(|index| &answer["choices"][index]);
@@ -87,14 +89,49 @@ fn experts_are_raw_numbers_with_their_shape() {
     let mut request = of_tokens(json!({"token_ids": [5, 6], "sampling_params": {}})).expect("it is right");
     request.routes = Some(1);
     let drawn = sample(&request, &[20, 21], 2, FinishReason::Length);
-    let drawn = vec![Finish { routes: Some(routes(3)), ..drawn }];
-    let candidates = PromptCandidates { drawn, ..PromptCandidates::default() };
-    let head = AnswerHead::default();
-    let answer = serde_json::to_string(&TokenAnswer::new(&request, &candidates, &head, tokenizer())).expect("JSON");
-    let data = STANDARD.encode(routes(3).bytes(1));
+    let of = |experts: TokenRoutes, ids| {
+        let drawn = vec![Finish { routes: Some(experts), ..drawn.clone() }];
+        let candidates = PromptCandidates { drawn, ..PromptCandidates::default() };
+        let head = AnswerHead::default();
+        serde_json::to_string(&TokenAnswer::new(&request, &candidates, &head, tokenizer(), ids)).expect("JSON")
+    };
+    let large = |highest: usize| -> TokenRoutes {
+        let ids: Vec<usize> = (0..9).map(|i| i * highest / 8).collect();
+        let fields = json!({"ids": ids, "expert_layers": [1], "layers": 2, "chosen": 3, "experts": 300});
+        serde_json::from_value(fields).expect("its fields")
+    };
     // Clients look for these letters.
-    let expected = format!(r#""routed_experts":{{"data":"{data}","shape":[2,2,3],"start":1,"dtype":"uint8"}}"#);
-    assert!(answer.contains(&expected), "{answer}");
+    let has = |answer: String, bytes: &[u8], dtype: &str| {
+        let data = STANDARD.encode(bytes);
+        let expected = format!(r#""routed_experts":{{"data":"{data}","shape":[2,2,3],"start":1,"dtype":"{dtype}"}}"#);
+        assert!(answer.contains(&expected), "{answer}");
+    };
+    for ids in [ExpertIds::OfModel, ExpertIds::OfAnswer] {
+        has(of(routes(3), ids), &routes(3).bytes(1), "uint8");
+    }
+    has(of(large(299), ExpertIds::OfModel), &large(299).bytes(1), "uint16");
+    has(of(large(299), ExpertIds::OfAnswer), &large(299).bytes(1), "int16");
+    let small = [0, 0, 0, 75, 100, 125, 0, 0, 0, 150, 175, 200];
+    has(of(large(200), ExpertIds::OfAnswer), &small, "uint8");
+}
+
+/// A set that is too large to be listed leaves a sample without its mask: a client takes an entry for a list.
+#[test]
+fn a_sampling_mask_has_a_list_for_each_token_or_there_is_none() {
+    let of = |asked: Value, tokens: &[u32]| {
+        let params = json!({"return_kept": asked});
+        let request = of_tokens(json!({"token_ids": [5, 6], "sampling_params": params})).expect("it is right");
+        let drawn = vec![sample(&request, tokens, 1, FinishReason::Length)];
+        let candidates = PromptCandidates { drawn, ..PromptCandidates::default() };
+        let head = AnswerHead::default();
+        let answer = TokenAnswer::new(&request, &candidates, &head, tokenizer(), ExpertIds::OfModel);
+        serde_json::to_value(answer).expect("keys are strings")["choices"][0]["sampling_mask"].clone()
+    };
+    assert_eq!(of(json!("ids"), &[21, 22]), json!([[21, 30], [22, 31]]));
+    // Of the token 20 none are listed.
+    assert_eq!(of(json!("ids"), &[21, 20]), Value::Null);
+    assert_eq!(of(json!("count"), &[21, 22]), Value::Null);
+    assert_eq!(of(Value::Null, &[21, 22]), Value::Null);
 }
 
 #[test]

@@ -17,6 +17,11 @@ pub struct DescribedTensor {
     pub bytes: usize,
 }
 
+/// Bytes of all of these tensors, or the most there can be.
+pub fn bytes_of(tensors: &[DescribedTensor]) -> usize {
+    tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
+}
+
 /// How tensors are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
@@ -105,7 +110,7 @@ fn strings(fields: &mut BodyFields, key: &str) -> Result<Vec<String>, Refusal> {
 }
 
 /// A dtype by torch's name, with or without `torch.` before it.
-fn dtype_of(name: &str) -> Result<TensorDtype, Refusal> {
+pub(super) fn dtype_of(name: &str) -> Result<TensorDtype, Refusal> {
     Ok(match name.strip_prefix("torch.").unwrap_or(name) {
         "float32" => TensorDtype::F32,
         "float16" => TensorDtype::F16,

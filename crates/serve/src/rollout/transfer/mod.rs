@@ -2,6 +2,7 @@
 //! as handles of memory on the same GPU. What is made of them is left to `update`.
 
 mod described;
+mod exports;
 mod folder;
 mod ipc;
 mod nccl;
@@ -13,23 +14,14 @@ use serde_json::{Map, Value};
 
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
-pub use described::DescribedTensor;
+pub use described::{bytes_of, described, packing};
 pub use folder::StepFolder;
-pub use ipc::IpcUpdate;
+pub use ipc::{HANDLES, IpcUpdate};
 pub use nccl::{InitInfo, NcclSession};
 pub use received::ReceivedTensors;
 
-pub use described::{described, packing};
-
-/// How a trainer said that it sends tensors.
-#[derive(Default)]
-pub enum Session {
-    /// It has said nothing, or that it sends them in requests: bodies, folders and handles need no more.
-    #[default]
-    Requests,
-    /// It broadcasts them.
-    Nccl(NcclSession),
-}
+#[cfg(test)]
+pub use described::{DescribedTensor, Packing};
 
 /// What a request begins a session with.
 pub enum SessionStart {

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use offshoot_backend::MemoryBlock;
 use offshoot_launch::TrainerLink;
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
 use super::described::{DescribedTensor, Packing, broadcasts, packing};
 use super::tcp_store::StoreClient;
 use super::unique_id::UniqueId;
+use crate::rollout::failed;
 
 /// The key under which the first of the trainer's broadcasts of Python values is: that of the id.
 const ID_KEY: &str = "broadcast_from/0/0";
@@ -18,7 +20,7 @@ const ID_KEY: &str = "broadcast_from/0/0";
 /// What a trainer says of its communicator.
 #[derive(Debug)]
 pub struct InitInfo {
-    place: Place,
+    id: IdSource,
     /// The server's rank, and the number of ranks.
     rank: usize,
     world: usize,
@@ -26,16 +28,18 @@ pub struct InitInfo {
 }
 
 /// Where the communicator's id is.
-enum Place {
+enum IdSource {
+    /// In the trainer's store.
     Store { host: String, port: u16 },
-    Here(UniqueId),
+    /// In the request.
+    Told(UniqueId),
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for IdSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Store { host, port } => write!(f, "{host}:{port}"),
-            Place::Here(_) => f.write_str("an id"),
+            IdSource::Store { host, port } => write!(f, "{host}:{port}"),
+            IdSource::Told(_) => f.write_str("an id"),
         }
     }
 }
@@ -58,34 +62,34 @@ impl InitInfo {
             let expected = format!("a rank below `world_size`, {world}");
             return Err(Refusal::value("rank_offset", &expected, &rank.to_string()));
         }
-        let place = match (host, port, id) {
+        let id = match (host, port, id) {
             (None, None, Some(id)) => {
                 let id = UniqueId::of_base64(&id);
-                Place::Here(id.ok_or_else(|| Refusal::value("nccl_unique_id_b64", "128 bytes in base64", "others"))?)
+                IdSource::Told(id.ok_or_else(|| Refusal::value("nccl_unique_id_b64", "128 bytes in base64", "others"))?)
             }
             (Some(host), Some(port), None) => {
                 let port = u16::try_from(port).map_err(|_| Refusal::value("master_port", "a port", "none"))?;
-                Place::Store { host, port }
+                IdSource::Store { host, port }
             }
             _ => {
                 let expected = "with `master_port`, or `nccl_unique_id_b64` alone";
                 return Err(Refusal::value("master_address", expected, "neither, or both"));
             }
         };
-        Ok(InitInfo { place, rank, world, packing })
+        Ok(InitInfo { id, rank, world, packing })
     }
 
     /// The id, once the trainer has published it.
-    fn id(&self, patience: Duration) -> Result<UniqueId, Refusal> {
-        let (host, port) = match &self.place {
-            Place::Here(id) => return Ok(*id),
-            Place::Store { host, port } => (host, *port),
+    fn unique_id(&self, timeout: Duration) -> Result<UniqueId, Refusal> {
+        let (host, port) = match &self.id {
+            IdSource::Told(id) => return Ok(*id),
+            IdSource::Store { host, port } => (host, *port),
         };
         let unmet = |why: String| {
             let what = format!("no rendezvous with the trainer's store at {host}:{port}: {why}");
             Refusal::new("no_rendezvous", what)
         };
-        let published = StoreClient::connect(host, port, Instant::now() + patience)
+        let published = StoreClient::connect(host, port, Instant::now() + timeout)
             .and_then(|mut store| store.wait_for(ID_KEY))
             .map_err(|error| unmet(error.to_string()))?;
         UniqueId::of_pickle(&published).ok_or_else(|| unmet("what it holds is not the id of a communicator".to_owned()))
@@ -105,56 +109,62 @@ impl NcclSession {
     ///
     /// # Errors
     ///
-    /// The engine has no GPU, the trainer does not come within `patience`, or NCCL fails.
-    pub fn open(info: &InitInfo, gpu: Option<usize>, patience: Duration) -> Result<NcclSession, Refusal> {
+    /// The engine has no GPU, the trainer does not come within `timeout`, or NCCL fails.
+    pub fn open(info: &InitInfo, gpu: Option<usize>, timeout: Duration) -> Result<NcclSession, Refusal> {
         let Some(gpu) = gpu else {
             let what = "NCCL joins GPUs, and the engine computes on the CPU: send the tensors in bodies or in a folder";
             return Err(Refusal::new("unsupported_transfer", what));
         };
-        let id = info.id(patience)?;
-        let link = offshoot_launch::trainer_link(gpu, id.0, info.rank, info.world, patience);
-        let link = link.map_err(|error| super::super::failed(&error))?;
-        Ok(NcclSession { link, packing: info.packing, last: Vec::new() })
+        let id = info.unique_id(timeout)?;
+        let link = offshoot_launch::trainer_link(gpu, id.0, info.rank, info.world, timeout);
+        let link = link.map_err(|error| failed(&error))?;
+        Ok(NcclSession::of(link, info.packing))
     }
 
-    /// Receives tensors; `None`: those of the update before. `add` takes each block of whole tensors as it comes.
+    /// A session by this link.
+    pub fn of(link: Box<dyn TrainerLink>, packing: Packing) -> NcclSession {
+        NcclSession { link, packing, last: Vec::new() }
+    }
+
+    /// The tensors that a trainer says will come; `None`: those of the last time.
+    ///
+    /// # Errors
+    ///
+    /// There was no last time.
+    pub fn coming(&mut self, told: Option<Vec<DescribedTensor>>) -> Result<&[DescribedTensor], Refusal> {
+        if let Some(told) = told {
+            self.last = told;
+        }
+        match self.last.is_empty() {
+            true => {
+                let expected = "at least one tensor; an empty list means those of the last time";
+                Err(Refusal::value("names", expected, "an empty list, the first time"))
+            }
+            false => Ok(&self.last),
+        }
+    }
+
+    /// Receives the tensors of [`coming`](Self::coming), in the broadcasts into which their sender cuts them. `add`
+    /// takes each block of whole tensors as it comes.
     ///
     /// # Errors
     ///
     /// The trainer is silent too long, or NCCL or `add` fails; the session is of no use any more.
-    pub fn receive(
-        &mut self,
-        tensors: Option<Vec<DescribedTensor>>,
-        packing: Packing,
-        mut add: impl FnMut(Vec<u8>, &[DescribedTensor]) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        if let Some(tensors) = tensors {
-            self.last = tensors;
+    pub fn receive(&mut self, packing: Packing, add: &mut AddBlock<'_>) -> Result<(), Refusal> {
+        for broadcast in broadcasts(&self.last, packing) {
+            // A trainer sends no broadcast for tensors without numbers.
+            let block = match broadcast.bytes {
+                0 => MemoryBlock::Host(Vec::new()),
+                bytes => self.link.receive(bytes).map_err(|error| failed(&error))?,
+            };
+            add(block, &self.last[broadcast.tensors])?;
         }
-        receive(&mut *self.link, &self.last, packing, &mut add)
+        Ok(())
     }
 }
 
 /// Takes a block of whole tensors.
-type AddBlock<'a> = dyn FnMut(Vec<u8>, &[DescribedTensor]) -> Result<(), Refusal> + 'a;
-
-/// Receives these tensors, in the broadcasts into which their sender cuts them.
-fn receive(
-    link: &mut dyn TrainerLink,
-    tensors: &[DescribedTensor],
-    packing: Packing,
-    add: &mut AddBlock<'_>,
-) -> Result<(), Refusal> {
-    for broadcast in broadcasts(tensors, packing) {
-        // Neither side has a broadcast without bytes.
-        let block = match broadcast.bytes {
-            0 => Vec::new(),
-            bytes => link.receive(bytes).map_err(|error| super::super::failed(&error))?,
-        };
-        add(block, &tensors[broadcast.tensors])?;
-    }
-    Ok(())
-}
+type AddBlock<'a> = dyn FnMut(MemoryBlock, &[DescribedTensor]) -> Result<(), Refusal> + 'a;
 
 #[cfg(test)]
 mod tests {
@@ -216,14 +226,14 @@ mod tests {
                 answer(36, &[0]);
                 answer(28, &[&(value.len() as u64).to_le_bytes()[..], &value].concat());
             });
-            let id = read(&at(port)).expect("it is right").id(Duration::from_secs(60));
+            let id = read(&at(port)).expect("it is right").unique_id(Duration::from_secs(60));
             trainer.join().expect("no panic");
             assert_eq!(
                 id.map(|id| id.0 == ids).map_err(|refusal| refusal.code),
                 if is_id { Ok(true) } else { Err("no_rendezvous") }
             );
         }
-        let nobody = read(&at(9)).expect("it is right").id(Duration::from_millis(100));
+        let nobody = read(&at(9)).expect("it is right").unique_id(Duration::from_millis(100));
         assert_eq!(nobody.map(drop).expect_err("nobody listens").code, "no_rendezvous");
     }
 
@@ -231,10 +241,10 @@ mod tests {
     struct Counting(u8);
 
     impl TrainerLink for Counting {
-        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<Vec<u8>> {
+        fn receive(&mut self, bytes: usize) -> offshoot_core::error::Result<MemoryBlock> {
             let begin = self.0;
             self.0 = begin.wrapping_add(bytes as u8);
-            Ok((0..bytes).map(|at| begin.wrapping_add(at as u8)).collect())
+            Ok(MemoryBlock::Host((0..bytes).map(|at| begin.wrapping_add(at as u8)).collect()))
         }
     }
 
@@ -249,13 +259,26 @@ mod tests {
         let tensors = [tensor("a", 3), tensor("b", 2), tensor("none", 0), tensor("c", 4)];
         for packing in [Packing::Single, Packing::Packed { buffer: 4 }, Packing::Packed { buffer: 100 }] {
             let mut got = Vec::new();
-            let mut add = |block: Vec<u8>, tensors: &[DescribedTensor]| {
+            let mut add = |block: MemoryBlock, tensors: &[DescribedTensor]| {
+                let MemoryBlock::Host(block) = block else { panic!("the link receives into host memory") };
                 assert_eq!(block.len(), tensors.iter().map(|tensor| tensor.bytes).sum::<usize>());
                 got.extend(block);
                 Ok(())
             };
-            receive(&mut Counting(0), &tensors, packing, &mut add).expect("nothing fails");
+            let mut session = NcclSession::of(Box::new(Counting(0)), packing);
+            session.coming(Some(tensors.to_vec())).expect("there are some");
+            session.receive(packing, &mut add).expect("nothing fails");
             assert_eq!(got, (0..9).collect::<Vec<u8>>(), "{packing:?}");
         }
+    }
+    #[test]
+    fn an_empty_list_means_the_tensors_of_the_last_time() {
+        let mut session = NcclSession::of(Box::new(Counting(0)), Packing::Single);
+        let refused = session.coming(None).map(drop).expect_err("there was no last time");
+        assert_eq!((refused.status(), refused.param.as_deref()), (400, Some("names")));
+        let tensor = DescribedTensor { name: "a".to_owned(), dtype: TensorDtype::U8, shape: vec![3], bytes: 3 };
+        let named = [tensor];
+        assert_eq!(session.coming(Some(named.to_vec())).expect("there is one"), named);
+        assert_eq!(session.coming(None).expect("those of the last time"), named);
     }
 }

@@ -1,4 +1,5 @@
-//! Tensors that have come from a trainer, in host memory: named parts of the blocks of bytes in which they came.
+//! Tensors that have come from a trainer, or that it lends: named parts of the blocks of bytes in which they came, in
+//! host memory or in that of a GPU.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,10 +7,12 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 
-use offshoot_model::{TensorDtype, TensorSource, TensorView};
+use offshoot_backend::{DeviceBytes, DeviceLender, MemoryBlock};
+use offshoot_model::{TensorData, TensorDtype, TensorSource, TensorView};
 use offshoot_openai::protocol::Refusal;
 
 use super::described::DescribedTensor;
+use super::ipc::{IpcUpdate, Lent, LentTensor, LentTensors};
 
 /// What errors call the place of these tensors.
 const PLACE: &str = "tensors of the update";
@@ -17,12 +20,14 @@ const PLACE: &str = "tensors of the update";
 /// Tensors by name.
 #[derive(Default)]
 pub struct ReceivedTensors {
-    blocks: Vec<Vec<u8>>,
-    tensors: BTreeMap<String, Place>,
+    blocks: Vec<MemoryBlock>,
+    tensors: BTreeMap<String, TensorPlace>,
     bytes: usize,
+    /// What lent blocks need. Dropped behind them.
+    lent: Lent,
 }
 
-struct Place {
+struct TensorPlace {
     dtype: TensorDtype,
     shape: Vec<usize>,
     /// Number of the block, and where in it.
@@ -31,7 +36,7 @@ struct Place {
 }
 
 impl ReceivedTensors {
-    /// Bytes of all blocks.
+    /// Bytes of all tensors.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -51,7 +56,7 @@ impl ReceivedTensors {
         let begin = block.as_ptr() as usize;
         let place = |(name, view): (&str, safetensors::tensor::TensorView<'_>)| {
             let start = view.data().as_ptr() as usize - begin;
-            let place = Place {
+            let place = TensorPlace {
                 dtype: view.dtype(),
                 shape: view.shape().to_vec(),
                 block: self.blocks.len(),
@@ -59,8 +64,8 @@ impl ReceivedTensors {
             };
             (name.to_owned(), place)
         };
-        let places: Vec<(String, Place)> = file.iter().map(place).collect();
-        self.add(block, places)
+        let places: Vec<(String, TensorPlace)> = file.iter().map(place).collect();
+        self.add(vec![MemoryBlock::Host(block)], places)
     }
 
     /// Adds a block that holds these tensors, one behind the other.
@@ -68,23 +73,38 @@ impl ReceivedTensors {
     /// # Errors
     ///
     /// Their bytes are not as many as the block has, or one came before; nothing is added then.
-    pub fn add_block(&mut self, block: Vec<u8>, tensors: &[DescribedTensor]) -> Result<(), Refusal> {
+    pub fn add_block(&mut self, block: MemoryBlock, tensors: &[DescribedTensor]) -> Result<(), Refusal> {
         let mut end = 0;
         let place = |tensor: &DescribedTensor| {
             let start = end;
             end += tensor.bytes;
             let DescribedTensor { name, dtype, shape, .. } = tensor.clone();
-            (name, Place { dtype, shape, block: self.blocks.len(), range: start..end })
+            (name, TensorPlace { dtype, shape, block: self.blocks.len(), range: start..end })
         };
-        let places: Vec<(String, Place)> = tensors.iter().map(place).collect();
+        let places: Vec<(String, TensorPlace)> = tensors.iter().map(place).collect();
         if end != block.len() {
             let what = format!("expected {end} bytes of {} tensors, found {}", tensors.len(), block.len());
             return Err(Refusal::new("invalid_body", what));
         }
-        self.add(block, places)
+        self.add(vec![block], places)
     }
 
-    fn add(&mut self, block: Vec<u8>, places: Vec<(String, Place)>) -> Result<(), Refusal> {
+    /// Adds tensors that a trainer lends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`IpcUpdate::open`], or one came before; no tensor is added then.
+    pub fn add_lent(&mut self, update: IpcUpdate, lender: &dyn DeviceLender) -> Result<(), Refusal> {
+        let LentTensors { blocks, tensors } = update.open(lender, &mut self.lent)?;
+        let place = |LentTensor { tensor, block, start }: LentTensor| {
+            let DescribedTensor { name, dtype, shape, bytes } = tensor;
+            (name, TensorPlace { dtype, shape, block: self.blocks.len() + block, range: start..start + bytes })
+        };
+        let places = tensors.into_iter().map(place).collect();
+        self.add(blocks, places)
+    }
+
+    fn add(&mut self, blocks: Vec<MemoryBlock>, places: Vec<(String, TensorPlace)>) -> Result<(), Refusal> {
         let mut names: Vec<&str> = places.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
@@ -93,8 +113,8 @@ impl ReceivedTensors {
             let what = format!("`{name}`: expected each tensor once in an update, found it twice");
             return Err(Refusal::new("duplicate_tensor", what));
         }
-        self.bytes += block.len();
-        self.blocks.push(block);
+        self.bytes += places.iter().map(|(_, place)| place.range.len()).sum::<usize>();
+        self.blocks.extend(blocks);
         self.tensors.extend(places);
         Ok(())
     }
@@ -107,8 +127,11 @@ impl TensorSource for ReceivedTensors {
 
     fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         let (name, place) = self.tensors.get_key_value(name)?;
-        let bytes = &self.blocks[place.block][place.range.clone()];
-        Some(TensorView { name, dtype: place.dtype, shape: &place.shape, bytes })
+        let data = match &self.blocks[place.block] {
+            MemoryBlock::Host(bytes) => TensorData::Host(&bytes[place.range.clone()]),
+            MemoryBlock::Device(memory) => TensorData::Device(DeviceBytes::whole(&**memory).part(place.range.clone())),
+        };
+        Some(TensorView { name, dtype: place.dtype, shape: &place.shape, data })
     }
 
     fn place(&self, _: Option<&str>) -> &Path {
@@ -137,9 +160,14 @@ mod tests {
     fn tensors_of_files_and_of_blocks_are_found_by_name() {
         let mut received = ReceivedTensors::default();
         received.add_safetensors(file(&["a", "b"])).expect("a file");
-        received.add_block(vec![5, 6, 7], &[described("c", 1), described("d", 2)]).expect("three bytes");
+        received
+            .add_block(MemoryBlock::Host(vec![5, 6, 7]), &[described("c", 1), described("d", 2)])
+            .expect("three bytes");
         assert_eq!(received.names(), ["a", "b", "c", "d"]);
-        let tensor = |name: &str| received.tensor(name).map(|tensor| (tensor.shape.to_vec(), tensor.bytes.to_vec()));
+        let tensor = |name: &str| {
+            let tensor = received.tensor(name)?;
+            Some((tensor.shape.to_vec(), tensor.data.on_host().expect("it is there").into_owned()))
+        };
         assert_eq!(tensor("b"), Some((vec![2, 2], vec![1, 2, 3, 4])));
         assert_eq!(tensor("d"), Some((vec![2], vec![6, 7])));
         assert_eq!(tensor("e"), None);
@@ -153,8 +181,11 @@ mod tests {
         let refused = |code, added: Result<(), Refusal>| assert_eq!(added.expect_err("it is wrong").code, code);
         refused("invalid_body", received.add_safetensors(vec![1; 20]));
         refused("duplicate_tensor", received.add_safetensors(file(&["b", "a"])));
-        refused("invalid_body", received.add_block(vec![0; 3], &[described("c", 2)]));
-        refused("duplicate_tensor", received.add_block(vec![0; 2], &[described("c", 1), described("c", 1)]));
+        refused("invalid_body", received.add_block(MemoryBlock::Host(vec![0; 3]), &[described("c", 2)]));
+        refused(
+            "duplicate_tensor",
+            received.add_block(MemoryBlock::Host(vec![0; 2]), &[described("c", 1), described("c", 1)]),
+        );
         assert_eq!((received.names(), received.bytes()), (vec!["a"], bytes));
     }
 }

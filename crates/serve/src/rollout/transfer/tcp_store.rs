@@ -5,7 +5,9 @@
 //! what that kind has.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The first request, with `MAGIC`, says that the client speaks this protocol. It has no reply.
@@ -41,7 +43,7 @@ impl StoreClient {
             match reach(host, port, deadline) {
                 Ok(stream) => break stream,
                 Err(error) if Instant::now() + AGAIN >= deadline => return Err(error),
-                Err(_) => std::thread::sleep(AGAIN),
+                Err(_) => thread::sleep(AGAIN),
             }
         };
         stream.set_nodelay(true)?;
@@ -112,13 +114,27 @@ impl StoreClient {
 /// A connection to the first of the host's addresses at which somebody listens.
 fn reach(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in (host, port).to_socket_addrs()? {
+    let host = host.to_owned();
+    for address in in_time(deadline, move || Ok((&*host, port).to_socket_addrs()?.collect::<Vec<SocketAddr>>()))? {
         match TcpStream::connect_timeout(&address, left(deadline)?) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// What `work` returns, if it does so before `deadline`. Looking up a host has no time limit of its own: the thread that
+/// does it may wait on.
+fn in_time<T: Send + 'static>(
+    deadline: Instant,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let left = left(deadline)?;
+    let (sender, receiver) = sync_channel(1);
+    // Who waited may be gone.
+    thread::Builder::new().name("look-up".to_owned()).spawn(move || drop(sender.send(work())))?;
+    receiver.recv_timeout(left).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The time until `deadline`.
@@ -202,15 +218,27 @@ mod tests {
         client.join().expect("no panic").expect("it is connected");
     }
 
+    /// As looking up a host is, whose server of names does not answer.
+    #[test]
+    fn what_has_no_time_limit_is_left_at_the_deadline() {
+        let (never, waits) = std::sync::mpsc::channel::<()>();
+        let looked_up = in_time(Instant::now() + Duration::from_millis(50), move || Ok(waits.recv().is_ok()));
+        assert_eq!(looked_up.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        drop(never);
+        assert_eq!(in_time(soon(), || Ok(7)).expect("it is in time"), 7);
+        let past = in_time(Instant::now(), || Ok(7));
+        assert_eq!(past.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+    }
+
     #[test]
     fn silence_and_nonsense_end() {
         let short = || Instant::now() + Duration::from_millis(300);
-        // Nobody listens.
+        // Somebody listens and says nothing.
         let place = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = place.local_addr().expect("it is bound").port();
-        // Somebody listens and says nothing.
         let silent = StoreClient::connect("127.0.0.1", port, short()).map(drop);
         assert_eq!(silent.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        // Nobody listens.
         drop(place);
         assert!(StoreClient::connect("127.0.0.1", port, short()).is_err());
         let [hello, wait, get] = <[_; 3]>::try_from(recorded(b"")).expect("three parts");

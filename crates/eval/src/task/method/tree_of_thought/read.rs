@@ -62,7 +62,7 @@ enum GenerateSettings {
     /// Answers to a question about the path: lists of thoughts, one per line.
     Propose(ProposeSettings),
     /// Continuations of the path itself.
-    Sample(SampleSettings),
+    Sample(ThoughtSettings),
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -79,7 +79,7 @@ struct ProposeSettings {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct SampleSettings {
+struct ThoughtSettings {
     /// Thoughts sampled after each path.
     #[serde(default = "five")]
     #[schemars(range(min = 1))]
@@ -94,7 +94,7 @@ enum EvaluateSettings {
     /// A question about each path, answered by a word with a value.
     Value(ValueSettings),
     /// One question about all paths of a step.
-    Vote(VoteSettings),
+    Vote(PathVoteSettings),
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -122,7 +122,7 @@ const WORDS: &str =
     "an object of numbers from 0 up by word, such as {\"sure\": 20, \"likely\": 1, \"impossible\": 0.001}";
 
 #[derive(Deserialize, JsonSchema)]
-struct VoteSettings {
+struct PathVoteSettings {
     /// The question about the paths `choices`.
     #[schemars(extend("x-expected" = "a prompt"))]
     prompt: PromptSettings,
@@ -238,7 +238,7 @@ impl TreeOfThought {
 
 fn generate(place: &Place<'_>, settings: GenerateSettings) -> Result<Generate<QuestionTemplate>> {
     match settings {
-        GenerateSettings::Sample(SampleSettings { thoughts, drawing }) => {
+        GenerateSettings::Sample(ThoughtSettings { thoughts, drawing }) => {
             Ok(Generate::Sample { thoughts, drawing: with_stop(drawing.read(&place.key("sample"))?, "\n") })
         }
         GenerateSettings::Propose(ProposeSettings { prompt, lists, drawing }) => {
@@ -279,7 +279,7 @@ fn evaluate(place: &Place<'_>, settings: EvaluateSettings) -> Result<Evaluate<Qu
             };
             Ok(Evaluate::Value { question: question(&place.key("prompt"), value.prompt)?, last, words, by })
         }
-        EvaluateSettings::Vote(VoteSettings { prompt, samples, choice, drawing }) => {
+        EvaluateSettings::Vote(PathVoteSettings { prompt, samples, choice, drawing }) => {
             let place = place.key("vote");
             let choice = match choice {
                 Some(pattern) => compile(&place.key("choice"), &pattern)?,

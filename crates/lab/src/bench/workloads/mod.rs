@@ -1,27 +1,31 @@
 //! `bench workloads`: runs whole jobs from a file through the engine on a model with random weights: prompts that share
-//! levels of tokens, with a fixed number of continuations of fixed length. One JSON line per job.
+//! levels of tokens, each with a number of continuations of known lengths. One JSON line per job. `run` runs a job
+//! once, `floor` is the least time that it may take.
+
+mod floor;
+mod run;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
 
+use self::floor::{JobFloor, Limits};
+use self::run::{JobRun, SampleLengths, run};
+use super::floor::{FloorArgs, StepFloor};
 use super::sampling::{Recorded, SamplingOptions};
 use super::tables::{print_json, rounded};
-use super::workload_file::{Workload, read_jobs};
+use super::workload_file::{Generate, Workload, read_jobs};
 use offshoot_args::words::{DTYPES, KV_DTYPES, PLANNERS, one_of};
 use offshoot_args::{WeightArgs, mebibytes, whole};
 use offshoot_backend::{Backend, Dtype, KvDtype, StateDtype};
-use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_engine::{EngineFacts, EngineHandle, Metrics};
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{
-    Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, EngineOptions, Generation, Generator, Launch,
-    ModelSource, OnBackend, OnDevice, PromptRequest, Release, in_bytes,
+    Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, EngineOptions, Launch, ModelSource, OnBackend,
+    OnDevice, in_bytes,
 };
 use offshoot_model::{ModelConfig, WeightChoice};
 
@@ -65,13 +69,12 @@ pub struct WorkloadOptions {
     pub pool_bytes: Option<usize>,
     #[command(flatten)]
     pub sampling: SamplingOptions,
+    #[command(flatten)]
+    pub floor: FloorArgs,
 }
 
 /// Share of the free memory that keys and values may take.
 const MEMORY: f64 = 0.9;
-
-/// Tokens per continuation of the warm-up run: enough for every shape of step to occur and be cached.
-const WARM_UP: usize = 4;
 
 /// One job, measured.
 #[derive(Debug, Serialize)]
@@ -86,6 +89,9 @@ struct MeasuredWorkload<'a> {
     tok_s: f64,
     /// Tokens per second without the time of the same job with one token; `None` if that is the whole job.
     decode_tok_s: Option<f64>,
+    /// The least time; `None` on several devices and without attention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    floor: Option<JobFloor>,
     device: String,
     dtype: Dtype,
     #[serde(skip_serializing_if = "WeightChoice::is_as_stored")]
@@ -99,10 +105,15 @@ struct MeasuredWorkload<'a> {
     records: Recorded,
     prompts: usize,
     samples: usize,
-    generate: usize,
-    /// Bytes of keys and values held at the end, and what they would have been without sharing.
+    generate: Generate,
+    /// The tokens of each sample, of the first prompt's samples first, where they have numbers of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lengths: Option<Vec<usize>>,
+    /// Bytes of keys and values held at the end, and what they would have been without sharing. Where samples have
+    /// lengths of their own and give back what they held: the most that was held when one ended.
     kv_bytes: u64,
-    kv_bytes_unshared: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_bytes_unshared: Option<u64>,
     steps: u64,
     steps_replanned: u64,
     mean_step_ms: f64,
@@ -144,7 +155,8 @@ pub fn main(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
     }
     let [choice] = choices[..] else { return measure_replicas(&choices, options) };
     if options.deterministic && !options.without_attention {
-        return measure_engine(choice.into(), options);
+        let limits = choice.open(None)?.with(FindLimits(options))?;
+        return measure_engine(choice.into(), options, Some(&limits));
     }
     choice.open(None)?.with(options)
 }
@@ -166,14 +178,31 @@ fn refuse_on_several(devices: &dyn Display, options: &WorkloadOptions) -> Result
 /// Measures every workload on devices that compute one model together.
 fn measure_ranks(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
     refuse_on_several(devices, options)?;
-    measure_engine(devices.clone(), options)
+    measure_engine(devices.clone(), options, None)
 }
 
 /// Measures every workload on an engine as `run` has it.
-fn measure_engine(devices: Devices, options: &WorkloadOptions) -> Result<()> {
+fn measure_engine(devices: Devices, options: &WorkloadOptions, limits: Option<&Limits>) -> Result<()> {
     let (config, jobs) = read(options)?;
     let engine = launch(&config, &jobs, options, devices)?.start()?.engine;
-    measure_jobs(&engine, &jobs, options)
+    measure_jobs(&engine, &jobs, options, limits)
+}
+
+/// The limits of a device for the model of these options.
+struct FindLimits<'a>(&'a WorkloadOptions);
+
+impl OnDevice for FindLimits<'_> {
+    type Output = Limits;
+
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Limits> {
+        let (config, _) = read(self.0)?;
+        limits(&mut backend, &config, self.0)
+    }
+}
+
+fn limits<B: DeviceBackend>(backend: &mut B, config: &ModelConfig, options: &WorkloadOptions) -> Result<Limits> {
+    let (config, rates) = options.floor.of_model(backend, ModelSource::random(config, options.dtype))?;
+    Ok(Limits { config, rates })
 }
 
 /// Measures every workload on the first of these devices, then on all of them.
@@ -192,7 +221,7 @@ fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Resu
             _ => launch.start()?.engine,
         };
         for (at, job, recorded) in runs(&jobs, options) {
-            let measured = measure(&engine, job, (at, recorded), options);
+            let measured = measure(&engine, job, (at, recorded), options, None);
             let mut measured = measured.map_err(|error| in_bytes(error, engine.facts()))?;
             match devices {
                 [_] => alone.push(OneDevice { seconds: measured.seconds, tokens: measured.prompt_tokens_computed }),
@@ -241,8 +270,12 @@ impl OnDevice for &WorkloadOptions {
         if self.without_attention && !backend.without_attention() {
             return Err(Error::value("--without-attention", "a device that can leave it out", backend.describe()));
         }
+        let limits = match self.without_attention {
+            true => None,
+            false => Some(limits(&mut backend, &config, self)?),
+        };
         let engine = launch(&config, &jobs, self, Devices::default())?.start_on(backend)?.engine;
-        measure_jobs(&engine, &jobs, self)
+        measure_jobs(&engine, &jobs, self, limits.as_ref())
     }
 }
 
@@ -256,9 +289,14 @@ fn runs<'a>(
 }
 
 /// Measures the jobs one after the other.
-fn measure_jobs(engine: &EngineHandle, jobs: &[Workload], options: &WorkloadOptions) -> Result<()> {
+fn measure_jobs(
+    engine: &EngineHandle,
+    jobs: &[Workload],
+    options: &WorkloadOptions,
+    limits: Option<&Limits>,
+) -> Result<()> {
     for (number, job, recorded) in runs(jobs, options) {
-        let measured = measure(engine, job, (number, recorded), options);
+        let measured = measure(engine, job, (number, recorded), options, limits);
         print_json(&measured.map_err(|error| in_bytes(error, engine.facts()))?)?;
     }
     Ok(())
@@ -302,18 +340,25 @@ fn measure<'a>(
     job: &'a Workload,
     (number, records): (u64, Recorded),
     options: &'a WorkloadOptions,
+    limits: Option<&Limits>,
 ) -> Result<MeasuredWorkload<'a>> {
     let salt = 4 * number;
     let params = options.sampling.params(engine.facts().vocab, records)?;
-    let run = |generate, salt| run(engine, job, &params, generate, salt);
-    run(job.generate.min(WARM_UP), salt)?;
+    let lengths = SampleLengths::of(job);
+    let run = |lengths: &SampleLengths, salt| run(engine, job, &params, lengths, salt);
+    run(&lengths.of_warm_up(), salt)?;
     // The smaller of two, because the decode time is a difference: a delay of a tenth here would change the decode time
     // by a third.
-    let (once, _) = run(1, salt + 1)?;
-    let (again, before) = run(1, salt + 2)?;
-    let prefill_s = once.min(again);
-    let (seconds, after) = run(job.generate, salt + 3)?;
-    let out_tokens = job.continuations() * job.generate;
+    let once = run(&SampleLengths::Each(1), salt + 1)?;
+    let again = run(&SampleLengths::Each(1), salt + 2)?;
+    let (prefill_s, before) = (once.seconds.min(again.seconds), again.metrics);
+    let JobRun { seconds, metrics: after, kv_bytes } = run(&lengths, salt + 3)?;
+    let out_tokens = lengths.total(job.continuations());
+    let floor = limits.map(|Limits { config, rates }| {
+        let EngineFacts { kv_bytes_per_token, state_bytes, .. } = *engine.facts();
+        let steps = StepFloor::new(config, options.dtype, (kv_bytes_per_token, state_bytes), *rates);
+        JobFloor::of(job, &lengths, &steps, options.step_rows, *rates)
+    });
     let steps = after.steps - before.steps;
     let a_step = |seconds: fn(&Metrics) -> f64| rounded(1e3 * (seconds(&after) - seconds(&before)) / steps as f64, 3);
     Ok(MeasuredWorkload {
@@ -324,7 +369,8 @@ fn measure<'a>(
         prefill_s: rounded(prefill_s, 6),
         out_tokens,
         tok_s: rounded(out_tokens as f64 / seconds, 0),
-        decode_tok_s: (job.generate > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
+        decode_tok_s: (job.generate.most() > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
+        floor,
         device: engine.facts().device.clone(),
         dtype: options.dtype,
         weights: options.weights.into(),
@@ -336,8 +382,15 @@ fn measure<'a>(
         prompts: job.prompts(),
         samples: job.samples,
         generate: job.generate,
-        kv_bytes: after.kv_bytes_held,
-        kv_bytes_unshared: unshared_bytes(engine.facts(), job),
+        kv_bytes,
+        kv_bytes_unshared: match lengths {
+            SampleLengths::Each(_) => Some(unshared_bytes(engine.facts(), job)),
+            SampleLengths::Own(_) => None,
+        },
+        lengths: match &lengths {
+            SampleLengths::Each(_) => None,
+            SampleLengths::Own(lengths) => Some(lengths.clone()),
+        },
         steps,
         steps_replanned: after.steps_replanned - before.steps_replanned,
         mean_step_ms: rounded(1e3 * seconds * engine.facts().replicas as f64 / steps as f64, 3),
@@ -352,56 +405,9 @@ fn measure<'a>(
     })
 }
 
-/// Bytes that the branches of a job would hold at the end without sharing, with none freed behind a window.
+/// Bytes that the branches of a job, all as long as the longest, would hold at the end without sharing, with none freed
+/// behind a window.
 fn unshared_bytes(facts: &EngineFacts, job: &Workload) -> u64 {
     let pages = facts.page_groups.count() * job.context().div_ceil(facts.page_tokens);
     (job.continuations() * pages * facts.page_bytes) as u64
-}
-
-/// Runs a job with new prompts; returns seconds from its first command to its last token, and the counters then.
-fn run(
-    engine: &EngineHandle,
-    job: &Workload,
-    params: &SamplingParams,
-    generate: usize,
-    salt: u64,
-) -> Result<(f64, Metrics)> {
-    let prompts = job.texts(engine.facts().vocab, salt);
-    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
-    let requests = (0u64..).zip(&prompts).map(|(item, tokens)| {
-        let uniforms = UniformKey::root(salt, &item.to_string());
-        let (n, priority) = (job.samples, Priority::default());
-        PromptRequest { tokens, n, prompt_logprobs: None, params, stop: &stop, uniforms, priority }
-    });
-    let mut generation =
-        Generation::new(requests.collect(), Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));
-    let begun = Instant::now();
-    let drawn = generation.count_tokens()?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let expected = job.continuations() * generate;
-    if drawn != expected {
-        return Err(Error::Internal(format!("{drawn} tokens were sampled instead of {expected}")));
-    }
-    // Read before the generation releases the job's memory.
-    let metrics = engine.metrics()?;
-    Ok((seconds, metrics))
-}
-
-impl Workload {
-    /// The prompts: every node of a level has its own tokens. Different salts give different prompts from the first
-    /// token on.
-    fn texts(&self, vocab: usize, salt: u64) -> Vec<Vec<TokenId>> {
-        let mut texts = vec![Vec::new()];
-        for (level, &(tokens, branching)) in (0u64..).zip(&self.levels) {
-            let mut longer = Vec::with_capacity(texts.len() * branching);
-            for text in &texts {
-                for _ in 0..branching {
-                    let seed = salt << 40 | level << 32 | longer.len() as u64;
-                    longer.push([text.as_slice(), &Dice::new(seed).text(tokens, vocab)].concat());
-                }
-            }
-            texts = longer;
-        }
-        texts
-    }
 }

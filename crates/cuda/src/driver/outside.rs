@@ -1,0 +1,122 @@
+//! Device memory whose owner is not this backend: another library of this process, or another process, which names its
+//! memory and its events by handles (CUDA IPC).
+
+use std::ffi::c_void;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUstream};
+
+use super::device::Device;
+use super::memory::Memory;
+use offshoot_backend::{IpcHandle, Keeper};
+use offshoot_core::error::{Error, Result};
+
+/// The default stream, which waits for all streams that do not say otherwise.
+const DEFAULT_STREAM: CUstream = std::ptr::without_provenance_mut(1);
+
+/// Memory of another process, open here.
+struct Opened {
+    device: Device,
+    address: CUdeviceptr,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: the stream lives; opened in `open_memory`, closed once, when nothing is a part of it any more.
+        self.device.call_logged("close the memory of another process", || unsafe {
+            result::stream::synchronize(self.device.stream())?;
+            sys::cuIpcCloseMemHandle(self.address).result()
+        });
+    }
+}
+
+impl Device {
+    /// The UUID, as `8a7bc3e0-....`.
+    pub fn uuid(&self) -> Result<String> {
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: the driver writes 16 bytes.
+        self.call("ask for the UUID", || unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, self.number()).result() })?;
+        let hex: String = uuid.bytes.iter().map(|byte| format!("{:02x}", byte.cast_unsigned())).collect();
+        Ok([0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]).join("-"))
+    }
+
+    /// Memory on this GPU that another library of this process owns. `keeper` keeps it.
+    pub fn memory_of_another(&self, address: u64, bytes: usize, keeper: Keeper) -> Result<Memory> {
+        let (mut kind, mut ordinal) = (0u32, -1i32);
+        let mut attributes = [
+            sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        ];
+        let mut values = [(&raw mut kind).cast::<c_void>(), (&raw mut ordinal).cast::<c_void>()];
+        if bytes > 0 {
+            // SAFETY: two attributes, whose values are one word each; the address is only looked up.
+            self.call("look up an address", || unsafe {
+                sys::cuPointerGetAttributes(2, attributes.as_mut_ptr(), values.as_mut_ptr(), address).result()
+            })?;
+            let is_own = kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
+                && usize::try_from(ordinal) == Ok(self.facts().ordinal);
+            if !is_own {
+                let found = format!("an address of memory type {kind} on device {ordinal}");
+                return Err(Error::value("device memory", format!("memory of {}", self.name()), found));
+            }
+        }
+        Ok(Memory::of_another(self, address, bytes, keeper))
+    }
+
+    /// Memory of another process: all that `handle` names, or what could be where the driver does not say how much that
+    /// is.
+    pub fn open_memory(&self, handle: &IpcHandle) -> Result<Memory> {
+        let handle = sys::CUipcMemHandle { reserved: handle.map(u8::cast_signed) };
+        let lazily = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let mut address = 0;
+        // SAFETY: the driver writes one address, and takes the handle by value.
+        self.call("open the memory of another process", || unsafe {
+            sys::cuIpcOpenMemHandle_v2(&raw mut address, handle, lazily).result()
+        })?;
+        let opened = Opened { device: self.clone(), address };
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: the driver writes two words; memory was opened at the address.
+        let asked = self.call("ask how large the memory of another process is", || unsafe {
+            sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address).result()
+        });
+        let bytes = match asked {
+            Ok(()) => bytes - (address - base) as usize,
+            Err(error) => {
+                log::debug!("{error}; it is taken to fill the device");
+                self.facts().total_bytes
+            }
+        };
+        Ok(Memory::of_another(self, address, bytes, Box::new(opened)))
+    }
+
+    /// Waits for an event of another process.
+    pub fn wait_for_event(&self, handle: &IpcHandle) -> Result<()> {
+        let handle = sys::CUipcEventHandle { reserved: handle.map(u8::cast_signed) };
+        let mut event: CUevent = std::ptr::null_mut();
+        // SAFETY: the driver writes one event, and takes the handle by value.
+        self.call("open an event of another process", || unsafe {
+            sys::cuIpcOpenEventHandle(&raw mut event, handle).result()
+        })?;
+        // SAFETY: the event was opened just now, and is closed once.
+        self.call("wait for an event of another process", || unsafe {
+            let waited = result::event::synchronize(event);
+            result::event::destroy(event).and(waited)
+        })
+    }
+
+    /// Waits until all that others have enqueued on the default stream is done.
+    pub fn wait_for_default_stream(&self) -> Result<()> {
+        // SAFETY: the driver knows the default stream by this number.
+        self.call("wait for the default stream", || unsafe { result::stream::synchronize(DEFAULT_STREAM) })
+    }
+
+    /// Enqueues a copy of `bytes` bytes from `from`, on this GPU or another one, to byte `at` of `to`. Panics if there
+    /// is less room.
+    pub fn copy_from_address(&self, to: &Memory, at: usize, from: u64, bytes: usize) -> Result<()> {
+        assert!(at + bytes <= to.bytes(), "bytes {at} to {} of {}", at + bytes, to.bytes());
+        // SAFETY: `to` has the bytes, and `DeviceMemory` says that they lie at the address.
+        self.call("copy", || unsafe {
+            sys::cuMemcpyAsync(to.address() + at as u64, from, bytes, self.stream()).result()
+        })
+    }
+}
