@@ -85,8 +85,8 @@ pub async fn is_sleeping(State(server): AppState) -> Answer {
     Ok(reply::value(&json!({ "is_sleeping": sleeps })))
 }
 
-/// Gives up what is cached, and what requests in progress hold, if that is asked for. Keys and values of old weights are
-/// never read, whether this is called or not.
+/// Gives up what is cached, and what requests in progress hold, if that is asked for. Keys and values of old weights
+/// are never read, whether this is called or not.
 pub async fn reset_prefix_cache(State(server): AppState, pairs: Pairs, headers: HeaderMap, body: Body) -> Answer {
     let (mut query, mut fields) = (QueryFields::new(pairs), optional_fields(&server, &headers, body).await?);
     let running = [query.flag(RUNNING)?, fields.choice(RUNNING)?].contains(&Some(true));
