@@ -174,7 +174,7 @@ class Server:
         await asyncio.to_thread(self.llm.wake_up, tags)
 
     async def release_kv_cache(self) -> None:
-        """Gives the memory of keys and values back. Weights stay: they are in force if the update fails that follows."""
+        """Gives the memory of keys and values back. Weights stay: they are in force if the next update fails."""
         if self.config.free_cache_engine and self.mode != RolloutMode.COLOCATED:
             await asyncio.to_thread(self.llm.sleep, 1, tags=["kv_cache"])
 
@@ -252,9 +252,9 @@ class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc, unused-ignore]
         self, weights: Any, wire_format: str = "named_tensors", global_steps: int | None = None,
         peft_config: Any = None, base_sync_done: bool = True, **_: Any,
     ) -> None:
-        """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has. (After
-        ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised when
-        all tensors have been made, in which the other workers take part."""
+        """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has.
+        (After ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised
+        when all tensors have been made, in which the other workers take part."""
         if wire_format != "named_tensors":
             raise NotImplementedError(
                 f"weights: expected whole tensors (wire_format named_tensors), found wire_format {wire_format}")
@@ -300,7 +300,7 @@ class _Update:
         await self._call("finish_update", global_steps, adapter)
 
     def drop(self) -> None:
-        """Lets the server forget what it was sent. The answer, which a server that is gone never gives, is not awaited."""
+        """Lets the server forget what it was sent. A server that is gone never answers: nothing is awaited."""
         if self._has_begun:
             self._call("drop_update")
 

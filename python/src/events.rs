@@ -61,7 +61,7 @@ pub struct SampledToken {
 }
 
 /// What is recorded of sampled tokens beside their log-probabilities under the model. Each list has an entry for each
-/// token; to ask for one that is not recorded of all of them raises an error, so that no entry stands for another token.
+/// token; to ask for one that is not recorded of all of them is an error, so that no entry stands for another token.
 #[pyclass(frozen, module = "offshoot._offshoot")]
 pub struct SampleRecords {
     tokens: usize,
