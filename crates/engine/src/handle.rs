@@ -307,14 +307,14 @@ impl EngineHandle {
 
     /// Loads an adapter while steps are made; it is read and checked on the caller's thread. If one of this name is
     /// loaded, the name stands for the new one from now on: branches that have the old version keep it until they are
-    /// released, unless its slot is needed before ([`AdapterLimits::most`](crate::AdapterLimits::most)). Then they go on
-    /// with the new version, by which their tokens are computed again, and their records name both. Several engines
+    /// released, unless its slot is needed before ([`AdapterLimits::most`](crate::AdapterLimits::most)). Then they go
+    /// on with the new version, by which their tokens are computed again, and their records name both. Several engines
     /// behind one handle load it all or none.
     ///
     /// # Errors
     ///
-    /// The adapter can't be read, is not one for this model or of a larger rank than it may have, memory is short, or as
-    /// many as may be loaded at once are loaded or still in use: nothing has changed.
+    /// The adapter can't be read, is not one for this model or of a larger rank than it may have, memory is short, or
+    /// as many as may be loaded at once are loaded or still in use: nothing has changed.
     pub fn load_adapter(&self, name: &str, source: AdapterSource) -> Result<LoadedAdapter> {
         let AdapterLimits { most, rank } = self.facts.adapters;
         if most == 0 {
@@ -496,8 +496,8 @@ impl EngineHandle {
         self.ask(|reply| Command::Wake { parts, reply })?
     }
 
-    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say so
-    /// or, without tags, nothing slept. Whether something sleeps still.
+    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say
+    /// so or, without tags, nothing slept. Whether something sleeps still.
     ///
     /// # Errors
     ///
