@@ -1,9 +1,9 @@
 //! What all engines do together: pauses, updates of the weights, sleep. New weights were checked before they come here,
 //! so that no engine refuses what another one takes. An engine that fails to take them nevertheless, while another one
-//! has taken them or still has the old ones, is asked for nothing any more, and what it had goes on on the others, behind
-//! what clients have heard of it; so engines behind one handle differ in their weights no longer than one of them takes
-//! to change, and each token is recorded with those it was sampled under. If none has weights any more, what is in
-//! progress fails.
+//! has taken them or still has the old ones, is asked for nothing any more, and what it had goes on on the others,
+//! behind what clients have heard of it; so engines behind one handle differ in their weights no longer than one of
+//! them takes to change, and each token is recorded with those it was sampled under. If none has weights any more, what
+//! is in progress fails.
 //!
 //! The router does not wait: a thread collects the engines' answers, and the router goes on when they are there. What
 //! sleeps, and whether weights are missing, it reads from the engines themselves. During a pause it holds what is
