@@ -70,6 +70,8 @@ settings! {
     MAX_BRANCHES "max_branches",
     MAX_DATA "max_data",
     MAX_KEPT "max_kept",
+    MAX_LORAS "max_loras",
+    MAX_LORA_RANK "max_lora_rank",
     MEMORY "memory",
     MODEL "model",
     OUT "out",
@@ -97,9 +99,3 @@ settings! {
 /// The share of a GPU's memory for weights, keys and values. The library and Python have it; no flag of the command is
 /// called so, and `ALL` lists flags.
 pub const GPU_MEMORY: Setting = Setting("gpu_memory");
-
-/// Most adapters that an engine has loaded at once.
-pub const MAX_LORAS: Setting = Setting("max_loras");
-
-/// The largest rank of an adapter.
-pub const MAX_LORA_RANK: Setting = Setting("max_lora_rank");

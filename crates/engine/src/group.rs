@@ -1,5 +1,5 @@
-//! When a group, the samples of one prompt, ends before each of them has: what counts, and whose branches stay. To cancel
-//! the others is left to callers.
+//! When a group, the samples of one prompt, ends before each of them has: what counts, and whose branches stay. Callers
+//! cancel the others.
 
 use std::num::NonZeroUsize;
 

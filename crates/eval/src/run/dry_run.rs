@@ -9,7 +9,7 @@ use offshoot_launch::LaunchSizes;
 use offshoot_text::LevelTokens;
 
 use super::options::RunOptions;
-use super::prepare::PreparedRun;
+use super::prepare::{PreparedRun, RunAdapter};
 use super::prompts::ItemPrompt;
 
 pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
@@ -53,6 +53,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     };
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
     line("model", format!("{}, {} context", prepared.model.display(), count(context as u64)));
+    if let Some(RunAdapter { path, rank, .. }) = &prepared.adapter {
+        line("adapter", format!("{}, of rank {rank}", path.display()));
+    }
     for LaunchSizes { device, ranks, weights, pool, .. } in &each {
         let (of, on_each) = (*ranks, if *ranks > 1 { " on each" } else { "" });
         let memory = match (each.len(), ranks) {

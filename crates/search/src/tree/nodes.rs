@@ -172,8 +172,8 @@ impl ThoughtNode {
     }
 
     /// Natural-log probability of each of `tokens`: of sampled ones under the distribution that `mode` names
-    /// ([`TokenRecord::logprob_by`]), of given ones, which were not drawn, under the model itself. `None` where it is not
-    /// recorded, as of given tokens that were not scored.
+    /// ([`TokenRecord::logprob_by`]), of given ones, which were not drawn, under the model itself. `None` where it is
+    /// not recorded, as of given tokens that were not scored.
     pub fn logprobs(&self, mode: LogprobsMode) -> impl Iterator<Item = Option<f32>> {
         self.each().map(move |(sampled, record)| match sampled {
             true => record?.logprob_by(mode),
