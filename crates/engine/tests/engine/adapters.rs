@@ -205,6 +205,9 @@ impl TestBranch {
     }
 }
 
+/// An extend that has not ended: the branch's tokens before it, and their adapters.
+type Begun = (Vec<TokenId>, Vec<Run<AdapterVersion>>, How);
+
 /// A script in progress.
 struct Script<'s> {
     scene: &'s Scene,
@@ -213,7 +216,7 @@ struct Script<'s> {
     dice: Dice,
     receiver: EventReceiver,
     branches: Vec<TestBranch>,
-    begun: HashMap<BranchId, (Vec<TokenId>, Vec<Run<AdapterVersion>>, How)>,
+    begun: HashMap<BranchId, Begun>,
     records: Vec<Record>,
     /// The weights of each version.
     weights: Vec<Seeds>,
