@@ -650,7 +650,8 @@ fn a_command_that_may_map_too_little_says_so() {
     for kibibytes in (12_000..160_000).step_by(6_000) {
         let ran = run_mapping_at_most(kibibytes, &task, &folder.path().join(kibibytes.to_string()));
         let said = stderr(&ran);
-        let not_started = !said.contains("offshoot: ") && !said.contains("warning: ");
+        // The loader of shared libraries, if it has too little, calls the command by its path.
+        let not_started = !said.lines().any(|line| line.starts_with("offshoot: ") || line.starts_with("warning: "));
         assert!(ran.status.success() || not_started || said.contains("`ulimit -v`"), "{kibibytes} KiB: {said}");
         assert!(!not_started || refused_at_once == 0 || ran.status.success(), "{kibibytes} KiB: {said}");
         refused_at_once += u32::from(said.contains("to begin), found "));
