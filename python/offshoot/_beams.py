@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from offshoot._outputs import Logprob
 from offshoot._params import SamplingParams, _flag, _number, _whole
-from offshoot._vllm import asks
+from offshoot._vllm import LoRARequest, asks
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class BeamSearchSequence:
 
     tokens: list[int]
     logprobs: list[dict[int, Logprob]]
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     cum_logprob: float = 0.0
     text: str | None = None
     finish_reason: Literal["stop", "length"] | None = None
@@ -88,8 +88,10 @@ class BeamSearchOutput:
     sequences: list[BeamSearchSequence]
 
 
-def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) -> list[BeamSearchOutput]:
-    """Searches after each prompt, all side by side."""
+def beam_search(
+    llm: "LLM", prompts: list[list[int]], params: BeamSearchParams, adapters: list[LoRARequest | None],
+) -> list[BeamSearchOutput]:
+    """Searches after each prompt, with its adapter, all side by side."""
     ends = set() if params.ignore_eos else set(llm.facts["eos"])
     draw = SamplingParams(logprobs=2 * params.beam_width, max_tokens=1, temperature=params.temperature, seed=llm.seed)
 
@@ -102,7 +104,7 @@ def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) 
     def best(beams: list[BeamSearchSequence]) -> list[BeamSearchSequence]:
         return sorted(beams, key=score, reverse=True)[:params.beam_width]
 
-    growing = [[BeamSearchSequence(tokens, [])] for tokens in prompts]
+    growing = [[BeamSearchSequence(tokens, [], adapter)] for tokens, adapter in zip(prompts, adapters)]
     ended: list[list[BeamSearchSequence]] = [[] for _ in prompts]
     for _ in range(params.max_tokens):
         for prompt, beams in enumerate(growing):
@@ -113,11 +115,11 @@ def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) 
         if not at:
             break
         longest: list[PromptType] = [{"prompt_token_ids": beam.tokens} for _, beam in at]
-        requests = llm.generate(longest, draw, use_tqdm=False)
+        requests = llm.generate(longest, draw, use_tqdm=False, lora_request=[beam.lora_request for _, beam in at])
         for (prompt, beam), request in zip(at, requests):
             row = (request.outputs[0].logprobs or [{}])[0]
             for token, found in row.items():
-                longer = BeamSearchSequence([*beam.tokens, token], [*beam.logprobs, row],
+                longer = BeamSearchSequence([*beam.tokens, token], [*beam.logprobs, row], beam.lora_request,
                                             cum_logprob=beam.cum_logprob + found.logprob)
                 if token in ends:
                     longer.finish_reason = "stop"

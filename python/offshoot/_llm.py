@@ -20,6 +20,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, overload
 
+from offshoot._adapters import AdapterName, Adapters, LoadedAdapter
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
 from offshoot._facts import EngineFacts, EngineMetrics
 from offshoot._native import (
@@ -51,9 +52,9 @@ from offshoot._vllm import (
     OTHER_WEIGHTS,
     EngineView,
     FlatLogprobs,
+    LoRARequest,
     ModelConfig,
     asks,
-    refuse_lora,
 )
 from offshoot._vllm import WITHOUT_MEANING as _WITHOUT_MEANING
 from offshoot._vllm import WOULD_CHANGE as _WOULD_CHANGE
@@ -74,6 +75,9 @@ _DEFAULTS = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
     "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_tokens",
 }
+
+#: The adapter of all prompts, or of each.
+LoraRequests = AdapterName | Sequence[AdapterName | None] | None
 
 #: A turn of a conversation.
 _Message = Mapping[str, Any]
@@ -142,7 +146,8 @@ class LLM:
     log-probabilities are reported of samples, "raw_logprobs" (the model's own) or "processed_logprobs" (of the
     distribution that each token was drawn from, after penalties, temperature and cuts); those of prompts and choices
     are always the model's. ``return_sampling_mask``: as ``return_kept="ids"`` of all ``SamplingParams``.
-    ``enable_return_routed_experts``: of a mixture of experts, samples have ``routed_experts``.
+    ``enable_return_routed_experts``: of a mixture of experts, samples have ``routed_experts``. ``enable_lora``:
+    adapters may be loaded, ``max_loras`` at once, of ranks up to ``max_lora_rank``; their memory is set aside.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here (``swap_space`` among them, as
     there) with one warning; those that would change the samples and are not supported raise ``NotImplementedError``.
@@ -184,6 +189,9 @@ class LLM:
         enable_sleep_mode: bool = False,
         return_sampling_mask: bool = False,
         enable_return_routed_experts: bool = False,
+        enable_lora: bool = False,
+        max_loras: int = 1,
+        max_lora_rank: int = 16,
         runner: str | None = "auto",
         convert: str | None = "auto",
         task: str | None = "auto",
@@ -220,6 +228,8 @@ class LLM:
         own_seed = 0 if seed is None else _whole("seed", seed)
         _choice("plan", plan, ("balanced", "tree", "single", "flat"))
         _flag("enable_sleep_mode", enable_sleep_mode)  # An engine can always sleep.
+        loras, rank = _whole("max_loras", max_loras, 1), _whole("max_lora_rank", max_lora_rank, 1)
+        loras = loras if _flag("enable_lora", enable_lora) else 0
         template = None if chat_template is None else _template(chat_template)
         for name in sorted(_WOULD_CHANGE & set(more)):
             if asks(more.pop(name)):
@@ -255,8 +265,8 @@ class LLM:
             activations=activations, memory=memory, gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=swap_memory, max_branches=max_num_seqs, context=max_model_len,
             deterministic=bool(deterministic), return_routed_experts=self._routes, prefix_store=prefix_store,
-            prefix_store_size=float(prefix_store_size), threads=threads)
-        self._engine, self._given = engine, Given(engine)
+            prefix_store_size=float(prefix_store_size), threads=threads, max_loras=loras, max_lora_rank=rank)
+        self._engine, self._given, self._adapters = engine, Given(engine), Adapters(engine, loras)
         self._facts = engine.facts()
         self.model = path
         self.seed = own_seed
@@ -363,6 +373,28 @@ class LLM:
     def weight_label(self, label: str) -> None:
         self._updated.set_label(str(label))
 
+    # Adapters.
+
+    def load_adapter(
+        self, name: str, adapter: str | os.PathLike[str] | NamedTensors, *, config: Any = None,
+    ) -> int:
+        """Loads an adapter (LoRA) under a name, in place of one that has it: a folder as PEFT writes it, or its tensors
+        by PEFT's names (``…q_proj.lora_A.weight``) as ``load_weights`` takes tensors, with ``config``, the fields of
+        adapter_config.json or PEFT's LoraConfig. Samples name it as ``lora_request=name``. One that does not fit the
+        model, or is of a larger rank than ``max_lora_rank``, is refused, and the old one stays. Samples in progress
+        keep the adapter that they began with, while there is room for both. Returns its version, which no other has
+        had."""
+        return self._adapters.load(name, adapter, config)
+
+    def unload_adapter(self, name: str) -> None:
+        """Removes an adapter: no sample can name it any more."""
+        self._adapters.unload(name)
+
+    @property
+    def adapters(self) -> dict[str, LoadedAdapter]:
+        """The adapters that are loaded, by name."""
+        return self._adapters.loaded()
+
     def sleep(self, level: int = 1, mode: str = "abort", tags: Sequence[str] | str | None = None) -> None:
         """Gives memory of the device back, and lets nothing run until ``wake_up``: level 1 keeps the weights in host
         memory, 2 drops them too, so that all must be loaded before the next sample, 0 gives nothing back. Keys and
@@ -425,7 +457,7 @@ class LLM:
         *,
         prompt_token_ids: list[int] | list[list[int]] | None = None,
         use_tqdm: bool = True,
-        lora_request: Any = None,
+        lora_request: LoraRequests = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Any = None,
@@ -437,7 +469,9 @@ class LLM:
 
         A prompt is a text, a list of token ids, or a dict with ``prompt`` or ``prompt_token_ids``. One
         ``SamplingParams`` holds for all prompts, a list has one for each. What prompts begin with alike is computed
-        once. ``priority``: one for all prompts, or a list of one for each; lower numbers are served earlier.
+        once. ``lora_request``: the adapter, one for all prompts or a list of one or None for each; a ``LoRARequest``,
+        whose folder is read when it is used first, or the name of one that is loaded.
+        ``priority``: one for all prompts, or a list of one for each; lower numbers are served earlier.
         ``tokenization_kwargs``: how texts become tokens, by ``add_special_tokens``, ``truncation`` and ``max_length``
         as transformers' tokenizers take them.
         ``names``: what the random numbers of each prompt follow from, beside the seed; by default its place among all
@@ -495,6 +529,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoraRequests = None,
         priority: int | Sequence[int] | None = None,
         names: Sequence[str] | None = None,
     ) -> pa.Table:
@@ -505,7 +540,8 @@ class LLM:
         is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
-        job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
+        job = self._begin(
+            prompts, sampling_params, lora_request=lora_request, priority=priority, names=names, stream=False)
         for prompt in job.prompts:
             params = prompt.params
             for name, used in (("prompt_logprobs", params.prompt_logprobs is not None),
@@ -535,7 +571,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         *,
-        lora_request: Any = None,
+        lora_request: LoraRequests = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -584,29 +620,31 @@ class LLM:
 
     def stream(
         self, prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+        lora_request: LoraRequests = None,
     ) -> Iterator[StreamOutput]:
         """New tokens of all samples as they come, each sample's in order; its last item has its whole ``output``.
         Leaving the loop, or deleting the iterator, ends the samples, which begin at once."""
-        job = self._begin(prompts, sampling_params, stream=True)
+        job = self._begin(prompts, sampling_params, lora_request=lora_request, stream=True)
         return (item for event in job.events() for item in job.streamed(event))
 
     def astream(
         self, prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+        lora_request: LoraRequests = None,
     ) -> AsyncIterator[StreamOutput]:
         """``stream`` for asyncio."""
-        return _streamed(self._begin(prompts, sampling_params, stream=True))
+        return _streamed(self._begin(prompts, sampling_params, lora_request=lora_request, stream=True))
 
     async def agenerate(
         self, prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-        prompt_token_ids: list[int] | list[list[int]] | None = None, priority: int | Sequence[int] | None = None,
-        names: Sequence[str] | None = None,
+        prompt_token_ids: list[int] | list[list[int]] | None = None, lora_request: LoraRequests = None,
+        priority: int | Sequence[int] | None = None, names: Sequence[str] | None = None,
     ) -> list[RequestOutput]:
         """``generate`` for asyncio; many may run at once and share what they can. A task that is cancelled ends its
         samples."""
-        job = self._begin(prompts, sampling_params, prompt_token_ids, None, priority, names, stream=False)
+        job = self._begin(prompts, sampling_params, prompt_token_ids, lora_request, priority, names, stream=False)
         async with _ending(job):
             while await _waited(job):
                 for event in job.unread():
@@ -615,23 +653,24 @@ class LLM:
 
     @overload
     def score(  # type: ignore[overload-overlap]
-        self, prompts: PromptType, choices: Sequence[str] | Sequence[list[int]], *, add_special_tokens: bool = ...
+        self, prompts: PromptType, choices: Sequence[str] | Sequence[list[int]], *, add_special_tokens: bool = ...,
+        lora_request: AdapterName | None = ...,
     ) -> ScoredChoices: ...
     @overload
     def score(
         self, prompts: Sequence[PromptType], choices: Sequence[str] | Sequence[Sequence[str] | Sequence[list[int]]], *,
-        add_special_tokens: bool = ...
+        add_special_tokens: bool = ..., lora_request: AdapterName | None = ...,
     ) -> list[ScoredChoices]: ...
     def score(
-        self, prompts: Any, choices: Any, *, add_special_tokens: bool = True
+        self, prompts: Any, choices: Any, *, add_special_tokens: bool = True, lora_request: AdapterName | None = None,
     ) -> ScoredChoices | list[ScoredChoices]:
         """The log-probabilities of the continuations ``choices`` of a prompt; or of a list of prompts, each with its
-        own list of choices or all with the same. Contexts are computed once."""
+        own list of choices or all with the same. Contexts are computed once. ``lora_request``: the adapter of all."""
         if isinstance(choices, (str, bytes)) or not hasattr(choices, "__iter__"):
             raise TypeError(f"choices: expected a list of continuations, found {choices!r}")
         choices = list(choices)
         if _is_one(prompts):
-            return self._score([prompts], [choices], add_special_tokens)[0]
+            return self._score([prompts], [choices], add_special_tokens, lora_request)[0]
         prompts = _several(prompts)
         if not prompts:
             return []
@@ -639,9 +678,12 @@ class LLM:
                  else [list(c) for c in choices])
         if len(lists) != len(prompts):
             raise ValueError(f"choices: expected {len(prompts)} lists, one for each prompt, found {len(lists)}")
-        return self._score(prompts, lists, add_special_tokens)
+        return self._score(prompts, lists, add_special_tokens, lora_request)
 
-    def _score(self, prompts: list[Any], lists: list[Any], special: bool) -> list[ScoredChoices]:
+    def _score(
+        self, prompts: list[Any], lists: list[Any], special: bool, lora_request: AdapterName | None,
+    ) -> list[ScoredChoices]:
+        adapter = self._adapters.version(lora_request)
         encoded = []
         for at, (prompt, choices) in enumerate(zip(prompts, lists)):
             place = at if len(prompts) > 1 else None
@@ -656,7 +698,8 @@ class LLM:
                 tails = [_ids_of(c) if _is_ids(c) else self._engine.tokenizer.encode([c], False)[0] for c in choices]
                 encoded.append(Context(ids, tails))
         scored = []
-        for prompt, choices, context, finishes in zip(prompts, lists, encoded, self._updated.score(encoded, 1)):
+        for prompt, choices, context, finishes in zip(
+                prompts, lists, encoded, self._updated.score(encoded, 1, adapter)):
             scores = []
             for choice, tail, finish in zip(choices, context.continuations, finishes):
                 likeliest = [next((other for other, _ in top), None) for top in finish.tops]
@@ -670,9 +713,10 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """The samples of what ``generate`` returned, scored as if ``sampling_params`` drew their tokens now: the
-        ``logprobs``, ``cumulative_logprob``, ``kept`` and ``entropies`` that these ask for. A token that they could not
-        draw has a processed log-probability of -inf. On the CPU, and with ``deterministic=True``, records are the same
-        bits as when the samples were drawn by the same parameters and weights."""
+        ``logprobs``, ``cumulative_logprob``, ``kept`` and ``entropies`` that these ask for. Samples with an adapter are
+        scored with what has its name now. A token that they could not draw has a processed log-probability of -inf. On
+        the CPU, and with ``deterministic=True``, records are the same bits as when the samples were drawn by the same
+        parameters, weights and adapter."""
         requests = [outputs] if isinstance(outputs, RequestOutput) else list(outputs)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
@@ -685,7 +729,9 @@ class LLM:
             if not isinstance(request, RequestOutput) or not isinstance(params, SamplingParams):
                 raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
             sampling = self._sampling(params.checked(), self.max_model_len)
-            samples += [(request.prompt_token_ids, list(output.token_ids), sampling) for output in request.outputs]
+            adapter = self._adapters.version(request.lora_request)
+            samples += [(request.prompt_token_ids, list(output.token_ids), sampling, adapter)
+                        for output in request.outputs]
             scored_by.append(params)
         finishes = iter(self._updated.rescore(samples))
         rescored = []
@@ -700,30 +746,35 @@ class LLM:
         return rescored
 
     def beam_search(
-        self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None,
+        self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: LoraRequests = None,
         use_tqdm: bool = False, concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of
         text. ``concurrency_limit``: so many prompts at a time."""
-        refuse_lora(lora_request)
         if not isinstance(params, BeamSearchParams):
             raise TypeError(f"params: expected BeamSearchParams, found {params!r}")
         params = params.checked()
         encoded = [ids for _, ids in self._encoded([prompts] if _is_one(prompts) else _several(prompts))]
         most = len(encoded) if concurrency_limit is None else _whole("concurrency_limit", concurrency_limit, 1)
+        adapters, _ = self._adapters.of_prompts(lora_request, len(encoded))
         found: list[BeamSearchOutput] = []
         for first in range(0, len(encoded), most or 1):
-            found += beam_search(self, encoded[first:first + most], params)
+            found += beam_search(self, encoded[first:first + most], params, adapters[first:first + most])
         return found
 
     # Trees.
 
-    def tree(self, prompt: PromptType, *, seed: int | None = None, name: str | None = None) -> Tree:
-        """A sampling tree whose root is the prompt. With a seed it samples the same each time."""
+    def tree(
+        self, prompt: PromptType, *, seed: int | None = None, name: str | None = None,
+        adapter: AdapterName | None = None,
+    ) -> Tree:
+        """A sampling tree whose root is the prompt. With a seed it samples the same each time. ``adapter``: what the
+        prompt and all nodes are computed with, unless ``fork`` says otherwise."""
         text, ids = self._encoded([prompt])[0]
         if name is None:
             name = "" if seed is not None else str(self._take_names(1)[0])
-        return Tree(self, ids, text, self.seed if seed is None else _whole("seed", seed), name)
+        return Tree(self, ids, text, self.seed if seed is None else _whole("seed", seed), name,
+                    self._adapters.version(adapter))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return self._engine.tokenizer.encode([text], add_special_tokens)[0]
@@ -734,7 +785,9 @@ class LLM:
         """Whose log-probabilities are reported of samples by these."""
         return params.logprobs_mode or self._logprobs_mode
 
-    def _completion(self, index: int, finish: Finish, params: SamplingParams) -> CompletionOutput:
+    def _completion(
+        self, index: int, finish: Finish, params: SamplingParams, adapter: LoRARequest | None = None,
+    ) -> CompletionOutput:
         """A sample by these parameters."""
         mode = self._mode(params)
         ids, logprobs, ranks, tops = _sampled(finish, mode)
@@ -744,9 +797,10 @@ class LLM:
         shown = FlatLogprobs.of(rows) if rows is not None and params.flat_logprobs else rows
         total = finish.logprob if mode == "raw_logprobs" else math.fsum(logprobs)
         return CompletionOutput(
-            index, text, ids, total, shown, finish.finish_reason, finish.stop_reason,
+            index, text, ids, total, shown, finish.finish_reason, finish.stop_reason, adapter,
             kept=_kept(finish, params.return_kept or self._return_kept),
             entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights,
+            adapters=finish.adapters,
             routed_experts=_routed_experts(finish, params.routed_experts_prompt_start))
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
@@ -789,12 +843,11 @@ class LLM:
         return list(zip(texts, ids))
 
     def _begin(
-        self, prompts: Any, sampling_params: Any, prompt_token_ids: Any = None, lora_request: Any = None,
+        self, prompts: Any, sampling_params: Any, prompt_token_ids: Any = None, lora_request: LoraRequests = None,
         priority: int | Sequence[int] | None = None, names: Sequence[str] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None, min_finished: int | None = None,
         stragglers: str = "cancel", *, stream: bool,
     ) -> _Job:
-        refuse_lora(lora_request)
         if self.is_sleeping:
             raise RuntimeError("the LLM sleeps: call wake_up() before it samples")
         if prompts is None and prompt_token_ids is None:
@@ -821,6 +874,7 @@ class LLM:
         if min_finished is not None:
             _whole("min_finished", min_finished, 1, min((each.samples for each in params), default=None))
         priorities = _priorities(priority, len(prompts))
+        adapters, versions = self._adapters.of_prompts(lora_request, len(prompts))
         if names is not None and len(names) != len(prompts):
             raise ValueError(f"names: expected {len(prompts)}, one for each prompt, found {len(names)}")
         first = self._take_names(len(prompts)) if prompts else range(0)
@@ -839,11 +893,10 @@ class LLM:
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
             requests.append(
-                Request(ids, made[key], seed % (1 << 64), name, priorities[at], min_finished, keeps))
-            kept.append(_JobPrompt(text, ids, each))
+                Request(ids, made[key], seed % (1 << 64), name, priorities[at], min_finished, keeps, versions[at]))
+            kept.append(_JobPrompt(text, ids, each, adapters[at]))
         generation = self._updated.generate(requests, stream=stream)
         return _Job(self, generation, kept, first, keeps)
-
 
     def _encoding(self, given: Mapping[str, Any]) -> tuple[bool, int | None]:
         """Whether special tokens are added to texts, and the most tokens of one, by a tokenizer's arguments."""
@@ -910,11 +963,12 @@ def _kept(finish: Finish, form: str | None) -> KeptTokens | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _JobPrompt:
-    """A prompt of a job: its text, if it is known, its tokens, and how it is sampled."""
+    """A prompt of a job: its text, if it is known, its tokens, how it is sampled, and its adapter."""
 
     text: str | None
     ids: list[int]
     params: SamplingParams
+    adapter: LoRARequest | None
 
     @property
     def results(self) -> int:
@@ -997,7 +1051,7 @@ class _Job:
         if isinstance(event, SampleFinished):
             prompt = self.prompts[event.prompt]
             if event.sample < prompt.params.samples:
-                output = self.llm._completion(event.sample, event.finish, prompt.params)
+                output = self.llm._completion(event.sample, event.finish, prompt.params, prompt.adapter)
                 tokens, characters = self.told.pop((event.prompt, event.sample), (0, 0))
                 ids, logprobs, _, _ = _sampled(event.finish, self.llm._mode(prompt.params))
                 yield StreamOutput(event.prompt, event.sample, event.finish.text[characters:], ids[tokens:],
@@ -1010,7 +1064,7 @@ class _Job:
         prompt, samples = self.prompts[at], self.samples[at]
         params = prompt.params
         ended = [index for index in range(params.samples) if index in samples]
-        made = [self.llm._completion(index, samples[index], params) for index in ended]
+        made = [self.llm._completion(index, samples[index], params, prompt.adapter) for index in ended]
         for output in made:
             output.continued = (at, output.index) in self.continued
         if params.samples > params.n and len(made) > params.n:
@@ -1028,7 +1082,7 @@ class _Job:
         flat = FlatLogprobs.of(prompt_logprobs) if prompt_logprobs is not None and params.flat_logprobs else None
         return RequestOutput(
             str(self.numbers[at]), prompt.text, prompt.ids, flat or prompt_logprobs, made, finished,
-            _kept=(self, at) if self.keeps and not finished else None)
+            lora_request=prompt.adapter, _kept=(self, at) if self.keeps and not finished else None)
 
 
 class Tokenizer:

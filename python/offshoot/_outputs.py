@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy
     import pyarrow as pa
 
-    from offshoot._vllm import FlatLogprobs
+    from offshoot._vllm import FlatLogprobs, LoRARequest
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,7 +55,8 @@ class CompletionOutput:
     ``LLM`` with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
     ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
     uint16; zeros in layers without experts. ``weights``: the versions of the weights that the tokens were sampled
-    under, each with the number of its first token. ``lora_request``, which vLLM fills, is always None."""
+    under, each with the number of its first token; ``adapters`` likewise: the versions of its adapter.
+    ``lora_request``: the adapter that was asked for."""
 
     index: int
     text: str
@@ -64,13 +65,14 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | FlatLogprobs | None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
     routed_experts: numpy.ndarray[Any, Any] | None = dataclasses.field(default=None, compare=False)
     #: Whether it was a straggler that was finished later (``LLM.finish``).
     continued: bool = False
     weights: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    adapters: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     @property
     def weight_versions(self) -> list[int]:
@@ -91,8 +93,8 @@ class CompletionOutput:
 
 @dataclasses.dataclass(slots=True)
 class RequestOutput:
-    """The samples of one prompt, by index. What only vLLM fills is always None: ``metrics``, ``lora_request``, the
-    encoder's prompt and ``num_cached_tokens``."""
+    """The samples of one prompt, by index. ``lora_request``: its adapter. What only vLLM fills is always None:
+    ``metrics``, the encoder's prompt and ``num_cached_tokens``."""
 
     request_id: str
     prompt: str | None
@@ -101,7 +103,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None

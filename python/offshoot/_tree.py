@@ -16,6 +16,7 @@ from offshoot._rollouts import RolloutTrie
 if TYPE_CHECKING:
     import numpy
 
+    from offshoot._adapters import AdapterName
     from offshoot._llm import LLM
 
 _WAIT = 0.1
@@ -117,9 +118,9 @@ class Node:
     def score(self, value: float) -> None:
         self.tree._native.set_score(self.id, float(value))
 
-    def fork(self, n: int) -> list["Node"]:
-        """``n`` new children, to be extended."""
-        return self.tree.fork(self, n)
+    def fork(self, n: int, *, adapter: AdapterName | None = None) -> list["Node"]:
+        """``n`` new children, to be extended; ``adapter`` as of ``Tree.fork``."""
+        return self.tree.fork(self, n, adapter=adapter)
 
     def split(self, tokens: int) -> "Node":
         """Splits the node, which has no children, behind its first ``tokens`` tokens: it keeps these and can be forked
@@ -136,9 +137,11 @@ class Node:
         text = os.path.commonprefix([head, self.text])
         return Node(self.tree, self.tree._native.split(self.id, tokens, len(text.encode())))
 
-    def extend(self, sampling_params: SamplingParams | None = None) -> "Node":
-        """Samples from this node and waits; returns it. Raises what made it fail."""
-        growth = self.tree.growing([self], sampling_params)
+    def extend(
+        self, sampling_params: SamplingParams | None = None, *, adapter: AdapterName | None = None,
+    ) -> "Node":
+        """Samples from this node and waits; returns it. Raises what made it fail. ``adapter`` as of ``Tree.extend``."""
+        growth = self.tree.growing([self], sampling_params, adapter=adapter)
         growth.wait()
         return self
 
@@ -159,11 +162,13 @@ class Node:
 class Tree:
     """A tree of sampled texts below a prompt."""
 
-    def __init__(self, llm: "LLM", tokens: list[int], text: str | None, seed: int, name: str):
+    def __init__(
+        self, llm: "LLM", tokens: list[int], text: str | None, seed: int, name: str, adapter: int | None = None,
+    ):
         if text is None:
             text = llm._engine.tokenizer.decode(tokens, skip_special_tokens=False)
         self.llm = llm
-        self._native = NativeTree(llm._updated, tokens, text, seed % (1 << 64), name, llm._logprobs_mode)
+        self._native = NativeTree(llm._updated, tokens, text, seed % (1 << 64), name, llm._logprobs_mode, adapter)
 
     @property
     def root(self) -> Node:
@@ -181,16 +186,24 @@ class Tree:
     def leaves(self) -> list[Node]:
         return [node for node in self.nodes if not self._native.children(node.id)]
 
-    def fork(self, at: Node, n: int) -> list[Node]:
-        """``n`` new children of a node."""
-        return [Node(self, id) for id in self._native.fork(self._id(at), _whole("n", n, 1, MOST_SAMPLES))]
+    def fork(self, at: Node, n: int, *, adapter: AdapterName | None = None) -> list[Node]:
+        """``n`` new children of a node. They go on with the node's adapter, or with ``adapter``: what they continue is
+        then shared with forks without it, all but its last token."""
+        n = _whole("n", n, 1, MOST_SAMPLES)
+        return [Node(self, id) for id in self._native.fork(self._id(at), n, self.llm._adapters.version(adapter))]
 
-    def extend(self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None) -> list[Node]:
+    def extend(
+        self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None, *,
+        adapter: AdapterName | None = None,
+    ) -> list[Node]:
         """Samples from all nodes in one batch and waits until each has ended; returns those that did not fail. (Of the
-        others ``facts["error"]`` says why.)"""
-        return list(self.growing(nodes, sampling_params))
+        others ``facts["error"]`` says why.) ``adapter``: what the nodes go on with from here, in place of theirs."""
+        return list(self.growing(nodes, sampling_params, adapter=adapter))
 
-    def growing(self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None) -> "Growth":
+    def growing(
+        self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None, *,
+        adapter: AdapterName | None = None,
+    ) -> "Growth":
         """Samples from all nodes in one batch: an iterator of the nodes as they end, while the others go on. Inside the
         loop nodes can be forked, scored, pruned and cancelled, and other extends begun."""
         ids = [self._id(node) for node in nodes]
@@ -201,6 +214,9 @@ class Tree:
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
         self.llm._given.commit()
+        version = self.llm._adapters.version(adapter)
+        if version is not None:
+            self._native.set_adapter(ids, version)
         return Growth(self, self._native.extend(ids, self.llm._sampling(params, 1 << 30)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:

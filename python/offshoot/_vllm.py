@@ -34,7 +34,7 @@ WITHOUT_MEANING = frozenset("""
     distributed_timeout_seconds download_dir dp_sync_interval ec_manager_config ec_transfer_config
     elastic_ep_max_dp_size enable_batch_sharded_sampling enable_chunked_prefill enable_cumem_allocator enable_dbo
     enable_elastic_ep enable_ep_weight_filter enable_eplb enable_expert_parallel enable_fault_tolerance
-    enable_flashinfer_autotune enable_hc_sp enable_layerwise_nvtx_tracing enable_logging_iteration_details enable_lora
+    enable_flashinfer_autotune enable_hc_sp enable_layerwise_nvtx_tracing enable_logging_iteration_details
     enable_lora_bias enable_mamba_cache_stochastic_rounding enable_mamba_shared_prefix_checkpoint enable_mfu_metrics
     enable_microbatching enable_mixed_moe_lora_format enable_mm_embeds enable_mm_processor_stats
     enable_moe_shared_loras enable_multimodal_encoder_data_parallel enable_nccl_comm_suspend enable_prefix_caching
@@ -50,8 +50,8 @@ WITHOUT_MEANING = frozenset("""
     long_prefill_token_threshold long_prefill_token_threshold_adaptive lora_dtype lora_extra_vocab_size
     lora_target_modules mamba_backend mamba_block_size mamba_cache_dtype mamba_cache_mode mamba_cache_philox_rounds
     mamba_config mamba_ssm_cache_dtype mamba_ssu_algorithm master_addr master_port max_context_len_to_capture
-    max_cpu_loras max_cudagraph_capture_size max_logprobs max_long_partial_prefills max_lora_cls_labels max_lora_rank
-    max_loras max_num_active_seqs max_num_batched_tokens max_num_partial_prefills max_num_queued_reqs
+    max_cpu_loras max_cudagraph_capture_size max_logprobs max_long_partial_prefills max_lora_cls_labels
+    max_num_active_seqs max_num_batched_tokens max_num_partial_prefills max_num_queued_reqs
     max_num_queued_tokens max_num_scheduled_tokens max_parallel_loading_workers max_prompt_adapter_token
     max_prompt_adapters max_seq_len_to_capture media_io_kwargs mm_device_do_normalize mm_encoder_attn_backend
     mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path
@@ -121,9 +121,10 @@ class StructuredOutputsParams:
     structural_tag: str | None = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class LoRARequest:
-    """An adapter. ``LLM``'s methods refuse it: adapters are not supported."""
+    """An adapter (LoRA), by a name, a number from 1 up, and the folder that it is read from when it is used first.
+    Requests are equal if their names are."""
 
     lora_name: str
     lora_int_id: int
@@ -131,6 +132,21 @@ class LoRARequest:
     base_model_name: str | None = None
     load_inplace: bool = False
     is_3d_lora_weight: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.lora_name or not self.lora_path:
+            raise ValueError(f"lora_name and lora_path: expected texts that are not empty, found {self.lora_name!r} "
+                             f"and {self.lora_path!r}")
+        if self.lora_int_id < 1:
+            raise ValueError(f"lora_int_id: expected a number from 1 up, found {self.lora_int_id}")
+        if self.is_3d_lora_weight:
+            raise NotImplementedError("is_3d_lora_weight is not supported: adapters of experts are not")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LoRARequest) and self.lora_name == other.lora_name
+
+    def __hash__(self) -> int:
+        return hash(self.lora_name)
 
     @property
     def adapter_id(self) -> int:
@@ -143,12 +159,6 @@ class LoRARequest:
     @property
     def path(self) -> str:
         return self.lora_path
-
-
-def refuse_lora(request: Any) -> None:
-    """Refuses adapters; None, and a list of None for each prompt, are none."""
-    if request is not None and not (isinstance(request, (list, tuple)) and all(each is None for each in request)):
-        raise NotImplementedError("lora_request is not supported")
 
 
 def nothing_to_end(*_: Any, **__: Any) -> None:
@@ -257,6 +267,19 @@ class EngineView:
 
     def reset_prefix_cache(self) -> bool:
         return self._llm.reset_prefix_cache()
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Loads an adapter before a request needs it."""
+        self._llm._adapters.add(lora_request)
+        return True
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Removes an adapter that came with a request, by its number; False if there is none."""
+        return self._llm._adapters.remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """The numbers of the adapters that came with requests and are loaded."""
+        return self._llm._adapters.numbers()
 
     @property
     def model_executor(self) -> "WorkerView":

@@ -43,18 +43,23 @@ class Given:
         self._tensors.clear()
 
     def _added(self, weights: NamedTensors, copy: bool) -> set[str]:
-        names: set[str] = set()
         with self._lock:
             try:
-                for pair in weights.items() if isinstance(weights, Mapping) else weights:
-                    name, tensor = _pair(pair)
-                    capsule, is_bf16 = _lent(name, tensor)
-                    self._tensors.add(name, capsule, is_bf16=is_bf16, copy=copy)
-                    names.add(name)
+                return add_to(self._tensors, weights, copy)
             except BaseException:
                 self._tensors.clear()
                 raise
-        return names
+
+
+def add_to(tensors: Tensors, weights: NamedTensors, copy: bool) -> set[str]:
+    """Adds tensors to those of the engine; their names. ``copy``: whether their owner may change them afterwards."""
+    names: set[str] = set()
+    for pair in weights.items() if isinstance(weights, Mapping) else weights:
+        name, tensor = _pair(pair)
+        capsule, is_bf16 = _lent(name, tensor)
+        tensors.add(name, capsule, is_bf16=is_bf16, copy=copy)
+        names.add(name)
+    return names
 
 
 def _pair(given: Any) -> tuple[str, Any]:

@@ -25,7 +25,10 @@ from offshoot._outputs import CompletionOutput, Logprob
 from offshoot._params import SamplingParams
 from offshoot.inputs import PromptType
 
-__all__ = ["Generation", "use", "rollout_func", "named_weights"]
+__all__ = ["Generation", "use", "rollout_func", "named_adapter", "named_weights"]
+
+#: What the adapter of a trainer is called in its engine.
+POLICY = "policy"
 
 
 class Generation(VLLMGeneration):  # type: ignore[misc, unused-ignore]
@@ -116,14 +119,18 @@ def _version(llm: LLM) -> int:
     return llm._updated.weights()[0]
 
 
-def sampled(llm: LLM, prompts: Sequence[list[int]], params: SamplingParams) -> list[CompletionOutput]:
-    """A sample for each prompt. Equal neighbours are a group: their prompt is computed once."""
+def sampled(
+    llm: LLM, prompts: Sequence[list[int]], params: SamplingParams, adapter: str | None = None,
+) -> list[CompletionOutput]:
+    """A sample for each prompt, with the adapter of this name. Equal neighbours are a group: their prompt is computed
+    once."""
     groups = [(ids, len(list(each))) for ids, each in itertools.groupby(prompts)]
     sizes = {size: params.clone() for _, size in groups}
     for size, each in sizes.items():
         each.n = size
     prompts_of_groups: list[PromptType] = [{"prompt_token_ids": ids} for ids, _ in groups]
-    outputs = llm.generate(prompts_of_groups, [sizes[size] for _, size in groups], use_tqdm=False)
+    outputs = llm.generate(prompts_of_groups, [sizes[size] for _, size in groups], use_tqdm=False,
+                           lora_request=adapter)
     return [sample for output in outputs for sample in output.outputs]
 
 
@@ -167,30 +174,49 @@ class use:
 def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
     """The weights of a model that is whole in this process, by the names of its files."""
     if hasattr(model, "peft_config"):
-        raise NotImplementedError("adapters are merged by offshoot.trl.use() with use_vllm=True, found a PEFT model")
+        raise NotImplementedError("adapters are loaded by LLM.load_adapter (see named_adapter), found a PEFT model")
     for name, parameter in model.named_parameters():
         yield name.replace("_checkpoint_wrapped_module.", ""), parameter
 
 
+def named_adapter(model: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """The tensors of the active adapter of a PEFT model, and its configuration, as ``LLM.load_adapter`` takes them."""
+    name = model.active_adapter if isinstance(model.active_adapter, str) else model.active_adapter[0]
+    tensors = [(known.replace("_checkpoint_wrapped_module.", ""), parameter)
+               for known, parameter in model.named_parameters() if ".lora_" in known and f".{name}." in known]
+    return tensors, model.peft_config[name]
+
+
 class _Last:
-    """The last weights that a rollout function gave to its engine: of which model, in which training and after which
-    step, and the version that they became. Any of these may be another one at the next call."""
+    """The last weights, or the last adapter, that a rollout function gave to its engine: of which model, in which training
+    and after which step, and the version that they became. Any of these may be another one at the next call."""
 
     def __init__(self, llm: LLM, trainer: Any):
-        llm.load_weights(list(named_weights(trainer.model)), commit=True)
+        self.adapter = POLICY if hasattr(trainer.model, "peft_config") else None
+        if self.adapter is None:
+            llm.load_weights(list(named_weights(trainer.model)), commit=True)
+        else:
+            tensors, config = named_adapter(trainer.model)
+            llm.load_adapter(POLICY, tensors, config=config)
         self._model, self._training = weakref.ref(trainer.model), weakref.ref(trainer.state)
-        self._step, self._version = trainer.state.global_step, _version(llm)
+        self._step, self._version = trainer.state.global_step, self._versions(llm)
+
+    def _versions(self, llm: LLM) -> tuple[int, int | None]:
+        """Those of the engine's weights and of the adapter."""
+        loaded = None if self.adapter is None else llm.adapters.get(self.adapter)
+        return _version(llm), None if loaded is None else loaded.version
 
     def are(self, llm: LLM, trainer: Any) -> bool:
         """Whether they are the trainer's present ones, and still the engine's."""
         model, training, step = trainer.model, trainer.state, trainer.state.global_step
         return (self._model() is model and self._training() is training and self._step == step
-                and self._version == _version(llm))
+                and self._version == self._versions(llm))
 
 
 def rollout_func(llm: LLM, params: SamplingParams | None = None) -> Callable[[list[Any], Any], dict[str, Any]]:
     """A ``rollout_func`` for ``GRPOTrainer``: a sample for each prompt, of texts or of conversations, after the
-    engine's weights were made those of the trainer, whoever changed them meanwhile. ``params``: how to sample instead
+    engine's weights were made those of the trainer, whoever changed them meanwhile; of a PEFT model its adapter alone
+    is given to the engine (``LLM(enable_lora=True)``), whose model is the one below it. ``params``: how to sample instead
     of by the trainer's options. Without ``use_vllm=True`` TRL makes no use of the log-probabilities."""
     last: _Last | None = None
 
@@ -207,7 +233,7 @@ def rollout_func(llm: LLM, params: SamplingParams | None = None) -> Callable[[li
         chosen = params or SamplingParams(
             temperature=trainer.temperature, top_p=trainer.top_p, top_k=trainer.top_k, min_p=trainer.min_p or 0.0,
             repetition_penalty=trainer.repetition_penalty, max_tokens=trainer.max_completion_length, logprobs=0)
-        outputs = sampled(llm, ids, chosen)
+        outputs = sampled(llm, ids, chosen, None if last is None else last.adapter)
         logprobs = [[known(row[token]) for token, row in zip(output.token_ids, output.logprobs)]
                     if output.logprobs is not None else None for output in outputs]
         return {"prompt_ids": ids, "completion_ids": [output.token_ids for output in outputs],

@@ -9,6 +9,7 @@ wake. Arguments of ``LLM`` are given as ``actor_rollout_ref.rollout.engine_kwarg
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -27,6 +28,9 @@ from offshoot._params import SamplingParams
 __all__ = ["Replica", "Server", "ServerAdapter"]
 
 NAME = "offshoot"
+
+#: What the adapter is called that a trainer sends.
+POLICY = "policy"
 
 #: A tensor as it travels: its name, torch's name of its dtype, its shape, and its bytes.
 Sent = tuple[str, str, list[int], "numpy.ndarray[Any, Any]"]
@@ -47,6 +51,8 @@ class Server:
         if devices:
             given["tensor_parallel_size"] = config.tensor_model_parallel_size
             given["gpu_memory_utilization"] = config.gpu_memory_utilization
+        if rank := _adapter_rank(model_config):
+            given.update(enable_lora=True, max_loras=1, max_lora_rank=rank)
         self.llm = LLM(model_config.local_path, **{**given, **dict((config.engine_kwargs or {}).get(NAME) or {})})
         self.running: dict[str, _Job] = {}
         self.sent: list[Sent] = []
@@ -72,7 +78,9 @@ class Server:
         await self.admits.wait()
         prompt = [int(token) for token in prompt_ids]
         params = self._params(sampling_params, len(prompt))
-        job = self.llm._begin([{"prompt_token_ids": prompt}], params, priority=priority, stream=False)
+        adapter = POLICY if POLICY in self.llm.adapters else None
+        job = self.llm._begin(
+            [{"prompt_token_ids": prompt}], params, lora_request=adapter, priority=priority, stream=False)
         self.running[request_id] = job
         try:
             async with _ending(job):
@@ -140,12 +148,16 @@ class Server:
         """Forgets the tensors of an update that is not finished."""
         self.sent.clear()
 
-    async def finish_update(self, global_steps: int | None) -> None:
-        """Puts all tensors in force that were sent; with an error none, and they are forgotten."""
+    async def finish_update(self, global_steps: int | None, adapter: dict[str, Any] | None) -> None:
+        """Puts all tensors in force that were sent; with an error none, and they are forgotten. ``adapter``: the fields
+        of the configuration of the one that they are, if they are not the model's own."""
         sent, self.sent = self.sent, []
         weights = [(name, _tensor(dtype, shape, data)) for name, dtype, shape, data in sent]
-        label = None if global_steps is None else str(global_steps)
-        await asyncio.to_thread(self.llm.load_weights, weights, commit=True, label=label)
+        if adapter is None:
+            label = None if global_steps is None else str(global_steps)
+            await asyncio.to_thread(self.llm.load_weights, weights, commit=True, label=label)
+        else:
+            await asyncio.to_thread(self.llm.load_adapter, POLICY, weights, config=adapter)
         if global_steps is not None:
             self.global_steps = global_steps
 
@@ -162,7 +174,7 @@ class Server:
         await asyncio.to_thread(self.llm.wake_up, tags)
 
     async def release_kv_cache(self) -> None:
-        """Gives the memory of keys and values back. Weights stay: they are in force if the update fails that follows."""
+        """Gives the memory of keys and values back. Weights stay: they are in force if the next update fails."""
         if self.config.free_cache_engine and self.mode != RolloutMode.COLOCATED:
             await asyncio.to_thread(self.llm.sleep, 1, tags=["kv_cache"])
 
@@ -240,21 +252,21 @@ class ServerAdapter(rollouts.BaseRollout):  # type: ignore[misc, unused-ignore]
         self, weights: Any, wire_format: str = "named_tensors", global_steps: int | None = None,
         peft_config: Any = None, base_sync_done: bool = True, **_: Any,
     ) -> None:
-        """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has. (After
-        ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised when
-        all tensors have been made, in which the other workers take part."""
-        if wire_format != "named_tensors" or (peft_config is not None and base_sync_done):
+        """Sends all tensors and puts them in force; with an error none, and the weights stay that the server has.
+        (After ``release`` it has none: then it samples once an update has succeeded.) An error of the server is raised
+        when all tensors have been made, in which the other workers take part."""
+        if wire_format != "named_tensors":
             raise NotImplementedError(
-                "weights: expected whole tensors of the model (wire_format named_tensors, adapters merged), found "
-                + (f"wire_format {wire_format}" if wire_format != "named_tensors" else "those of an adapter"))
+                f"weights: expected whole tensors (wire_format named_tensors), found wire_format {wire_format}")
+        adapter = _fields(peft_config) if peft_config is not None and base_sync_done else None
         most = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         update = _Update(self._call, most) if self.is_leader_rank else None
         try:
             async for name, tensor in _each(weights):
                 if update is not None:
-                    await update.add(name, tensor)
+                    await update.add(name.replace(".base_layer.", "."), tensor)
             if update is not None:
-                await update.finish(global_steps)
+                await update.finish(global_steps, adapter)
         except BaseException:
             if update is not None:
                 update.drop()
@@ -281,14 +293,14 @@ class _Update:
         except Exception as error:
             self._error, self._bucket = error, []
 
-    async def finish(self, global_steps: int | None) -> None:
+    async def finish(self, global_steps: int | None, adapter: dict[str, Any] | None) -> None:
         if self._error is not None:
             raise self._error
         await self._send()
-        await self._call("finish_update", global_steps)
+        await self._call("finish_update", global_steps, adapter)
 
     def drop(self) -> None:
-        """Lets the server forget what it was sent. The answer, which a server that is gone never gives, is not awaited."""
+        """Lets the server forget what it was sent. A server that is gone never answers: nothing is awaited."""
         if self._has_begun:
             self._call("drop_update")
 
@@ -296,6 +308,21 @@ class _Update:
         begins, self._has_begun = not self._has_begun, True
         await self._call("take", self._bucket, begins)
         self._bucket, self._size = [], 0
+
+
+def _adapter_rank(model_config: Any) -> int:
+    """The rank of the adapter that is trained; 0: there is none, or it is merged before it is sent."""
+    lora = getattr(model_config, "lora", None) or {}
+    if lora.get("merge", False):
+        return 0
+    return int(lora.get("rank", 0) or getattr(model_config, "lora_rank", 0) or 0)
+
+
+def _fields(peft_config: Any) -> dict[str, Any]:
+    """The fields of an adapter's configuration, as they travel."""
+    if hasattr(peft_config, "to_dict"):
+        return dict(peft_config.to_dict())
+    return dataclasses.asdict(peft_config) if dataclasses.is_dataclass(peft_config) else dict(peft_config)
 
 
 async def _each(given: Any) -> AsyncIterator[tuple[str, torch.Tensor]]:

@@ -8,8 +8,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
-use offshoot_core::ids::BranchId;
-use offshoot_engine::{EngineHandle, Event, Extend, PauseMode, Priority, Weights, WeightsUpdate};
+use offshoot_core::ids::{AdapterVersion, BranchId};
+use offshoot_engine::{
+    AdapterLimits, AdapterSource, EngineHandle, Event, Extend, LoadedAdapter, PauseMode, Priority, RootOptions,
+    Weights, WeightsUpdate,
+};
 use offshoot_launch::{
     BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,
 };
@@ -51,7 +54,15 @@ impl Engine {
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
+
+    fn load(&self, py: Python<'_>, name: &str, source: AdapterSource) -> PyResult<u64> {
+        let handle = self.handle()?;
+        py.detach(|| handle.load_adapter(name, source)).map(|loaded| loaded.version.0).or_raise()
+    }
 }
+
+/// A sample that is scored again: its prompt, its tokens, how it is sampled, and the version of its adapter.
+type DrawnSample = (Vec<u32>, Vec<u32>, Py<Sampling>, Option<u64>);
 
 /// A value of an enum by its name on the command line.
 fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> {
@@ -66,7 +77,7 @@ impl Engine {
         model, *, device="auto", devices=None, tensor_parallel=1, plan="balanced", kv_dtype=None, state_dtype=None,
         weights=None, activations=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
         max_branches=None, context=None, deterministic=false, return_routed_experts=false, prefix_store=None,
-        prefix_store_size=20.0, threads=None,
+        prefix_store_size=20.0, threads=None, max_loras=0, max_lora_rank=16,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -91,6 +102,8 @@ impl Engine {
         prefix_store: Option<PathBuf>,
         prefix_store_size: f64,
         threads: Option<usize>,
+        max_loras: usize,
+        max_lora_rank: usize,
     ) -> PyResult<Engine> {
         process::check()?;
         let devices: Devices = match devices {
@@ -109,6 +122,7 @@ impl Engine {
             swap_bytes: swap_memory.map(|mib| mib.saturating_mul(1 << 20)),
             deterministic,
             keeps_routes: return_routed_experts,
+            adapters: AdapterLimits { most: max_loras, rank: max_lora_rank },
             kv: kv_dtype.map(|kv| named("kv_dtype", kv)).transpose()?.unwrap_or_default(),
             states: state_dtype.map(|dtype| named("state_dtype", dtype)).transpose()?.unwrap_or_default(),
             weights: WeightChoice {
@@ -207,6 +221,35 @@ impl Engine {
         py.detach(changed).or_raise()
     }
 
+    /// Loads the adapter in a folder under a name, in place of one that has it; its version.
+    fn load_adapter(&self, py: Python<'_>, name: &str, folder: PathBuf) -> PyResult<u64> {
+        self.load(py, name, AdapterSource::Folder(folder))
+    }
+
+    /// Loads an adapter of these tensors, which are given up in any case. `config`: the fields of adapter_config.json,
+    /// as JSON.
+    fn load_adapter_tensors(&self, py: Python<'_>, name: &str, config: &str, tensors: &Tensors) -> PyResult<u64> {
+        let tensors = Arc::new(tensors.take());
+        let config = serde_json::from_str(config);
+        let config = config.map_err(|error| PyValueError::new_err(format!("config: expected JSON, found {error}")))?;
+        self.load(py, name, AdapterSource::Tensors { config, tensors })
+    }
+
+    /// Removes an adapter.
+    fn unload_adapter(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let handle = self.handle()?;
+        py.detach(|| handle.unload_adapter(name)).or_raise()
+    }
+
+    /// The adapters that are loaded: name, version, rank, and the folder that each was read from.
+    fn adapters(&self) -> PyResult<Vec<(String, u64, usize, String)>> {
+        let shown = |LoadedAdapter { name, version, rank, folder, .. }: LoadedAdapter| {
+            let path = folder.map_or_else(|| "tensors in memory".to_owned(), |folder| folder.display().to_string());
+            (name, version.0, rank, path)
+        };
+        Ok(self.handle()?.adapters().into_iter().map(shown).collect())
+    }
+
     /// The version of the weights in force, and its label.
     fn weights(&self) -> PyResult<(u64, String)> {
         Ok(said(self.handle()?.weights()))
@@ -277,18 +320,14 @@ impl Engine {
         Ok(py.detach(|| Generation::new(&handle, requests, stream)))
     }
 
-    /// Scores samples as if they were drawn again, all in one batch: of each its prompt, its tokens, and how it is
-    /// sampled.
-    fn rescore(
-        &self,
-        py: Python<'_>,
-        samples: Vec<(Vec<u32>, Vec<u32>, Py<Sampling>)>,
-    ) -> PyResult<Vec<Py<NativeFinish>>> {
+    /// Scores samples as if they were drawn again, all in one batch.
+    fn rescore(&self, py: Python<'_>, samples: Vec<DrawnSample>) -> PyResult<Vec<Py<NativeFinish>>> {
         let handle = self.handle()?;
         let mut scored = Scored { handle: &handle, branches: Vec::with_capacity(samples.len()) };
         let mut extends = Vec::with_capacity(samples.len());
-        for (prompt, tokens, sampling) in samples {
-            let branch = handle.root(token_ids(prompt)).or_raise()?;
+        for (prompt, tokens, sampling, adapter) in samples {
+            let place = RootOptions { adapter: adapter.map(AdapterVersion), ..RootOptions::default() };
+            let branch = handle.root_with(token_ids(prompt), place).or_raise()?;
             scored.branches.push(branch);
             let Sampling { params, stop, .. } = sampling.get();
             extends.push(Extend::given_as_sampled(branch, token_ids(tokens), params, stop));
@@ -314,8 +353,16 @@ impl Engine {
     }
 
     /// Scores continuations of contexts, all in one batch: a finish for each continuation of each context, with `tops`
-    /// of the likeliest tokens in each token's place.
-    fn score(&self, py: Python<'_>, contexts: Vec<Py<Context>>, tops: usize) -> PyResult<Vec<Vec<Py<NativeFinish>>>> {
+    /// of the likeliest tokens in each token's place. `adapter`: the version of the one that all are computed with.
+    #[pyo3(signature = (contexts, tops, adapter=None))]
+    fn score(
+        &self,
+        py: Python<'_>,
+        contexts: Vec<Py<Context>>,
+        tops: usize,
+        adapter: Option<u64>,
+    ) -> PyResult<Vec<Vec<Py<NativeFinish>>>> {
+        let options = BeginOptions { adapter: adapter.map(AdapterVersion), ..BeginOptions::default() };
         let mut generator = Generator::new(self.handle()?, Hear::Finishes, Release::EachPrompt);
         let mut finishes: Vec<Vec<Option<Finish>>> =
             contexts.iter().map(|context| context.get().continuations.iter().map(|_| None).collect()).collect();
@@ -326,7 +373,7 @@ impl Engine {
                 while begun < contexts.len() && !generator.has_enough() {
                     let Context { tokens: context, continuations } = contexts[begun].get();
                     let request = ChoicesRequest { context, continuations, tops, priority: Priority::default() };
-                    generator.begin_choices(begun, &request, BeginOptions::default())?;
+                    generator.begin_choices(begun, &request, options)?;
                     begun += 1;
                 }
                 match generator.poll(PATIENCE) {

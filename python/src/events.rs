@@ -61,7 +61,7 @@ pub struct SampledToken {
 }
 
 /// What is recorded of sampled tokens beside their log-probabilities under the model. Each list has an entry for each
-/// token; to ask for one that is not recorded of all of them raises an error, so that no entry stands for another token.
+/// token; to ask for one that is not recorded of all of them is an error, so that no entry stands for another token.
 #[pyclass(frozen, module = "offshoot._offshoot")]
 pub struct SampleRecords {
     tokens: usize,
@@ -149,6 +149,8 @@ pub struct NativeFinish {
     routed_experts: Option<(Py<PyBytes>, [usize; 3], usize)>,
     /// Versions of weights, each with the number of the first token that was sampled or scored under it.
     weights: Vec<(u64, usize)>,
+    /// Versions of adapters, likewise; empty without one.
+    adapters: Vec<(u64, usize)>,
 }
 
 impl NativeFinish {
@@ -172,6 +174,7 @@ impl NativeFinish {
             records: Py::new(py, SampleRecords::new(finish.sampled_records()))?,
             routed_experts: finish.routes.as_ref().map(experts),
             weights: finish.weights.iter().map(|span| (span.version.0, span.from)).collect(),
+            adapters: finish.adapters.iter().map(|span| (span.version.0, span.from)).collect(),
         };
         Py::new(py, finish)
     }

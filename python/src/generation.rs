@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{Hear, TokenId};
+use offshoot_core::ids::AdapterVersion;
 use offshoot_engine::{EngineHandle, Event, GroupEnd, Priority, Stragglers, UniformKey};
 use offshoot_launch::{AsRequest, GenerationEvent, PromptRequest, RefusedPrompt, generate};
 use pyo3::prelude::*;
@@ -30,14 +31,17 @@ pub struct Request {
     /// Its place in the engine's queue.
     priority: Priority,
     group_end: Option<GroupEnd>,
+    adapter: Option<AdapterVersion>,
 }
 
 #[pymethods]
 impl Request {
     /// `seed` and `name`: what its random numbers follow from. `priority`: lower numbers are served earlier.
     /// `min_finished`: the other samples are cancelled once so many have finished; their branches are kept with `keep`.
+    /// `adapter`: the version of the one that it is computed with.
     #[new]
-    #[pyo3(signature = (token_ids, sampling, seed, name, priority=0, min_finished=None, keep=false))]
+    #[pyo3(signature = (token_ids, sampling, seed, name, priority=0, min_finished=None, keep=false, adapter=None))]
+    #[expect(clippy::too_many_arguments, reason = "arguments of Python")]
     fn new(
         token_ids: Vec<u32>,
         sampling: &Sampling,
@@ -46,11 +50,13 @@ impl Request {
         priority: i32,
         min_finished: Option<NonZeroUsize>,
         keep: bool,
+        adapter: Option<u64>,
     ) -> Request {
         let (uniforms, priority) = (UniformKey::root(seed, name), Priority(priority));
         let stragglers = if keep { Stragglers::Keep } else { Stragglers::Cancel };
         let group_end = min_finished.map(|min_finished| GroupEnd { min_finished, stragglers });
-        Request { tokens: params::token_ids(token_ids), sampling: sampling.clone(), uniforms, priority, group_end }
+        let (tokens, adapter) = (params::token_ids(token_ids), adapter.map(AdapterVersion));
+        Request { tokens, sampling: sampling.clone(), uniforms, priority, group_end, adapter }
     }
 }
 
@@ -80,6 +86,10 @@ impl AsRequest for OwnedRequest {
 
     fn group_end(&self) -> Option<GroupEnd> {
         self.0.get().group_end
+    }
+
+    fn adapter(&self) -> Option<AdapterVersion> {
+        self.0.get().adapter
     }
 }
 

@@ -7,7 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{After, Error, NodeId, NodeState, Probe, Prompt, SamplingTree, TokenId, TreeEvent};
-use offshoot_engine::{LogprobsMode, TokenRecord};
+use offshoot_core::ids::AdapterVersion;
+use offshoot_engine::{LogprobsMode, RootOptions, TokenRecord};
 use offshoot_eval::view;
 use offshoot_search::tree;
 use pyo3::exceptions::{PyBaseException, PyIndexError, PyRuntimeError};
@@ -81,8 +82,10 @@ impl Tree {
 
 #[pymethods]
 impl Tree {
-    /// A tree whose root is a prompt. Random numbers follow from `seed`, `name` and the path of forks.
+    /// A tree whose root is a prompt. Random numbers follow from `seed`, `name` and the path of forks. `adapter`: the
+    /// version of the one that the prompt is computed with.
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "arguments of Python")]
     fn new(
         py: Python<'_>,
         engine: &Engine,
@@ -91,18 +94,33 @@ impl Tree {
         seed: u64,
         name: String,
         logprobs_mode: &str,
+        adapter: Option<u64>,
     ) -> PyResult<Tree> {
         let logprobs_mode = word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?;
         let handle = engine.handle()?;
-        let tree = py.detach(|| SamplingTree::new(handle, Prompt { text, tokens: token_ids(tokens) })).or_raise()?;
+        let place = RootOptions { adapter: adapter.map(AdapterVersion), ..RootOptions::default() };
+        let prompt = Prompt { text, tokens: token_ids(tokens) };
+        let tree = py.detach(|| SamplingTree::placed(handle, prompt, place)).or_raise()?;
         Ok(Tree { tree: OfProcess::new(Mutex::new(tree.seed(seed).named(name))), logprobs_mode })
     }
 
-    /// `n` new children of a node.
-    fn fork(&self, py: Python<'_>, at: usize, n: usize) -> PyResult<Vec<usize>> {
+    /// `n` new children of a node, which go on with the adapter of this version, or with the node's.
+    #[pyo3(signature = (at, n, adapter=None))]
+    fn fork(&self, py: Python<'_>, at: usize, n: usize, adapter: Option<u64>) -> PyResult<Vec<usize>> {
         let mut tree = self.lock_attached(py)?;
         let at = Tree::open_at(&tree, at)?;
-        Ok(tree.fork(at, n).or_raise()?.into_iter().map(NodeId::ix).collect())
+        let children = match adapter {
+            Some(version) => tree.fork_with(at, n, Some(AdapterVersion(version))),
+            None => tree.fork(at, n),
+        };
+        Ok(children.or_raise()?.into_iter().map(NodeId::ix).collect())
+    }
+
+    /// Lets nodes go on with the adapter of this version.
+    fn set_adapter(&self, py: Python<'_>, nodes: Vec<usize>, adapter: u64) -> PyResult<()> {
+        let mut tree = self.lock_attached(py)?;
+        let nodes = Tree::all_open_at(&tree, &nodes)?;
+        tree.set_adapter(&nodes, Some(AdapterVersion(adapter))).or_raise()
     }
 
     /// Splits a node without children behind its first `tokens` tokens and `text` bytes; the new child with the rest.

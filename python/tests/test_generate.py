@@ -815,7 +815,7 @@ def test_priorities_and_how_texts_become_tokens(llm, question):
     assert texts(llm.generate([question, "a b"], params, lora_request=[None, None])) == plain
     for call in (lambda: llm.generate(question, params, lora_request=adapter),
                  lambda: llm.beam_search(question, offshoot.BeamSearchParams(beam_width=1, max_tokens=1), adapter)):
-        with pytest.raises(NotImplementedError, match="lora_request"):
+        with pytest.raises(ValueError, match="lora_request: expected an LLM made with enable_lora=True"):
             call()
 
 

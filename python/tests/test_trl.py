@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -127,6 +128,31 @@ def test_a_rollout_function(folder, exact):
         corrected = trainer(folder, rollout=offshoot.trl.rollout_func(exact))
     corrected.train()
     assert exact.weight_version == before + 2 * STEPS and max(apart(corrected)) < 1e-4
+
+
+def test_a_rollout_function_of_a_peft_model(folder):
+    """The adapter alone goes to the engine, and both agree on log-probabilities."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    with LLM(folder, device="cpu", kv_memory=64, enable_lora=True, logprobs_mode="processed_logprobs") as llm:
+        roll = offshoot.trl.rollout_func(llm, SamplingParams(max_tokens=12, logprobs=0, seed=1))
+        state = types.SimpleNamespace(global_step=0)
+        of = types.SimpleNamespace(use_vllm=False, model=model, state=state,
+                                   processing_class=AutoTokenizer.from_pretrained(folder))
+        rolled = roll(QUESTIONS[:2], of)
+        version = llm.adapters["policy"].version
+        assert llm.weight_version == 0
+        for ids, more, logprobs in zip(*(rolled[key] for key in ("prompt_ids", "completion_ids", "logprobs"))):
+            with torch.no_grad():
+                logits = model(torch.tensor([ids + more])).logits[0, len(ids) - 1:-1]
+            own = logits.log_softmax(-1)[range(len(more)), more]
+            assert (own - torch.tensor(logprobs)).abs().max() < 1e-4
+        roll(QUESTIONS[:2], of)
+        assert llm.adapters["policy"].version == version, "it is loaded once a step"
+        state.global_step = 1
+        roll(QUESTIONS[:2], of)
+        assert llm.adapters["policy"].version > version
 
 
 def logprobs_of(llm):

@@ -38,6 +38,7 @@ def config(**more):
 @dataclasses.dataclass
 class Model:
     local_path: str
+    lora: dict = dataclasses.field(default_factory=dict)
 
 
 class Worker:
@@ -121,8 +122,36 @@ def test_weights_go_from_a_worker_to_the_samples(replica, adapter):
     with pytest.raises(RuntimeError, match="lost"):
         asyncio.run(adapter.update_weights(broken()))
     assert drawn(replica, ids).log_probs == before.log_probs
-    with pytest.raises(NotImplementedError, match="those of an adapter"):
+    with pytest.raises(ValueError, match="enable_lora=True"):
         asyncio.run(adapter.update_weights(weights(), peft_config={"r": 8}))
+    assert drawn(replica, ids).log_probs == before.log_probs
+
+
+def test_an_adapter_goes_from_a_worker_to_the_samples(cluster, adapter):
+    model = Model(offshoot.demo_model(), {"rank": 4})
+    made = get_rollout_replica_class("offshoot")(0, config(), model, gpus_per_node=1)
+    made.rollout_mode = RolloutMode.HYBRID
+    made.workers = [ray.remote(Worker).remote()]
+    asyncio.run(made.launch_servers())
+    try:
+        ids = ids_of(QUESTION)
+        before = drawn(made, ids)
+        numbers = torch.Generator().manual_seed(1)
+        tensors = {
+            f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{side}.weight":
+            0.2 * torch.rand(shape, generator=numbers) - 0.1
+            for layer in range(8) for side, shape in (("A", (4, 256)), ("B", (256, 4)))}
+        fields = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+        # The model below it comes first, by the names that it has there.
+        base = ((name.replace("q_proj.", "q_proj.base_layer."), tensor) for name, tensor in weights())
+        asyncio.run(adapter.update_weights(base, peft_config=fields, base_sync_done=False))
+        assert drawn(made, ids).log_probs == before.log_probs
+        asyncio.run(adapter.update_weights(iter(tensors.items()), peft_config=fields, global_steps=3))
+        changed = drawn(made, ids)
+        assert changed.log_probs != before.log_probs and changed.extra_fields["global_steps"] == 3
+    finally:
+        ray.kill(made.server_handle)
+        ray.kill(made.workers[0])
 
 
 def held(replica):

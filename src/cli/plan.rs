@@ -6,14 +6,14 @@ use clap::Args;
 
 use super::words::PREDICTIONS;
 use offshoot_args::words::{DTYPES, one_of};
-use offshoot_args::{BudgetArgs, arrivals, whole};
+use offshoot_args::{AdapterArgs, BudgetArgs, arrivals, whole};
 use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::count;
 use offshoot_estimate::replay::{Policy, TraceReplay};
 use offshoot_estimate::trace::TraceOptions;
 use offshoot_estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
-use offshoot_launch::Devices;
+use offshoot_launch::{Devices, EngineBudget};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
@@ -82,6 +82,8 @@ pub struct PlanArgs {
     pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub budget: BudgetArgs,
+    #[command(flatten)]
+    pub room: AdapterArgs,
 }
 
 fn predict_help() -> String {
@@ -119,7 +121,7 @@ impl PlanArgs {
         if let (Some(devices), None) = (devices, &args.input) {
             return Err(Error::value("--devices", "a job to divide among them, not a trace", devices.to_string()));
         }
-        let budget = args.budget.into();
+        let budget = EngineBudget { adapters: args.room.limits(0), ..args.budget.into() };
         Ok(match (args.input, args.replay, args.model) {
             (None, Some(trace), Some(model)) => PlanCommand::Trace(TraceOptions {
                 replay: TraceReplay { trace, rate: args.rate, requests: args.requests, seed: 1 },

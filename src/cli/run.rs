@@ -18,6 +18,9 @@ pub struct TaskKeyArgs {
     /// Model folder or GGUF file, instead of the task's
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+    /// Folder of an adapter (LoRA) as PEFT writes it, instead of the task's; samples are drawn with it
+    #[arg(long = "lora", value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// Samples per item, instead of the task's
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub samples: Option<u32>,
@@ -44,10 +47,10 @@ impl From<TaskKeyArgs> for Overrides {
         fn key(name: &str, value: Option<impl ToString>) -> Option<String> {
             value.map(|value| format!("sampling.{name}={}", value.to_string()))
         }
-        let TaskKeyArgs { model, samples, temperature, top_p, max_tokens, seed, mut set } = args;
+        let TaskKeyArgs { model, adapter, samples, temperature, top_p, max_tokens, seed, mut set } = args;
         let sampling = [key("seed", seed), key("temperature", temperature), key("top_p", top_p)];
         set.extend(sampling.into_iter().chain([key("max_tokens", max_tokens)]).flatten());
-        Self { set, samples, model }
+        Self { set, samples, model, adapter }
     }
 }
 

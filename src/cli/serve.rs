@@ -8,13 +8,15 @@ use clap::Args;
 
 use super::words::{LOGPROBS_MODES, REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
-use offshoot_args::{LaunchArgs, mib, seconds, whole};
+use offshoot_args::{AdapterArgs, LaunchArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
 use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
-use offshoot_serve::{AllowedOrigin, AllowedOrigins, LeaseLimits, RolloutOptions, ServeLimits, ServeOptions};
+use offshoot_serve::{
+    AdapterFolder, AllowedOrigin, AllowedOrigins, LeaseLimits, RolloutOptions, ServeLimits, ServeOptions,
+};
 use offshoot_text::SpecialText;
 
 #[derive(Debug, Args)]
@@ -31,6 +33,12 @@ pub struct ServeArgs {
     /// Name by which requests call the model; may be given several times (default: the folder's name)
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
+    /// Adapter (LoRA) that requests may name in place of the model: its name and its folder, as PEFT writes it; may be
+    /// given several times
+    #[arg(long = "lora", value_name = "NAME=DIR", value_parser = adapter)]
+    pub adapters: Vec<AdapterFolder>,
+    #[command(flatten)]
+    pub room: AdapterArgs,
     /// File with API keys, one per line; requests need one of them (default: those in OFFSHOOT_API_KEYS, separated by
     /// commas; without any, requests need none)
     #[arg(long = "api-keys", value_name = "FILE")]
@@ -135,11 +143,22 @@ fn port(text: &str) -> Result<u16> {
     text.parse().map_err(|_| Error::value("port", "a port from 0 to 65535", text))
 }
 
+/// Parses the name and the folder of an adapter.
+fn adapter(text: &str) -> Result<AdapterFolder> {
+    match text.split_once('=') {
+        Some((name, folder)) if !name.is_empty() && !folder.is_empty() => {
+            Ok(AdapterFolder { name: name.to_owned(), folder: PathBuf::from(folder) })
+        }
+        _ => Err(Error::value("adapter", "a name and a folder, NAME=DIR", text)),
+    }
+}
+
 impl ServeArgs {
     pub fn on(self, devices: Devices) -> ServeOptions {
         let args = self;
         let mut engine = args.engine.on(devices);
         engine.budget.keeps_routes = args.return_routed_experts;
+        engine.budget.adapters = args.room.limits(args.adapters.len());
         if let Some(store) = &mut engine.prefix_store {
             store.keeps = args.prefix_store_keeps;
         }
@@ -149,6 +168,7 @@ impl ServeArgs {
             host: args.host,
             port: args.port,
             names: args.names,
+            adapters: args.adapters,
             keys: args.keys,
             rollout: args.rollout.then_some(RolloutOptions {
                 keys: args.rollout_keys,

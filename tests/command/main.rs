@@ -4,6 +4,8 @@
 mod full;
 #[path = "../common/judging.rs"]
 mod judging;
+#[path = "../common/lora.rs"]
+mod lora;
 #[path = "../common/parquet.rs"]
 mod parquet_files;
 #[path = "../common/runs.rs"]
@@ -15,6 +17,7 @@ mod skip;
 #[path = "../common/watched.rs"]
 mod watched;
 
+mod adapter_runs;
 mod attention_run;
 mod batch_desk;
 mod batch_echo;

@@ -1,10 +1,13 @@
 //! `offshoot serve` as its clients meet it: the built binary with the bundled demo model, over HTTP.
 
+#[path = "../common/lora.rs"]
+mod lora;
 #[path = "../common/signals.rs"]
 mod signals;
 #[path = "../common/skip.rs"]
 mod skip;
 
+mod adapters;
 mod branches;
 mod browser;
 mod ends;

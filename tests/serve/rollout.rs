@@ -9,7 +9,7 @@ use crate::served::{QUESTION, Served, joined};
 use crate::trainer::{Tensors, logprobs, question, rollout, send, update, version};
 
 /// The paths of the verbs and their methods.
-const VERBS: [(&str, &str); 25] = [
+const VERBS: [(&str, &str); 26] = [
     ("POST", "/pause"),
     ("POST", "/resume"),
     ("GET", "/is_paused"),
@@ -32,6 +32,7 @@ const VERBS: [(&str, &str); 25] = [
     ("POST", "/collective_rpc"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/load_lora_adapter"),
+    ("POST", "/skyrl/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),
     ("POST", "/inference/v1/generate"),
     ("POST", "/skyrl/v1/generate"),

@@ -16,7 +16,7 @@ use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::{Isolation, JudgeSetup};
 use offshoot_kv::plan::Planner;
-use offshoot_launch::{Devices, EngineBudget, EngineOptions, PrefixFolder};
+use offshoot_launch::{AdapterLimits, Devices, EngineBudget, EngineOptions, PrefixFolder};
 use offshoot_model::{ActivationChoice, MadeFormat, WeightChoice};
 use words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, PLANNERS, STATE_DTYPES, one_of};
 
@@ -132,6 +132,32 @@ pub struct BudgetArgs {
     pub weights: WeightArgs,
 }
 
+/// Room for adapters (LoRA).
+#[derive(Clone, Copy, Debug, Args)]
+pub struct AdapterArgs {
+    /// Most adapters (LoRA) that are loaded at once, for which memory is kept free (default: those that are named, or 1
+    /// beside --max-lora-rank)
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=255))]
+    pub max_loras: Option<usize>,
+    /// The largest rank of an adapter (default: 16)
+    #[arg(long, value_name = "RANK", value_parser = whole::<usize>(1..))]
+    pub max_lora_rank: Option<usize>,
+}
+
+/// The rank that adapters may have if nothing else is said, as vLLM has it.
+const USUAL_LORA_RANK: usize = 16;
+
+impl AdapterArgs {
+    /// The limits of an engine that is started with `named` adapters.
+    pub fn limits(self, named: usize) -> AdapterLimits {
+        let most = self.max_loras.unwrap_or_else(|| named.max(usize::from(self.max_lora_rank.is_some())));
+        match most {
+            0 => AdapterLimits::NONE,
+            most => AdapterLimits { most, rank: self.max_lora_rank.unwrap_or(USUAL_LORA_RANK) },
+        }
+    }
+}
+
 /// What weights become when they are loaded.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct WeightArgs {
@@ -161,16 +187,13 @@ impl From<BudgetArgs> for EngineBudget {
         Self {
             max_branches: args.max_branches,
             context: args.context,
-            step_rows: None,
             pool_bytes: args.kv_memory.map(mib),
             memory: args.memory,
-            gpu_memory: None,
             swap_bytes: args.swap_memory.map(mib),
-            deterministic: false,
-            keeps_routes: false,
             kv: args.kv_dtype,
             states: args.state_dtype,
             weights: args.weights.into(),
+            ..Self::default()
         }
     }
 }

@@ -70,6 +70,8 @@ settings! {
     MAX_BRANCHES "max_branches",
     MAX_DATA "max_data",
     MAX_KEPT "max_kept",
+    MAX_LORAS "max_loras",
+    MAX_LORA_RANK "max_lora_rank",
     MEMORY "memory",
     MODEL "model",
     OUT "out",

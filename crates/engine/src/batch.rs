@@ -3,18 +3,20 @@
 use crate::branch::{Branch, BranchWork};
 use crate::cache::Branches;
 use crate::schedule::{LogitsRequest, Schedule};
-use offshoot_backend::{RowToken, SampleRequest, StepBatch};
-use offshoot_core::ids::GroupIx;
+use offshoot_backend::{AdapterSlot, RowToken, SampleRequest, StepBatch};
+use offshoot_core::ids::{AdapterVersion, GroupIx};
 use offshoot_kv::plan::AttentionPlan;
 use offshoot_kv::{PrefixTree, StateRun};
 
-/// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits.
+/// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits. `slot`:
+/// where an adapter is loaded that a branch has.
 pub(super) fn step_batch(
     schedule: &mut Schedule,
     branches: &Branches,
     prefix: &PrefixTree,
     plans: Vec<AttentionPlan>,
     state_runs: Vec<StateRun>,
+    slot: impl Fn(AdapterVersion) -> AdapterSlot,
     request: impl Fn(&LogitsRequest) -> SampleRequest,
 ) -> StepBatch {
     let logit_rows = schedule.logit_rows();
@@ -22,6 +24,8 @@ pub(super) fn step_batch(
         GroupIx(0) => schedule.rows.iter().map(|row| row.slot).collect(),
         _ => schedule.rows.iter().map(|row| prefix.slot_in(group, row.at.segment, row.at.position)).collect(),
     };
+    let adapters: Vec<Option<AdapterSlot>> =
+        schedule.rows.iter().map(|row| prefix.origin(row.at.segment).adapter.map(&slot)).collect();
     StepBatch {
         tokens: schedule.rows.iter().map(|row| token(&branches[&row.branch], row.at.position)).collect(),
         positions: schedule.rows.iter().map(|row| row.at.position).collect(),
@@ -29,7 +33,7 @@ pub(super) fn step_batch(
         logit_rows,
         plans,
         state_runs,
-        adapters: Vec::new(),
+        adapters: if adapters.iter().any(Option::is_some) { adapters } else { Vec::new() },
         requests: schedule.requests.iter().map(request).collect(),
     }
 }

@@ -10,10 +10,10 @@ use crate::sampler::SamplingRules;
 use crate::text::BranchText;
 use crate::token_path::TokenPath;
 use crate::uniforms::UniformKey;
-use crate::weights::{WeightSpan, note_weights};
+use crate::weights::{AdapterSpan, Versions, WeightSpan};
 use offshoot_backend::{Distribution, SampledToken};
 use offshoot_core::error::Error;
-use offshoot_core::ids::{BranchId, SegmentId, TokenId, WeightVersion};
+use offshoot_core::ids::{BranchId, SegmentId, TokenId};
 use offshoot_kv::TokenScore;
 
 pub(super) struct Branch {
@@ -109,6 +109,8 @@ pub(super) struct SamplingState {
     pub routes: Option<TokenRoutes>,
     /// As `Finish::weights`.
     pub weights: Vec<WeightSpan>,
+    /// As `Finish::adapters`.
+    pub adapters: Vec<AdapterSpan>,
     pub text: BranchText,
 }
 
@@ -131,6 +133,8 @@ pub(super) struct ScoringState {
     pub records: TokenRecords,
     /// As `Finish::weights`.
     pub weights: Vec<WeightSpan>,
+    /// As `Finish::adapters`.
+    pub adapters: Vec<AdapterSpan>,
     /// Empty until the end.
     pub text: BranchText,
 }
@@ -148,8 +152,8 @@ pub(super) enum WantedScores {
 impl ScoringState {
     /// Nothing is scored of the tokens from `begin` on.
     pub fn new(events: EventSender, begin: usize, scores: WantedScores, text: BranchText) -> Self {
-        let (records, weights) = (TokenRecords::default(), Vec::new());
-        ScoringState { events, begin, requested: 0, scores, records, weights, text }
+        let (records, weights, adapters) = (TokenRecords::default(), Vec::new(), Vec::new());
+        ScoringState { events, begin, requested: 0, scores, records, weights, adapters, text }
     }
 
     /// The first position whose score is not collected.
@@ -174,16 +178,17 @@ impl ScoringState {
         }
     }
 
-    /// Adds the score that another branch has computed of `token` by `weights`, which is at `next`; it has at least
+    /// Adds the score that another branch has computed of `token` by `versions`, which is at `next`; it has at least
     /// `tops` likeliest tokens.
-    pub fn take_over(&mut self, token: TokenId, score: &TokenScore, tops: usize, weights: WeightVersion) {
+    pub fn take_over(&mut self, token: TokenId, score: &TokenScore, tops: usize, versions: Versions) {
         let TokenScore { logprob, rank, top } = score;
-        self.add(SampledToken { rank: *rank, top: top[..tops].to_vec(), ..SampledToken::of(token, *logprob) }, weights);
+        let scored = SampledToken { rank: *rank, top: top[..tops].to_vec(), ..SampledToken::of(token, *logprob) };
+        self.add(scored, versions);
     }
 
-    /// Adds the score of the token at `next`, which follows from `weights`.
-    pub fn add(&mut self, scored: SampledToken, weights: WeightVersion) {
-        note_weights(&mut self.weights, weights, self.records.len());
+    /// Adds the score of the token at `next`, which follows from `versions`.
+    pub fn add(&mut self, scored: SampledToken, versions: Versions) {
+        versions.note(&mut self.weights, &mut self.adapters, self.records.len());
         self.records.push(scored);
         self.requested = self.requested.max(self.records.len());
     }
@@ -346,16 +351,17 @@ impl Branch {
         let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, rules, records, stop_token, weights, routes, text, .. } = *sampling;
-                let recorded = Finish { records, stop_token, weights, routes, ..Finish::empty(reason) };
+                let SamplingState { events, rules, records, stop_token, weights, adapters, routes, text, .. } =
+                    *sampling;
+                let recorded = Finish { records, stop_token, weights, adapters, routes, ..Finish::empty(reason) };
                 (events, rules.begin, text, recorded)
             }
             BranchWork::Score(scoring) => {
-                let ScoringState { events, begin, records, weights, mut text, .. } = *scoring;
+                let ScoringState { events, begin, records, weights, adapters, mut text, .. } = *scoring;
                 for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
-                (events, begin, text, Finish { records, weights, ..Finish::empty(reason) })
+                (events, begin, text, Finish { records, weights, adapters, ..Finish::empty(reason) })
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();

@@ -5,12 +5,15 @@
 use std::borrow::Cow;
 
 use crate::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, Swapped};
+use crate::path_adapters::PathAdapters;
 use crate::prefix_store::PrefixStore;
 use crate::token_path::{SharedBeginning, position};
-use offshoot_core::ids::{BranchId, PageId, SegmentId, StateId, TokenId, WeightVersion};
+use crate::weights::Versions;
+use offshoot_core::ids::{AdapterVersion, BranchId, PageId, SegmentId, StateId, TokenId, WeightVersion};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::{
-    CacheSalt, Origin, OutOfPages, PagePool, PathMark, PathStart, PrefixTree, StatePlace, TreeStats, Window,
+    AdapterChange, CacheSalt, Origin, OutOfPages, PagePool, PathMark, PathStart, PathTokens, PrefixTree, StatePlace,
+    TreeStats, Window,
 };
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
@@ -20,9 +23,8 @@ pub(super) struct KvCache {
     pub weights: WeightVersion,
     pub prefix: PrefixTree,
     pub pages: PagePool,
-    /// The shared beginning of the branch matched last, and its end in the prefix tree: forks of one branch are matched
-    /// one after the other, and need not compare these tokens again.
-    matched: Option<(SharedBeginning, PathMark)>,
+    /// The branch matched last.
+    matched: Option<Matched>,
     /// Pages that pins hold.
     pub pinned_pages: usize,
     /// Pages of the paths on which branches have run, counted for each branch as if none shared them and none were
@@ -39,6 +41,26 @@ pub(super) struct KvCache {
     pub transfers: Vec<Transfer>,
     /// Scores that branches have taken over from the prefix tree.
     pub scores_reused: u64,
+}
+
+/// The shared beginning of a branch that was matched, and its end in the prefix tree: forks of one branch are matched one
+/// after the other, and need not compare these tokens again.
+struct Matched {
+    beginning: SharedBeginning,
+    adapters: PathAdapters,
+    mark: PathMark,
+}
+
+/// The tokens of a branch behind the path at which they are looked for.
+pub(super) struct LookedUp<'b> {
+    tokens: Cow<'b, [TokenId]>,
+    changes: Vec<AdapterChange>,
+}
+
+impl<'a> From<&'a LookedUp<'_>> for PathTokens<'a> {
+    fn from(LookedUp { tokens, changes }: &'a LookedUp<'_>) -> Self {
+        PathTokens { tokens, changes }
+    }
 }
 
 /// Cost of restoring what a preempted branch had, swap-in against recomputation, in seconds; and its bytes.
@@ -116,34 +138,48 @@ impl KvCache {
         self.prefix.groups().window().map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
     }
 
-    /// What prompts with this salt are computed with now.
+    /// What prompts with this salt are computed with now, without an adapter.
     pub fn origin(&self, salt: Option<CacheSalt>) -> Origin {
         Origin { weights: self.weights, adapter: None, salt }
     }
 
+    /// What the next token of `branch` is sampled or scored under.
+    pub fn versions(&self, branch: &Branch) -> Versions {
+        Versions { weights: self.weights, adapter: branch.tokens.adapter() }
+    }
+
     /// A path with which the first `upto` tokens of `branch` are known to begin, and the tokens after it.
-    pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (PathStart, Cow<'b, [TokenId]>) {
+    pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (PathStart, LookedUp<'b>) {
+        let adapters = branch.tokens.adapters();
         let of_sibling = || {
-            let (beginning, mark) = self.matched.as_ref()?;
-            self.prefix.marked(*mark).filter(|_| branch.tokens.begins_with(beginning))
+            let Matched { beginning, adapters: others, mark } = self.matched.as_ref()?;
+            let path = self.prefix.marked(*mark).filter(|_| branch.tokens.begins_with(beginning))?;
+            Some((path, others.first_difference(adapters).unwrap_or(usize::MAX)))
         };
         let origin = self.origin(branch.tokens.salt());
-        let path = branch.kept().or_else(of_sibling).and_then(|path| self.prefix.within(path, position(upto)));
-        let path = path.filter(|&path| self.prefix.origin(path) == origin);
+        let path = branch.kept().map(|path| (path, usize::MAX)).or_else(of_sibling);
+        let path = path.and_then(|(path, alike)| self.prefix.within(path, position(upto.min(alike))));
+        let path = path.filter(|&path| self.prefix.origin(path).may_go_on_with(origin));
         let end = path.map_or(0, |path| self.prefix.end(path)) as usize;
         debug_assert!(
             path.is_none_or(|path| self.prefix.token_at(path, position(end - 1)) == branch.tokens[end - 1]),
             "the path of {path:?} is no beginning of branch {}",
             branch.id
         );
-        let start = path.map_or(PathStart::Root(origin), PathStart::Behind);
-        (start, branch.tokens.slice(end..upto))
+        let adapter = adapters.at(end);
+        let start = match path {
+            Some(path) if self.prefix.origin(path).adapter == adapter => PathStart::Behind(path),
+            Some(path) => PathStart::Adapted(path, adapter),
+            None => PathStart::Root(origin.with_adapter(adapter)),
+        };
+        (start, LookedUp { tokens: branch.tokens.slice(end..upto), changes: adapters.within(end..upto) })
     }
 
     /// Records that `branch` was matched with the path of `segment`.
     fn note_matched(&mut self, branch: &Branch, segment: SegmentId) {
         if let Some(shared) = self.prefix.within(segment, position(branch.tokens.shared_len())) {
-            self.matched = Some((branch.tokens.beginning(), self.prefix.mark(shared)));
+            let (beginning, adapters) = (branch.tokens.beginning(), branch.tokens.adapters().clone());
+            self.matched = Some(Matched { beginning, adapters, mark: self.prefix.mark(shared) });
         }
     }
 
@@ -178,7 +214,8 @@ impl KvCache {
         if end >= need.end {
             return Ok(());
         }
-        let segment = if lease.own { lease.segment } else { self.prefix.fork(lease.segment) };
+        let adapter = branch.tokens.adapters().at(end);
+        let segment = if lease.own { lease.segment } else { self.prefix.fork_with(lease.segment, adapter) };
         if !lease.own {
             self.prefix.release(lease.segment);
         }
@@ -208,6 +245,41 @@ impl KvCache {
             self.release(branch);
             branch.hold = KvHold::Path(Lease { segment, own: false, used: false });
         }
+    }
+
+    /// Has what follows the tokens of `branch`, which rests, sampled under `adapter`. It keeps the part of its path that
+    /// is computed as before.
+    pub fn set_adapter(&mut self, branch: &mut Branch, adapter: Option<AdapterVersion>) {
+        if branch.tokens.adapter() == adapter {
+            return;
+        }
+        branch.tokens.set_adapter(adapter);
+        // Its last token is computed again.
+        let alike = branch.tokens.len() - 1;
+        branch.computed_once = branch.computed_once.min(alike);
+        let (path, rest) = self.look_up(branch, alike);
+        let segment = self.prefix.retain_known(&mut self.pages, path, &rest);
+        self.release(branch);
+        branch.hold =
+            segment.map_or(KvHold::Nothing, |segment| KvHold::Path(Lease { segment, own: false, used: false }));
+        if let Some(store) = &mut self.store {
+            store.forget_branch(branch.id);
+        }
+    }
+
+    /// Gives up what is held of branches whose tokens are computed with another adapter from now on.
+    pub fn forget_some<'b>(&mut self, branches: impl IntoIterator<Item = &'b mut Branch>) {
+        for branch in branches {
+            self.release(branch);
+            if let Some(store) = &mut self.store {
+                store.forget_branch(branch.id);
+            }
+        }
+        self.release_read();
+        if let Some(store) = &mut self.store {
+            store.forget_marks();
+        }
+        self.matched = None;
     }
 
     /// Tells the prefix tree the token of a slot that was assigned before its token was known, or takes the slot back.
@@ -302,8 +374,8 @@ impl KvCache {
     /// are then computed again, from the last state before them.
     fn swap_in(&mut self, branch: &Branch, swapped: Swapped) -> Result<Lease, OutOfPages> {
         let Swapped { before, computed, passed, bytes } = swapped;
-        let segment = self.prefix.fork(before);
         let first = self.prefix.end(before) as usize;
+        let segment = self.prefix.fork_with(before, branch.tokens.adapters().at(first));
         let tokens = branch.tokens.slice(first..computed as usize);
         // In the first saved page only this branch's slots are valid.
         if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, &tokens, passed) {
@@ -369,14 +441,7 @@ impl KvCache {
 
     /// Gives up all keys and values, states and scores: those of branches, too, which are computed again when they run.
     pub fn forget_all<'b>(&mut self, branches: impl IntoIterator<Item = &'b mut Branch>) {
-        for branch in branches {
-            self.release(branch);
-        }
-        self.release_read();
-        if let Some(store) = &mut self.store {
-            store.forget_marks();
-        }
-        self.matched = None;
+        self.forget_some(branches);
         self.lent_states.clear();
         self.evict_all();
         debug_assert_eq!(self.prefix.stats(), TreeStats::default(), "somebody still holds what was computed before");

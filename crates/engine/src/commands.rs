@@ -55,6 +55,7 @@ impl Intake {
             Command::Cancel { branches } | Command::Release { branches } | Command::Prune { branches } => {
                 (branches.len(), 0)
             }
+            Command::SetAdapter { branches, .. } => (branches.len(), 0),
             Command::Borrow { tokens, .. } => (1, tokens.len()),
             Command::Metrics { .. }
             | Command::Pin { .. }
@@ -66,7 +67,12 @@ impl Intake {
             | Command::UpdateWeights { .. }
             | Command::SetLabel { .. }
             | Command::Sleep { .. }
-            | Command::Wake { .. } => (1, 0),
+            | Command::Wake { .. }
+            | Command::KeepAdapters { .. }
+            | Command::StageAdapter { .. }
+            | Command::DropAdapter
+            | Command::PutAdapter { .. }
+            | Command::UnloadAdapter { .. } => (1, 0),
         };
         self.branches = self.branches.saturating_sub(branches.max(1));
         self.tokens = self.tokens.saturating_sub(tokens);
@@ -171,7 +177,8 @@ impl Engine {
 
     fn execute(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { place, path, home: _ } => {
+            Command::Root { place, mut path, home: _ } => {
+                self.adapters.resolve(&mut path);
                 self.branches.insert(place.branch, Branch::at_rest(place, path));
             }
             Command::Fork { at, children } => self.fork(at, &children),
@@ -232,6 +239,23 @@ impl Engine {
                 let woken = self.wake(parts);
                 drop(reply.send(woken));
             }
+            Command::SetAdapter { branches, adapter } => self.set_adapter(&branches, adapter),
+            Command::KeepAdapters { versions } => self.keep_adapters(versions),
+            Command::StageAdapter { new, reply } => {
+                let staged = self.stage_adapter(&new);
+                drop(reply.send(staged));
+            }
+            Command::DropAdapter => self.drop_staged_adapter(),
+            Command::PutAdapter { reply } => {
+                self.collect_all()?;
+                let put = self.put_adapter();
+                self.publish();
+                drop(reply.send(put));
+            }
+            Command::UnloadAdapter { name, reply } => {
+                let unloaded = self.unload_adapter(&name);
+                drop(reply.send(unloaded));
+            }
         }
         Ok(())
     }
@@ -267,6 +291,7 @@ impl Engine {
         if !branch.rests() {
             return Err(busy_branch(id));
         }
+        self.adapters.check(&branch.tokens)?;
         match continuation {
             Continuation::Sampled { params, stop, uniforms } => {
                 if self.tokenizer.is_none() && !stop.strings.is_empty() {
@@ -287,6 +312,7 @@ impl Engine {
                     stop_token: None,
                     routes: None,
                     weights: Vec::new(),
+                    adapters: Vec::new(),
                     text,
                     uniforms,
                     events: events.clone(),
@@ -382,10 +408,15 @@ impl Engine {
     /// Cancels branches and removes them; `end_hold` ends what each of them holds of the cache.
     fn forget(&mut self, ids: &[BranchId], end_hold: impl Fn(&mut KvCache, &mut Branch)) {
         self.cancel(ids);
+        let mut had_adapters = false;
         for id in ids {
             let Some(mut branch) = self.branches.remove(id) else { continue };
             self.scheduler.forget(*id);
             end_hold(&mut self.cache, &mut branch);
+            had_adapters |= branch.tokens.adapters().first().is_some();
+        }
+        if had_adapters {
+            self.free_unused_adapters();
         }
     }
 }

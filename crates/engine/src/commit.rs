@@ -12,10 +12,10 @@ use crate::sampler;
 use crate::schedule::LogitsRequest;
 use crate::scores;
 use crate::token_path::TokenPath;
-use crate::weights::note_weights;
+use crate::weights::Versions;
 use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
-use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
+use offshoot_core::ids::{BranchId, TokenId};
 
 impl Engine {
     /// `sampled` holds one result for each of `requests`, `None` where no token may be sampled. Results of branches
@@ -89,23 +89,23 @@ fn answer(
         return Some(Err(sampler::no_numbers()));
     }
     match branch.work {
-        BranchWork::Sample(_) => accept(branch, sampled, facts, cache.weights, batcher).map(Ok),
+        BranchWork::Sample(_) => accept(branch, sampled, facts, cache.versions(branch), batcher).map(Ok),
         BranchWork::Score(_) => record(branch, sampled, cache).map(Ok),
         BranchWork::Idle => None,
     }
 }
 
-/// Appends a token that was sampled under `weights`. Returns why the extend ends, if it does.
+/// Appends a token that was sampled under `versions`. Returns why the extend ends, if it does.
 fn accept(
     branch: &mut Branch,
     sampled: SampledToken,
     facts: &EngineFacts,
-    weights: WeightVersion,
+    versions: Versions,
     batcher: &mut EventBatcher,
 ) -> Option<FinishReason> {
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
     sampling.in_flight.tokens -= 1;
-    note_weights(&mut sampling.weights, weights, sampling.records.len());
+    versions.note(&mut sampling.weights, &mut sampling.adapters, sampling.records.len());
     let stop = &sampling.rules.stop;
     let stops = stop_token(stop, sampled.token, &facts.eos);
     if stops.is_some() && !stop.include_stop {
@@ -115,7 +115,7 @@ fn accept(
     let heard = sampling.events.hears_tokens().then(|| vec![sampled.clone()]);
     let Appended { text, ends } = append(sampling, &mut branch.tokens, sampled, facts);
     if let Some(tokens) = heard {
-        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text, weights });
+        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text, weights: versions.weights });
     }
     ends
 }
@@ -151,7 +151,7 @@ fn append(sampling: &mut SamplingState, path: &mut TokenPath, sampled: SampledTo
 /// with them, if it does.
 pub(super) fn append_said(branch: &mut Branch, said: Said, facts: &EngineFacts) -> Option<FinishReason> {
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
-    sampling.weights = said.weights;
+    (sampling.weights, sampling.adapters) = (said.weights, said.adapters);
     let (mut tokens, path) = (said.tokens.into_iter(), &mut branch.tokens);
     tokens.find_map(|sampled| append(sampling, path, sampled, facts).ends)
 }
@@ -166,10 +166,11 @@ fn stop_token(stop: &Stop, token: TokenId, eos: &[TokenId]) -> Option<FinishReas
 /// Records the log-probability of the next given token, also for other branches. Returns the finish reason at the last
 /// one.
 fn record(branch: &mut Branch, sampled: SampledToken, cache: &mut KvCache) -> Option<FinishReason> {
+    let versions = cache.versions(branch);
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
     let (at, score) = (scoring.next(), scores::kept(TokenRecord::of(&sampled), scoring.top_of()));
-    scoring.add(sampled, cache.weights);
+    scoring.add(sampled, versions);
     let ends = scoring.next() == branch.tokens.len();
-    cache.keep_score(branch, at, score, cache.weights);
+    cache.keep_score(branch, at, score, versions);
     ends.then_some(FinishReason::Given)
 }

@@ -1,5 +1,6 @@
 //! How an engine works, as its owner chooses.
 
+use crate::adapters::AdapterLimits;
 use crate::pool::PoolSize;
 use crate::prefix_store::PrefixStoreOptions;
 use offshoot_backend::StepShape;
@@ -33,6 +34,8 @@ pub struct EngineConfig {
     /// Whether the experts of each token are kept beside its keys and values, for extends that ask for them
     /// ([`SamplingParams::routes`](crate::SamplingParams::routes)). Only for models with experts.
     pub keeps_routes: bool,
+    /// How many adapters can be loaded at once, and of which size. Memory for them is kept free of keys and values.
+    pub adapters: AdapterLimits,
     /// Where computed prefixes are kept on disk; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
     /// Whether every plan is checked before it is used, and the prefix tree whenever nothing runs.
@@ -55,6 +58,7 @@ impl Default for EngineConfig {
             run_ahead: false,
             deterministic: false,
             keeps_routes: false,
+            adapters: AdapterLimits::NONE,
             prefix_store: None,
             check_plans: cfg!(debug_assertions),
         }
@@ -87,6 +91,6 @@ impl EngineConfig {
     /// The shape of the largest step.
     pub fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, logit_rows: self.max_logit_rows(), samples: true, adapters: false }
+        StepShape { rows, logit_rows: self.max_logit_rows(), samples: true, adapters: self.adapters.most > 0 }
     }
 }

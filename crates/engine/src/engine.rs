@@ -1,11 +1,12 @@
 //! The engine: what it owns, and how it is built, started and ended. Its work is defined beside what it is about: the
 //! turn in `commands`, a step in `step`, what came of it in `commit`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Receiver;
 
+use crate::adapters::{AdapterLimits, Adapters};
 use crate::allowed::AllowedSets;
 use crate::cache::{Branches, KvCache, RestoreCost};
 use crate::config::EngineConfig;
@@ -26,9 +27,9 @@ use crate::weights::Weights;
 use offshoot_backend::{SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::memory::MemoryFault;
-use offshoot_core::setting::MAX_BRANCHES;
+use offshoot_core::setting::{MAX_BRANCHES, MAX_LORAS};
 use offshoot_kv::plan::PlanStats;
 use offshoot_model::{RunnerFacts, StepLimits, StepRunner};
 use offshoot_text::Tokenizer;
@@ -53,6 +54,9 @@ pub struct Engine {
     pub(super) branches: Branches,
     pub(super) scheduler: Scheduler,
     pub(super) allowed: AllowedSets,
+    pub(super) adapters: Adapters,
+    /// Those that stay in their slots though no branch has them.
+    pub(super) kept_adapters: BTreeSet<AdapterVersion>,
     pub(super) metrics: Metrics,
     pub(super) live: LivePlace,
     pub(super) status: StatusPlace,
@@ -149,6 +153,7 @@ impl Engine {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
+        config.adapters.check()?;
         let largest = config.largest_step();
         check_room(&*model, largest)?;
         let longest = config.context.unwrap_or(usize::MAX).min(model.config().context);
@@ -156,8 +161,9 @@ impl Engine {
         model.prepare(StepLimits { deterministic, longest, largest, keeps_routes })?;
         let model_facts = model.facts();
         let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
+        let kv_room = room_beside_adapters(&*model, model_facts.adapter_element_bytes, config.adapters)?;
         let PoolParts { pages: pool_bytes, states, branches } =
-            config.pool.divide(model.kv_room()?, state_bytes, config.max_branches)?;
+            config.pool.divide(kv_room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
         let pool_pages = pool_bytes / page_bytes;
         if pool_pages < page_groups.count() {
@@ -188,6 +194,7 @@ impl Engine {
             state_bytes,
             states,
             keeps_routes,
+            adapters: config.adapters,
             prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,
         };
@@ -206,6 +213,7 @@ impl Engine {
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &model_facts.page_layout)?);
         }
+        let adapters = Adapters::new(config.adapters);
         let mut engine = Engine {
             model,
             model_facts,
@@ -220,6 +228,8 @@ impl Engine {
             branches: Branches::default(),
             scheduler: Scheduler::default(),
             allowed: AllowedSets::default(),
+            adapters,
+            kept_adapters: BTreeSet::new(),
             metrics: Metrics::default(),
             live: handle.live_place(),
             status: handle.status_place(),
@@ -256,6 +266,16 @@ fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
         return Err(Error::value(format!("free memory ({MAX_BRANCHES})"), expected, bytes(free as u64)));
     }
     Ok(())
+}
+
+/// Free bytes that pages and states can have beside those of all adapters that may be loaded.
+fn room_beside_adapters(model: &dyn StepRunner, element_bytes: usize, adapters: AdapterLimits) -> Result<usize> {
+    let (room, needed) = (model.kv_room()?, adapters.bytes(model.config(), element_bytes));
+    room.checked_sub(needed).ok_or_else(|| {
+        let AdapterLimits { most, rank } = adapters;
+        let expected = format!("at least {} for {most} adapters of rank {rank}", bytes(needed as u64));
+        Error::value(format!("free memory ({MAX_LORAS})"), expected, bytes(room as u64))
+    })
 }
 
 /// What prefixes cost an engine whose model computes a token in `computed_row` seconds.

@@ -1,5 +1,6 @@
 //! What a client may know of an engine: its sizes and limits, which never change.
 
+use crate::adapters::AdapterLimits;
 use crate::prefix_costs::PrefixCosts;
 use offshoot_core::ids::TokenId;
 use offshoot_kv::{PageCounts, PageGroups, Reach};
@@ -38,6 +39,8 @@ pub struct EngineFacts {
     pub states: usize,
     /// Whether the experts of each token are kept ([`SamplingParams::routes`](crate::SamplingParams::routes)).
     pub keeps_routes: bool,
+    /// How many adapters can be loaded at once, and of which size.
+    pub adapters: AdapterLimits,
     /// What prefixes cost that another engine has computed.
     pub prefix_costs: PrefixCosts,
     /// Engines behind the handle, each with a pool of its own: `pool_pages`, `states` and what follows from them are

@@ -1,12 +1,12 @@
-//! When a group, the samples of one prompt, ends before each of them has: what counts, and whose branches stay. To cancel
-//! the others is left to callers.
+//! When a group, the samples of one prompt, ends before each of them has: what counts, and whose branches stay. Callers
+//! cancel the others.
 
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
 use crate::request::{Finish, FinishReason};
-use crate::weights::append_weights;
+use crate::weights::append_versions;
 
 /// A group ends when so many of its samples have finished; the others are stragglers. Which samples these are depends
 /// on the lengths of all and on what else runs, so the finished ones are shorter than all would be.
@@ -84,7 +84,8 @@ impl Finish {
     /// Both parts of a sample that was cancelled and continued by a later extend, as one.
     pub fn followed_by(mut self, later: Finish) -> Finish {
         self.text.push_str(&later.text);
-        append_weights(&mut self.weights, self.tokens.len(), &later.weights);
+        append_versions(&mut self.weights, self.tokens.len(), &later.weights);
+        append_versions(&mut self.adapters, self.tokens.len(), &later.adapters);
         self.tokens.extend(later.tokens);
         self.records.append(later.records);
         let (reason, logprob) = (later.reason, self.logprob + later.logprob);

@@ -2,12 +2,14 @@
 //! progress; an `EventReceiver` (`receiver`) receives what happens. Neither knows model, backend or type parameters, so
 //! a test can answer the channel with a script (`scripted`).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::adapters::{AdapterLimits, AdapterSource, LoadedAdapter, NewAdapter, unknown_adapter};
 use crate::events::EventSender;
 use crate::facts::EngineFacts;
 use crate::lent::{Lend, LentPart};
@@ -20,7 +22,8 @@ use crate::status::{EngineStatus, PauseMode, StatusPlace};
 use crate::token_path::TokenPath;
 use crate::weights::{CheckedWeights, Weights, WeightsUpdate};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
+use offshoot_core::setting::{MAX_LORA_RANK, MAX_LORAS};
 use offshoot_kv::MappedSegment;
 use offshoot_model::{Sleep, SleepParts, SleepTags, WeightForm};
 
@@ -108,6 +111,32 @@ pub(crate) enum Command {
         parts: SleepParts,
         reply: Sender<Result<()>>,
     },
+    /// What these branches are extended by from now on is computed with this adapter, or with none. Of no effect on
+    /// branches that are being extended.
+    SetAdapter {
+        branches: Vec<BranchId>,
+        adapter: Option<AdapterVersion>,
+    },
+    /// Adapters that stay in their slots though no branch of this engine has them: one that it is given later does.
+    KeepAdapters {
+        versions: BTreeSet<AdapterVersion>,
+    },
+    /// Loads an adapter that no name stands for yet: what can fail of a load.
+    StageAdapter {
+        new: NewAdapter,
+        reply: Sender<Result<()>>,
+    },
+    /// Gives up what was staged.
+    DropAdapter,
+    /// Lets its name stand for the adapter that was staged.
+    PutAdapter {
+        reply: Sender<Result<LoadedAdapter>>,
+    },
+    /// Lets a name stand for nothing.
+    UnloadAdapter {
+        name: String,
+        reply: Sender<Result<()>>,
+    },
 }
 
 /// Why the engine's thread ended, once it has.
@@ -150,6 +179,9 @@ pub struct EngineHandle {
     form: Option<Arc<WeightForm>>,
     /// Held while the weights are updated.
     updating: Arc<Mutex<()>>,
+    /// Held while adapters change.
+    adapting: Arc<Mutex<()>>,
+    next_adapter: Arc<AtomicU64>,
     /// Last: dropped once this handle's sender is.
     thread: Arc<EngineThread>,
 }
@@ -181,6 +213,8 @@ impl EngineHandle {
             status: StatusPlace::new(EngineStatus::new(weights)),
             form,
             updating: Arc::default(),
+            adapting: Arc::default(),
+            next_adapter: Arc::default(),
             thread: Arc::default(),
         };
         (handle, receiver, exit_reason)
@@ -215,9 +249,10 @@ impl EngineHandle {
     pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        let RootOptions { priority, beside, home, salt } = options;
+        let RootOptions { priority, beside, home, salt, adapter } = options;
+        self.check_adapter(adapter)?;
         let place = QueueKey { priority, order: beside.unwrap_or(branch), branch };
-        self.send(Command::Root { place, path: TokenPath::salted(salt, tokens), home })?;
+        self.send(Command::Root { place, path: TokenPath::of(salt, adapter, tokens), home })?;
         Ok(branch)
     }
 
@@ -244,6 +279,93 @@ impl EngineHandle {
         let children: Vec<BranchId> = (0..n).map(|_| self.name_branch()).collect();
         self.send(Command::Fork { at, children: children.clone() })?;
         Ok(children)
+    }
+
+    /// `n` new branches as `fork` makes them, which go on with this adapter, or with none: the prefix that they share
+    /// with `at` stays as it was computed, all but its last token, from which their first one follows.
+    pub fn fork_with(&self, at: BranchId, n: usize, adapter: Option<AdapterVersion>) -> Result<Vec<BranchId>> {
+        self.check_adapter(adapter)?;
+        let children = self.fork(at, n)?;
+        self.set_adapter(&children, adapter)?;
+        Ok(children)
+    }
+
+    /// What these branches are extended by from now on is computed with this adapter, or with none, and so is the last
+    /// token that they have, from which their next one follows. Of no effect on branches that are being extended. Forks
+    /// inherit it.
+    pub fn set_adapter(&self, branches: &[BranchId], adapter: Option<AdapterVersion>) -> Result<()> {
+        self.check_adapter(adapter)?;
+        self.send(Command::SetAdapter { branches: branches.to_vec(), adapter })
+    }
+
+    fn check_adapter(&self, adapter: Option<AdapterVersion>) -> Result<()> {
+        match adapter.filter(|version| version.0 >= self.next_adapter.load(Ordering::Relaxed)) {
+            None => Ok(()),
+            Some(version) => Err(Error::value("adapter", "a version that was loaded", version.to_string())),
+        }
+    }
+
+    /// Loads an adapter while steps are made; it is read and checked on the caller's thread. If one of this name is
+    /// loaded, the name stands for the new one from now on: branches that have the old version keep it until they are
+    /// released, unless its slot is needed before ([`AdapterLimits::most`](crate::AdapterLimits::most)). Then they go on
+    /// with the new version, by which their tokens are computed again, and their records name both. Several engines
+    /// behind one handle load it all or none.
+    ///
+    /// # Errors
+    ///
+    /// The adapter can't be read, is not one for this model or of a larger rank than it may have, memory is short, or as
+    /// many as may be loaded at once are loaded or still in use: nothing has changed.
+    pub fn load_adapter(&self, name: &str, source: AdapterSource) -> Result<LoadedAdapter> {
+        let AdapterLimits { most, rank } = self.facts.adapters;
+        if most == 0 {
+            let expected = format!("an engine that takes some ({MAX_LORAS})");
+            return Err(Error::value("adapters", expected, "one that takes none"));
+        }
+        if name.is_empty() {
+            return Err(Error::value("an adapter's name", "text", "an empty string"));
+        }
+        let adapter = source.read()?;
+        if adapter.rank() > rank {
+            let (what, expected) = (format!("rank of adapter {name}"), format!("at most {rank} ({MAX_LORA_RANK})"));
+            return Err(Error::value(what, expected, adapter.rank().to_string()));
+        }
+        let _adapting = self.adapting();
+        let version = AdapterVersion(self.next_adapter.fetch_add(1, Ordering::Relaxed));
+        let new = NewAdapter { name: name.to_owned(), version, adapter };
+        self.ask(|reply| Command::StageAdapter { new, reply })??;
+        self.ask(|reply| Command::PutAdapter { reply })?
+    }
+
+    /// Unloads an adapter: no new branch can have it. Branches that have it go on with it, and its slot is free once
+    /// they are released.
+    ///
+    /// # Errors
+    ///
+    /// No adapter of this name is loaded.
+    pub fn unload_adapter(&self, name: &str) -> Result<()> {
+        let _adapting = self.adapting();
+        self.ask(|reply| Command::UnloadAdapter { name: name.to_owned(), reply })?
+    }
+
+    /// The adapters that are loaded, by their names, without waiting for the engine.
+    pub fn adapters(&self) -> Vec<LoadedAdapter> {
+        self.status.read().adapters
+    }
+
+    /// The adapter that a name stands for now, without waiting for the engine.
+    ///
+    /// # Errors
+    ///
+    /// None of this name is loaded.
+    pub fn adapter(&self, name: &str) -> Result<LoadedAdapter> {
+        let loaded = self.adapters();
+        let found = loaded.iter().find(|adapter| adapter.name == name).cloned();
+        found.ok_or_else(|| unknown_adapter(name, &loaded))
+    }
+
+    /// One caller after the other. One that has panicked has left nothing half done here.
+    fn adapting(&self) -> MutexGuard<'_, ()> {
+        self.adapting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled

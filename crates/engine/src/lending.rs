@@ -39,7 +39,7 @@ struct Lendable {
 }
 
 impl KvCache {
-    /// Where prompts without a salt begin: others are not lent.
+    /// Where prompts without a salt and an adapter begin: others are not lent.
     fn plain(&self) -> PathStart {
         PathStart::Root(self.origin(None))
     }
@@ -130,12 +130,13 @@ impl Engine {
         pending.turns > STALLED
     }
 
-    /// Whether a branch without a salt will have computed these tokens when its work ends.
+    /// Whether a branch without a salt will have computed these tokens without an adapter when its work ends.
     fn is_computing(&self, tokens: &[TokenId]) -> bool {
         let last = tokens.len() - 1;
         let begins = |branch: &Branch| {
             !branch.rests()
                 && branch.tokens.salt().is_none()
+                && branch.tokens.adapters().first().is_none_or(|first| first >= tokens.len())
                 && branch.tokens.get(last) == Some(&tokens[last])
                 && *branch.tokens.slice(0..tokens.len()) == *tokens
         };

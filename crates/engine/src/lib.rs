@@ -12,6 +12,8 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod adapters;
+mod adapting;
 mod admission;
 mod allowed;
 mod batch;
@@ -33,6 +35,7 @@ mod lending;
 mod lent;
 mod live;
 pub mod metrics;
+mod path_adapters;
 mod pin;
 mod place;
 mod pool;
@@ -61,6 +64,8 @@ pub mod uniforms;
 mod updates;
 mod weights;
 
+pub(crate) use adapters::NewAdapter;
+pub use adapters::{AdapterLimits, AdapterSource, LoadedAdapter};
 pub use commands::Turn;
 pub(crate) use commands::{busy_branch, unknown_branch};
 pub use config::EngineConfig;
@@ -92,6 +97,6 @@ pub use scripted::{ScriptedCall, ScriptedReply};
 pub use status::{EngineStatus, PauseMode};
 pub(crate) use token_path::TokenPath;
 pub use uniforms::{ForkKind, UniformKey};
-pub use weights::{WeightSpan, Weights, WeightsUpdate, split_weights, weights_of_token};
+pub use weights::{AdapterSpan, VersionSpan, WeightSpan, Weights, WeightsUpdate, split_versions, version_of_token};
 
 pub use offshoot_backend::{Drawn, Records, SampledToken};

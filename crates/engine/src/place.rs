@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use offshoot_core::ids::BranchId;
+use offshoot_core::ids::{AdapterVersion, BranchId};
 use offshoot_kv::CacheSalt;
 
 /// Lower numbers are served earlier; 0 unless something else is said.
@@ -23,6 +23,8 @@ pub struct RootOptions {
     pub home: Option<usize>,
     /// Branches of other salts share no cached prefix with it.
     pub salt: Option<CacheSalt>,
+    /// The adapter that all of its tokens are computed with, those of its prompt included; `None`: none.
+    pub adapter: Option<AdapterVersion>,
 }
 
 /// Orders branches in the queue: lower keys are admitted first and preempted last.

@@ -11,7 +11,7 @@ use crate::allowed::Candidates;
 use crate::records::{LogprobsMode, TokenRecord, TokenRecords};
 use crate::routes::TokenRoutes;
 use crate::uniforms::UniformKey;
-use crate::weights::WeightSpan;
+use crate::weights::{AdapterSpan, WeightSpan};
 use offshoot_backend::{AllowedTokens, Distribution, MOST_TOP, Records, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
@@ -607,6 +607,9 @@ pub struct Finish {
     /// order, the first from 0. Empty where there are none, or they were given and not scored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<WeightSpan>,
+    /// The adapter under which each of them was sampled or scored, likewise. Empty where there was none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<AdapterSpan>,
     /// The experts that were chosen for each token of the branch, from its first on, those of its prompt included: for
     /// all but the last one that was sampled ([`sampled_ids`](Finish::sampled_ids)), which no step has computed. If the
     /// weights have changed meanwhile, the last ones have chosen all of them. `None` where they were not asked for
@@ -619,8 +622,8 @@ impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
         let (tokens, text, records) = (Vec::new(), String::new(), TokenRecords::default());
-        let (weights, stop_token, routes) = (Vec::new(), None, None);
-        Finish { reason, tokens, text, logprob: 0.0, records, stop_token, weights, routes }
+        let (weights, adapters, stop_token, routes) = (Vec::new(), Vec::new(), None, None);
+        Finish { reason, tokens, text, logprob: 0.0, records, stop_token, weights, adapters, routes }
     }
 
     /// The log-probability of each of `tokens` under the model itself; none of given tokens that were not scored.

@@ -3,9 +3,8 @@
 
 use crate::records::TokenRecords;
 use crate::request::{Finish, FinishReason};
-use crate::weights::{WeightSpan, note_weights};
+use crate::weights::{AdapterSpan, Versions, WeightSpan};
 use offshoot_backend::SampledToken;
-use offshoot_core::ids::WeightVersion;
 
 /// The tokens of an extend that its client has heard. A client that hears only ends has heard none.
 #[derive(Clone, Default)]
@@ -15,13 +14,15 @@ pub(crate) struct Said {
     pub text: String,
     /// The weights that they were sampled under, as `Finish::weights`.
     pub weights: Vec<WeightSpan>,
+    /// The adapters, as `Finish::adapters`.
+    pub adapters: Vec<AdapterSpan>,
 }
 
 impl Said {
     /// Adds tokens that the client hears now.
-    pub fn add(&mut self, tokens: &[SampledToken], text: &str, weights: WeightVersion) {
+    pub fn add(&mut self, tokens: &[SampledToken], text: &str, versions: Versions) {
         if !tokens.is_empty() {
-            note_weights(&mut self.weights, weights, self.tokens.len());
+            versions.note(&mut self.weights, &mut self.adapters, self.tokens.len());
         }
         self.tokens.extend_from_slice(tokens);
         self.text.push_str(text);
@@ -36,6 +37,7 @@ impl Said {
             logprob: records.logprobs().iter().copied().map(f64::from).sum(),
             records,
             weights: self.weights.clone(),
+            adapters: self.adapters.clone(),
             ..Finish::empty(reason)
         }
     }

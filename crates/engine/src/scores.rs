@@ -7,16 +7,15 @@ use crate::branch::{Branch, BranchWork};
 use crate::cache::KvCache;
 use crate::records::TokenRecord;
 use crate::token_path::position;
-use crate::weights::WeightSpan;
+use crate::weights::Versions;
 use offshoot_backend::Distribution;
-use offshoot_core::ids::WeightVersion;
 use offshoot_kv::TokenScore;
 
 impl KvCache {
-    /// Keeps a score of the token at `at` of the path of `branch`, if it holds that and the score follows from the
-    /// weights in force.
-    pub fn keep_score(&mut self, branch: &Branch, at: usize, score: TokenScore, weights: WeightVersion) {
-        if let Some(segment) = branch.kept().filter(|_| weights == self.weights) {
+    /// Keeps a score of the token at `at` of the path of `branch`, if it holds that and the score follows from what the
+    /// branch is computed with now.
+    pub fn keep_score(&mut self, branch: &Branch, at: usize, score: TokenScore, versions: Versions) {
+        if let Some(segment) = branch.kept().filter(|_| versions == self.versions(branch)) {
             self.prefix.keep_score(segment, position(at), score);
         }
     }
@@ -27,9 +26,8 @@ impl KvCache {
         let (begin, top_of) = (sampling.rules.begin, sampling.rules.params.top_of());
         let tokens = branch.tokens.slice(begin..begin + sampling.records.len());
         for (ix, record) in sampling.records.of_tokens(0, tokens.iter().copied()).enumerate() {
-            let spans = sampling.weights.iter().take_while(|span| span.from <= ix);
-            let Some(WeightSpan { version, .. }) = spans.last() else { continue };
-            self.keep_score(branch, begin + ix, kept(record, top_of), *version);
+            let Some(versions) = Versions::of_token(&sampling.weights, &sampling.adapters, ix) else { continue };
+            self.keep_score(branch, begin + ix, kept(record, top_of), versions);
         }
     }
 
@@ -44,13 +42,13 @@ impl KvCache {
 
     /// Takes over the next scores of `branch` up to position `upto`. Whether all of them are kept.
     pub fn take_over(&mut self, branch: &mut Branch, upto: usize) -> bool {
-        let (segment, weights) = (branch.kept(), self.weights);
+        let (segment, versions) = (branch.kept(), self.versions(branch));
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
         let next = scoring.next();
         if let (Some(segment), Some(tops)) = (segment.filter(|_| next < upto), scoring.shared_tops()) {
             let tokens = branch.tokens.slice(next..upto);
             let scores = self.prefix.scores(segment, positions(next, upto), tops);
-            scores.zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, weights));
+            scores.zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, versions));
         }
         self.scores_reused += (scoring.next() - next) as u64;
         scoring.next() == upto
@@ -62,7 +60,7 @@ impl KvCache {
         let Some(tops) = scoring.shared_tops() else { return false };
         let (path, rest) = self.look_up(branch, branch.tokens.len());
         let known = self.prefix.known_path(path, &rest);
-        let len = branch.tokens.len();
+        let (len, versions) = (branch.tokens.len(), self.versions(branch));
         let Some((segment, _)) = known.filter(|&(_, known)| known as usize == len) else { return false };
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
         let tokens = branch.tokens.slice(scoring.next()..len);
@@ -70,7 +68,7 @@ impl KvCache {
         if scores.len() < tokens.len() {
             return false;
         }
-        scores.iter().zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, self.weights));
+        scores.iter().zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, versions));
         self.scores_reused += scores.len() as u64;
         true
     }

@@ -3,11 +3,13 @@
 //!
 //! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
+use crate::adapters::{AdapterLimits, Adapters};
+use crate::adapting::nothing_staged;
 use crate::events::EventSender;
 use crate::facts::EngineFacts;
 use crate::handle::{Command, EngineHandle, live};
@@ -19,8 +21,8 @@ use crate::request::{Continuation, Event, Extend, Finish, FinishReason, Sampling
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
 use crate::updates::Progress;
-use crate::weights::Weights;
-use offshoot_backend::{Drawn, Records, SampledToken};
+use crate::weights::{Versions, Weights};
+use offshoot_backend::{Drawn, MOST_RANK, Records, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 use offshoot_kv::PageGroups;
@@ -136,11 +138,13 @@ impl EngineHandle {
             state_bytes: 0,
             states: 0,
             keeps_routes: false,
+            adapters: AdapterLimits { most: 4, rank: MOST_RANK },
             prefix_costs: PrefixCosts::default(),
             replicas: 1,
         });
         let (handle, commands, exit_reason) = EngineHandle::new(facts, Weights::first(None), None);
         let (live_place, status) = (handle.live_place(), handle.status_place());
+        let adapters = Adapters::new(handle.facts().adapters);
         let mut engine = Scripted {
             script,
             branches: HashMap::new(),
@@ -149,6 +153,7 @@ impl EngineHandle {
             live: live_place,
             status,
             progress: Progress::Goes,
+            adapters,
             held: Vec::new(),
         };
         std::thread::spawn(move || {
@@ -169,6 +174,7 @@ struct Scripted<F> {
     live: LivePlace,
     status: StatusPlace,
     progress: Progress,
+    adapters: Adapters,
     /// Extends that were started during a pause, and what was said of each.
     held: Vec<(Extend, Said, EventSender)>,
 }
@@ -265,7 +271,33 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             // Nor memory.
             Command::Sleep { reply, .. } | Command::Wake { reply, .. } => drop(reply.send(Ok(()))),
+            // A script does not see which a branch has.
+            Command::SetAdapter { .. } | Command::KeepAdapters { .. } => {}
+            Command::StageAdapter { new, reply } => {
+                let slot = self.adapters.staging_slot(&new, &BTreeSet::new());
+                let staged = slot.map(|slot| self.adapters.stage(new.loaded(slot)));
+                drop(reply.send(staged));
+            }
+            Command::DropAdapter => drop(self.adapters.drop_staged()),
+            Command::PutAdapter { reply } => {
+                let put = self.adapters.put().ok_or_else(nothing_staged);
+                self.note_adapters();
+                drop(reply.send(put));
+            }
+            Command::UnloadAdapter { name, reply } => {
+                let unloaded = self.adapters.retire(&name);
+                self.note_adapters();
+                drop(reply.send(unloaded));
+            }
         }
+    }
+
+    /// No branch has an adapter that its name stands for no more.
+    fn note_adapters(&mut self) {
+        for adapter in self.adapters.unused(&BTreeSet::new()) {
+            self.adapters.note_gone(adapter.version, None);
+        }
+        self.status.lock().adapters = self.adapters.named();
     }
 
     /// Starts an extend, at the end of a pause if there is one.
@@ -315,7 +347,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             let (tokens, weights) = (vec![growing.sampled(growing.said.tokens.len())], growing.weights);
             let text = text_of(&[tokens[0].token]);
-            growing.said.add(&tokens, &text, weights);
+            growing.said.add(&tokens, &text, Versions { weights, adapter: None });
             self.metrics.tokens_sampled += 1;
             if let Some(branch) = self.branches.get_mut(&growing.branch) {
                 branch.push(tokens[0].token);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use offshoot_model::SleepParts;
 
+use crate::adapters::LoadedAdapter;
 use crate::weights::Weights;
 
 /// What becomes of the extends in progress when an engine is paused. Those that are started afterwards wait until it is
@@ -34,11 +35,13 @@ pub struct EngineStatus {
     pub is_paused: bool,
     /// What was given back of the device's memory.
     pub asleep: SleepParts,
+    /// The adapters that requests can name, by their names.
+    pub adapters: Vec<LoadedAdapter>,
 }
 
 impl EngineStatus {
     pub(crate) fn new(weights: Weights) -> Self {
-        EngineStatus { weights, is_paused: false, asleep: SleepParts::NONE }
+        EngineStatus { weights, is_paused: false, asleep: SleepParts::NONE, adapters: Vec::new() }
     }
 }
 

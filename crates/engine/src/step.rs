@@ -14,7 +14,7 @@ use crate::states::NoState;
 use crate::{batch, sampler};
 use offshoot_backend::MOST_COUNTED;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, GroupIx, PageId, StateId};
+use offshoot_core::ids::{AdapterVersion, BranchId, GroupIx, PageId, StateId};
 use offshoot_kv::plan::{AttentionPlan, NewPage, PlanStats};
 use offshoot_kv::{Forest, StatePlace, StepRow};
 use offshoot_model::StepFailure;
@@ -169,7 +169,9 @@ impl Engine {
         let sample_request =
             |request: &LogitsRequest| sampler::request(&self.branches[&request.branch], request.position, eos);
         let (prefix, runs) = (&self.cache.prefix, states.runs.clone());
-        let batch = batch::step_batch(&mut schedule, &self.branches, prefix, plans, runs, sample_request);
+        let slot =
+            |version: AdapterVersion| self.adapters.slot(version).expect("branches that run have adapters in slots");
+        let batch = batch::step_batch(&mut schedule, &self.branches, prefix, plans, runs, slot, sample_request);
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);

@@ -6,8 +6,9 @@ use std::borrow::Cow;
 use std::ops::{Index, Range};
 use std::sync::{Arc, OnceLock, Weak};
 
+use crate::path_adapters::PathAdapters;
 use crate::token_counts::{RunCounts, TokenCounts};
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_kv::CacheSalt;
 
 /// The position at which so many tokens end.
@@ -82,6 +83,7 @@ struct SharedRun {
 pub(crate) struct TokenPath {
     /// Prompts of other salts share no keys and values with this one, though their tokens are the same.
     salt: Option<CacheSalt>,
+    adapters: PathAdapters,
     /// From position 0 on, without gaps; none is empty.
     shared: Arc<[SharedRun]>,
     /// The branch's own tokens, after the shared ones.
@@ -95,18 +97,20 @@ impl TokenPath {
     /// A path of given tokens without a salt.
     #[cfg(test)]
     pub fn new(tokens: Vec<TokenId>) -> Self {
-        Self::salted(None, tokens)
+        Self::of(None, None, tokens)
     }
 
-    /// A path of given tokens.
-    pub fn salted(salt: Option<CacheSalt>, tokens: Vec<TokenId>) -> Self {
-        TokenPath { salt, shared: Arc::default(), own: TokenRun { tokens, ..TokenRun::default() } }
+    /// A path of given tokens, all computed with `adapter`.
+    pub fn of(salt: Option<CacheSalt>, adapter: Option<AdapterVersion>, tokens: Vec<TokenId>) -> Self {
+        let own = TokenRun { tokens, ..TokenRun::default() };
+        TokenPath { salt, adapters: PathAdapters::of(adapter), shared: Arc::default(), own }
     }
 
     /// A path of the same tokens for another branch. All forks share one copy, which the first of them makes.
     pub fn fork(&mut self) -> Self {
         self.share();
-        TokenPath { salt: self.salt, shared: self.shared.clone(), own: TokenRun::default() }
+        let (adapters, shared) = (self.adapters.clone(), self.shared.clone());
+        TokenPath { salt: self.salt, adapters, shared, own: TokenRun::default() }
     }
 
     /// Turns the own tokens into a shared run.
@@ -126,6 +130,29 @@ impl TokenPath {
 
     pub fn salt(&self) -> Option<CacheSalt> {
         self.salt
+    }
+
+    /// Which adapters its tokens are computed with.
+    pub fn adapters(&self) -> &PathAdapters {
+        &self.adapters
+    }
+
+    /// The adapter that the next token is sampled under.
+    pub fn adapter(&self) -> Option<AdapterVersion> {
+        self.adapters.last()
+    }
+
+    /// Has what follows sampled under `adapter`: its last token, whose logits the next one is sampled from, is computed
+    /// with it, too.
+    pub fn set_adapter(&mut self, adapter: Option<AdapterVersion>) {
+        if adapter != self.adapter() {
+            self.adapters = self.adapters.set_from(self.len().saturating_sub(1), adapter);
+        }
+    }
+
+    /// Puts a version of an adapter in the place of another one.
+    pub fn replace_adapter(&mut self, from: AdapterVersion, to: AdapterVersion) {
+        self.adapters = self.adapters.replaced(from, to);
     }
 
     pub fn len(&self) -> usize {

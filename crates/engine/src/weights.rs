@@ -1,13 +1,13 @@
 //! The weights that an engine computes with, as its clients see them: which version is in force, an update to others,
-//! and which version each token was sampled or scored under. How an engine changes them between two steps is defined in
-//! `updates`; what of a model changes, in `offshoot_model`.
+//! and which versions, of weights and adapters, each token was sampled or scored under. How an engine changes them
+//! between two steps is defined in `updates`; what of a model changes, in `offshoot_model`.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use offshoot_core::error::Result;
-use offshoot_core::ids::WeightVersion;
+use offshoot_core::ids::{AdapterVersion, WeightVersion};
 use offshoot_model::{CheckedUpdate, TensorSource, UpdateScope, WeightForm};
 
 /// The weights in force.
@@ -78,38 +78,67 @@ impl CheckedWeights {
     }
 }
 
-/// The weights that the tokens from number `from` on were sampled or scored under, up to the next span.
+/// The version that the tokens from number `from` on were sampled or scored under, up to the next span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WeightSpan {
-    /// The version of these weights.
-    pub version: WeightVersion,
+pub struct VersionSpan<V> {
+    /// The version.
+    pub version: V,
     /// Number of the first of these tokens among those of the extend.
     pub from: usize,
 }
 
+/// The weights that tokens were sampled or scored under.
+pub type WeightSpan = VersionSpan<WeightVersion>;
+
+/// The adapter that tokens were sampled or scored under.
+pub type AdapterSpan = VersionSpan<AdapterVersion>;
+
 /// The version that token number `at` was sampled or scored under; `None`: no span has it.
-pub fn weights_of_token(spans: &[WeightSpan], at: usize) -> Option<WeightVersion> {
+pub fn version_of_token<V: Copy>(spans: &[VersionSpan<V>], at: usize) -> Option<V> {
     spans.iter().rev().find(|span| span.from <= at).map(|span| span.version)
 }
 
 /// Takes the spans of all but the first `tokens` tokens, as those of an extend of their own.
-pub fn split_weights(spans: &mut Vec<WeightSpan>, tokens: usize) -> Vec<WeightSpan> {
-    let goes_on = weights_of_token(spans, tokens).map(|version| WeightSpan { version, from: 0 });
+pub fn split_versions<V: Copy>(spans: &mut Vec<VersionSpan<V>>, tokens: usize) -> Vec<VersionSpan<V>> {
+    let goes_on = version_of_token(spans, tokens).map(|version| VersionSpan { version, from: 0 });
     let later = spans.iter().filter(|span| span.from > tokens);
-    let later = later.map(|span| WeightSpan { from: span.from - tokens, ..*span });
+    let later = later.map(|span| VersionSpan { from: span.from - tokens, ..*span });
     let rest = goes_on.into_iter().chain(later).collect();
     spans.retain(|span| span.from < tokens);
     rest
 }
 
 /// Appends the spans of a later extend, whose tokens follow the first `tokens` ones.
-pub(crate) fn append_weights(spans: &mut Vec<WeightSpan>, tokens: usize, later: &[WeightSpan]) {
-    later.iter().for_each(|span| note_weights(spans, span.version, tokens + span.from));
+pub(crate) fn append_versions<V: Copy + Eq>(spans: &mut Vec<VersionSpan<V>>, tokens: usize, later: &[VersionSpan<V>]) {
+    later.iter().for_each(|span| note_version(spans, span.version, tokens + span.from));
 }
 
 /// Notes that the token with number `at`, after all noted before, was sampled or scored under `version`.
-pub(crate) fn note_weights(spans: &mut Vec<WeightSpan>, version: WeightVersion, at: usize) {
+pub(crate) fn note_version<V: Copy + Eq>(spans: &mut Vec<VersionSpan<V>>, version: V, at: usize) {
     if spans.last().is_none_or(|last| last.version != version) {
-        spans.push(WeightSpan { version, from: at });
+        spans.push(VersionSpan { version, from: at });
+    }
+}
+
+/// What a token is sampled or scored under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Versions {
+    pub weights: WeightVersion,
+    pub adapter: Option<AdapterVersion>,
+}
+
+impl Versions {
+    /// Notes that the token with number `at`, after all noted before, was sampled or scored under these.
+    pub fn note(self, weights: &mut Vec<WeightSpan>, adapters: &mut Vec<AdapterSpan>, at: usize) {
+        note_version(weights, self.weights, at);
+        if let Some(adapter) = self.adapter {
+            note_version(adapters, adapter, at);
+        }
+    }
+
+    /// Those of token number `at`; `None`: no span has it.
+    pub fn of_token(weights: &[WeightSpan], adapters: &[AdapterSpan], at: usize) -> Option<Self> {
+        let adapter = version_of_token(adapters, at);
+        version_of_token(weights, at).map(|weights| Versions { weights, adapter })
     }
 }

@@ -194,6 +194,7 @@ mod tests {
 
     use super::*;
     use offshoot_backend::Dtype;
+    use offshoot_engine::AdapterLimits;
     use offshoot_gguf::TensorType;
 
     #[test]
@@ -207,14 +208,33 @@ mod tests {
         assert_eq!(note(&["NVIDIA H200 NVL"]), None);
     }
 
-    #[test]
-    fn what_ranks_make_dense_counts_as_dense() {
+    fn dense() -> ModelConfig {
         let fields = serde_json::json!({
             "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
             "num_key_value_heads": 4, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 64,
             "rms_norm_eps": 1e-6, "tie_word_embeddings": true
         });
-        let dense = ModelConfig::from_json(&fields.to_string()).unwrap();
+        ModelConfig::from_json(&fields.to_string()).unwrap()
+    }
+
+    #[test]
+    fn memory_for_adapters_is_no_part_of_the_pool() {
+        let model = PlanModel { path: PathBuf::from("a test"), config: dense(), dtype: Dtype::Bf16 };
+        let pool = |adapters| {
+            let budget = EngineBudget { adapters, ..EngineBudget::default() };
+            DescribedDevice::open(Some("h200"), None, &budget, &model).unwrap().pool
+        };
+        let limits = AdapterLimits { most: 31, rank: 64 };
+        let kept = limits.bytes(&model.config, Dtype::Bf16.bytes());
+        let (all, left) = (pool(AdapterLimits::NONE), pool(limits));
+        // Nine tenths of what is free are keys and values.
+        let expected = kept as u64 / 10 * 9;
+        assert!((all.bytes() - left.bytes()).abs_diff(expected) <= 2 * all.page_bytes);
+    }
+
+    #[test]
+    fn what_ranks_make_dense_counts_as_dense() {
+        let dense = dense();
         let stored = HashMap::from([("model.embed_tokens.weight".to_owned(), WeightFormat::Blocks(TensorType::Q8_0))]);
         let of_gguf = ModelConfig { formats: Arc::new(stored), ..dense.clone() };
         let sizes = |config: &ModelConfig, ranks: usize| {

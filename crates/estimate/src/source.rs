@@ -48,7 +48,8 @@ fn holds_requests(bytes: &[u8]) -> bool {
 
 /// The prompts of a task, as `offshoot run` renders them.
 fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
-    let overrides = Overrides { set: options.set.clone(), samples: options.samples, model: options.model.clone() };
+    let (set, model) = (options.set.clone(), options.model.clone());
+    let overrides = Overrides { set, samples: options.samples, model, adapter: None };
     let rendered = RenderedTask::new(&options.input, &overrides, options.limit)?;
     let (prompts, RenderedTask { task, folder, .. }) = (rendered.encode_all()?, &rendered);
     let mut job = PlannedJob::default();

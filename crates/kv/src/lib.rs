@@ -19,7 +19,7 @@ pub mod states;
 
 pub use forest::{Forest, ForestSegment, StepRow};
 pub use groups::{LayerPlace, PageGroups, Reach, Window};
-pub use origin::{CacheSalt, Origin, PathStart};
+pub use origin::{AdapterChange, CacheSalt, Origin, PathStart, PathTokens};
 pub use page_counts::PageCounts;
 pub use page_pool::{OutOfPages, PagePool};
 pub use prefix_tree::{

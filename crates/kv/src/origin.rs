@@ -58,6 +58,39 @@ impl Origin {
     }
 }
 
+/// A place in a run of tokens from which on they are computed with this adapter, or with none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AdapterChange {
+    /// The number of the first of these tokens.
+    pub at: usize,
+    pub adapter: Option<AdapterVersion>,
+}
+
+/// The tokens behind a [`PathStart`], which says what the first of them are computed with.
+#[derive(Clone, Copy, Debug)]
+pub struct PathTokens<'a> {
+    pub tokens: &'a [TokenId],
+    /// Where the adapter changes behind the first token, by rising place.
+    pub changes: &'a [AdapterChange],
+}
+
+impl<'a, Tokens: AsRef<[TokenId]> + ?Sized> From<&'a Tokens> for PathTokens<'a> {
+    /// Tokens that are all computed with the same adapter.
+    fn from(tokens: &'a Tokens) -> Self {
+        PathTokens { tokens: tokens.as_ref(), changes: &[] }
+    }
+}
+
+impl PathTokens<'_> {
+    /// The place at which the run of tokens ends that begins at `at` and has one adapter; and that adapter, if it is not
+    /// the one of the start.
+    pub(crate) fn run(self, at: usize) -> (usize, Option<Option<AdapterVersion>>) {
+        let begun = self.changes.partition_point(|change| change.at <= at);
+        let end = self.changes.get(begun).map_or(self.tokens.len(), |next| next.at);
+        (end, begun.checked_sub(1).map(|last| self.changes[last].adapter))
+    }
+}
+
 /// Where the search for a prompt's tokens begins in the prefix tree, and what they are computed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathStart {

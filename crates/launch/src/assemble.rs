@@ -106,6 +106,8 @@ pub struct LaunchSizes {
     /// Bytes of the weights on the device, and of those that one token uses.
     pub weights: usize,
     pub active_weights: usize,
+    /// Bytes that are kept free for adapters.
+    pub adapters: usize,
 }
 
 impl Launch<'_> {
@@ -251,6 +253,9 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
         // It may free pages in other tiles, and takes no memory for chunks.
         backend.set_batch_invariant();
     }
+    let element_bytes = if B::IS_ASYNC { model.dtype.bytes() } else { size_of::<f32>() };
+    let adapters = config.adapters.bytes(model.config, element_bytes);
+    let free = free.saturating_sub(adapters);
     let rows = config.largest_step().rows;
     let of_heads = |heads| backend.delta_rule_bytes(heads, model.dtype, rows);
     let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
@@ -272,6 +277,7 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
         state_bytes,
         weights,
         active_weights,
+        adapters,
     })
 }
 

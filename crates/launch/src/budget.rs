@@ -7,7 +7,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::memory::{self, free_bytes};
 use offshoot_core::setting::{GPU_MEMORY, KV_MEMORY, MAX_BRANCHES, MEMORY, SWAP_MEMORY};
-use offshoot_engine::{EngineConfig, EngineFacts, PoolSize};
+use offshoot_engine::{AdapterLimits, EngineConfig, EngineFacts, PoolSize};
 use offshoot_kv::plan::Planner;
 use offshoot_model::{ModelConfig, WeightChoice};
 
@@ -35,6 +35,8 @@ pub struct EngineBudget {
     pub deterministic: bool,
     /// Whether the experts of each token are kept beside its keys and values, for requests that ask for them.
     pub keeps_routes: bool,
+    /// How many adapters can be loaded at once, and of which size.
+    pub adapters: AdapterLimits,
     /// Storage format of keys and values.
     pub kv: KvDtype,
     /// Storage format of the states of delta-rule layers.
@@ -73,6 +75,7 @@ impl EngineBudget {
                 return Err(Error::value(name, "a number above 0, at most 1", share.to_string()));
             }
         }
+        self.adapters.check()?;
         let free = memory::free();
         if let Some(swap) = self.swap_bytes.filter(|&swap| swap > free.bytes) {
             let expected = format!("at most {free}, the host's free memory");
@@ -120,6 +123,7 @@ impl EngineBudget {
             pool: self.pool(HOST_SHARE, useful),
             deterministic: self.deterministic,
             keeps_routes: self.keeps_routes,
+            adapters: self.adapters,
             ..EngineConfig::default()
         };
         match device.is_async {

@@ -34,6 +34,7 @@ pub use generate::{
 };
 pub use gpu::{TrainerLink, device_lender, gpu_names, trainer_link};
 pub use model_on_device::{AttentionAlong, ModelOnDevice};
+pub use offshoot_engine::AdapterLimits;
 pub use options::{EngineOptions, PrefixFolder};
 pub use order::{OutputTokens, PromptOrder, TextKey};
 pub use source::ModelSource;

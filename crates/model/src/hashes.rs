@@ -42,7 +42,8 @@ pub fn files_named(value: &Value, beside: &Path, files: &mut BTreeMap<String, St
     Ok(())
 }
 
-fn hash_of_file(path: &Path) -> Result<String> {
+/// BLAKE3 of a file's contents, in hexadecimal.
+pub(crate) fn hash_of_file(path: &Path) -> Result<String> {
     let mut hash = blake3::Hasher::new();
     let mut file = File::open(path).map_err(Error::io(path, "open"))?;
     std::io::copy(&mut file, &mut hash).map_err(Error::io(path, "read"))?;

@@ -132,6 +132,8 @@ impl<B: Backend> StepRunner for Loaded<B> {
             page_groups: decoder.config().page_groups(backend),
             routes: decoder.routes(),
             swap_rates: backend.swap_rates(),
+            // The host computes what adapters add from f32.
+            adapter_element_bytes: if B::IS_ASYNC { decoder.dtype().bytes() } else { size_of::<f32>() },
             plan_hints: decoder.plan_hints().to_vec(),
             layers_by_plan: decoder.layers_by_plan().to_vec(),
         }

@@ -187,6 +187,8 @@ pub struct RunnerFacts {
     /// What is kept of each token's experts beside its keys and values; `None`: nothing was asked for in `prepare`.
     pub routes: Option<RouteShape>,
     pub swap_rates: SwapRates,
+    /// Bytes of a number of an adapter.
+    pub adapter_element_bytes: usize,
     /// One for each kind of attention among the layers. A step has one plan for each, in this order.
     pub plan_hints: Vec<PlanHints>,
     /// The number of layers that use each plan.

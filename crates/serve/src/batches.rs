@@ -29,6 +29,7 @@ use offshoot_openai::protocol::{ProtocolLimits, Refusal, RequestReader};
 use offshoot_text::Tokenizer;
 
 use super::attempts::{Attempt, EarlierAttempts, Suspicion, given_up};
+use super::names::ServedNames;
 use super::store::{Record, Store};
 
 /// Batches come after the requests of clients.
@@ -41,8 +42,7 @@ pub struct BatchEngine {
     pub engine: EngineHandle,
     pub tokenizer: Arc<Tokenizer>,
     pub config: ModelConfig,
-    /// The names that requests may call the model; the first is that of requests without one.
-    pub names: Vec<String>,
+    pub names: Arc<ServedNames>,
     pub limits: ProtocolLimits,
     /// The origin of the answers. Its seed is that of requests without one.
     pub origin: AnswerOrigin,
@@ -245,8 +245,8 @@ impl Runner {
         check_unpacked(&input, self.store.most_bytes)?;
         let mut lines = read_lines(&input, DEFAULT_MOST_OF_LINE)?;
         keep_place(&mut lines);
-        let reader = reader(tokenizer, config, &names[0], origin.seed);
-        let reader = RequestReader { served: Some(names), limits, priority: PRIORITY, ..reader };
+        let reader = reader(tokenizer, config, &names.of_model()[0], origin.seed);
+        let reader = RequestReader { names: &**names, limits, priority: PRIORITY, ..reader };
         let all = lines.len() as u64;
         let lines = of_endpoint(lines, &record.object.endpoint);
         let out = self.store.answers_of(record.object.id.as_str());
@@ -516,10 +516,10 @@ mod tests {
         let folder = ModelFolder::open(&model).expect("the demo model is part of the project");
         let origin = AnswerOrigin::new(&folder, &EngineBudget::default(), 1).expect("files that can be read");
         let with = BatchEngine {
-            engine,
+            engine: engine.clone(),
             tokenizer: Arc::new(Tokenizer::load(&model).expect("the files of the demo model")),
             config: folder.config,
-            names: vec!["demo".to_owned()],
+            names: Arc::new(ServedNames::new(vec!["demo".to_owned()], Vec::new(), engine.clone())),
             limits: BatchEngine::limits(&ProtocolLimits::default()),
             origin,
         };

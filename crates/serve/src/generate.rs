@@ -86,6 +86,10 @@ fn read(
             return Err(Refusal::value("cache_salt", "that of the request that kept `parent`, or none", "another one"));
         }
         request.salt = parent.salt;
+        if request.adapter_name() != parent.adapter.as_deref() {
+            let expected = "the model, or the adapter, of the request that kept `parent`";
+            return Err(Refusal::value("model", expected, &format!("{:?}", request.model)));
+        }
     }
     let before = parent.as_ref().map(|parent| &*parent.tokens);
     fitted(server, reader.encode_after(request, before.unwrap_or_default())?)

@@ -33,6 +33,8 @@ pub struct KeptPrompt {
     pub tokens: Arc<[TokenId]>,
     /// That of the request that kept it.
     pub salt: Option<CacheSalt>,
+    /// The name of the adapter of the request that kept it, which may be replaced meanwhile.
+    pub adapter: Option<String>,
 }
 
 struct Lease {

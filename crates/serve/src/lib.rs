@@ -18,6 +18,7 @@ mod keys;
 mod leases;
 mod listen;
 mod metrics;
+mod names;
 mod options;
 mod page;
 mod random;
@@ -44,9 +45,9 @@ use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::setting::{API_KEYS, DATA, ROLLOUT_KEYS};
-use offshoot_engine::{EngineFacts, EngineHandle, PinnedPrefix};
+use offshoot_engine::{AdapterSource, EngineFacts, EngineHandle, PinnedPrefix};
 use offshoot_launch::{Demand, Devices, ModelSource, in_bytes};
-use offshoot_model::ModelFolder;
+use offshoot_model::{Adapter, ModelFolder};
 use offshoot_openai::batch::{AnswerOrigin, name_of_model};
 use offshoot_openai::protocol::chat_beginning;
 use offshoot_text::{AddSpecial, Tokenizer};
@@ -58,7 +59,8 @@ use keys::ApiKeys;
 pub use leases::LeaseLimits;
 use leases::Leases;
 use metrics::ServeMetrics;
-pub use options::{ServeLimits, ServeOptions};
+use names::ServedNames;
+pub use options::{AdapterFolder, ServeLimits, ServeOptions};
 pub use rollout::RolloutOptions;
 use rollout::{Admission, Rollout, RolloutFacts};
 use server::{LARGE_BODIES, Server};
@@ -103,6 +105,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
     let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed.unwrap_or(0))?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
+    let adapters = options.adapters.iter().map(|adapter| read(adapter, &folder)).collect::<Result<Vec<_>>>()?;
     let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
     let engine = launch.start()?.engine;
     let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));
@@ -113,6 +116,13 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         true => vec![name_of_model(&options.model)],
         false => options.names.clone(),
     };
+    let rollout = options.rollout.as_ref();
+    let rollout = rollout.map(|chosen| rollout_of(chosen, options, &folder, engine.facts())).transpose()?;
+    let paths = rollout.iter().flat_map(Rollout::paths).collect();
+    let names = Arc::new(ServedNames::new(names, paths, engine.clone()));
+    for (name, source) in adapters {
+        names.load(name, source, false)?;
+    }
     let batches = open_store(options)?.map(|store| {
         let with = BatchEngine {
             engine: engine.clone(),
@@ -128,9 +138,6 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let facts = engine.facts();
     let shared_cores = (!facts.is_async).then_some(u32::try_from(cores).unwrap_or(u32::MAX));
     let ticks = Ticks::new(options.limits.chunk_interval, shared_cores, facts.max_branches);
-    let rollout = options.rollout.as_ref().map(|chosen| rollout_of(chosen, options, &folder, facts)).transpose()?;
-    let paths = rollout.iter().flat_map(Rollout::paths);
-    let accepted = names.iter().cloned().chain(paths).collect();
     let server = Arc::new(Server {
         engine,
         dispatcher,
@@ -149,7 +156,6 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         system_fingerprint: origin.system_fingerprint,
         admission: Admission::default(),
         labels: Arc::default(),
-        accepted,
         rollout,
         created: now(),
         workers: Semaphore::new(cores),
@@ -164,6 +170,13 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
     drop(pins);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads an adapter and compares it with the model, before the model's weights are read.
+fn read<'a>(adapter: &'a AdapterFolder, folder: &ModelFolder) -> Result<(&'a str, AdapterSource)> {
+    let read = Adapter::open(&adapter.folder)?;
+    read.check(&folder.config)?;
+    Ok((&adapter.name, AdapterSource::Read(Arc::new(read))))
 }
 
 /// The state of the verbs of a server on this model.
@@ -221,7 +234,11 @@ fn pin(path: &Path, engine: &EngineHandle, tokenizer: &Tokenizer) -> Result<Pinn
 
 fn announce(server: &Server, address: SocketAddr) -> Result<()> {
     let facts = server.engine.facts();
-    out::line(format_args!("model       {}", server.names.join(", ")))?;
+    out::line(format_args!("model       {}", server.names.of_model().join(", ")))?;
+    for adapter in server.engine.adapters() {
+        let from = names::root(&adapter);
+        out::line(format_args!("adapter     {}, of rank {}, from {from}", adapter.name, adapter.rank))?;
+    }
     out::line(format_args!("device      {}", facts.device))?;
     let tokens = facts.pool_tokens();
     out::line(format_args!(

@@ -22,6 +22,8 @@ pub struct ServeOptions {
     pub port: u16,
     /// The names that requests may call the model; empty: its folder's name.
     pub names: Vec<String>,
+    /// Adapters that are loaded at the start.
+    pub adapters: Vec<AdapterFolder>,
     /// A file with one API key per line; `None`: the environment's, or none are asked for.
     pub keys: Option<PathBuf>,
     /// What trainers may do with the server; `None`: nothing.
@@ -41,6 +43,14 @@ pub struct ServeOptions {
     /// Files with prompts that are computed at the start and stay: texts, and the messages of chats (`.json`).
     pub prefixes: Vec<PathBuf>,
     pub limits: ServeLimits,
+}
+
+/// An adapter of the model, as PEFT writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterFolder {
+    /// What requests call it.
+    pub name: String,
+    pub folder: PathBuf,
 }
 
 /// What one client, or all of them, may take.

@@ -153,7 +153,7 @@ fn write_event(server: &Server) -> Result<Bytes, Refusal> {
     let bytes = |pages: usize| pages * facts.page_bytes;
     let segments: Vec<Value> = map.into_iter().map(|segment| shown(segment, server)).collect();
     let event = json!({
-        "models": server.names,
+        "models": server.names.of_model(),
         "device": facts.device,
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": server.metrics.uptime().as_secs_f64(),

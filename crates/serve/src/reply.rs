@@ -20,6 +20,11 @@ pub fn value(value: &impl Serialize) -> Response {
     json(serde_json::to_vec(value).expect("keys are strings"))
 }
 
+/// A text for people.
+pub fn text(text: String) -> Response {
+    with_type("text/plain; charset=utf-8", Body::from(text))
+}
+
 pub fn with_type(kind: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

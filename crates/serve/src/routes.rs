@@ -134,11 +134,11 @@ fn generating(endpoint: Endpoint) -> MethodRouter<Arc<Server>> {
 }
 
 async fn models(State(server): AppState) -> Response {
-    reply::value(&server.served().list())
+    reply::value(&server.served(&server.names.adapters()).list())
 }
 
 async fn model(State(server): AppState, InPath(name): InPath) -> Answer {
-    Ok(reply::value(&server.served().one(&name)?))
+    Ok(reply::value(&server.served(&server.names.adapters()).one(&name)?))
 }
 
 async fn branch(State(server): AppState, client: Extension<ClientId>, InPath(id): InPath) -> Answer {

@@ -14,7 +14,7 @@ use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
-    Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, WeightLabels, parse_body,
+    Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel, WeightLabels, parse_body,
 };
 use offshoot_text::Tokenizer;
 
@@ -23,6 +23,7 @@ use super::dispatch::Dispatcher;
 use super::keys::ApiKeys;
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
+use super::names::ServedNames;
 use super::options::ServeLimits;
 use super::random::random_seed;
 use super::rollout::{Admission, Rollout};
@@ -84,7 +85,7 @@ pub struct Server {
     pub metrics: Arc<ServeMetrics>,
     pub tokenizer: Arc<Tokenizer>,
     pub config: ModelConfig,
-    pub names: Vec<String>,
+    pub names: Arc<ServedNames>,
     pub keys: ApiKeys,
     pub seed: Option<u64>,
     pub reasoning: Reasoning,
@@ -100,8 +101,6 @@ pub struct Server {
     pub labels: Arc<WeightLabels>,
     /// `None`: it has no verbs for rollouts.
     pub rollout: Option<Rollout>,
-    /// The names that requests may call the model: `names`, and what trainers call it.
-    pub accepted: Vec<String>,
     /// Seconds since 1970 at which the server started.
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
@@ -111,8 +110,9 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn served(&self) -> ServedModel<'_> {
-        ServedModel { names: &self.names, created: self.created, context: self.config.context }
+    /// The model, with the adapters that are loaded.
+    pub fn served<'a>(&'a self, adapters: &'a [ServedAdapter]) -> ServedModel<'a> {
+        ServedModel { names: self.names.of_model(), adapters, created: self.created, context: self.config.context }
     }
 
     /// Reads requests; those without a seed get a random one, if the server has none.
@@ -120,8 +120,8 @@ impl Server {
         RequestReader {
             tokenizer: &self.tokenizer,
             config: &self.config,
-            model: &self.names[0],
-            served: Some(&self.accepted),
+            model: &self.names.of_model()[0],
+            names: &*self.names,
             seed: self.seed.unwrap_or_else(random_seed),
             limits: &self.limits.protocol,
             reasoning: self.reasoning,

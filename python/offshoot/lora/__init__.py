@@ -1,1 +1,1 @@
-"""Adapters, where vLLM has them; none are supported."""
+"""Adapters, where vLLM has them."""

@@ -1,4 +1,4 @@
-"""The request of an adapter, where vLLM has it: scripts import it, whether they use adapters or not."""
+"""The request of an adapter, where vLLM has it."""
 
 from offshoot._vllm import LoRARequest
 

@@ -27,9 +27,9 @@ const LEAST_STAGED: usize = 1 << 20;
 
 /// Gives access to memory of one GPU that others own. Clones share it.
 #[derive(Clone)]
-pub struct Lender(Arc<Shared>);
+pub struct Lender(Arc<LenderDevice>);
 
-struct Shared {
+struct LenderDevice {
     device: Device,
     /// For elements of 2 and of 4 bytes.
     not_finite: [Function; 2],
@@ -59,7 +59,7 @@ impl Lender {
         let unit = Unit::new(&units::NOT_FINITE);
         let not_finite = [device.function(&unit, "not_finite_2")?, device.function(&unit, "not_finite_4")?];
         let (chunk, staging) = (Mutex::new(device.alloc(size_of::<u32>())?), Mutex::new(Staging::new(&device)?));
-        Ok(Self(Arc::new(Shared { device, not_finite, chunk, staging })))
+        Ok(Self(Arc::new(LenderDevice { device, not_finite, chunk, staging })))
     }
 
     pub fn device(&self) -> &Device {
@@ -155,7 +155,7 @@ impl DeviceMemory for Given {
     }
 
     fn not_finite(&self, range: Range<usize>, dtype: Dtype, becomes: Dtype) -> Result<Option<usize>> {
-        let Shared { device, not_finite: [short, long], .. } = &*self.lender.0;
+        let LenderDevice { device, not_finite: [short, long], .. } = &*self.lender.0;
         let elements = (range.len() / dtype.bytes()) as u64;
         let kernel = if dtype.bytes() == 2 { short } else { long };
         // Held until it is read: checks take turns.

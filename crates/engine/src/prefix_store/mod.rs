@@ -12,6 +12,10 @@
 //! that. A state has as many bytes as many tokens' keys and values, so one is kept for the last chunk of each segment
 //! alone: where prompts end, and where those known together part. A prefix is read up to its last state.
 //!
+//! # Adapters
+//! The name of a chunk that an adapter has computed has the adapter's identity in it; what an adapter without one has
+//! computed is not stored.
+//!
 //! # Weights that change
 //! What a chunk was computed with names its weights. Those of an update that nothing identifies, such as tensors from
 //! memory, never touch the store: nothing is read or written while they are in force.
@@ -23,7 +27,7 @@
 mod chunk;
 mod folder;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,7 +45,7 @@ use folder::{FolderWriter, touch};
 use crate::branch::Branch;
 use crate::facts::EngineFacts;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, SegmentId};
+use offshoot_core::ids::{AdapterVersion, BranchId, SegmentId};
 use offshoot_core::memory::MemoryFault;
 use offshoot_kv::PathMark;
 
@@ -155,6 +159,8 @@ pub(super) struct PrefixStore {
     identity: Option<Identity>,
     /// The parts of the identity that follow the weights'.
     formats: [String; 4],
+    /// Those of the adapters that have one.
+    adapters: BTreeMap<AdapterVersion, Identity>,
     /// Bytes of the pages of a chunk.
     chunk_bytes: usize,
     /// Bytes of a state; 0 for models without.
@@ -190,6 +196,7 @@ impl PrefixStore {
             folder: options.folder.clone(),
             identity: Some(identity_of(&options.weights, &formats)),
             formats,
+            adapters: BTreeMap::new(),
             chunk_bytes: CHUNK_TOKENS / page_tokens * page_groups.count() * page_bytes,
             state_bytes: *state_bytes,
             chain: None,
@@ -214,6 +221,61 @@ impl PrefixStore {
         self.identity = identity.map(|weights| identity_of(weights, &self.formats));
     }
 
+    /// Notes an adapter that branches may have, with this identity.
+    pub fn note_adapter(&mut self, version: AdapterVersion, identity: Option<&str>) {
+        if let Some(identity) = identity {
+            self.adapters.insert(version, blake3::hash(identity.as_bytes()).into());
+        }
+    }
+
+    /// Notes that no branch has this adapter any more.
+    pub fn forget_adapter(&mut self, version: AdapterVersion) {
+        self.adapters.remove(&version);
+    }
+
+    /// Forgets the names of the chunks of a branch, whose tokens are computed with another adapter from now on.
+    pub fn forget_branch(&mut self, branch: BranchId) {
+        self.chain.take_if(|(of, _)| *of == branch);
+    }
+
+    /// How many leading tokens of `branch` have no adapter without an identity.
+    fn storable(&self, branch: &Branch) -> usize {
+        let is_named =
+            |adapter: Option<AdapterVersion>| adapter.is_none_or(|version| self.adapters.contains_key(&version));
+        branch
+            .tokens
+            .adapters()
+            .runs(0..usize::MAX)
+            .find(|(_, adapter)| !is_named(*adapter))
+            .map_or(usize::MAX, |(from, _)| from)
+    }
+
+    /// The key of the chunk with this number, of a branch with these names of the chunks before it, whose tokens are
+    /// storable.
+    fn key_of(&self, identity: Identity, branch: &Branch, chain: &[ChunkName], chunk: usize) -> ChunkKey {
+        let before = match (chunk.checked_sub(1), branch.tokens.salt()) {
+            (Some(last), _) => chain[last],
+            (None, None) => identity,
+            // The names of all chunks behind it depend on it, too.
+            (None, Some(salt)) => blake3::hash(&[&identity[..], &salt.0].concat()).into(),
+        };
+        let positions = chunk * CHUNK_TOKENS..(chunk + 1) * CHUNK_TOKENS;
+        let runs: Vec<_> = branch.tokens.adapters().runs(positions.clone()).collect();
+        let before = match runs[..] {
+            [(_, None)] => before,
+            _ => {
+                let mut hash = blake3::Hasher::new();
+                hash.update(&before);
+                for (from, adapter) in runs {
+                    hash.update(&((from - positions.start) as u64).to_le_bytes());
+                    hash.update(adapter.map_or(&[0; 32], |version| &self.adapters[&version]));
+                }
+                hash.finalize().into()
+            }
+        };
+        ChunkKey { identity, before, tokens: branch.tokens.slice(positions).into_owned() }
+    }
+
     /// Forgets which paths of the prefix tree are read into and are to be written: there are none any more.
     pub fn forget_marks(&mut self) {
         self.reading = None;
@@ -228,7 +290,7 @@ impl PrefixStore {
             chain.clear();
         }
         while chain.len() < chunks {
-            let key = key_of(identity, branch, &chain, chain.len());
+            let key = self.key_of(identity, branch, &chain, chain.len());
             chain.push(key.name());
         }
         &self.chain.insert((branch.id, chain)).1[..chunks]
@@ -241,14 +303,14 @@ impl PrefixStore {
         if self.looked_up.replace(branch.id) == Some(branch.id) {
             return None;
         }
-        let (first, last) = (computed / CHUNK_TOKENS, upto / CHUNK_TOKENS);
+        let (first, last) = (computed / CHUNK_TOKENS, upto.min(self.storable(branch)) / CHUNK_TOKENS);
         let mut chain = if first < last { self.chain(identity, branch, last).to_vec() } else { return None };
         let has = |name: &&ChunkName, part: ChunkPart| is_there(&path_of(&self.folder, name, part));
         let there = chain[first..].iter().take_while(|name| has(name, ChunkPart::Pages)).count();
         let of_states = |there: usize| chain[first..][..there].iter().rposition(|name| has(&name, ChunkPart::State));
         let there = if self.state_bytes > 0 { of_states(there).map_or(0, |last| last + 1) } else { there };
         chain.truncate(first + there);
-        let keys = (first..chain.len()).map(|chunk| key_of(identity, branch, &chain, chunk)).collect();
+        let keys = (first..chain.len()).map(|chunk| self.key_of(identity, branch, &chain, chunk)).collect();
         (there > 0).then_some(Found { branch: branch.id, first, keys, chain })
     }
 
@@ -339,14 +401,14 @@ impl PrefixStore {
     /// Notes the chunk that ends at `end` of the tokens of `branch`, and the state after it if that is to be stored,
     /// unless they are noted or on disk. `mark`: a path with them.
     pub fn note(&mut self, branch: &Branch, end: usize, mark: PathMark, with_state: bool) {
-        let Some(identity) = self.identity else { return };
+        let Some(identity) = self.identity.filter(|_| end <= self.storable(branch)) else { return };
         let chain = self.chain(identity, branch, end / CHUNK_TOKENS).to_vec();
         let last = chain.last().expect("a chunk ends at a position above 0");
         let lacks = |part: ChunkPart| !is_there(&path_of(&self.folder, last, part));
         let is_noted = self.unsaved.iter().any(|chunk| chunk.chain == chain && chunk.with_state >= with_state);
         if !self.writer.has_failed() && !is_noted && (lacks(ChunkPart::Pages) || with_state && lacks(ChunkPart::State))
         {
-            let key = key_of(identity, branch, &chain, chain.len() - 1);
+            let key = self.key_of(identity, branch, &chain, chain.len() - 1);
             self.unsaved.push_back(UnsavedChunk { mark, end, with_state, key, chain });
         }
     }
@@ -380,18 +442,6 @@ fn identity_of(weights: &str, formats: &[String; 4]) -> Identity {
     let [first, others @ ..] = formats;
     let parts = [&[format!("{}, {first}", weights.replace('\0', " "))], &others[..]].concat();
     blake3::hash(parts.join("\0").as_bytes()).into()
-}
-
-/// The key of the chunk with this number, of a branch with these names of the chunks before it.
-fn key_of(identity: Identity, branch: &Branch, chain: &[ChunkName], chunk: usize) -> ChunkKey {
-    let before = match (chunk.checked_sub(1), branch.tokens.salt()) {
-        (Some(last), _) => chain[last],
-        (None, None) => identity,
-        // The names of all chunks behind it depend on it, too.
-        (None, Some(salt)) => blake3::hash(&[&identity[..], &salt.0].concat()).into(),
-    };
-    let tokens = branch.tokens.slice(chunk * CHUNK_TOKENS..(chunk + 1) * CHUNK_TOKENS).into_owned();
-    ChunkKey { identity, before, tokens }
 }
 
 struct WriteJob {

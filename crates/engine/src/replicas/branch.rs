@@ -39,7 +39,7 @@ impl BranchRecord {
         };
         match more.is_empty() {
             true => self.prefix.clone(),
-            false => Prefix::of(self.path.salt(), &[&self.path.all()[..], &more].concat()),
+            false => Prefix::of(&self.path, &more),
         }
     }
 

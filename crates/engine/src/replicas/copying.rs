@@ -48,6 +48,8 @@ impl Router {
             Continuation::Given { .. } | Continuation::Sampled { .. } => (&[], record.path.len()),
         };
         let facts = self.replicas[at].engine.facts();
+        // Nor is what an adapter has computed.
+        let usable = usable.min(record.path.adapters().first().unwrap_or(usize::MAX));
         // Both are powers of two: whole pages of whole blocks.
         let unit = facts.page_tokens.max(BLOCK);
         let lends = |&other: &usize| other != at && self.replicas[other].lives();

@@ -15,7 +15,9 @@ pub fn of_all(engines: &[EngineHandle]) -> Result<EngineFacts> {
             let expected = format!("devices of one kind, as the first one ({})", all.arithmetic);
             return Err(Error::value("devices", expected, other.arithmetic.clone()));
         }
-        let sizes = |facts: &EngineFacts| (facts.vocab, facts.page_tokens, facts.page_bytes, facts.batch_invariant);
+        let sizes = |facts: &EngineFacts| {
+            (facts.vocab, facts.page_tokens, facts.page_bytes, facts.batch_invariant, facts.adapters)
+        };
         if sizes(other) != sizes(&all) {
             let expected = format!("replicas of one model with one format of keys and values, as on {}", all.device);
             return Err(Error::value("devices", expected, other.device.clone()));

@@ -1,5 +1,6 @@
 //! Carries the engines' events to the clients, and notes what they say of branches: their tokens, and that they rest.
 
+use crate::weights::Versions;
 use crate::{Continuation, Event, Finish};
 use offshoot_core::ids::BranchId;
 
@@ -42,7 +43,8 @@ impl Router {
         // What a replica says of an extend that it has no more is not what the one says that has it.
         let has_it = |started: &&mut Started| started.replicas.contains(&at);
         if let Some(started) = self.started.get_mut(id).filter(has_it) {
-            started.task.said.add(tokens, text, *weights);
+            let adapter = self.branches.get(id).and_then(|record| record.path.adapter());
+            started.task.said.add(tokens, text, Versions { weights: *weights, adapter });
             self.batcher.send(&started.task.events, event);
         }
     }
@@ -94,13 +96,11 @@ impl Router {
         match (record.on, record.home) {
             // A prompt may continue it: the next message of a chat. Prompts of a job have a home.
             (On::Replica(at), None) => {
-                let prefix = Prefix::of(record.path.salt(), &record.path.all());
+                let prefix = Prefix::of(&record.path, &[]);
                 self.replicas[at].known.note(&prefix);
                 self.replicas[at].begun.note(&prefix);
             }
-            (On::Nowhere, _) if !finish.tokens.is_empty() => {
-                record.prefix = Prefix::of(record.path.salt(), &record.path.all())
-            }
+            (On::Nowhere, _) if !finish.tokens.is_empty() => record.prefix = Prefix::of(&record.path, &[]),
             _ => {}
         }
     }

@@ -45,7 +45,7 @@ impl Router {
         }
         for record in self.branches.values_mut().filter(|record| record.on == On::Replica(at)) {
             record.on = On::Nowhere;
-            record.prefix = Prefix::of(record.path.salt(), &record.path.all());
+            record.prefix = Prefix::of(&record.path, &[]);
         }
         let begun = self.take_begun(at);
         let lost = self.replicas[at].lost.as_deref().unwrap_or_default();

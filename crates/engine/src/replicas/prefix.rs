@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::TokenPath;
+use crate::path_adapters::PathAdapters;
 use offshoot_core::ids::TokenId;
 use offshoot_core::mix::{GOLDEN, mix};
 use offshoot_kv::CacheSalt;
@@ -11,7 +13,7 @@ use offshoot_kv::CacheSalt;
 /// Tokens of a block; the last one of a path may have fewer.
 pub const BLOCK: usize = 16;
 
-/// A path: the hash of its salt and of all tokens up to the end of each block.
+/// A path: the hash of its salt and of all tokens, and their adapters, up to the end of each block.
 #[derive(Clone, Debug, Default)]
 pub struct Prefix {
     tokens: usize,
@@ -19,11 +21,25 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    pub fn of(salt: Option<CacheSalt>, tokens: &[TokenId]) -> Self {
+    /// That of a path, followed by `given`.
+    pub fn of(path: &TokenPath, given: &[TokenId]) -> Self {
+        match given.is_empty() {
+            true => Self::of_tokens(path.salt(), path.adapters(), &path.all()),
+            false => Self::of_tokens(path.salt(), path.adapters(), &[&path.all()[..], given].concat()),
+        }
+    }
+
+    fn of_tokens(salt: Option<CacheSalt>, adapters: &PathAdapters, tokens: &[TokenId]) -> Self {
         let mut hash = salt.map_or(0, |CacheSalt(salt)| mix(u128::from_le_bytes(salt) as u64));
+        let (mut position, first) = (0, adapters.first().unwrap_or(usize::MAX));
         let block = |block: &[TokenId]| {
             for token in block {
+                if position >= first {
+                    let adapter = adapters.at(position).map_or(0, |version| version.0 + 1);
+                    hash = mix(hash ^ adapter.wrapping_mul(GOLDEN));
+                }
                 hash = mix(hash.wrapping_add(u64::from(token.0) + 1).wrapping_mul(GOLDEN));
+                position += 1;
             }
             hash
         };
@@ -93,9 +109,14 @@ impl KnownPrefixes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_core::ids::AdapterVersion;
+
+    fn with_adapter(text: &str, adapter: Option<AdapterVersion>) -> Prefix {
+        Prefix::of(&TokenPath::of(None, adapter, text.bytes().map(|byte| TokenId(u32::from(byte))).collect()), &[])
+    }
 
     fn prefix(text: &str) -> Prefix {
-        Prefix::of(None, &text.bytes().map(|byte| TokenId(u32::from(byte))).collect::<Vec<_>>())
+        with_adapter(text, None)
     }
 
     #[test]
@@ -105,6 +126,11 @@ mod tests {
         assert_eq!(long.shared_with(&prefix(&(header.clone() + "c"))), 32);
         assert_eq!(long.shared_with(&prefix(&(header.clone() + &body))), 50);
         assert_eq!(long.shared_with(&prefix(&body)), 0);
+        let [first, again, other] = [0, 0, 1].map(|version| with_adapter(&header, Some(AdapterVersion(version))));
+        assert_eq!([&again, &other, &prefix(&header)].map(|path| first.shared_with(path)), [40, 0, 0]);
+        let mut adapted = TokenPath::new(header.bytes().map(|byte| TokenId(u32::from(byte))).collect());
+        adapted.set_adapter(Some(AdapterVersion(0)));
+        assert_eq!(Prefix::of(&adapted, &[]).shared_with(&prefix(&header)), 32, "all but the last token");
         let mut known = KnownPrefixes::default();
         assert_eq!(known.note(&long), 0);
         assert_eq!(known.known(&prefix(&header)), 32);

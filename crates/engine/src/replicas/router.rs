@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, unbounded};
 
+use crate::path_adapters::PathAdapters;
 use crate::status::StatusPlace;
 use crate::updates::{Progress, Sleeping};
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     LivePlace, QueueKey, Said, SampledLengths, TokenPath, busy_branch, unknown_branch,
 };
 use offshoot_core::error::Error;
-use offshoot_core::ids::BranchId;
+use offshoot_core::ids::{AdapterVersion, BranchId};
 
 use super::branch::{BranchRecord, On};
 use super::load::{Pace, Work, expected};
@@ -157,6 +158,7 @@ impl Router {
         match command {
             Command::Start { extends, .. } => extends.iter().any(|extend| is_ending(&extend.branch)),
             Command::Fork { at, .. } => is_ending(at),
+            Command::SetAdapter { branches, .. } => branches.iter().any(is_ending),
             _ => false,
         }
     }
@@ -183,7 +185,7 @@ impl Router {
             Command::CacheMap { most, reply } => self.cache_map(most, reply),
             Command::Evict { held, reply } => self.evict(held, reply),
             // Only the router itself asks engines for these; what is closed has nothing to lend.
-            Command::Lend(_) => {}
+            Command::Lend(_) | Command::KeepAdapters { .. } => {}
             Command::Borrow { reply, .. } => drop(reply.send(false)),
             Command::Pause { mode, reply } => self.pause(mode, reply),
             Command::Resume { reply } => {
@@ -194,11 +196,16 @@ impl Router {
             Command::SetLabel { label, reply } => self.set_label(&label, &reply),
             Command::Sleep { sleep, resumes, reply } => self.sleep(sleep, resumes, reply),
             Command::Wake { parts, reply } => self.wake(parts, reply),
+            Command::SetAdapter { branches, adapter } => self.set_adapter(&branches, adapter),
+            Command::StageAdapter { new, reply } => self.stage_adapter(new, reply),
+            Command::DropAdapter => self.drop_staged_adapter(),
+            Command::PutAdapter { reply } => self.put_adapter(reply),
+            Command::UnloadAdapter { name, reply } => self.unload_adapter(name, reply),
         }
     }
 
     fn root(&mut self, place: QueueKey, path: TokenPath, home: Option<usize>) {
-        let prefix = Prefix::of(path.salt(), &path.all());
+        let prefix = Prefix::of(&path, &[]);
         let record = BranchRecord { place, path, prefix, home, on: On::Nowhere, is_pin: false, is_known: true };
         self.branches.insert(place.branch, record);
     }
@@ -219,6 +226,33 @@ impl Router {
         if let On::Replica(at_replica) = on {
             self.send(at_replica, Command::Fork { at, children });
         }
+    }
+
+    /// Ignores branches that are being extended, as an engine does.
+    fn set_adapter(&mut self, branches: &[BranchId], adapter: Option<AdapterVersion>) {
+        let mut there: Vec<Vec<BranchId>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        // The prefix that was changed last, and what became of it: forks have the same.
+        let mut last: Option<(Prefix, PathAdapters, Prefix)> = None;
+        let resting: Vec<BranchId> = branches.iter().copied().filter(|&id| self.rests(id)).collect();
+        for id in resting {
+            let Some(record) = self.branches.get_mut(&id).filter(|record| !record.is_pin) else { continue };
+            record.path.set_adapter(adapter);
+            match record.on {
+                On::Replica(at) => there[at].push(id),
+                On::Nowhere | On::Everywhere => {
+                    let is_known = |(before, adapters, _): &&(Prefix, PathAdapters, Prefix)| {
+                        before.is(&record.prefix) && adapters == record.path.adapters()
+                    };
+                    let prefix = match last.as_ref().filter(is_known) {
+                        Some((.., prefix)) => prefix.clone(),
+                        None => Prefix::of(&record.path, &[]),
+                    };
+                    let before = std::mem::replace(&mut record.prefix, prefix.clone());
+                    last = Some((before, record.path.adapters().clone(), prefix));
+                }
+            }
+        }
+        self.send_each(there, |_, branches| Command::SetAdapter { branches, adapter });
     }
 
     pub(super) fn start(&mut self, extends: Vec<Extend>, events: &EventSender) {

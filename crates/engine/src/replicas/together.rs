@@ -7,13 +7,15 @@
 //!
 //! During a pause the router holds what is started, as a single engine does.
 
+use std::collections::BTreeSet;
+
 use crossbeam_channel::Sender;
 
 use crate::status::PauseMode;
 use crate::weights::CheckedWeights;
-use crate::{Command, EventSender, Extend, FinishReason, Weights};
+use crate::{Command, EventSender, Extend, FinishReason, LoadedAdapter, NewAdapter, Weights};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::BranchId;
+use offshoot_core::ids::{AdapterVersion, BranchId};
 use offshoot_model::{Sleep, SleepParts};
 
 use super::branch::On;
@@ -133,8 +135,7 @@ impl Router {
         let taken = answers.iter().flatten().find_map(|answer| answer.as_ref().ok()).cloned();
         let mut failed = answers.into_iter().enumerate().filter_map(|(at, answer)| Some((at, answer?.err()?)));
         let Some(weights) = taken else {
-            let none = || Error::EngineStopped { why: "no device is left".to_owned() };
-            return Err(failed.next().map_or_else(none, |(_, error)| error));
+            return Err(failed.next().map_or_else(no_device, |(_, error)| error));
         };
         for (at, error) in failed {
             self.give_up(at, &error);
@@ -152,6 +153,66 @@ impl Router {
         self.send(at, Command::Prune { branches });
         if self.replicas[at].lives() {
             self.lose_for(at, &error.to_string());
+        }
+    }
+
+    /// Has all engines keep the adapters of branches that none of them has yet.
+    fn keep_adapters(&mut self) {
+        let waiting = self.branches.values().filter(|record| record.on == On::Nowhere);
+        let versions: BTreeSet<AdapterVersion> = waiting.flat_map(|record| record.path.adapters().versions()).collect();
+        for at in 0..self.replicas.len() {
+            self.send(at, Command::KeepAdapters { versions: versions.clone() });
+        }
+    }
+
+    pub(super) fn stage_adapter(&mut self, new: NewAdapter, reply: Sender<Result<()>>) {
+        self.keep_adapters();
+        self.ask_together(
+            |reply| Command::StageAdapter { new: new.clone(), reply },
+            move |router, answers| {
+                let staged = all_did(answers);
+                if staged.is_err() {
+                    router.drop_staged_adapter();
+                }
+                drop(reply.send(staged));
+            },
+        );
+    }
+
+    pub(super) fn drop_staged_adapter(&mut self) {
+        for at in 0..self.replicas.len() {
+            self.send(at, Command::DropAdapter);
+        }
+    }
+
+    pub(super) fn put_adapter(&mut self, reply: Sender<Result<LoadedAdapter>>) {
+        self.keep_adapters();
+        self.ask_together(
+            |reply| Command::PutAdapter { reply },
+            move |router, answers| {
+                let put: Result<Vec<LoadedAdapter>> = answers.into_iter().flatten().collect();
+                router.note_adapters();
+                let first = put.and_then(|put| put.into_iter().next().ok_or_else(no_device));
+                drop(reply.send(first));
+            },
+        );
+    }
+
+    pub(super) fn unload_adapter(&mut self, name: String, reply: Sender<Result<()>>) {
+        self.keep_adapters();
+        self.ask_together(
+            |reply| Command::UnloadAdapter { name: name.clone(), reply },
+            move |router, answers| {
+                router.note_adapters();
+                drop(reply.send(all_did(answers)));
+            },
+        );
+    }
+
+    /// Notes the adapters of the first engine that lives; all have the same.
+    fn note_adapters(&mut self) {
+        if let Some(replica) = self.replicas.iter().find(|replica| replica.lives()) {
+            self.status.lock().adapters = replica.engine.adapters();
         }
     }
 
@@ -202,6 +263,11 @@ impl Router {
             self.resume().expect("it is awake and has weights");
         }
     }
+}
+
+/// The error of what no engine has done.
+fn no_device() -> Error {
+    Error::EngineStopped { why: "no device is left".to_owned() }
 }
 
 /// The first error of engines that live, if there is one.

@@ -177,6 +177,20 @@ impl Scheduler {
         std::mem::take(&mut self.pinned).into_iter().collect()
     }
 
+    /// Prepares for the end of the holds of these branches: those of them that run are queued as preempted ones. None is
+    /// a pin.
+    pub fn forget_holds_of(&mut self, ids: &BTreeSet<BranchId>, branches: &mut Branches) {
+        let of_these = |place: &QueueKey| ids.contains(&place.branch);
+        let (these, others) = std::mem::take(&mut self.running).into_iter().partition(of_these);
+        self.running = others;
+        for place in these {
+            branches.get_mut(&place.branch).expect("only branches run").stage = Stage::Preempted;
+            self.preempted.insert(place);
+        }
+        self.prefix_hold = self.prefix_hold.filter(|hold| !ids.contains(&hold.branch));
+        self.changed = true;
+    }
+
     /// Queues a branch that has got work.
     pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut KvCache) {
         let branch = branches.get_mut(&id).expect("only a branch gets work");

@@ -10,6 +10,7 @@ mod full;
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 
+mod adapters;
 mod ahead;
 mod allowed;
 mod any;

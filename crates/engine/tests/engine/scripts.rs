@@ -2,7 +2,7 @@
 //! and once in a corner. The same searches must tell the same story.
 
 use offshoot_core::ids::BranchId;
-use offshoot_engine::{EngineConfig, EngineHandle, Extend, Finish, Priority, RootOptions};
+use offshoot_engine::{EngineConfig, EngineHandle, Extend, Finish, FinishReason, Priority, RootOptions, SampledToken};
 use offshoot_kv::plan::Planner;
 
 use super::bench::{
@@ -62,7 +62,7 @@ fn story(engine: &EngineHandle, seed: u64, lengths: Lengths) -> Vec<Finish> {
         let cut = extends.split_off(extends.len() - dice.within(0, extends.len().min(2) as u32) as usize);
         let gone: Vec<BranchId> = cut.iter().map(|extend| extend.branch).collect();
         let mut cancelled = engine.start(cut).unwrap();
-        story.extend(finishes(engine, extends));
+        story.extend(finishes(engine, extends).into_iter().map(without_ranks_of_scores));
         cancelled.cancel_all();
         while cancelled.next().is_some() {}
         engine.release(&gone);
@@ -75,6 +75,15 @@ fn story(engine: &EngineHandle, seed: u64, lengths: Lengths) -> Vec<Finish> {
     let all: Vec<BranchId> = branches.iter().map(|(branch, _)| *branch).collect();
     engine.prune(&all);
     story
+}
+
+/// A given token whose score was known before, of a sample that asked for no ranks, has none.
+fn without_ranks_of_scores(finish: Finish) -> Finish {
+    if finish.reason != FinishReason::Given {
+        return finish;
+    }
+    let records = finish.sampled_records().map(|record| SampledToken { rank: None, ..record.into() }).collect();
+    Finish { records, ..finish }
 }
 
 /// Asked when all stories are told: the engine lives, so integrity held whenever it rested.

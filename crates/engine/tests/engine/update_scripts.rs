@@ -11,7 +11,7 @@ use offshoot_core::dice::Dice;
 use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 use offshoot_engine::{
     EngineConfig, EngineHandle, Event, EventReceiver, Extend, Hear, PauseMode, Priority, Records, RootOptions,
-    SamplingParams, Stop, WeightsUpdate, weights_of_token,
+    SamplingParams, Stop, WeightsUpdate, version_of_token,
 };
 use offshoot_kv::CacheSalt;
 use offshoot_model::{Sleep, SleepParts, TensorFolder, TensorSource, UpdateScope, WeightSleep};
@@ -239,7 +239,7 @@ impl<'w> Script<'w> {
                 let (before, how) = self.begun.remove(&id).expect("it was begun");
                 let told = self.told.remove(&id).unwrap_or_default();
                 if matches!(how, How::Drawn(..)) {
-                    let version = |at| weights_of_token(&finish.weights, at).expect("the first span begins at 0");
+                    let version = |at| version_of_token(&finish.weights, at).expect("the first span begins at 0");
                     let all: Vec<_> = (0..).zip(&finish.tokens).map(|(at, &token)| (token, version(at))).collect();
                     assert_eq!(told, all, "events say what the record says");
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use offshoot_core::ids::{BranchId, WeightVersion};
 use offshoot_engine::{
     CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, PauseMode, PrefixStoreOptions, Records, RootOptions,
-    SamplingParams, StoredPrefixes, UniformKey, WeightSpan, WeightsUpdate, weights_of_token,
+    SamplingParams, StoredPrefixes, UniformKey, WeightSpan, WeightsUpdate, version_of_token,
 };
 use offshoot_kv::plan::Planner;
 
@@ -32,7 +32,7 @@ fn scripts(mode: Mode, shape: Shape, seeds: u64, longest: u32, config: impl Fn(&
 }
 
 /// Small pools, with and without swaps, and a roomy one.
-fn corner(world: &World, seed: u64, longest: usize) -> EngineConfig {
+pub fn corner(world: &World, seed: u64, longest: usize) -> EngineConfig {
     let facts = world.fresh(Seeds::FIRST).facts().clone();
     let least = facts.path_pages(longest + 230, 0);
     let with = |more: usize| room_for(&facts, least + more * least / 10);
@@ -144,7 +144,7 @@ fn nothing_grows_with_updates(mode: Mode) {
         for (&child, &uniforms) in children.iter().zip(&uniforms) {
             let finish = finishes.remove(&child).expect("every sample ends");
             let versions =
-                (0..finish.tokens.len()).map(|at| weights_of_token(&finish.weights, at).expect("it has one"));
+                (0..finish.tokens.len()).map(|at| version_of_token(&finish.weights, at).expect("it has one"));
             assert!(versions.eq(told[&child].iter().copied()), "{:?}", finish.weights);
             if round % 25 == 0 {
                 let how = How::Drawn(uniforms, params(), unsure(40));
@@ -202,7 +202,7 @@ fn what_was_heard_of_a_lost_engine_is_of_the_weights_that_it_had() {
     };
     let [WeightSpan { from: 0, .. }, WeightSpan { from, .. }] = finish.weights[..] else { panic!("{finish:?}") };
     assert!((5..30).contains(&from) && finish.tokens.len() == 30, "{from} of {}", finish.tokens.len());
-    let versions = (0..30).map(|at| weights_of_token(&finish.weights, at).expect("it has one"));
+    let versions = (0..30).map(|at| version_of_token(&finish.weights, at).expect("it has one"));
     assert_eq!(told, finish.tokens.iter().copied().zip(versions).collect::<Vec<_>>(), "each token once");
     let how = How::Drawn(uniforms, params, stop);
     Record { before, how, finish }.hold(&world, &[Seeds::FIRST, Seeds::both(2)]);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Seeds {
 pub const HEAD: &str = "lm_head.weight";
 
 /// Names and shapes of all tensors of a model of this shape.
-fn layout(shape: Shape) -> Vec<(String, Vec<usize>)> {
+pub fn layout(shape: Shape) -> Vec<(String, Vec<usize>)> {
     let (hidden, vocab, inner, kv) = (32, VOCAB as usize, 48, 16);
     let mut all = vec![
         ("model.embed_tokens.weight".to_owned(), vec![vocab, hidden]),
@@ -105,6 +105,20 @@ pub fn tensors(shape: Shape, seeds: Seeds, names: impl Fn(&str) -> bool) -> Tens
     tensors
 }
 
+/// Writes tensors of f32.
+pub fn write_safetensors(path: &Path, tensors: &TensorsInMemory<'_>) {
+    let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
+    for name in tensors.names() {
+        let tensor = tensors.tensor(name).unwrap();
+        let at = [bytes.len(), bytes.len() + tensor.data.len()];
+        let entry = serde_json::json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": at });
+        header.insert(name.to_owned(), entry);
+        bytes.extend_from_slice(&tensor.data.on_host().unwrap());
+    }
+    let header = serde_json::Value::from(header).to_string();
+    fs::write(path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat()).unwrap();
+}
+
 /// The models of one shape with several weights, and engines that never had any other.
 pub struct World {
     pub shape: Shape,
@@ -124,17 +138,7 @@ impl World {
             fs::create_dir(&path).unwrap();
             fs::write(path.join("config.json"), config_json(self.shape, CONTEXT)).unwrap();
             let tensors = tensors(self.shape, seeds, |_| true);
-            let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
-            for name in tensors.names() {
-                let tensor = tensors.tensor(name).unwrap();
-                let at = [bytes.len(), bytes.len() + tensor.data.len()];
-                let entry = serde_json::json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": at });
-                header.insert(name.to_owned(), entry);
-                bytes.extend_from_slice(&tensor.data.on_host().unwrap());
-            }
-            let header = serde_json::Value::from(header).to_string();
-            let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat();
-            fs::write(path.join("model.safetensors"), file).unwrap();
+            write_safetensors(&path.join("model.safetensors"), &tensors);
         }
         path
     }

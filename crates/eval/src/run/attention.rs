@@ -95,6 +95,10 @@ fn replay(model: &mut dyn AttentionAlong, job: &AttentionJob, interrupt: &Interr
 
 /// Opens the run's model.
 fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFolder> {
+    if let Some(adapter) = &manifest.adapter {
+        let expected = "a run without an adapter, whose attention can be computed again";
+        return Err(Error::value("the run", expected, format!("one with {}", adapter.folder.display())));
+    }
     let path = options.model.as_ref().unwrap_or(&manifest.model);
     let folder = ModelFolder::open(path)?;
     let hash = hash_of_folder(path)?;

@@ -77,7 +77,7 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
 
 /// Solves the problems by vote. The first runs alone and is shown at once; the others follow, several at a time.
 fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupt: &Interrupt) -> Result<RunOutcome> {
-    let launched = prepared.launch(options).start()?;
+    let launched = prepared.start(options)?;
     let interrupted = interrupt.listen();
     let started = Instant::now();
     let progress = Progress::new(prepared.items.len());
@@ -140,7 +140,7 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
 
 /// Runs without writing to disk; also returns whether the device is exact.
 fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<(RunOutcome, bool)> {
-    let launched = prepared.launch(options).start()?;
+    let launched = prepared.start(options)?;
     let progress = Progress::new(prepared.items.len());
     let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
     let run = runner.work(Earlier::default());

@@ -9,7 +9,7 @@ use offshoot_launch::LaunchSizes;
 use offshoot_text::LevelTokens;
 
 use super::options::RunOptions;
-use super::prepare::PreparedRun;
+use super::prepare::{PreparedRun, RunAdapter};
 use super::prompts::ItemPrompt;
 
 pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
@@ -21,7 +21,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let context = prepared.context.tokens;
     let samples = prepared.task.method.samples() as usize;
     let each = prepared.launch(options).sizes()?;
-    let LaunchSizes { kv_bytes_per_token, state_bytes, weights, active_weights: active, .. } = each[0];
+    let LaunchSizes { kv_bytes_per_token, state_bytes, weights, active_weights: active, adapters, .. } = each[0];
     let branches = each.iter().map(|sizes| sizes.branches).sum();
     // A sample has the pool of one device.
     let pool = each.iter().map(|sizes| sizes.pool).min().unwrap_or(0);
@@ -53,6 +53,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     };
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
     line("model", format!("{}, {} context", prepared.model.display(), count(context as u64)));
+    if let Some(RunAdapter { path, rank, .. }) = &prepared.adapter {
+        line("adapter", format!("{}, of rank {rank}", path.display()));
+    }
     for LaunchSizes { device, ranks, weights, pool, .. } in &each {
         let (of, on_each) = (*ranks, if *ranks > 1 { " on each" } else { "" });
         let memory = match (each.len(), ranks) {
@@ -92,6 +95,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         false => String::new(),
     };
     line("kv pool", format!("{}{of_each}{too_little}", bytes(pool as u64)));
+    if adapters > 0 {
+        line("adapters", format!("{} kept free", bytes(adapters as u64)));
+    }
     if states > 0 {
         let (all, each) = (bytes((states * state_bytes) as u64), bytes(state_bytes as u64));
         line("states", format!("{all}{of_each}: {} of {each}, two for each branch that runs", count(states as u64)));

@@ -35,6 +35,9 @@ pub struct Manifest {
     pub model: PathBuf,
     /// See [`hash_of_folder`].
     pub model_hash: String,
+    /// The adapter that its samples are drawn with, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterFiles>,
     pub task_file: PathBuf,
     /// The run's own folder, from which model and task file are found again where all were moved together.
     #[serde(default)]
@@ -56,6 +59,20 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "WeightChoice::is_as_stored")]
     pub weights: WeightChoice,
     pub processes: Vec<Process>,
+}
+
+/// The folder of an adapter, and the hash of what it holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdapterFiles {
+    pub folder: PathBuf,
+    /// See [`hash_of_folder`].
+    pub hash: String,
+}
+
+impl AdapterFiles {
+    fn of(folder: &Path) -> Result<Self> {
+        Ok(AdapterFiles { folder: absolute(folder)?, hash: hash_of_folder(folder)? })
+    }
 }
 
 /// One process that worked on a run. Times are seconds since 1970.
@@ -104,6 +121,7 @@ impl Manifest {
             offshoot: env!("CARGO_PKG_VERSION").to_string(),
             model: absolute(&prepared.model)?,
             model_hash: hash_of_folder(&prepared.model)?,
+            adapter: prepared.adapter.as_ref().map(|adapter| AdapterFiles::of(&adapter.path)).transpose()?,
             task_file: absolute(&task.path)?,
             folder: None,
             task: task.source.clone(),
@@ -163,6 +181,14 @@ impl Manifest {
         if self.model_hash != now.model_hash {
             let model = |of: &Manifest| format!("{} ({})", of.model.display(), of.model_hash);
             return differs("model", model(self), model(now));
+        }
+        let hash = |of: &Manifest| of.adapter.as_ref().map(|adapter| adapter.hash.clone());
+        if hash(self) != hash(now) {
+            let adapter = |of: &Manifest| {
+                let shown = |of: &AdapterFiles| format!("{} ({})", of.folder.display(), of.hash);
+                of.adapter.as_ref().map_or_else(|| "no adapter".to_owned(), shown)
+            };
+            return differs("adapter", adapter(self), adapter(now));
         }
         if self.kv_dtype != now.kv_dtype {
             let option = |of: &Manifest| format!("{KV_DTYPE} {}", of.kv_dtype);
@@ -383,7 +409,7 @@ impl DifferenceRules<'_> {
     /// The first one below the path `at`.
     fn first(&self, at: &str, before: Option<&Value>, now: Option<&Value>) -> Option<Difference> {
         // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
-        let is_free = matches!(at, "name" | "model" | "items.limit");
+        let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit");
         let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
         let may_rise = is_count && self.samples_may_rise;
         let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

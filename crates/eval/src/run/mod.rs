@@ -52,7 +52,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut place = RunFolder::find(&prepared, options)?;
-    let launched = prepared.launch(options).start()?;
+    let launched = prepared.start(options)?;
     if !place.is_resumed() {
         prepared.check_longest_path(launched.engine.facts(), |_| false)?;
     }

@@ -11,11 +11,11 @@ use crate::task::{Item, Method, Overrides, Sampling, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{bytes, count};
 use offshoot_core::hub;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_core::out::{self, Stage};
-use offshoot_engine::{EngineFacts, SamplingParams, Stop};
-use offshoot_model::ModelFolder;
+use offshoot_engine::{AdapterLimits, AdapterSource, EngineFacts, EngineHandle, SamplingParams, Stop};
 use offshoot_model::check::{Facts, facts};
+use offshoot_model::{Adapter, ModelFolder};
 use offshoot_text::Tokenizer;
 
 use super::assess::RunJudge;
@@ -24,10 +24,13 @@ use super::prompts::{
     ContextLimit, ItemPrompt, PromptEncoder, PromptText, every_item_counts, in_token_order, with_advice,
 };
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
-use offshoot_launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
+use offshoot_launch::{Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, check_path};
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
+
+/// What a run's adapter is called in its engine.
+const ADAPTER: &str = "the task's";
 
 /// Maximum number of threads. A waiting thread reserves addresses for its stack, but memory only for the pages it has
 /// touched.
@@ -38,6 +41,8 @@ pub struct PreparedRun {
     pub task: Task,
     pub model: PathBuf,
     pub folder: ModelFolder,
+    /// What all samples are drawn with, beside the model.
+    pub adapter: Option<RunAdapter>,
     pub facts: Facts,
     pub tokenizer: Arc<Tokenizer>,
     /// The task's sampling section in the engine's terms.
@@ -52,6 +57,22 @@ pub struct PreparedRun {
     pub context: ContextLimit,
     /// Whether items that exceed the context fail alone, when they are encoded.
     pub skip_too_long: bool,
+}
+
+/// The adapter of a run, which fits its model.
+pub struct RunAdapter {
+    pub path: PathBuf,
+    /// The largest rank of its modules.
+    pub rank: usize,
+    read: Arc<Adapter>,
+}
+
+impl RunAdapter {
+    fn open(path: &Path, folder: &ModelFolder) -> Result<Self> {
+        let adapter = Adapter::open(path)?;
+        adapter.check(&folder.config)?;
+        Ok(RunAdapter { path: path.to_path_buf(), rank: adapter.rank(), read: Arc::new(adapter) })
+    }
 }
 
 /// A task whose prompts are rendered as text. Only the model's configuration and tokenizer have been read.
@@ -132,6 +153,7 @@ impl PreparedRun {
         let (task, model, folder) = open(path, &options.overrides)?;
         let folder = folder.with(options.engine.budget.weights)?;
         check_name(&task, options)?;
+        let adapter = task.adapter.as_deref().map(|path| RunAdapter::open(path, &folder)).transpose()?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit)?;
@@ -142,8 +164,21 @@ impl PreparedRun {
             true => None,
             false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
         };
-        let prepared =
-            Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts, context, skip_too_long };
+        let prepared = Self {
+            judging,
+            task,
+            model,
+            folder,
+            adapter,
+            facts,
+            tokenizer,
+            params,
+            stop,
+            items,
+            texts,
+            context,
+            skip_too_long,
+        };
         let all: usize = prepared.texts.values().map(|text| text.bytes).sum();
         log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(all as u64));
         Ok(prepared)
@@ -189,7 +224,25 @@ impl PreparedRun {
         };
         let samples = self.items.len() * self.task.method.samples() as usize;
         let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
-        options.engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens))
+        let mut engine = options.engine.clone();
+        if let Some(RunAdapter { rank, .. }) = self.adapter {
+            engine.budget.adapters = AdapterLimits { most: 1, rank };
+        }
+        engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens))
+    }
+
+    /// Starts the engine of this run, with its adapter.
+    pub fn start(&self, options: &RunOptions) -> Result<Launched> {
+        let launched = self.launch(options).start()?;
+        if let Some(RunAdapter { read, .. }) = &self.adapter {
+            launched.engine.load_adapter(ADAPTER, AdapterSource::Read(read.clone()))?;
+        }
+        Ok(launched)
+    }
+
+    /// The adapter of this run in its engine.
+    pub fn adapter_in(&self, engine: &EngineHandle) -> Result<Option<AdapterVersion>> {
+        self.adapter.as_ref().map(|_| engine.adapter(ADAPTER).map(|adapter| adapter.version)).transpose()
     }
 
     /// Refuses the run if the prompt with the longest text, with one sample, does not fit into KV memory even alone.

@@ -148,7 +148,7 @@ fn check_both_are_there(run: &Path) -> Result<()> {
 /// The task to grade by: the run's recorded task or another one, with the requested changes and the run's number of
 /// samples.
 fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
-    const OF_SAMPLES: [&str; 4] = ["sampling", "prompt", "model", "name"];
+    const OF_SAMPLES: [&str; 5] = ["sampling", "prompt", "model", "adapter", "name"];
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
     if let Some(set) = options.set.iter().find(of_samples) {
         let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";

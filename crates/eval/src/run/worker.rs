@@ -273,7 +273,8 @@ impl<'a> WorkerContext<'a> {
             let ItemRunner { prepared, launched, .. } = self.run;
             prepared.check_path(launched.engine.facts(), &prompt)?;
             let (engine, seed) = (launched.engine.clone(), prepared.task.sampling.seed);
-            let place = RootOptions { home, ..RootOptions::default() };
+            let adapter = prepared.adapter_in(&engine)?;
+            let place = RootOptions { home, adapter, ..RootOptions::default() };
             let of_tree = Prompt { text: prompt.text.clone(), tokens: prompt.tokens().to_vec() };
             let tree = SamplingTree::placed(engine, of_tree, place)?.seed(seed).named(&item.id);
             Ok((prompt, tree))
@@ -455,7 +456,7 @@ mod tests {
         std::fs::write(&path, task.to_string()).expect("the temporary folder is writable");
         let options = options();
         let prepared = PreparedRun::new(&path, &options).expect("a sound task");
-        let launched = prepared.launch(&options).start().expect("a small model");
+        let launched = prepared.start(&options).expect("a small model");
         let (progress, interrupted) = (Progress::new(ITEMS), AtomicBool::new(false));
         let run = ItemRunner {
             prepared: &prepared,

@@ -57,6 +57,9 @@ struct TaskSettings {
     name: Option<String>,
     /// The model's folder in Hugging Face layout (or --model).
     model: Option<TaskPath>,
+    /// The folder of an adapter (LoRA) of the model, as PEFT writes it, that samples are drawn with (or --lora;
+    /// default: none).
+    adapter: Option<TaskPath>,
     /// The problems, each an object of fields; those of a document become one item per question.
     items: ItemSettings,
     /// How an item becomes a prompt.
@@ -115,6 +118,8 @@ pub struct Overrides {
     pub samples: Option<u32>,
     /// Model folder; relative to the current folder, unlike the task file's `model`.
     pub model: Option<PathBuf>,
+    /// Folder of an adapter; relative to the current folder, too.
+    pub adapter: Option<PathBuf>,
 }
 
 /// A checked task file.
@@ -123,6 +128,8 @@ pub struct Task {
     pub path: PathBuf,
     pub name: String,
     pub model: Option<PathBuf>,
+    /// The folder of the adapter that samples are drawn with.
+    pub adapter: Option<PathBuf>,
     pub method: Method,
     pub sampling: Sampling,
     /// The file's JSON with the overrides applied, stored with the results.
@@ -172,6 +179,7 @@ impl Task {
             path: path.to_path_buf(),
             name: settings.name.unwrap_or(stem),
             model: overrides.model.clone().or(settings.model.map(|model| source.resolve(&model.0))),
+            adapter: overrides.adapter.clone().or(settings.adapter.map(|adapter| source.resolve(&adapter.0))),
             method: Method::new(&root.key("method"), settings.method)?,
             sampling: settings.sampling,
             items: ItemSource::new(&root.key("items"), settings.items)?,

@@ -287,7 +287,7 @@ fn overrides_from_the_command_line() {
     assert!(error("seed").contains("`set`: expected key=value, found `seed`"));
 
     let set = vec!["sampling.seed=9".into()];
-    let options = Overrides { set, samples: Some(3), model: Some("here".into()) };
+    let options = Overrides { set, samples: Some(3), model: Some("here".into()), adapter: Some("tuned".into()) };
     let task = desk.load_with(&with("model", json!("there")), &options).unwrap();
     assert_eq!((task.method.samples(), task.sampling.seed, task.model), (3, 9, Some("here".into())));
     let none = Overrides { samples: Some(0), ..Overrides::default() };

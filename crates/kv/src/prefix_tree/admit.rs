@@ -3,8 +3,8 @@
 use super::page_lists::PageLists;
 use super::{FirstKey, PrefixTree, Segment, SegmentState, count};
 use crate::page_pool::OutOfPages;
-use crate::{Origin, PagePool, PathStart, Reach, Window};
-use offshoot_core::ids::{SegmentId, TokenId};
+use crate::{AdapterChange, Origin, PagePool, PathStart, PathTokens, Reach, Window};
+use offshoot_core::ids::{AdapterVersion, SegmentId, TokenId};
 
 /// The longest registered prefix of a prompt.
 #[derive(Clone, Copy, Default)]
@@ -15,6 +15,15 @@ pub(super) struct Match {
     within: usize,
     /// Its tokens in total.
     pub tokens: usize,
+}
+
+/// Tokens to be registered behind a match, as segments of one origin each.
+struct NewTokens {
+    tokens: Vec<TokenId>,
+    /// Of the first of them.
+    origin: Origin,
+    /// Where the adapter changes behind the first token, by rising place.
+    changes: Vec<AdapterChange>,
 }
 
 /// Identifies the end of a path without a lease. See `PrefixTree::mark`.
@@ -38,27 +47,21 @@ impl PrefixTree {
 
     /// Registers the tokens of the path of `start` followed by `rest` as `admit` does. The caller has a lease on that
     /// path, or it comes from `within`. The search begins at its end. If rows from `rows_from` on will be computed
-    /// though others have computed them, the match ends before what their windows lack; what is registered again has
-    /// the origin of `rest`, so that a path whose adapter changes is admitted part by part.
-    pub fn admit_behind(
+    /// though others have computed them, the match ends before what their windows lack. Either all that is missing is
+    /// registered, or nothing.
+    pub fn admit_behind<'a>(
         &mut self,
         pool: &mut PagePool,
         start: PathStart,
-        rest: &[TokenId],
+        rest: impl Into<PathTokens<'a>>,
         rows_from: u32,
     ) -> Result<SegmentId, OutOfPages> {
-        let (path, origin) = (start.segment(), self.origin_of(start));
-        let begin = path.map_or(0, |path| self.end(path));
+        let rest = rest.into();
+        let begin = start.segment().map_or(0, |path| self.end(path));
         let known = self.find(start, rest);
         let known = self.up_to(known, self.readable_end(known.segment, count(known.tokens), rows_from));
-        let end = begin + count(rest.len());
-        let rest = match known.tokens.checked_sub(begin as usize) {
-            Some(matched) => rest[matched..].to_vec(),
-            None => {
-                let path = path.map_or_else(Vec::new, |path| self.context(path));
-                [&path[known.tokens..], rest].concat()
-            }
-        };
+        let end = begin + count(rest.tokens.len());
+        let NewTokens { tokens: rest, origin, changes } = self.unmatched(start, rest, known.tokens);
         let whole = known.segment.filter(|&id| known.within == self.at(id).len() as usize);
         let first = count(known.tokens);
         let (pages, _) = match rest.is_empty() {
@@ -68,11 +71,40 @@ impl PrefixTree {
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
             self.registered += 1;
-            end = Some(self.insert(end, origin, SegmentState::Prompt, rest, pages));
+            let new = self.insert(end, origin, SegmentState::Prompt, rest, pages);
+            for change in changes {
+                self.split(pool, new, first + count(change.at));
+                self.set_adapter(new, change.adapter);
+            }
+            end = Some(new);
         }
         let end = end.expect("a prompt ends in a matched or an inserted segment");
         self.retain(end);
         Ok(end)
+    }
+
+    /// The tokens of the path of `start` followed by `rest` behind the first `matched` ones.
+    fn unmatched(&self, start: PathStart, rest: PathTokens<'_>, matched: usize) -> NewTokens {
+        let begin = start.segment().map_or(0, |path| self.end(path)) as usize;
+        let (at_start, rest_from) = (self.origin_of(start), matched.saturating_sub(begin));
+        let origin_at = |at: usize| rest.run(at).1.map_or(at_start, |adapter| at_start.with_adapter(adapter));
+        let later = rest.changes.iter().filter(|change| change.at > rest_from);
+        // Counted from the first unmatched token.
+        let later = later.map(|change| AdapterChange { at: change.at + begin - matched, ..*change });
+        let tokens = &rest.tokens[rest_from..];
+        let Some(path) = start.segment().filter(|_| matched < begin) else {
+            return NewTokens { tokens: tokens.to_vec(), origin: origin_at(rest_from), changes: later.collect() };
+        };
+        let again = self.parts(path, count(matched)..count(begin));
+        let changes = again.iter().skip(1).map(|(id, part)| (part.start as usize, self.at(*id).origin.adapter));
+        let changes = changes.chain([(begin, at_start.adapter)]);
+        let changes = changes.map(|(at, adapter)| AdapterChange { at: at - matched, adapter }).chain(later);
+        let first = again.first().map_or(at_start, |(id, _)| self.at(*id).origin);
+        NewTokens {
+            tokens: [&self.context(path)[matched..], tokens].concat(),
+            origin: first,
+            changes: distinct(first.adapter, changes),
+        }
     }
 
     /// The number of prompts registered so far that were not known as a whole.
@@ -82,8 +114,13 @@ impl PrefixTree {
 
     /// Returns the sealed segment at the end of the longest registered prefix of `path` and `rest` (see
     /// `admit_behind`), with a lease for the caller; `None` if that prefix is empty. Needs no pages.
-    pub fn retain_known(&mut self, pool: &mut PagePool, path: PathStart, rest: &[TokenId]) -> Option<SegmentId> {
-        let known = self.find(path, rest);
+    pub fn retain_known<'a>(
+        &mut self,
+        pool: &mut PagePool,
+        path: PathStart,
+        rest: impl Into<PathTokens<'a>>,
+    ) -> Option<SegmentId> {
+        let known = self.find(path, rest.into());
         let end = self.end_at(pool, known.segment?, known.within);
         self.retain(end);
         Some(end)
@@ -91,16 +128,16 @@ impl PrefixTree {
 
     /// How many leading tokens of `path` and `rest` (see `admit_behind`) are registered, and how many of these are
     /// computed.
-    pub fn known(&self, path: PathStart, rest: &[TokenId]) -> (u32, u32) {
-        let known = self.find(path, rest);
+    pub fn known<'a>(&self, path: PathStart, rest: impl Into<PathTokens<'a>>) -> (u32, u32) {
+        let known = self.find(path, rest.into());
         let matched = count(known.tokens);
         (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
     }
 
     /// The segment in which the longest registered prefix of `path` and `rest` (see `admit_behind`) ends, and its
     /// length; `None` if it is empty. The segment may go on after it.
-    pub fn known_path(&self, path: PathStart, rest: &[TokenId]) -> Option<(SegmentId, u32)> {
-        let known = self.find(path, rest);
+    pub fn known_path<'a>(&self, path: PathStart, rest: impl Into<PathTokens<'a>>) -> Option<(SegmentId, u32)> {
+        let known = self.find(path, rest.into());
         known.segment.map(|segment| (segment, count(known.tokens)))
     }
 
@@ -112,14 +149,17 @@ impl PrefixTree {
         }
     }
 
-    pub(super) fn find(&self, start: PathStart, rest: &[TokenId]) -> Match {
-        let (path, origin) = (start.segment(), self.origin_of(start));
+    pub(super) fn find(&self, start: PathStart, rest: PathTokens<'_>) -> Match {
+        let (path, at_start) = (start.segment(), self.origin_of(start));
         let begin = path.map_or(0, |path| self.end(path)) as usize;
         let within = |last| Match { segment: Some(last), within: self.at(last).len() as usize, tokens: begin };
         let mut found = path.and_then(|path| self.holder(path, self.end(path))).map(within).unwrap_or_default();
-        while found.tokens - begin < rest.len()
-            && let Some((child, common)) = self.best_child(found.segment, origin, &rest[found.tokens - begin..])
-        {
+        while found.tokens - begin < rest.tokens.len() {
+            let at = found.tokens - begin;
+            // A segment of another adapter begins where one ends.
+            let (end, adapter) = rest.run(at);
+            let origin = adapter.map_or(at_start, |adapter| at_start.with_adapter(adapter));
+            let Some((child, common)) = self.best_child(found.segment, origin, &rest.tokens[at..end]) else { break };
             found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
             if common < self.at(child).len() as usize {
                 break;
@@ -206,6 +246,16 @@ impl PrefixTree {
         if is_first {
             self.by_first.extend(self.first_key(id));
         }
+    }
+
+    /// Has the tokens of `id`, which nobody has computed, computed with this adapter.
+    fn set_adapter(&mut self, id: SegmentId, adapter: Option<AdapterVersion>) {
+        if let Some(key) = self.first_key(id) {
+            self.by_first.remove(&key);
+        }
+        let segment = self.at_mut(id);
+        segment.origin = segment.origin.with_adapter(adapter);
+        self.by_first.extend(self.first_key(id));
     }
 
     /// A sealed segment that ends after the first `within` tokens of `id`; splits `id` if necessary.
@@ -297,4 +347,9 @@ impl PrefixTree {
         self.review(id);
         upper
     }
+}
+
+/// The changes that are some, where `before` is the adapter of the first token.
+fn distinct(mut before: Option<AdapterVersion>, changes: impl Iterator<Item = AdapterChange>) -> Vec<AdapterChange> {
+    changes.filter(|change| std::mem::replace(&mut before, change.adapter) != change.adapter).collect()
 }

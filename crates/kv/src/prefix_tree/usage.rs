@@ -1,8 +1,8 @@
 //! Counts the pages and tokens of sets of paths; shared ones count once.
 
 use super::{Leased, PrefixTree, count};
-use crate::{PathStart, Reach};
-use offshoot_core::ids::{SegmentId, TokenId};
+use crate::{PathStart, PathTokens, Reach};
+use offshoot_core::ids::SegmentId;
 
 /// A growing set of segments, with the number of their pages and tokens.
 #[derive(Clone, Debug, Default)]
@@ -122,8 +122,8 @@ impl PrefixTree {
 
     /// The number of pages that `path` and `rest` (see `admit_behind`) would add to the set, if admitted and continued
     /// up to position `end`, which is not before the end of its tokens: as many as it has at any time.
-    pub fn gain(&self, usage: &Usage, path: PathStart, rest: &[TokenId], end: u32) -> usize {
-        let known = self.find(path, rest);
+    pub fn gain<'a>(&self, usage: &Usage, path: PathStart, rest: impl Into<PathTokens<'a>>, end: u32) -> usize {
+        let known = self.find(path, rest.into());
         let at = count(known.tokens);
         known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end)
     }
@@ -136,8 +136,8 @@ impl PrefixTree {
 
     /// A lower bound of the pages of `alone` (see `add_alone`) that `path` and `rest` (see `admit_behind`) share, and
     /// so would keep in use after that lease has ended.
-    pub fn shared_with_one(&self, alone: &Usage, path: PathStart, rest: &[TokenId]) -> usize {
-        let known = self.find(path, rest);
+    pub fn shared_with_one<'a>(&self, alone: &Usage, path: PathStart, rest: impl Into<PathTokens<'a>>) -> usize {
+        let known = self.find(path, rest.into());
         let ancestry = known.segment.into_iter().flat_map(|segment| self.ancestry(segment));
         // Segments that got other users since they were added are counted with those.
         let of_one = ancestry.filter(|&id| alone.includes(id) && self.at(id).users == 1);

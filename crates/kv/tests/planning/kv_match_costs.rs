@@ -1,4 +1,4 @@
-//! How many tokens the prefix tree compares: in the number of tokens that it is given, and of no sibling more than once.
+//! How many tokens the prefix tree compares: as many as it is given, and those of no sibling more than once.
 
 use offshoot_core::ids::TokenId;
 use offshoot_kv::{PagePool, PathStart, PrefixTree};

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{AdapterVersion, PageId, SegmentId, TokenId, WeightVersion};
 use offshoot_kv::{
-    CacheSalt, KvSlot, Origin, PageGroups, PagePool, PathStart, PrefixTree, Reach, TokenScore, Usage, Window,
+    AdapterChange, CacheSalt, KvSlot, Origin, PageGroups, PagePool, PathStart, PathTokens, PrefixTree, Reach,
+    TokenScore, Usage, Window,
 };
 
 use crate::full::some_or_full;
@@ -151,31 +152,40 @@ impl Script {
         }
     }
 
-    /// A prompt that goes on behind a path, with another adapter.
+    /// A prompt that goes on behind a path, with other adapters. It is looked for from the path's end or from the root.
     fn admit_adapted(&mut self) {
         let Some(at) = self.any() else { return };
         self.end_draw(self.leases[at].segment);
-        let (path, adapter, rest) = (self.leases[at].clone(), self.adapter(), self.text(20));
-        if !self.tree.is_readable(path.segment) {
-            return; // What was freed would be registered again, with the other adapter.
+        let (path, mut adapter, new) = (self.leases[at].clone(), self.adapter(), self.text(20));
+        let mut whole = path.text();
+        for token in new {
+            whole.push((token, path.origin.with_adapter(adapter)));
+            adapter = if self.dice.one_in(4) { self.adapter() } else { adapter };
         }
-        let (free, start) = (self.pool.free(), PathStart::Adapted(path.segment, adapter));
-        let known = self.tree.known(start, &rest);
-        match self.tree.admit_behind(&mut self.pool, start, &rest, u32::MAX) {
+        let Some(&(_, first)) = whole.first() else { return };
+        let from = if self.dice.one_in(2) { path.tokens.len() } else { 0 };
+        let start = match whole.get(from) {
+            Some(&(_, next)) if from > 0 => PathStart::Adapted(path.segment, next.adapter),
+            Some(_) => PathStart::Root(first),
+            None => PathStart::Behind(path.segment),
+        };
+        let (tokens, origins): (Vec<TokenId>, Vec<Origin>) = whole.into_iter().unzip();
+        let pairs = origins[from..].windows(2).enumerate().filter(|(_, pair)| pair[0] != pair[1]);
+        let changes: Vec<AdapterChange> =
+            pairs.map(|(at, pair)| AdapterChange { at: at + 1, adapter: pair[1].adapter }).collect();
+        let rest = PathTokens { tokens: &tokens[from..], changes: &changes };
+        let (free, known) = (self.pool.free(), self.tree.known(start, rest));
+        match self.tree.admit_behind(&mut self.pool, start, rest, u32::MAX) {
             Ok(segment) => {
                 assert_eq!(self.tree.computed(segment), known.1, "what is known says how much is computed");
-                assert_eq!(self.tree.known(start, &rest).0 as usize, path.tokens.len() + rest.len());
-                let origin = path.origin.with_adapter(adapter);
-                let mut lease = Lease { segment, origin, may_grow: false, pending: None, again: None, ..path };
-                lease.push(&rest);
-                // Without tokens of its own it ends where the path does.
-                lease.origin = self.tree.origin(segment);
-                lease.computed = known.1 as usize;
-                self.leases.push(lease);
+                assert_eq!(self.tree.known(start, rest).0 as usize, tokens.len());
+                let (origin, computed) = (self.tree.origin(segment), known.1 as usize);
+                let (may_grow, pending, again) = (false, None, None);
+                self.leases.push(Lease { segment, tokens, origins, origin, may_grow, computed, pending, again });
             }
             Err(short) => {
                 assert!(short.needed > free);
-                assert_eq!(self.tree.known(start, &rest), known, "what fails changes nothing");
+                assert_eq!(self.tree.known(start, rest), known, "what fails changes nothing");
             }
         }
     }

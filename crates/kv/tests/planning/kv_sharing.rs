@@ -3,7 +3,7 @@
 
 use offshoot_core::ids::{AdapterVersion, TokenId, WeightVersion};
 use offshoot_fixtures::forests::{ForestShape, grow};
-use offshoot_kv::{CacheSalt, KvSlot, Origin, PagePool, PathStart, PrefixTree, TokenScore};
+use offshoot_kv::{AdapterChange, CacheSalt, KvSlot, Origin, PagePool, PathStart, PathTokens, PrefixTree, TokenScore};
 
 /// The letters of a text as tokens.
 pub fn tokens(text: &str) -> Vec<TokenId> {
@@ -121,6 +121,13 @@ fn what_other_weights_or_another_adapter_computed_is_not_matched() {
     assert_eq!(tree.known(PathStart::Behind(branches[1]), &tokens("x")).0, 15);
     let adapted = PathStart::Root(Origin::FIRST.with_adapter(adapters[1]));
     assert_eq!(tree.known(adapted, &tokens("question")), (0, 0), "the beginning was computed without it");
+    // So it is found from the root.
+    let text = tokens("questionbecause");
+    let known = [(8, adapters[1]), (8, adapters[2]), (5, adapters[1])].map(|(at, adapter)| {
+        let changes = [AdapterChange { at, adapter }];
+        tree.known_path(PathStart::FIRST, PathTokens { tokens: &text, changes: &changes })
+    });
+    assert_eq!(known, [Some((branches[1], 15)), Some((branches[2], 15)), Some((old, 5))]);
     tree.check_integrity(&pool).unwrap();
 }
 

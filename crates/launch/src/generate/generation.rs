@@ -145,7 +145,8 @@ impl<R: AsRequest> Generation<R> {
     fn begin(&mut self, prompt: usize) {
         let request = self.requests[prompt].as_request();
         let group_end = self.requests[prompt].group_end();
-        let options = BeginOptions { home: self.order.home(prompt), group_end, ..BeginOptions::default() };
+        let (home, adapter) = (self.order.home(prompt), self.requests[prompt].adapter());
+        let options = BeginOptions { home, adapter, group_end, ..BeginOptions::default() };
         if let Err(error) = self.generator.begin_with(prompt, &request, options) {
             return self.ready.push_back(Err(RefusedPrompt { prompt, error }));
         }

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, never};
 
 use super::{PromptRequest, SampleId};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_engine::{
     EngineFacts, EngineHandle, Event, EventReceiver, Extend, FinishReason, First, ForkKind, GroupEnd, Hear, OpenGroup,
     Priority, RootOptions, Stop, wait,
@@ -74,6 +74,8 @@ pub struct BeginOptions {
     pub keep: bool,
     /// Prompts of other salts share no cached prefix with it.
     pub salt: Option<CacheSalt>,
+    /// The adapter that its prompt and samples are computed with; `None`: none.
+    pub adapter: Option<AdapterVersion>,
     /// When its group ends before all samples have. The branches of kept stragglers are the caller's
     /// ([`Generator::take_branch`]).
     pub group_end: Option<GroupEnd>,
@@ -193,7 +195,8 @@ impl Generator {
         if continuations.is_empty() {
             return Err(Error::value("continuations of a context", "at least one", "none"));
         }
-        let place = RootOptions { priority, salt: options.salt, ..RootOptions::default() };
+        let BeginOptions { salt, adapter, .. } = options;
+        let place = RootOptions { priority, salt, adapter, ..RootOptions::default() };
         let branches = self.forks_of(context, continuations.len(), place)?;
         let scored = branches.into_iter().zip(continuations);
         let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops)));

@@ -1,7 +1,7 @@
 //! A prompt to sample from, and the names of its samples.
 
 use offshoot_core::error::Error;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{GroupEnd, Priority, RootOptions, SamplingParams, Stop, UniformKey};
 
 use super::BeginOptions;
@@ -33,6 +33,11 @@ pub trait AsRequest {
     fn group_end(&self) -> Option<GroupEnd> {
         None
     }
+
+    /// The adapter that the prompt and its samples are computed with; `None`: none.
+    fn adapter(&self) -> Option<AdapterVersion> {
+        None
+    }
 }
 
 impl AsRequest for PromptRequest<'_> {
@@ -48,7 +53,8 @@ impl PromptRequest<'_> {
     }
 
     pub(super) fn place(&self, options: &BeginOptions) -> RootOptions {
-        RootOptions { priority: self.priority, beside: None, home: options.home, salt: options.salt }
+        let BeginOptions { home, salt, adapter, .. } = *options;
+        RootOptions { priority: self.priority, beside: None, home, salt, adapter }
     }
 
     /// Output tokens of its samples, for a model with `context` positions.

@@ -13,6 +13,7 @@ use offshoot_core::error::{Error, Result};
 
 use super::peft::PeftConfig;
 use crate::config::{ModelConfig, module_of, read_json};
+use crate::hashes::hash_of_file;
 use crate::layout::{HEAD, Layout};
 use crate::weights::{SafetensorsFile, TensorData, TensorSource, TensorView, dense_dtype};
 
@@ -24,6 +25,8 @@ const TENSORS: &str = "adapter_model.safetensors";
 pub struct Adapter {
     /// What errors name: the file of its tensors.
     path: PathBuf,
+    /// Where it was read from; `None`: it came from memory.
+    files: Option<AdapterFiles>,
     /// By their names in the layout.
     modules: BTreeMap<String, AdapterModule>,
 }
@@ -34,6 +37,23 @@ pub struct AdapterTensor {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
+}
+
+/// The files of an adapter.
+#[derive(Clone, Debug)]
+struct AdapterFiles {
+    folder: PathBuf,
+    /// BLAKE3 of their contents.
+    hash: String,
+}
+
+impl AdapterFiles {
+    fn of(folder: &Path) -> Result<Self> {
+        let hashes = [CONFIG, TENSORS].map(|name| hash_of_file(&folder.join(name)));
+        let [config, tensors] = hashes;
+        let hash = blake3::hash(format!("{} {}", config?, tensors?).as_bytes()).to_hex().to_string();
+        Ok(Self { folder: folder.to_path_buf(), hash })
+    }
 }
 
 /// The adapter of one module.
@@ -96,7 +116,22 @@ impl Adapter {
             Ok((name, tensor))
         };
         let tensors = file.names().into_iter().map(tensor).collect::<Result<Vec<_>>>()?;
-        Self::of(&path, &config, tensors)
+        Ok(Self { files: Some(AdapterFiles::of(folder)?), ..Self::of(&path, &config, tensors)? })
+    }
+
+    /// The folder that it was read from; `None`: it came from memory.
+    pub fn folder(&self) -> Option<&Path> {
+        self.files.as_ref().map(|files| &*files.folder)
+    }
+
+    /// Identifies its weights among all adapters that there are: a hash of its files. `None`: it came from memory.
+    pub fn identity(&self) -> Option<&str> {
+        self.files.as_ref().map(|files| &*files.hash)
+    }
+
+    /// The largest rank of its modules.
+    pub fn rank(&self) -> usize {
+        self.modules.values().map(|module| module.a.shape[0]).max().unwrap_or(0)
     }
 
     /// An adapter of the tensors of a source, by the names that PEFT gives them. `config`: the fields of
@@ -178,7 +213,7 @@ impl Adapter {
         let count = modules.len();
         let modules: BTreeMap<_, _> = modules.into_iter().collect();
         match modules.len() == count {
-            true => Ok(Self { path: path.to_path_buf(), modules }),
+            true => Ok(Self { path: path.to_path_buf(), files: None, modules }),
             false => Err(Error::format(path, "expected each module once, found one under two prefixes")),
         }
     }
@@ -202,7 +237,15 @@ impl Adapter {
             let b = tensor(outputs, rank, 0.5);
             modules.insert(name.to_owned(), AdapterModule { name: name.to_owned(), scale: 1.0 / rank as f32, a, b });
         }
-        Self { path: PathBuf::from("a random adapter"), modules }
+        Self { path: PathBuf::from("a random adapter"), files: None, modules }
+    }
+
+    /// Bytes of a rank of an adapter that has every linear layer of a model, each number of `element_bytes`: those of an
+    /// adapter are at most its largest rank times as many.
+    pub fn bytes_of_rank(config: &ModelConfig, element_bytes: usize) -> usize {
+        let layout = Layout::of(config);
+        let weights = layout.linears().flat_map(|linear| &linear.weights).chain([&layout.embed]);
+        weights.map(|spec| (spec.rows() + spec.cols()) * element_bytes).sum()
     }
 
     /// Without what it adds to the output layer.

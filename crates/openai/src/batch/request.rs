@@ -2,7 +2,7 @@
 //! request is kept; then its call is read again.
 
 use super::input::Call;
-use crate::protocol::{ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
+use crate::protocol::{AnyName, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
 use offshoot_engine::{LogprobsMode, Priority};
 use offshoot_launch::{OutputTokens, TextKey};
 use offshoot_model::ModelConfig;
@@ -14,7 +14,7 @@ pub fn reader<'a>(tokenizer: &'a Tokenizer, config: &'a ModelConfig, model: &'a 
         tokenizer,
         config,
         model,
-        served: None,
+        names: &AnyName,
         seed,
         limits: &ProtocolLimits::BATCH,
         reasoning: Reasoning::Keep,

@@ -233,9 +233,9 @@ impl AnswerLoop<'_> {
         }
         let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
         let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
-        let salt = open.request.salt;
+        let (salt, adapter) = (open.request.salt, open.request.adapter);
         let weights = self.work.engine.weights().version;
-        let shared = self.seen.insert_apart(Origin { weights, salt, ..Origin::FIRST }, prompt.tokens);
+        let shared = self.seen.insert_apart(Origin { weights, salt, adapter }, prompt.tokens);
         // Reported where something is sampled after the prompt.
         open.prompts[place.prompt].shared = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
@@ -243,8 +243,8 @@ impl AnswerLoop<'_> {
         }
         let home = self.order.lock().expect("reading does not panic").home(at);
         let group_end = open.request.min_finished.map(GroupEnd::new);
-        match self.generator.begin_with(at, &prompt, BeginOptions { home, salt, group_end, ..BeginOptions::default() })
-        {
+        let options = BeginOptions { home, salt, adapter, group_end, ..BeginOptions::default() };
+        match self.generator.begin_with(at, &prompt, options) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;

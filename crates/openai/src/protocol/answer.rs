@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::choice::{
-    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
+    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, VersionFields, finish_word,
 };
 use super::endpoint::Endpoint;
 use super::kept::{RecordFields, routed_experts};
@@ -231,7 +231,7 @@ fn sampled_choices<'a>(
                 (ChoiceText::Chat { message }, PromptFields::default())
             }
         };
-        let weight_versions = drawn.and_then(|drawn| shown_weights(request, drawn, labels));
+        let versions = drawn.map(|drawn| VersionFields::of(request, drawn, labels)).unwrap_or_default();
         choices.push(Choice {
             index,
             text,
@@ -241,7 +241,7 @@ fn sampled_choices<'a>(
             score: None,
             prompt,
             token_ids,
-            weight_versions,
+            versions,
             records,
             routed_experts,
             branch,

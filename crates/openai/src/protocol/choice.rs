@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
-use super::weight_labels::{LabelledSpan, WeightLabels};
+use super::weight_labels::{LabelledSpan, WeightLabels, adapter_spans};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason};
 use offshoot_text::Tokenizer;
@@ -58,9 +58,8 @@ pub struct Choice<'a> {
     pub prompt: PromptFields<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Cow<'a, [TokenId]>>,
-    /// vLLM's: the weights that its tokens were sampled under.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight_versions: Option<Vec<LabelledSpan>>,
+    #[serde(flatten)]
+    pub versions: VersionFields,
     #[serde(flatten)]
     pub records: RecordFields,
     /// By `return_routed_experts`, of a whole sample ([`routed_experts`](super::kept::routed_experts)).
@@ -117,9 +116,26 @@ impl<'a> PromptFields<'a> {
     }
 }
 
-/// The weights of a sample's tokens, where its request wants to know them or they changed meanwhile.
-pub fn shown_weights(request: &ProtocolRequest, finish: &Finish, labels: &WeightLabels) -> Option<Vec<LabelledSpan>> {
-    (request.return_weight_versions || finish.weights.len() > 1).then(|| labels.spans(finish))
+/// What a sample's tokens were sampled under, where its request wants to know it or it changed meanwhile.
+#[derive(Default, Serialize)]
+pub struct VersionFields {
+    /// vLLM's: the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight_versions: Option<Vec<LabelledSpan>>,
+    /// The versions of the adapter that the request names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adapter_versions: Option<Vec<LabelledSpan>>,
+}
+
+impl VersionFields {
+    pub fn of(request: &ProtocolRequest, finish: &Finish, labels: &WeightLabels) -> Self {
+        let shows = |versions: usize| request.return_weight_versions || versions > 1;
+        let has_adapter = !finish.adapters.is_empty();
+        VersionFields {
+            weight_versions: shows(finish.weights.len()).then(|| labels.spans(finish)),
+            adapter_versions: (has_adapter && shows(finish.adapters.len())).then(|| adapter_spans(finish)),
+        }
+    }
 }
 
 /// vLLM's `stop_reason`: the stop string, or the id of the stop token.

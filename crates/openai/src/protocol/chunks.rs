@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::answer::{AnswerHead, ResponseHead, Usage};
 use super::choice::{
-    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
+    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, VersionFields, finish_word,
 };
 use super::endpoint::Endpoint;
 use super::kept::{RecordFields, routed_experts};
@@ -14,7 +14,7 @@ use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::TokenPlacer;
 use super::sse;
-use super::weight_labels::{LabelledSpan, WeightLabels};
+use super::weight_labels::WeightLabels;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason, SampledToken, TokenRecord};
 use offshoot_launch::SampleId;
@@ -64,7 +64,7 @@ struct SampleEnd {
     reason: FinishReason,
     routed_experts: Option<String>,
     branch: Option<String>,
-    weights: Option<Vec<LabelledSpan>>,
+    versions: VersionFields,
 }
 
 impl ChunkWriter {
@@ -121,12 +121,12 @@ impl ChunkWriter {
         // With the token that ended the sample, of which no event tells.
         let rest: Vec<SampledToken> = finish.sampled_records().skip(stream.tokens).map(SampledToken::from).collect();
         let late = rest.len();
-        let weights = shown_weights(&self.request, &finish, &self.labels);
+        let versions = VersionFields::of(&self.request, &finish, &self.labels);
         stream.take(rest, &finish.text[stream.bytes..], self.request.shows_tokens());
         stream.has_ended = true;
         let routes = self.request.routes.zip(finish.routes.as_ref());
         let routed_experts = routes.map(|(start, routes)| routed_experts(routes, start));
-        stream.unsent.end = Some(SampleEnd { reason: finish.reason, routed_experts, branch, weights });
+        stream.unsent.end = Some(SampleEnd { reason: finish.reason, routed_experts, branch, versions });
         self.count(late);
         self.write_if_ready(sample, out);
     }
@@ -139,8 +139,12 @@ impl ChunkWriter {
                 if stream.has_ended {
                     continue; // It was told already: the sample whose branch is kept ends by an event of its own.
                 }
-                stream.unsent.end =
-                    Some(SampleEnd { reason: FinishReason::Length, routed_experts: None, branch: None, weights: None });
+                stream.unsent.end = Some(SampleEnd {
+                    reason: FinishReason::Length,
+                    routed_experts: None,
+                    branch: None,
+                    versions: VersionFields::default(),
+                });
                 let (prompt, sample) = (index / self.request.n, index % self.request.n);
                 self.write_if_ready(SampleId { prompt, sample }, out);
             }
@@ -236,7 +240,7 @@ impl ChunkWriter {
             score: None,
             prompt: fields.unwrap_or_default(),
             token_ids: token_ids.filter(|ids: &Vec<TokenId>| !ids.is_empty()).map(Cow::Owned),
-            weight_versions: end.as_mut().and_then(|end| end.weights.take()),
+            versions: end.as_mut().map(|end| std::mem::take(&mut end.versions)).unwrap_or_default(),
             records: if tokens.is_empty() { RecordFields::default() } else { RecordFields::new(request, records) },
             routed_experts: end.as_mut().and_then(|end| end.routed_experts.take()),
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),

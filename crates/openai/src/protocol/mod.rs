@@ -34,7 +34,7 @@ pub use chunks::ChunkWriter;
 pub use endpoint::Endpoint;
 pub use fields::{BodyFields, parse_body};
 pub use limits::ProtocolLimits;
-pub use models::ServedModel;
+pub use models::{AnyName, ModelNames, ServedAdapter, ServedModel};
 pub use reader::RequestReader;
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{

@@ -10,13 +10,14 @@ use super::chat::{ChatReader, ChatText};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
 use super::limits::ProtocolLimits;
+use super::models::ModelNames;
 use super::official;
 use super::refusal::Refusal;
 use super::request::{
     ChoiceContent, Keep, MostKept, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
 use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
@@ -33,8 +34,8 @@ pub struct RequestReader<'a> {
     pub config: &'a ModelConfig,
     /// What the model is called in answers to requests that do not name it.
     pub model: &'a str,
-    /// The names that requests may call it; `None`: any.
-    pub served: Option<&'a [String]>,
+    /// What requests may call it, or an adapter of it.
+    pub names: &'a dyn ModelNames,
     /// Seed of requests without one.
     pub seed: u64,
     pub limits: &'a ProtocolLimits,
@@ -69,7 +70,7 @@ impl RequestReader<'_> {
         let mut fields = BodyFields::new(body);
         // openai-python's argument, which clients that write their own bodies send as it stands.
         fields.unpack("extra_body")?;
-        let model = self.model(&mut fields)?;
+        let (model, adapter) = self.model(&mut fields)?;
         let (keep, parent) = self.branches(&mut fields)?;
         let texts = self.user_texts(&mut fields)?;
         let prompts = match endpoint {
@@ -112,6 +113,7 @@ impl RequestReader<'_> {
         let request = ProtocolRequest {
             endpoint,
             model,
+            adapter,
             prompts: prompts.collect(),
             n,
             best_of: if samples_nothing { 0 } else { best_of },
@@ -224,12 +226,11 @@ impl RequestReader<'_> {
         }
     }
 
-    pub(super) fn model(&self, fields: &mut BodyFields) -> Result<String, Refusal> {
-        let Some(model) = fields.text("model")? else { return Ok(self.model.to_owned()) };
-        match self.served {
-            Some(served) if !served.contains(&model) => Err(Refusal::model_not_found(&model, served)),
-            _ => Ok(model),
-        }
+    /// `model`: what the answer calls it, and the adapter that it names.
+    pub(super) fn model(&self, fields: &mut BodyFields) -> Result<(String, Option<AdapterVersion>), Refusal> {
+        let Some(model) = fields.text("model")? else { return Ok((self.model.to_owned(), None)) };
+        let adapter = self.names.adapter_of(&model)?;
+        Ok((model, adapter))
     }
 
     /// `keep`, `keep_seconds` and `parent`.

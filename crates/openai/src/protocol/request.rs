@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::endpoint::Endpoint;
 use super::refusal::Refusal;
 use offshoot_core::error::Error;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{EngineFacts, KeptForm, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_kv::CacheSalt;
 use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
@@ -21,6 +21,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub endpoint: Endpoint,
     /// The model's name in the request, else its own.
     pub model: String,
+    /// The adapter that it is sampled with; `None`: none.
+    pub adapter: Option<AdapterVersion>,
     pub prompts: Vec<P>,
     /// Choices of each prompt.
     pub n: usize,
@@ -277,12 +279,18 @@ impl<P> ProtocolRequest<P> {
         }
     }
 
+    /// The name of its adapter; `None`: it has none.
+    pub fn adapter_name(&self) -> Option<&str> {
+        self.adapter.is_some().then_some(&*self.model)
+    }
+
     /// The same request with prompts of another form.
     pub(super) fn try_map<Q>(self, map: impl FnMut(P) -> Result<Q, Refusal>) -> Result<ProtocolRequest<Q>, Refusal> {
         Ok(ProtocolRequest {
             prompts: self.prompts.into_iter().map(map).collect::<Result<_, _>>()?,
             endpoint: self.endpoint,
             model: self.model,
+            adapter: self.adapter,
             n: self.n,
             best_of: self.best_of,
             min_finished: self.min_finished,

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, Score};
+use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, Score, VersionFields};
 use super::endpoint::Endpoint;
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
@@ -63,7 +63,7 @@ pub fn scored_choice<'a>(
         score: Some(score),
         prompt: prompt_fields,
         token_ids: request.return_token_ids.then_some((&*choice.tokens).into()),
-        weight_versions: None,
+        versions: VersionFields::default(),
         records: RecordFields::default(),
         routed_experts: None,
         branch: None,

@@ -16,7 +16,7 @@ use super::logprobs::PromptLogprobs;
 use super::reader::RequestReader;
 use super::refusal::Refusal;
 use super::request::{ProtocolRequest, TextPrompt};
-use super::weight_labels::LabelledSpan;
+use super::weight_labels::{LabelledSpan, adapter_spans};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, LogprobsMode, TokenRecord, TokenRoutes};
 use offshoot_text::Tokenizer;
@@ -122,6 +122,9 @@ struct TokenChoice<'a> {
     /// than a record lists: clients expect a list for each token.
     sampling_mask: Option<Vec<&'a [TokenId]>>,
     weight_versions: Vec<LabelledSpan>,
+    /// The versions of the adapter that the request names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    adapter_versions: Vec<LabelledSpan>,
     #[serde(flatten)]
     records: RecordFields,
 }
@@ -222,6 +225,7 @@ impl<'a> TokenAnswer<'a> {
             routed_experts: request.routes.zip(drawn.routes.as_ref()).map(|of| RawExperts::new(of, experts)),
             sampling_mask: masks.then(|| drawn.sampled_records().map(kept).collect()).flatten(),
             weight_versions: head.labels.spans(drawn),
+            adapter_versions: adapter_spans(drawn),
             records: RecordFields::new(request, drawn.sampled_records()),
         };
         let completion_tokens = candidates.drawn.iter().map(Finish::sampled).sum();

@@ -23,6 +23,13 @@ pub struct LabelledSpan {
     end: usize,
 }
 
+/// The versions of the adapter under which the tokens of a sample were sampled, in order, by their numbers.
+pub fn adapter_spans(finish: &Finish) -> Vec<LabelledSpan> {
+    let ends = finish.adapters.iter().skip(1).map(|span| span.from).chain([finish.sampled()]);
+    let spans = finish.adapters.iter().zip(ends);
+    spans.map(|(span, end)| LabelledSpan { version: span.version.to_string(), start: span.from, end }).collect()
+}
+
 impl WeightLabels {
     /// Calls a version so from now on.
     pub fn set(&self, version: WeightVersion, label: &str) {
@@ -57,8 +64,8 @@ impl WeightLabels {
 mod tests {
     use serde_json::json;
 
-    use offshoot_core::ids::TokenId;
-    use offshoot_engine::{FinishReason, WeightSpan};
+    use offshoot_core::ids::{AdapterVersion, TokenId};
+    use offshoot_engine::{AdapterSpan, FinishReason, WeightSpan};
 
     use super::*;
 
@@ -78,6 +85,10 @@ mod tests {
         assert_eq!(spans, expected);
         labels.set(WeightVersion(1), "1");
         assert_eq!(labels.label(WeightVersion(1)), "1");
+        assert!(adapter_spans(&finish).is_empty());
+        finish.adapters = vec![AdapterSpan { version: AdapterVersion(3), from: 0 }];
+        let spans = serde_json::to_value(adapter_spans(&finish)).expect("keys are strings");
+        assert_eq!(spans, json!([{"version": "3", "start": 0, "end": 9}]));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::rollout::DrawnToken;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId, WeightVersion};
 use offshoot_engine::{
-    FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey, WeightSpan,
-    split_weights, weights_of_token,
+    AdapterSpan, FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey, WeightSpan,
+    split_versions, version_of_token,
 };
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
@@ -57,6 +57,10 @@ pub struct TokenRun {
     ///
     /// [`Finish::weights`]: offshoot_engine::Finish::weights
     pub weights: Vec<WeightSpan>,
+    /// The adapters that they were sampled or scored under: as [`Finish::adapters`].
+    ///
+    /// [`Finish::adapters`]: offshoot_engine::Finish::adapters
+    pub adapters: Vec<AdapterSpan>,
     /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
     pub finish: FinishReason,
 }
@@ -138,8 +142,9 @@ impl ThoughtNode {
                 continue;
             }
             let records = run.records.split_off(own);
-            let weights = split_weights(&mut run.weights, own);
-            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, finish: run.finish.clone() });
+            let weights = split_versions(&mut run.weights, own);
+            let (adapters, finish) = (split_versions(&mut run.adapters, own), run.finish.clone());
+            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, adapters, finish });
             if own > 0 {
                 let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
                 self.runs.push(TokenRun { tokens: own, finish, ..run });
@@ -167,8 +172,8 @@ impl ThoughtNode {
     }
 
     /// Natural-log probability of each of `tokens`: of sampled ones under the distribution that `mode` names
-    /// ([`TokenRecord::logprob_by`]), of given ones, which were not drawn, under the model itself. `None` where it is not
-    /// recorded, as of given tokens that were not scored.
+    /// ([`TokenRecord::logprob_by`]), of given ones, which were not drawn, under the model itself. `None` where it is
+    /// not recorded, as of given tokens that were not scored.
     pub fn logprobs(&self, mode: LogprobsMode) -> impl Iterator<Item = Option<f32>> {
         self.each().map(move |(sampled, record)| match sampled {
             true => record?.logprob_by(mode),
@@ -224,7 +229,7 @@ impl ThoughtNode {
         // Of the last run that begins there or before.
         for run in &self.runs {
             if begin <= at {
-                version = weights_of_token(&run.weights, at - begin);
+                version = version_of_token(&run.weights, at - begin);
             }
             begin += run.tokens;
         }

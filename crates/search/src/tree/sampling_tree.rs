@@ -1,11 +1,11 @@
 //! The sampling tree: the append-only record of a search on one problem, and the search's handle on the engine:
 //! forking, reading, closing and pruning. Sampling from nodes is left to `extension`, scoring to `probe`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::nodes::{Lease, Nodes, ThoughtNode, TokenRun};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, NodeId, TokenId};
+use offshoot_core::ids::{AdapterVersion, BranchId, NodeId, TokenId};
 use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey};
 
 /// A prompt as text, and its tokens, with those that a chat template or the tokenizer adds.
@@ -46,6 +46,8 @@ pub struct SamplingTree {
     pub(super) nodes: Nodes,
     /// The errors of failed nodes.
     pub(super) failures: BTreeMap<NodeId, Error>,
+    /// Nodes that go on with another adapter than the root's prompt has, and those below them.
+    adapted: BTreeSet<NodeId>,
     /// The place of the search's questions in the engine's queue: beside its root.
     pub(super) place: RootOptions,
 }
@@ -74,6 +76,7 @@ impl SamplingTree {
             name: String::new(),
             nodes: Nodes::new(ThoughtNode { text, tokens, ..root }),
             failures: BTreeMap::new(),
+            adapted: BTreeSet::new(),
             place: RootOptions { beside: Some(branch), ..place },
         })
     }
@@ -195,6 +198,38 @@ impl SamplingTree {
         Ok(children)
     }
 
+    /// Like [`fork`](Self::fork); the children go on with this adapter, or with none. What they continue is not
+    /// computed again, but for its last token.
+    ///
+    /// # Errors
+    ///
+    /// As [`fork`](Self::fork), or no adapter had this version. Children of one that is not loaded any more fail when
+    /// they are extended.
+    pub fn fork_with(&mut self, at: NodeId, n: usize, adapter: Option<AdapterVersion>) -> Result<Vec<NodeId>> {
+        let first = self.next_ordinal(ForkKind::Sample, at);
+        let branches = self.engine.fork_with(self.open_branch(at)?, n, adapter)?;
+        let children = (first..).zip(branches).map(|(ordinal, branch)| self.add(ForkKind::Sample, at, ordinal, branch));
+        let children: Vec<NodeId> = children.collect();
+        if adapter != self.place.adapter {
+            self.adapted.extend(&children);
+        }
+        Ok(children)
+    }
+
+    /// Lets nodes go on with this adapter, or with none, when they are extended next.
+    ///
+    /// # Errors
+    ///
+    /// One of them is closed or pruned, no adapter had this version, or the engine has stopped.
+    pub fn set_adapter(&mut self, nodes: &[NodeId], adapter: Option<AdapterVersion>) -> Result<()> {
+        let branches = nodes.iter().map(|&node| self.open_branch(node)).collect::<Result<Vec<_>>>()?;
+        self.engine.set_adapter(&branches, adapter)?;
+        if adapter != self.place.adapter {
+            self.adapted.extend(nodes);
+        }
+        Ok(())
+    }
+
     /// Like [`fork`](Self::fork), for a purpose of its own: random numbers are counted per kind, so that judging a node
     /// changes none of its samples.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeId, n: usize) -> Result<Vec<NodeId>> {
@@ -233,7 +268,11 @@ impl SamplingTree {
 
     pub(super) fn add(&mut self, kind: ForkKind, at: NodeId, ordinal: u64, branch: BranchId) -> NodeId {
         let uniforms = self.nodes[at].uniforms.child(kind, ordinal);
-        self.nodes.add(at, ThoughtNode::new(kind, ordinal, Lease::Open(branch), uniforms))
+        let child = self.nodes.add(at, ThoughtNode::new(kind, ordinal, Lease::Open(branch), uniforms));
+        if self.adapted.contains(&at) {
+            self.adapted.insert(child);
+        }
+        child
     }
 
     /// Splits `at`, which has no children, behind its first `tokens` tokens, to which the first `text` bytes of its
@@ -244,7 +283,7 @@ impl SamplingTree {
     /// # Errors
     ///
     /// `at` is the root or a question, has children, or has at most `tokens` tokens, or `tokens` is 0; `text` is not on
-    /// the border of two characters of its text; the engine has stopped.
+    /// the border of two characters of its text; `at` does not have the root's adapter; the engine has stopped.
     pub fn split(&mut self, at: NodeId, tokens: usize, text: usize) -> Result<NodeId> {
         let node = &self.nodes[at];
         let wrong = |what: &str, expected: String, found: String| {
@@ -252,6 +291,9 @@ impl SamplingTree {
         };
         if at == self.root() || node.asks || self.nodes.children(at).next().is_some() {
             return wrong("place", "a thought without children".to_owned(), "another node".to_owned());
+        }
+        if self.adapted.contains(&at) {
+            return wrong("place", "a node with the root's adapter".to_owned(), "one with another".to_owned());
         }
         if !(1..node.tokens.len()).contains(&tokens) {
             return wrong("tokens", format!("a number from 1 up, below {}", node.tokens.len()), tokens.to_string());
@@ -346,13 +388,14 @@ impl SamplingTree {
 
     pub(super) fn grow(&mut self, at: NodeId, finish: Finish) {
         let node = &mut self.nodes[at];
-        let (tokens, records, weights) = (finish.tokens.len(), finish.records, finish.weights);
-        node.runs.push(TokenRun { tokens, records, weights, finish: finish.reason.clone() });
+        let Finish { reason, records, weights, adapters, .. } = finish;
+        let tokens = finish.tokens.len();
+        node.runs.push(TokenRun { tokens, records, weights, adapters, finish: reason.clone() });
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;
         node.logprob += finish.logprob;
-        node.finish = Some(finish.reason);
+        node.finish = Some(reason);
     }
 }
 

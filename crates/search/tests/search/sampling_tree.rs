@@ -2,13 +2,16 @@
 
 use std::collections::HashSet;
 
-use offshoot_core::ids::NodeId;
+use offshoot_core::ids::{AdapterVersion, NodeId};
 use offshoot_engine::scripted::tokens_of;
 use offshoot_engine::{
-    Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop, TokenRecord,
-    UniformKey,
+    AdapterSource, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop,
+    TokenRecord, UniformKey,
 };
 use offshoot_search::tree::{Extension, NodeState, SamplingTree, Trace, TreeEvent};
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 
 use crate::job;
 
@@ -267,4 +270,45 @@ fn the_record_can_be_exported() {
     assert!(dot.contains("t0n0 -> t0n1;") && dot.contains("t0n0 -> t0n2;"), "{dot}");
     assert!(dot.contains("say \\\"hi\\\"\\n"), "quotes and line ends are escaped: {dot}");
     assert_eq!(dot.matches("style=dashed").count(), 1, "{dot}");
+}
+
+/// An adapter that a scripted engine takes.
+fn load_adapter(engine: &EngineHandle) -> AdapterVersion {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"]}"#;
+    std::fs::write(folder.path().join("adapter_config.json"), config).expect("it is writable");
+    let view = |shape: &[usize]| TensorView::new(Dtype::F32, shape.to_vec(), &[0; 8]).expect("two numbers");
+    let tensors = [("q_proj.lora_A.weight", view(&[1, 2])), ("q_proj.lora_B.weight", view(&[2, 1]))];
+    let file = safetensors::serialize(tensors, None).expect("sound tensors");
+    std::fs::write(folder.path().join("adapter_model.safetensors"), file).expect("it is writable");
+    let source = AdapterSource::Folder(folder.path().to_path_buf());
+    engine.load_adapter("one", source).expect("a sound adapter").version
+}
+
+#[test]
+fn nodes_go_on_with_adapters_that_are_loaded() {
+    let engine = EngineHandle::scripted(|call| match call.text().as_str() {
+        "Q:" => ScriptedReply::text("one two"),
+        _ => ScriptedReply::text(" three"),
+    });
+    let version = load_adapter(&engine);
+    let mut tree = tree_on(engine);
+    let node = tree.fork(tree.root(), 1).expect("the root is open")[0];
+    extend(&mut tree, &[node]);
+    let plain = tree.fork(node, 1).expect("it is open");
+    let adapted = tree.fork_with(node, 2, Some(version)).expect("it is loaded");
+    assert_eq!(adapted.iter().map(|&child| tree.node(child).ordinal).collect::<Vec<_>>(), [1, 2]);
+    extend(&mut tree, &[plain[0], adapted[0], adapted[1]]);
+    assert_eq!(tree.path_text(adapted[1]), "one two three");
+    let below = tree.fork(adapted[1], 1).expect("it is open");
+    extend(&mut tree, &below);
+    let never = AdapterVersion(version.0 + 1);
+    assert!(tree.fork_with(node, 1, Some(never)).is_err() && tree.set_adapter(&plain, Some(never)).is_err());
+    // A split makes a branch anew, which would have the root's adapter.
+    for adapted in [adapted[0], below[0]] {
+        let refused = tree.split(adapted, 1, 1).expect_err("it has another adapter").to_string();
+        assert!(refused.contains("the root's adapter"), "{refused}");
+    }
+    tree.set_adapter(&plain, None).expect("it is open");
+    tree.split(plain[0], 1, 1).expect("it has the root's adapter");
 }

@@ -217,6 +217,7 @@ pub mod tests {
             salt: None,
             request_id: None,
             return_weight_versions: false,
+            adapter: None,
         };
         Job {
             id: JobId(id),

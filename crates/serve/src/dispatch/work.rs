@@ -20,7 +20,7 @@ use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, GroupEnd, Hear, OpenGroup, RootOptions};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
-use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal, RefusalKind};
+use offshoot_openai::protocol::{EncodedPrompt, Endpoint, ProtocolRequest, Refusal, RefusalKind};
 
 /// Longest time between two looks at deadlines and leases.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -212,10 +212,11 @@ impl DispatchLoop {
         let job = &open.job;
         let time_to_live = job.keep.unwrap_or_default();
         for (prompt, EncodedPrompt { tokens, .. }) in job.request.prompts.iter().enumerate() {
-            let salt = job.request.salt;
-            let place = RootOptions { salt, ..RootOptions::default() };
+            let (salt, adapter) = (job.request.salt, job.request.adapter);
+            let place = RootOptions { salt, adapter, ..RootOptions::default() };
             let Ok(branch) = self.generator.engine().root_with(tokens.clone(), place) else { continue };
-            let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt };
+            let adapter = job.request.adapter_name().map(str::to_owned);
+            let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt, adapter };
             let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
             let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
@@ -245,21 +246,21 @@ impl DispatchLoop {
         let number = self.next_part;
         self.next_part += 1;
         let of = &job.request.prompts[prompt];
+        let (keep, salt, adapter) = (job.keep.is_some(), job.request.salt, job.request.adapter);
         let left = match of.choices.is_empty() {
             false => {
                 let continuations: Vec<_> = of.choices.iter().map(|choice| choice.tokens.clone()).collect();
                 let (context, tops, priority) = (&*of.tokens, job.request.choices_top(), job.among_all);
                 let request = ChoicesRequest { context, continuations: &continuations, tops, priority };
-                let (keep, salt) = (job.keep.is_some(), job.request.salt);
-                let options = BeginOptions { keep, salt, ..BeginOptions::default() };
+                let options = BeginOptions { keep, salt, adapter, ..BeginOptions::default() };
                 self.generator.begin_choices(number, &request, options)?;
                 continuations.len()
             }
             true => {
                 let request = job.part(prompt, first, samples);
                 let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
-                let (keep, salt) = (job.keep.is_some(), job.request.salt);
-                let options = BeginOptions { first_sample: first, hear, keep, salt, ..BeginOptions::default() };
+                let options =
+                    BeginOptions { first_sample: first, hear, keep, salt, adapter, ..BeginOptions::default() };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
@@ -331,7 +332,8 @@ impl DispatchLoop {
                 let (recent, weights) = (self.recent.entry(job.client), self.generator.engine().weights().version);
                 recent.or_default().add(job, weights, &tokens, self.most_recent);
                 open.promised -= 1;
-                let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt };
+                let adapter = job.request.adapter_name().map(str::to_owned);
+                let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt, adapter };
                 Some(self.leases.keep(job.client, branch, kept, time_to_live))
             }
             (branch, _) => {
@@ -503,12 +505,13 @@ struct RecentPrompts {
 
 impl RecentPrompts {
     /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt and
-    /// weights, too. Remembers about `most` tokens.
+    /// adapter, computed with the same weights, too. Remembers about `most` tokens.
     fn add(&mut self, job: &Job, weights: WeightVersion, prompt: &[TokenId], most: usize) -> usize {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert_apart(Origin { weights, salt: job.request.salt, ..Origin::FIRST }, prompt)
+        let ProtocolRequest { salt, adapter, .. } = *job.request;
+        self.tokens.insert_apart(Origin { weights, salt, adapter }, prompt)
     }
 }
 

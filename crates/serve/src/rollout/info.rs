@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use offshoot_engine::LogprobsMode;
+use offshoot_engine::{AdapterLimits, LogprobsMode};
 
 use super::RolloutFacts;
 use super::forms::{Pairs, QueryFields, optional_fields};
@@ -40,6 +40,10 @@ fn config(server: &Server, facts: &RolloutFacts) -> Value {
     let mut words = LogprobsMode::WORDS.into_iter();
     let logprobs_mode = words.find(|(_, mode)| *mode == server.logprobs_mode).map(|(word, _)| word);
     let (ranks, replicas) = (facts.ranks, server.engine.facts().replicas);
+    let lora_config = match server.engine.facts().adapters {
+        AdapterLimits { most: 0, .. } => Value::Null,
+        AdapterLimits { most, rank } => json!({ "max_loras": most, "max_lora_rank": rank }),
+    };
     json!({
         "model_config": {
             "model": facts.model.display().to_string(),
@@ -54,6 +58,6 @@ fn config(server: &Server, facts: &RolloutFacts) -> Value {
             "world_size": ranks * replicas,
         },
         "weight_transfer_config": { "backend": facts.backend() },
-        "lora_config": null,
+        "lora_config": lora_config,
     })
 }

@@ -21,7 +21,7 @@ use offshoot_args::words::{DTYPES, KV_DTYPES, PLANNERS, one_of};
 use offshoot_args::{WeightArgs, mebibytes, whole};
 use offshoot_backend::{Backend, Dtype, KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{EngineFacts, EngineHandle, Metrics};
+use offshoot_engine::{AdapterLimits, EngineFacts, EngineHandle, Metrics};
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{
     Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, EngineOptions, Launch, ModelSource, OnBackend,
@@ -327,6 +327,7 @@ fn launch<'a>(
         swap_bytes: Some(0),
         deterministic: options.deterministic,
         keeps_routes: false,
+        adapters: AdapterLimits::NONE,
         kv: options.kv,
         states: StateDtype::default(),
         weights: options.weights.into(),

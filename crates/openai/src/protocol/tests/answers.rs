@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::super::{AnswerHead, PromptCandidates, PromptResults, response};
+use super::super::{AnswerHead, AnyName, PromptCandidates, PromptResults, response};
 use super::*;
 use offshoot_engine::TokenRecords;
 use offshoot_text::reasoning::{ReasoningSplitter, TextStart};
@@ -439,7 +439,7 @@ fn models_that_answer_in_channels_have_reasoning_apart() {
             tokenizer: &tokenizer,
             config,
             model: "demo",
-            served: None,
+            names: &AnyName,
             seed: 5,
             limits: &ProtocolLimits::default(),
             reasoning: Reasoning::Keep,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::files::{self, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, NewBatch};
-use super::super::{RefusalKind, ServedModel, parse_body, tokenizer_info};
+use super::super::{RefusalKind, ServedAdapter, ServedModel, parse_body, tokenizer_info};
 use super::*;
 
 /// A request to one of the endpoints for tokens.
@@ -31,16 +31,24 @@ fn refused(ask: Ask, body: Value) -> Option<String> {
 #[test]
 fn models_are_listed_with_their_context() {
     let names = ["demo".to_owned(), "other".to_owned()];
-    let served = ServedModel { names: &names, created: 7, context: 4096 };
+    let adapters = [ServedAdapter { name: "tuned".to_owned(), root: "/adapters/7".to_owned() }];
+    let served = ServedModel { names: &names, adapters: &adapters, created: 7, context: 4096 };
     let list = served.list();
-    assert_eq!((&list["object"], list["data"].as_array().map(Vec::len)), (&json!("list"), Some(2)));
+    assert_eq!((&list["object"], list["data"].as_array().map(Vec::len)), (&json!("list"), Some(3)));
     assert_eq!(list["data"][1], served.one("other").expect("it is served"));
     let fields = |key: &str| list["data"][1][key].clone();
     assert_eq!(
         [fields("id"), fields("object"), fields("max_model_len")],
         [json!("other"), json!("model"), json!(4096)]
     );
-    assert_eq!(served.one("none").expect_err("it is not").kind, RefusalKind::NotFound);
+    let refusal = served.one("none").expect_err("it is not");
+    assert_eq!(refusal.kind, RefusalKind::NotFound);
+    assert_eq!(refusal.message, "`model`: expected demo or other or tuned, found \"none\"");
+    // An adapter says what it was read from, and which model it belongs to.
+    assert_eq!(list["data"][2], served.one("tuned").expect("it is served"));
+    let fields = |at: usize| [&list["data"][at]["root"], &list["data"][at]["parent"]];
+    assert_eq!(fields(2), [&json!("/adapters/7"), &json!("demo")]);
+    assert_eq!(fields(1), [&json!("demo"), &json!(null)]);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value, json};
 
-use super::{Endpoint, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
-use offshoot_core::ids::TokenId;
+use super::{Endpoint, ModelNames, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
+use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{
     Drawn, Finish, FinishReason, LogprobsMode, Records, SampledToken, SamplingParams, Stop, TokenRoutes,
 };
@@ -40,14 +40,26 @@ fn tokenizer() -> &'static Arc<Tokenizer> {
     &MODEL.0
 }
 
+/// A model `demo`, and its adapter `tuned`.
+struct Names;
+
+impl ModelNames for Names {
+    fn adapter_of(&self, model: &str) -> Result<Option<AdapterVersion>, Refusal> {
+        match model {
+            "demo" => Ok(None),
+            "tuned" => Ok(Some(AdapterVersion(7))),
+            _ => Err(Refusal::model_not_found(model, &["demo".to_owned(), "tuned".to_owned()])),
+        }
+    }
+}
+
 fn with_reader<T>(limits: &ProtocolLimits, act: impl FnOnce(&RequestReader<'_>) -> T) -> T {
     let (tokenizer, config) = &*MODEL;
-    let served = ["demo".to_owned()];
     act(&RequestReader {
         tokenizer,
         config,
         model: "demo",
-        served: Some(&served),
+        names: &Names,
         seed: 5,
         limits,
         reasoning: Reasoning::Keep,

@@ -638,8 +638,14 @@ fn a_prompt_beyond_the_context_is_refused_in_openais_words() {
 fn a_model_that_is_not_served_is_not_found() {
     let refusal = refusal(Endpoint::Completions, with(json!({"model": "gpt-4"})));
     assert_eq!((refusal.kind, refusal.code), (RefusalKind::NotFound, "model_not_found"));
-    assert_eq!(refusal.message, "`model`: expected demo, found \"gpt-4\"");
-    assert_eq!(completion(json!({"model": "demo"})).model, "demo");
+    assert_eq!(refusal.message, "`model`: expected demo or tuned, found \"gpt-4\"");
+    let named = |model: Value| {
+        let request = completion(json!({ "model": model }));
+        (request.model, request.adapter)
+    };
+    assert_eq!(named(json!("demo")), ("demo".to_owned(), None));
+    assert_eq!(named(json!(null)), ("demo".to_owned(), None));
+    assert_eq!(named(json!("tuned")), ("tuned".to_owned(), Some(AdapterVersion(7))));
 }
 
 #[test]
