@@ -8,7 +8,8 @@
 // Grid: x = tiles of TILE_ROWS rows; for each of them blocks over the outputs, one a thread; and for each of these
 // `groups` blocks that divide the runs of the tile. Rows of a run share what is read of B; which rows stand beside a
 // row does not change its sums. The sums of lora_shrink are added up RANKS at a time, in shared memory.
-// B is read before lora_shrink, the kernel in front, has ended.
+// B is read before lora_shrink, the kernel in front, has ended. `h` and `out` change while this kernel runs: they are
+// not `__restrict__`, so that no load of them passes the wait.
 // Limit: bandwidth, sizeof(ELEMENT) * rank bytes an output and run, and 2 * sizeof(OUT) an output and row; of few rows,
 // the latency of memory.
 // Definition: `Backend::add_lora`; on the CPU, crates/cpu/src/lora.rs.
@@ -23,7 +24,7 @@ constexpr unsigned RANKS = 2 * LANES;
 using Quad = Lanes<float, 4>;
 
 extern "C" __global__ void __launch_bounds__(LORA_THREADS, sizeof(ELEMENT) == 2 ? 4 : 3)
-    lora_expand(OUT* __restrict__ out, const float* __restrict__ h, const LoraSlot* __restrict__ slots,
+    lora_expand(OUT* out, const float* h, const LoraSlot* __restrict__ slots,
                 const unsigned* __restrict__ adapters, const unsigned* __restrict__ logit_rows,
                 const unsigned char* __restrict__ part_of, unsigned rows, unsigned outputs, unsigned parts,
                 unsigned most_rank, unsigned chunks, unsigned groups) {

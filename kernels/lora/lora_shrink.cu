@@ -9,7 +9,8 @@
 // block divide the chunk. Two-byte elements go through tensor cores, the ranks as rows of the left operand and the
 // tile's rows as columns of the right one: no sum passes between lanes. Which rows stand beside a row does not change
 // its sums, whose order `inputs` alone decides.
-// The next kernel may begin at once. The slots' weights are read before the kernel in front has ended.
+// The next kernel may begin at once. The slots' weights are read before the kernel in front has ended. `x` may change
+// while this kernel runs: it is not `__restrict__`, so that no load of it passes the wait.
 // Limit: the latency of memory.
 // Definition: `Backend::add_lora`; on the CPU, crates/cpu/src/lora.rs.
 //
@@ -144,7 +145,7 @@ __device__ __forceinline__ void sum_share(float* to, const Share& share) {
 }
 
 extern "C" __global__ void __launch_bounds__(LORA_THREADS)
-    lora_shrink(float* __restrict__ h, const ELEMENT* __restrict__ x, const LoraSlot* __restrict__ slots,
+    lora_shrink(float* h, const ELEMENT* x, const LoraSlot* __restrict__ slots,
                 const unsigned* __restrict__ adapters, const unsigned* __restrict__ logit_rows, unsigned rows,
                 unsigned inputs, unsigned parts, unsigned most_rank, unsigned groups) {
     __shared__ float of_warps[WARPS * TILE_ROWS * SUMS];
