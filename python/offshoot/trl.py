@@ -188,8 +188,9 @@ def named_adapter(model: Any) -> tuple[list[tuple[str, Any]], Any]:
 
 
 class _Last:
-    """The last weights, or the last adapter, that a rollout function gave to its engine: of which model, in which training
-    and after which step, and the version that they became. Any of these may be another one at the next call."""
+    """The last weights, or the last adapter, that a rollout function gave to its engine: of which model, in which
+    training and after which step, and the version that they became. Any of these may be another one at the next
+    call."""
 
     def __init__(self, llm: LLM, trainer: Any):
         self.adapter = POLICY if hasattr(trainer.model, "peft_config") else None
@@ -216,8 +217,8 @@ class _Last:
 def rollout_func(llm: LLM, params: SamplingParams | None = None) -> Callable[[list[Any], Any], dict[str, Any]]:
     """A ``rollout_func`` for ``GRPOTrainer``: a sample for each prompt, of texts or of conversations, after the
     engine's weights were made those of the trainer, whoever changed them meanwhile; of a PEFT model its adapter alone
-    is given to the engine (``LLM(enable_lora=True)``), whose model is the one below it. ``params``: how to sample instead
-    of by the trainer's options. Without ``use_vllm=True`` TRL makes no use of the log-probabilities."""
+    is given to the engine (``LLM(enable_lora=True)``), whose model is the one below it. ``params``: how to sample
+    instead of by the trainer's options. Without ``use_vllm=True`` TRL makes no use of the log-probabilities."""
     last: _Last | None = None
 
     def roll(prompts: list[Any], trainer: Any) -> dict[str, Any]:

@@ -322,7 +322,9 @@ def _fields(peft_config: Any) -> dict[str, Any]:
     """The fields of an adapter's configuration, as they travel."""
     if hasattr(peft_config, "to_dict"):
         return dict(peft_config.to_dict())
-    return dataclasses.asdict(peft_config) if dataclasses.is_dataclass(peft_config) else dict(peft_config)
+    if dataclasses.is_dataclass(peft_config) and not isinstance(peft_config, type):
+        return dataclasses.asdict(peft_config)
+    return dict(peft_config)
 
 
 async def _each(given: Any) -> AsyncIterator[tuple[str, torch.Tensor]]:

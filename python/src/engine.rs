@@ -51,6 +51,21 @@ impl Engine {
         handle.clone().ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))
     }
 
+    /// The engine's handle, for what samples or scores: it would wait for memory or weights for ever.
+    pub fn ready(&self) -> PyResult<EngineHandle> {
+        let handle = self.handle()?;
+        let status = handle.status();
+        let lacking = if status.asleep.any() {
+            "the LLM sleeps: call wake_up() before it samples"
+        } else if status.lacks_weights {
+            "the LLM has no weights since it slept or an update failed: call load_weights() with all of them before it \
+             samples"
+        } else {
+            return Ok(handle);
+        };
+        Err(PyRuntimeError::new_err(lacking))
+    }
+
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
@@ -258,7 +273,7 @@ impl Engine {
     /// Names the weights in force.
     fn set_label(&self, py: Python<'_>, label: String) -> PyResult<()> {
         let handle = self.handle()?;
-        py.detach(|| handle.set_label(label)).or_raise()
+        py.detach(|| handle.set_label(label)).map(drop).or_raise()
     }
 
     /// Pauses: what is in progress ends with what it has (abort), goes on to its end (wait) or stands still (keep).
@@ -315,14 +330,14 @@ impl Engine {
     /// Begins to sample prompts. `stream`: whether tokens are heard of, too.
     #[pyo3(signature = (requests, *, stream=false))]
     fn generate(&self, py: Python<'_>, requests: Vec<Py<Request>>, stream: bool) -> PyResult<Generation> {
-        let handle = self.handle()?;
+        let handle = self.ready()?;
         let requests = requests.into_iter().map(OwnedRequest::new).collect();
         Ok(py.detach(|| Generation::new(&handle, requests, stream)))
     }
 
     /// Scores samples as if they were drawn again, all in one batch.
     fn rescore(&self, py: Python<'_>, samples: Vec<DrawnSample>) -> PyResult<Vec<Py<NativeFinish>>> {
-        let handle = self.handle()?;
+        let handle = self.ready()?;
         let mut scored = Scored { handle: &handle, branches: Vec::with_capacity(samples.len()) };
         let mut extends = Vec::with_capacity(samples.len());
         for (prompt, tokens, sampling, adapter) in samples {
@@ -363,7 +378,7 @@ impl Engine {
         adapter: Option<u64>,
     ) -> PyResult<Vec<Vec<Py<NativeFinish>>>> {
         let options = BeginOptions { adapter: adapter.map(AdapterVersion), ..BeginOptions::default() };
-        let mut generator = Generator::new(self.handle()?, Hear::Finishes, Release::EachPrompt);
+        let mut generator = Generator::new(self.ready()?, Hear::Finishes, Release::EachPrompt);
         let mut finishes: Vec<Vec<Option<Finish>>> =
             contexts.iter().map(|context| context.get().continuations.iter().map(|_| None).collect()).collect();
         let mut begun = 0;

@@ -350,7 +350,7 @@ pub fn search(
 ) -> PyResult<Found> {
     let method = serde_json::from_str(method).map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
     let searches = Searches {
-        engine: engine.handle()?,
+        engine: engine.ready()?,
         tokenizer: engine.tokenizer(),
         method,
         sampling: sampling.clone(),

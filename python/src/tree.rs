@@ -97,7 +97,7 @@ impl Tree {
         adapter: Option<u64>,
     ) -> PyResult<Tree> {
         let logprobs_mode = word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?;
-        let handle = engine.handle()?;
+        let handle = engine.ready()?;
         let place = RootOptions { adapter: adapter.map(AdapterVersion), ..RootOptions::default() };
         let prompt = Prompt { text, tokens: token_ids(tokens) };
         let tree = py.detach(|| SamplingTree::placed(handle, prompt, place)).or_raise()?;

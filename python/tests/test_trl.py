@@ -16,7 +16,7 @@ pytest.importorskip("trl", reason="trl is not installed")
 import trl.trainer.grpo_trainer as grpo
 import trl.trainer.rloo_trainer as rloo
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerState
 
 import offshoot
 import offshoot.trl
@@ -137,7 +137,7 @@ def test_a_rollout_function_of_a_peft_model(folder):
         r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
     with LLM(folder, device="cpu", kv_memory=64, enable_lora=True, logprobs_mode="processed_logprobs") as llm:
         roll = offshoot.trl.rollout_func(llm, SamplingParams(max_tokens=12, logprobs=0, seed=1))
-        state = types.SimpleNamespace(global_step=0)
+        state = TrainerState(global_step=0)
         of = types.SimpleNamespace(use_vllm=False, model=model, state=state,
                                    processing_class=AutoTokenizer.from_pretrained(folder))
         rolled = roll(QUESTIONS[:2], of)

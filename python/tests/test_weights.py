@@ -216,6 +216,32 @@ def test_sleep_and_wake_up(engine, own, question):
         engine.sleep(3)
 
 
+def test_memory_sleeps_by_parts(engine, own, question):
+    before, version = drawn(engine, question), engine.weight_version
+    engine.sleep(level=2, tags="kv_cache")
+    engine.load_weights({NORM: own[NORM]}, commit=True)  # The weights are there.
+    assert engine.is_sleeping and engine.weight_version == version + 1
+    engine.wake_up(["kv_cache"])
+    assert not engine.is_sleeping and not engine.is_paused and drawn(engine, question) == before
+    with pytest.raises(ValueError, match='tags: expected weights, kv_cache, scheduling, found "kv"'):
+        engine.sleep(tags=["kv"])
+    assert not engine.is_paused
+    with pytest.raises(ValueError, match="mode: expected one of abort, wait, keep, found \"stop\""):
+        engine.sleep(mode="stop")
+
+
+def test_without_weights_nothing_waits_for_ever(engine, own, question):
+    before = drawn(engine, question)
+    engine.sleep(level=2)
+    engine.wake_up()
+    assert not engine.is_sleeping
+    for ask in (lambda: drawn(engine, question), lambda: engine.score(question, [" 1"]), lambda: engine.tree(question)):
+        with pytest.raises(RuntimeError, match=r"the LLM has no weights .*call load_weights\(\)"):
+            ask()
+    engine.load_weights(own)
+    assert drawn(engine, question) == before and not engine.is_paused
+
+
 def test_a_pause_holds_what_is_asked_for_until_it_ends(engine, own, question):
     before = drawn(engine, question)
     engine.sleep(level=0)

@@ -13,6 +13,7 @@ mod browser;
 mod ends;
 mod files;
 mod page;
+mod pauses;
 mod prime_rl;
 mod protocol;
 mod records;

@@ -1,5 +1,5 @@
-//! prime-rl's side of the protocol, played by a small client: what its orchestrator (commit 559b447) and the client that
-//! samples for it (verifiers 0.4.0, renderers 0.1.12) send, in their order, and what they read of the answers.
+//! prime-rl's side of the protocol, played by a small client: what its orchestrator (commit 559b447) and the client
+//! that samples for it (verifiers 0.4.0, renderers 0.1.12) send, in their order, and what they read of the answers.
 
 use std::path::Path;
 

@@ -46,7 +46,8 @@ impl SkyRl<'_> {
     /// One sample, as its `generate` asks for each of a group.
     fn sample(&self, more: Value) -> Value {
         let params = json!({"min_tokens": 1, "skip_special_tokens": true, "include_stop_str_in_output": true,
-            "max_tokens": 24, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "logprobs": 1, "stop": null});
+            "max_tokens": 24, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "logprobs": 1,
+            "stop": null});
         let body = json!({"sampling_params": joined(&params, more), "model": "demo", "token_ids": self.tokens(QUESTION),
             "cache_salt": "0"});
         let choice = Self::read(&self.0.post("/inference/v1/generate", &body))["choices"][0].clone();

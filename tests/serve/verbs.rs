@@ -1,5 +1,5 @@
-//! What the verbs take and answer, where trainers depend on it: bodies that must be there, fields that are of no effect,
-//! and what options and fields of them change.
+//! What the verbs take and answer, where trainers depend on it: bodies that must be there, fields that are of no
+//! effect, and what options and fields of them change.
 
 use std::time::{Duration, Instant};
 

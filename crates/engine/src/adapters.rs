@@ -3,12 +3,12 @@
 //! prefix tree finds it; files of adapters, and what they compute, are left to `offshoot_model`.
 //!
 //! # Versions
-//! Each load makes a new version. A name stands for its newest one: branches keep the version that they began with, also
-//! after their name was given another one or none. A version that no name stands for any more is *retired*; its slot is
-//! free once no branch has it. If a slot is needed before, the branches of a retired version whose name has a newer one
-//! go on with that, and what they have is computed again, as after an update of the weights; their records name both.
-//! A version from which a branch has gone on with another adapter stays: records name what tokens are sampled under, not
-//! what is before them.
+//! Each load makes a new version. A name stands for its newest one: branches keep the version that they began with,
+//! also after their name was given another one or none. A version that no name stands for any more is *retired*; its
+//! slot is free once no branch has it. If a slot is needed before, the branches of a retired version whose name has a
+//! newer one go on with that, and what they have is computed again, as after an update of the weights; their records
+//! name both. A version from which a branch has gone on with another adapter stays: records name what tokens are
+//! sampled under, not what is before them.
 //!
 //! # Slots
 //! There is one slot more than adapters may be loaded: a version is staged there, which may fail, before it replaces
@@ -112,8 +112,8 @@ pub struct LoadedAdapter {
     pub slot: AdapterSlot,
     /// The folder that it was read from; `None`: it came from memory.
     pub folder: Option<PathBuf>,
-    /// Identifies it among all adapters that there are; `None`: nothing does, and what is computed with it is kept in no
-    /// prefix store.
+    /// Identifies it among all adapters that there are; `None`: nothing does, and what is computed with it is kept in
+    /// no prefix store.
     pub identity: Option<String>,
 }
 
@@ -267,8 +267,8 @@ impl Adapters {
         }
     }
 
-    /// The version that a branch with this one is computed with: itself while it is in a slot, then the one that it made
-    /// way for, or that its name stands for. `None`: none.
+    /// The version that a branch with this one is computed with: itself while it is in a slot, then the one that it
+    /// made way for, or that its name stands for. `None`: none.
     pub fn resolved(&self, mut version: AdapterVersion) -> Option<AdapterVersion> {
         while !self.loaded.contains_key(&version) {
             let GoneAdapter { name, made_way_for } = self.gone.get(&version)?;

@@ -8,8 +8,8 @@ use offshoot_core::ids::{AdapterVersion, GroupIx};
 use offshoot_kv::plan::AttentionPlan;
 use offshoot_kv::{PrefixTree, StateRun};
 
-/// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits. `slot`:
-/// where an adapter is loaded that a branch has.
+/// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits.
+/// `slot`: where an adapter is loaded that a branch has.
 pub(super) fn step_batch(
     schedule: &mut Schedule,
     branches: &Branches,

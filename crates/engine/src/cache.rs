@@ -43,8 +43,8 @@ pub(super) struct KvCache {
     pub scores_reused: u64,
 }
 
-/// The shared beginning of a branch that was matched, and its end in the prefix tree: forks of one branch are matched one
-/// after the other, and need not compare these tokens again.
+/// The shared beginning of a branch that was matched, and its end in the prefix tree: forks of one branch are matched
+/// one after the other, and need not compare these tokens again.
 struct Matched {
     beginning: SharedBeginning,
     adapters: PathAdapters,
@@ -247,8 +247,8 @@ impl KvCache {
         }
     }
 
-    /// Has what follows the tokens of `branch`, which rests, sampled under `adapter`. It keeps the part of its path that
-    /// is computed as before.
+    /// Has what follows the tokens of `branch`, which rests, sampled under `adapter`. It keeps the part of its path
+    /// that is computed as before.
     pub fn set_adapter(&mut self, branch: &mut Branch, adapter: Option<AdapterVersion>) {
         if branch.tokens.adapter() == adapter {
             return;

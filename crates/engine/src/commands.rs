@@ -65,6 +65,7 @@ impl Intake {
             | Command::Pause { .. }
             | Command::Resume { .. }
             | Command::UpdateWeights { .. }
+            | Command::FailAll { .. }
             | Command::SetLabel { .. }
             | Command::Sleep { .. }
             | Command::Wake { .. }
@@ -162,8 +163,8 @@ impl Engine {
     }
 
     fn has_work(&self) -> bool {
-        let has_all = self.progress.makes_steps() && !self.sleeping.lacks_weights;
-        has_all && !(self.scheduler.is_idle() && self.submitted.is_empty())
+        let is_idle = self.scheduler.is_idle() && self.submitted.is_empty();
+        !is_idle && self.status.lock().makes_steps()
     }
 
     fn check_integrity(&self) -> Result<()> {
@@ -214,24 +215,24 @@ impl Engine {
             Command::Lend(lend) => self.lend(lend),
             Command::Borrow { reply, .. } if self.status.lock().asleep.any() => drop(reply.send(false)),
             Command::Borrow { tokens, part, reply } => drop(reply.send(self.borrow_part(&tokens, part)?)),
-            Command::Pause { mode, reply } => self.pause(mode, reply)?,
+            Command::Pause { pause, reply } => self.pause(pause, reply)?,
             Command::Resume { reply } => {
                 let resumed = self.resume();
                 drop(reply.send(resumed));
             }
-            Command::UpdateWeights { update, reply } => {
+            Command::UpdateWeights { update, stands, reply } => {
                 self.collect_all()?;
-                let updated = self.update_weights(&update);
+                let updated = self.update_weights(&update, stands);
                 self.publish();
                 drop(reply.send(updated));
             }
+            Command::FailAll { why } => self.fail_all(&why),
             Command::SetLabel { label, reply } => {
-                self.status.lock().weights.label = label;
-                let _ = reply.send(()); // Who asked may be gone.
+                let _ = reply.send(self.status.set_label(label)); // Who asked may be gone.
             }
-            Command::Sleep { sleep, resumes, reply } => {
+            Command::Sleep { sleep, reply } => {
                 self.collect_all()?;
-                let slept = self.sleep(sleep, resumes);
+                let slept = self.sleep(sleep);
                 self.publish();
                 drop(reply.send(slept));
             }
@@ -292,6 +293,12 @@ impl Engine {
             return Err(busy_branch(id));
         }
         self.adapters.check(&branch.tokens)?;
+        // What is started during a pause waits for memory and weights with it.
+        let status = self.status.lock();
+        if !status.is_paused() && !self.stands {
+            status.check_ready("an engine to sample or score with")?;
+        }
+        drop(status);
         match continuation {
             Continuation::Sampled { params, stop, uniforms } => {
                 if self.tokenizer.is_none() && !stop.strings.is_empty() {

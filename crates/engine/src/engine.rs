@@ -22,7 +22,7 @@ use crate::schedule::{LogitsRequest, Schedule};
 use crate::scheduler::Scheduler;
 use crate::status::StatusPlace;
 use crate::uniforms::UniformKey;
-use crate::updates::{Progress, Sleeping};
+use crate::updates::Draining;
 use crate::weights::Weights;
 use offshoot_backend::{SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
@@ -60,8 +60,9 @@ pub struct Engine {
     pub(super) metrics: Metrics,
     pub(super) live: LivePlace,
     pub(super) status: StatusPlace,
-    pub(super) progress: Progress,
-    pub(super) sleeping: Sleeping,
+    pub(super) draining: Draining,
+    /// Whether an update has left no weights, and what is in progress waits for word of what becomes of it.
+    pub(super) stands: bool,
     /// Requests for prefixes that are being computed.
     pub(super) lends: Vec<PendingLend>,
     /// Prefixes of which more is to be lent; only for models with states.
@@ -233,8 +234,8 @@ impl Engine {
             metrics: Metrics::default(),
             live: handle.live_place(),
             status: handle.status_place(),
-            progress: Progress::Goes,
-            sleeping: Sleeping::default(),
+            draining: Draining::default(),
+            stands: false,
             lends: Vec::new(),
             lent_prefixes: Vec::new(),
             end: ExitGuard(exit_reason),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -18,9 +18,9 @@ use crate::metrics::Metrics;
 use crate::place::{QueueKey, RootOptions};
 use crate::request::Extend;
 use crate::said::Said;
-use crate::status::{EngineStatus, PauseMode, StatusPlace};
+use crate::status::{EngineStatus, Pause, StatusPlace};
 use crate::token_path::TokenPath;
-use crate::weights::{CheckedWeights, Weights, WeightsUpdate};
+use crate::weights::{CheckedWeights, WeightLabels, Weights, WeightsUpdate};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::setting::{MAX_LORA_RANK, MAX_LORAS};
@@ -86,7 +86,7 @@ pub(crate) enum Command {
     },
     /// Answered once the pause holds.
     Pause {
-        mode: PauseMode,
+        pause: Pause,
         reply: Sender<Result<()>>,
     },
     Resume {
@@ -94,17 +94,22 @@ pub(crate) enum Command {
     },
     UpdateWeights {
         update: CheckedWeights,
+        /// Whether what is in progress stands still if no weights are left, until `FailAll`: another engine may have
+        /// what it needs to go on. Else it fails.
+        stands: bool,
         reply: Sender<Result<Weights>>,
+    },
+    /// Fails what stands still since an update has left no weights.
+    FailAll {
+        why: String,
     },
     SetLabel {
         label: String,
-        reply: Sender<()>,
+        reply: Sender<Weights>,
     },
     /// Gives memory of a paused engine back.
     Sleep {
         sleep: Sleep,
-        /// Whether the engine is resumed once everything is awake.
-        resumes: bool,
         reply: Sender<Result<()>>,
     },
     Wake {
@@ -307,14 +312,14 @@ impl EngineHandle {
 
     /// Loads an adapter while steps are made; it is read and checked on the caller's thread. If one of this name is
     /// loaded, the name stands for the new one from now on: branches that have the old version keep it until they are
-    /// released, unless its slot is needed before ([`AdapterLimits::most`](crate::AdapterLimits::most)). Then they go on
-    /// with the new version, by which their tokens are computed again, and their records name both. Several engines
+    /// released, unless its slot is needed before ([`AdapterLimits::most`](crate::AdapterLimits::most)). Then they go
+    /// on with the new version, by which their tokens are computed again, and their records name both. Several engines
     /// behind one handle load it all or none.
     ///
     /// # Errors
     ///
-    /// The adapter can't be read, is not one for this model or of a larger rank than it may have, memory is short, or as
-    /// many as may be loaded at once are loaded or still in use: nothing has changed.
+    /// The adapter can't be read, is not one for this model or of a larger rank than it may have, memory is short, or
+    /// as many as may be loaded at once are loaded or still in use: nothing has changed.
     pub fn load_adapter(&self, name: &str, source: AdapterSource) -> Result<LoadedAdapter> {
         let AdapterLimits { most, rank } = self.facts.adapters;
         if most == 0 {
@@ -411,30 +416,32 @@ impl EngineHandle {
         Ok(!self.ask(|reply| Command::Evict { held: true, reply })?)
     }
 
-    /// Keeps extends that are started from now on waiting until `resume`, and ends those in progress, or not, as `mode`
-    /// says. Returns when that holds: after `Abort` and `Wait` nothing runs, after `Keep` nothing is stepped. Pins in
-    /// progress go on to their ends, but for `Keep`; one that is made during a pause waits. A pause of another mode may
-    /// follow.
+    /// Keeps extends that are started from now on waiting until `resume`, and ends those in progress, or not, as the
+    /// pause's [mode](crate::PauseMode) says. Returns when that holds: after `Abort` and `Wait` nothing runs, after
+    /// `Keep` nothing is stepped. Pins in progress go on to their ends, but for `Keep`; one that is made during a pause
+    /// waits. A pause of another mode may follow.
     ///
     /// # Errors
     ///
-    /// The engine was resumed before the extends in progress had ended, or has stopped.
-    pub fn pause(&self, mode: PauseMode) -> Result<()> {
-        self.ask(|reply| Command::Pause { mode, reply })?
+    /// The engine was resumed before the extends in progress had ended, another pause let them stand still, or they
+    /// cannot end because the engine sleeps or has no weights; or it has stopped.
+    pub fn pause(&self, pause: impl Into<Pause>) -> Result<()> {
+        let pause = pause.into();
+        self.ask(|reply| Command::Pause { pause, reply })?
     }
 
     /// Ends a pause: what waited is begun, what stood still goes on. Of no effect if the engine is not paused.
     ///
     /// # Errors
     ///
-    /// Memory of the engine was given back by `sleep` and not taken again, or its weights with it.
+    /// Memory of the engine was given back by `sleep` and not taken again, or the engine has no weights.
     pub fn resume(&self) -> Result<()> {
         self.ask(|reply| Command::Resume { reply })?
     }
 
     /// Whether the engine is paused, without waiting for it; also while a pause waits for extends in progress.
     pub fn is_paused(&self) -> bool {
-        self.status.read().is_paused
+        self.status.lock().is_paused()
     }
 
     /// What is known of the engine's state without waiting for it.
@@ -456,8 +463,13 @@ impl EngineHandle {
         self.status.read().weights
     }
 
-    /// Names the weights in force.
-    pub fn set_label(&self, label: impl Into<String>) -> Result<()> {
+    /// What versions of the weights are called, also of those that were in force before.
+    pub fn labels(&self) -> Arc<WeightLabels> {
+        self.status.labels.clone()
+    }
+
+    /// Names the weights in force, and returns them.
+    pub fn set_label(&self, label: impl Into<String>) -> Result<Weights> {
         let label = label.into();
         self.ask(|reply| Command::SetLabel { label, reply })
     }
@@ -470,34 +482,50 @@ impl EngineHandle {
     /// # Errors
     ///
     /// The tensors do not fit the model, memory is short, or another update is under way: the old weights stay in
-    /// force, and everything goes on as if nothing had been asked.
+    /// force, and everything goes on as if nothing had been asked. Only where a device that replaces weights in place
+    /// fails midway, none are left ([`EngineStatus::lacks_weights`]): what is in progress fails, and so does what is
+    /// started, until an update of all weights succeeds.
     pub fn update_weights(&self, update: WeightsUpdate) -> Result<Weights> {
-        let Ok(_updating) = self.updating.try_lock() else {
-            return Err(Error::value("updates of weights", "one at a time", "another one that is under way"));
+        let _updating = match self.updating.try_lock() {
+            Ok(updating) => updating,
+            // A source of tensors panicked while it was read: that update is over.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::value("updates of weights", "one at a time", "another one that is under way"));
+            }
         };
         let update = CheckedWeights::of(update, self.form.as_deref())?;
-        self.ask(|reply| Command::UpdateWeights { update, reply })?
+        self.ask(|reply| Command::UpdateWeights { update, stands: false, reply })?
     }
 
     /// Pauses the engine and gives the memory of the parts of `sleep` back; it is only paused if there are none. What
-    /// is in progress is treated as by a pause of this mode; keys and values are computed again once they are awake.
-    pub fn sleep(&self, sleep: Sleep, mode: PauseMode) -> Result<()> {
+    /// is in progress is treated as by this pause; keys and values are computed again once they are awake.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`EngineHandle::pause`]; or the host lacks memory for the weights, or the device fails: then all that
+    /// was awake is awake again, and the engine runs if it did.
+    pub fn sleep(&self, sleep: Sleep, pause: impl Into<Pause>) -> Result<()> {
+        let pause = pause.into();
         if !sleep.parts().any() {
-            return self.pause(mode);
+            return self.pause(pause);
         }
-        let resumes = !self.is_paused();
-        self.pause(mode)?;
-        self.ask(|reply| Command::Sleep { sleep, resumes, reply })?
+        self.pause(pause.until_awake())?;
+        self.ask(|reply| Command::Sleep { sleep, reply })?
     }
 
     /// Takes memory again that `sleep` gave back. Once nothing sleeps and the weights are there, the engine is resumed,
-    /// unless it was paused before it slept.
+    /// unless it was paused by itself, before it slept or since.
+    ///
+    /// # Errors
+    ///
+    /// The device lacks memory: the parts that could not wake sleep on.
     pub fn wake(&self, parts: SleepParts) -> Result<()> {
         self.ask(|reply| Command::Wake { parts, reply })?
     }
 
-    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say so
-    /// or, without tags, nothing slept. Whether something sleeps still.
+    /// Takes memory again by its tags, all of it if `None`. The pause ends, too, once nothing sleeps, if the tags say
+    /// so or, without tags, nothing slept. Whether something sleeps still.
     ///
     /// # Errors
     ///

@@ -94,9 +94,11 @@ pub use routes::TokenRoutes;
 pub(crate) use said::Said;
 pub use sampled_lengths::SampledLengths;
 pub use scripted::{ScriptedCall, ScriptedReply};
-pub use status::{EngineStatus, PauseMode};
+pub use status::{EngineStatus, Pause, PauseMode};
 pub(crate) use token_path::TokenPath;
 pub use uniforms::{ForkKind, UniformKey};
-pub use weights::{AdapterSpan, VersionSpan, WeightSpan, Weights, WeightsUpdate, split_versions, version_of_token};
+pub use weights::{
+    AdapterSpan, VersionSpan, WeightLabels, WeightSpan, Weights, WeightsUpdate, split_versions, version_of_token,
+};
 
 pub use offshoot_backend::{Drawn, Records, SampledToken};

@@ -1,5 +1,5 @@
-//! Which adapters the tokens of a path are computed with. Nearly every path has one or none for all of its tokens; where
-//! a branch went on with another one, its path names the positions at which the adapter changes.
+//! Which adapters the tokens of a path are computed with. Nearly every path has one or none for all of its tokens;
+//! where a branch went on with another one, its path names the positions at which the adapter changes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -20,7 +20,7 @@ use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
-use crate::updates::Progress;
+use crate::updates::Draining;
 use crate::weights::{Versions, Weights};
 use offshoot_backend::{Drawn, MOST_RANK, Records, SampledToken};
 use offshoot_core::error::Error;
@@ -152,7 +152,7 @@ impl EngineHandle {
             metrics: Metrics::default(),
             live: live_place,
             status,
-            progress: Progress::Goes,
+            draining: Draining::default(),
             adapters,
             held: Vec::new(),
         };
@@ -173,7 +173,7 @@ struct Scripted<F> {
     metrics: Metrics,
     live: LivePlace,
     status: StatusPlace,
-    progress: Progress,
+    draining: Draining,
     adapters: Adapters,
     /// Extends that were started during a pause, and what was said of each.
     held: Vec<(Extend, Said, EventSender)>,
@@ -195,7 +195,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
             let rests = |growing: &ScriptedBranch| growing.reply.holds && growing.is_at_end();
-            let waits = !self.progress.makes_steps() || self.growing.iter().all(rests);
+            let waits = !self.status.lock().makes_steps() || self.growing.iter().all(rests);
             let command = match waits {
                 true => commands.recv().map_err(|_| TryRecvError::Disconnected),
                 false => commands.try_recv(),
@@ -205,10 +205,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 Err(TryRecvError::Empty) => self.step(),
                 Err(TryRecvError::Disconnected) => return,
             }
-            if self.growing.is_empty()
-                && let Progress::Drains(waiting) = &mut self.progress
-            {
-                waiting.drain(..).for_each(|reply| drop(reply.send(Ok(()))));
+            if self.growing.is_empty() {
+                self.draining.end();
             }
             let (running, branches) = (self.growing.len(), self.branches.len());
             self.live.publish(LiveMetrics { metrics: self.metrics.clone(), running, branches, ..Default::default() });
@@ -238,36 +236,36 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::Evict { reply, .. } => drop(reply.send(false)),
             Command::Lend(_) => {} // Its reply is closed: there is nothing to lend.
             Command::Borrow { reply, .. } => drop(reply.send(false)),
-            Command::Pause { mode, reply } => {
-                self.status.lock().is_paused = true;
-                if mode == PauseMode::Abort {
+            Command::Pause { pause, reply } => {
+                self.status.lock().begin_pause(pause);
+                if pause.mode() == PauseMode::Abort {
                     let branches: Vec<BranchId> = self.growing.iter().map(|growing| growing.branch).collect();
                     self.cut(&branches, &FinishReason::Aborted);
                 }
-                self.progress = match mode {
-                    PauseMode::Keep => Progress::Stands,
-                    PauseMode::Abort | PauseMode::Wait => Progress::Drains(vec![reply.clone()]),
-                };
-                if mode == PauseMode::Keep {
+                if pause.mode() == PauseMode::Keep {
+                    self.draining.stand();
                     drop(reply.send(Ok(())));
+                } else {
+                    self.draining.add(reply);
                 }
             }
             Command::Resume { reply } => {
-                self.progress.end(&self.status);
+                self.status.lock().pause = None;
+                self.draining.end_early();
                 for (extend, said, events) in std::mem::take(&mut self.held) {
                     self.start(extend, said, events);
                 }
                 drop(reply.send(Ok(())));
             }
             // It has no weights: those of the script count as others.
-            Command::UpdateWeights { update, reply } => {
-                let weights = self.status.lock().weights.after(&update);
+            Command::UpdateWeights { update, reply, .. } => {
+                let weights = self.status.weights_after(&update);
                 self.status.lock().weights = weights.clone();
                 drop(reply.send(Ok(weights)));
             }
+            Command::FailAll { .. } => {} // Its weights are never lost.
             Command::SetLabel { label, reply } => {
-                self.status.lock().weights.label = label;
-                let _ = reply.send(()); // Who asked may be gone.
+                let _ = reply.send(self.status.set_label(label)); // Who asked may be gone.
             }
             // Nor memory.
             Command::Sleep { reply, .. } | Command::Wake { reply, .. } => drop(reply.send(Ok(()))),
@@ -302,7 +300,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
     /// Starts an extend, at the end of a pause if there is one.
     fn take(&mut self, extend: Extend, said: Said, events: EventSender) {
-        match self.progress.is_paused() {
+        let is_paused = self.status.lock().is_paused();
+        match is_paused {
             true => self.held.push((extend, said, events)),
             false => self.start(extend, said, events),
         }

@@ -1,12 +1,14 @@
-//! What can be asked of an engine at any time without waiting for it: whether it is paused, what sleeps, and which
-//! weights are in force, as of the last command that changed one of these. The handle's clones share the place.
+//! What can be asked of an engine at any time without waiting for it: whether it is paused and how, what sleeps, and
+//! which weights are in force, as of the last command that changed one of these. The engine itself reads here whether
+//! it makes steps, so nothing else can say otherwise. The handle's clones share the place.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use offshoot_core::error::{Error, Result};
 use offshoot_model::SleepParts;
 
 use crate::adapters::LoadedAdapter;
-use crate::weights::Weights;
+use crate::weights::{CheckedWeights, WeightLabels, Weights};
 
 /// What becomes of the extends in progress when an engine is paused. Those that are started afterwards wait until it is
 /// resumed, in any case.
@@ -27,38 +29,188 @@ impl PauseMode {
         [("abort", PauseMode::Abort), ("wait", PauseMode::Wait), ("keep", PauseMode::Keep)];
 }
 
+/// A pause of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    mode: PauseMode,
+    admits: bool,
+    /// Whether it ends by itself once the engine is awake and has weights: a sleep made it, of an engine that ran.
+    until_awake: bool,
+}
+
+impl From<PauseMode> for Pause {
+    /// A pause during which requests wait.
+    fn from(mode: PauseMode) -> Self {
+        Pause { mode, admits: true, until_awake: false }
+    }
+}
+
+impl Pause {
+    /// The same pause, but whoever serves clients refuses the requests that come meanwhile. (Extends that are started
+    /// nevertheless wait, as in any pause.)
+    #[must_use]
+    pub fn refusing(self) -> Self {
+        Pause { admits: false, ..self }
+    }
+
+    /// The pause that a sleep makes.
+    #[must_use]
+    pub(crate) fn until_awake(self) -> Self {
+        Pause { until_awake: true, ..self }
+    }
+
+    pub fn mode(self) -> PauseMode {
+        self.mode
+    }
+
+    /// Whether requests that come meanwhile wait; else they are refused.
+    pub fn admits(self) -> bool {
+        self.admits
+    }
+}
+
 /// An engine's state between two commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineStatus {
     pub weights: Weights,
-    /// Whether extends that are started wait; also while those before them go on to their ends.
-    pub is_paused: bool,
-    /// What was given back of the device's memory.
+    /// The pause that holds, or begins: extends before it may still go on to their ends. `None`: the engine runs.
+    pub pause: Option<Pause>,
+    /// What was given back of the device's memory. Steps are made only where this is nothing.
     pub asleep: SleepParts,
+    /// Whether no weights are loaded: they were dropped, or an update failed midway. No step is made until an update of
+    /// all weights has succeeded.
+    pub lacks_weights: bool,
     /// The adapters that requests can name, by their names.
     pub adapters: Vec<LoadedAdapter>,
 }
 
 impl EngineStatus {
     pub(crate) fn new(weights: Weights) -> Self {
-        EngineStatus { weights, is_paused: false, asleep: SleepParts::NONE, adapters: Vec::new() }
+        EngineStatus { weights, pause: None, asleep: SleepParts::NONE, lacks_weights: false, adapters: Vec::new() }
+    }
+
+    /// Whether extends that are started wait.
+    pub fn is_paused(&self) -> bool {
+        self.pause.is_some()
+    }
+
+    /// Whether all memory and the weights are there.
+    pub fn is_ready(&self) -> bool {
+        !self.asleep.any() && !self.lacks_weights
+    }
+
+    /// Whether steps are made of what is in progress.
+    pub(crate) fn makes_steps(&self) -> bool {
+        self.is_ready() && self.pause.is_none_or(|pause| pause.mode != PauseMode::Keep)
+    }
+
+    /// An error if memory or weights are missing to do `what`.
+    pub(crate) fn check_ready(&self, what: &str) -> Result<()> {
+        if self.asleep.any() {
+            return Err(Error::value(what, "one that is awake", "one that sleeps: wake it first"));
+        }
+        if self.lacks_weights {
+            let found = "one whose weights were dropped, or lost in an update that failed: update them first";
+            return Err(Error::value(what, "one with weights", found));
+        }
+        Ok(())
+    }
+
+    /// An error if there is no memory for other weights.
+    pub(crate) fn check_updatable(&self) -> Result<()> {
+        match self.asleep.weights {
+            true => {
+                let found = "one whose weights sleep: wake them first";
+                Err(Error::value("an engine to update", "one whose weights are awake", found))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Begins a pause, or makes that which holds into another one. A pause that somebody has asked for does not end by
+    /// itself.
+    pub(crate) fn begin_pause(&mut self, pause: Pause) {
+        let ends_by_itself = self.pause.is_none_or(|before| before.until_awake);
+        self.pause = Some(Pause { until_awake: pause.until_awake && ends_by_itself, ..pause });
+    }
+
+    /// Whether the pause ends now by itself.
+    pub(crate) fn is_to_resume(&self) -> bool {
+        self.is_ready() && self.pause.is_some_and(|pause| pause.until_awake)
     }
 }
 
-/// Where an engine's status is read.
+/// Where an engine's status, and what its weights are called, is read.
 #[derive(Clone)]
-pub(crate) struct StatusPlace(Arc<Mutex<EngineStatus>>);
+pub(crate) struct StatusPlace {
+    status: Arc<Mutex<EngineStatus>>,
+    pub labels: Arc<WeightLabels>,
+}
 
 impl StatusPlace {
     pub fn new(status: EngineStatus) -> Self {
-        StatusPlace(Arc::new(Mutex::new(status)))
+        let labels = Arc::<WeightLabels>::default();
+        labels.set(status.weights.version, &status.weights.label);
+        StatusPlace { status: Arc::new(Mutex::new(status)), labels }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, EngineStatus> {
-        self.0.lock().expect("nothing panics while it holds the status")
+        self.status.lock().expect("nothing panics while it holds the status")
     }
 
     pub fn read(&self) -> EngineStatus {
         self.lock().clone()
+    }
+
+    /// The weights that `update` makes of those in force. Their label is known from here on, before anything is sampled
+    /// under them.
+    pub fn weights_after(&self, update: &CheckedWeights) -> Weights {
+        let weights = self.lock().weights.after(update);
+        self.labels.set(weights.version, &weights.label);
+        weights
+    }
+
+    /// Names the weights in force, and returns them.
+    pub fn set_label(&self, label: String) -> Weights {
+        let mut status = self.lock();
+        self.labels.set(status.weights.version, &label);
+        status.weights.label = label;
+        status.weights.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paused(pauses: impl IntoIterator<Item = Pause>) -> EngineStatus {
+        let mut status = EngineStatus::new(Weights::first(None));
+        pauses.into_iter().for_each(|pause| status.begin_pause(pause));
+        status
+    }
+
+    #[test]
+    fn only_a_pause_that_nobody_asked_for_ends_by_itself() {
+        let (asked, of_sleep) = (Pause::from(PauseMode::Abort), Pause::from(PauseMode::Keep).until_awake());
+        assert!(paused([of_sleep]).is_to_resume() && paused([of_sleep, of_sleep]).is_to_resume());
+        for pauses in [vec![asked], vec![asked, of_sleep], vec![of_sleep, asked], vec![of_sleep, asked, of_sleep]] {
+            assert!(!paused(pauses.clone()).is_to_resume(), "{pauses:?}");
+        }
+        let mut asleep = paused([of_sleep]);
+        asleep.asleep.kv = true;
+        assert!(!asleep.is_to_resume());
+    }
+
+    #[test]
+    fn nothing_steps_without_memory_or_weights_whatever_the_pause() {
+        for pause in [None, Some(PauseMode::Abort), Some(PauseMode::Wait), Some(PauseMode::Keep)] {
+            let status = paused(pause.map(Pause::from));
+            assert_eq!(status.makes_steps(), pause != Some(PauseMode::Keep));
+            let asleep = EngineStatus { asleep: SleepParts { weights: false, kv: true }, ..status.clone() };
+            let lacking = EngineStatus { lacks_weights: true, ..status };
+            assert!(!asleep.makes_steps() && !lacking.makes_steps());
+            assert!(asleep.check_ready("an engine").unwrap_err().to_string().contains("wake it first"));
+            assert!(lacking.check_ready("an engine").unwrap_err().to_string().contains("update them first"));
+        }
     }
 }

@@ -3,14 +3,16 @@
 //!
 //! # Pauses
 //! Extends that are started during a pause are held ([`Scheduler::hold`]) until its end. Those before them end at once,
-//! go on to their ends, or stand still: [`PauseMode`]. An engine that sleeps is paused.
+//! go on to their ends, or stand still: [`PauseMode`]. An engine that sleeps is paused, and makes no step whatever the
+//! pause's mode.
 //!
 //! # Updates
 //! What is in flight is collected first, so that every token is sampled and recorded under one version. If the model
-//! refuses the new weights, nothing has changed. Otherwise the version rises, every branch gives up what it holds, and
-//! the prefix tree is empty: branches that run are queued as preempted ones and computed again, in the order of the
-//! queue. Pins are computed again, too. What could still name old keys and values (copies in host memory, prefixes on
-//! their way from the store or from another engine) is dropped, or has a version by which it is refused.
+//! refuses the new weights, nothing has changed; if it has lost its weights in the attempt, what is in progress fails,
+//! and what is started fails until an update has succeeded. Otherwise the version rises, every branch gives up what it
+//! holds, and the prefix tree is empty: branches that run are queued as preempted ones and computed again, in the order
+//! of the queue. Pins are computed again, too. What could still name old keys and values (copies in host memory,
+//! prefixes on their way from the store or from another engine) is dropped, or has a version by which it is refused.
 //!
 //! [`Scheduler::hold`]: crate::scheduler::Scheduler::hold
 
@@ -20,105 +22,55 @@ use crate::branch::{Branch, BranchWork, ScoringState, WantedScores};
 use crate::engine::Engine;
 use crate::events::{EventReader, Hear};
 use crate::request::{FinishReason, Stop};
-use crate::status::{PauseMode, StatusPlace};
+use crate::status::{Pause, PauseMode};
 use crate::text::BranchText;
 use crate::weights::{CheckedWeights, Weights};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
-use offshoot_model::{Sleep, SleepParts, WeightSleep};
+use offshoot_model::{Sleep, SleepParts};
 
-/// Whether extends begin and steps are made.
-pub(crate) enum Progress {
-    Goes,
-    /// Extends that are started are held. Those before them go on; once they have ended, these are answered.
-    Drains(Vec<Sender<Result<()>>>),
-    /// Extends that are started are held, and no step is made.
-    Stands,
-}
+/// Clients that wait for a pause to hold: until the extends before it have come to their ends.
+#[derive(Default)]
+pub(crate) struct Draining(Vec<Sender<Result<()>>>);
 
-impl Progress {
-    pub fn is_paused(&self) -> bool {
-        !matches!(self, Progress::Goes)
+impl Draining {
+    pub fn add(&mut self, reply: Sender<Result<()>>) {
+        self.0.push(reply);
     }
 
-    pub fn makes_steps(&self) -> bool {
-        !matches!(self, Progress::Stands)
+    /// All extends have ended.
+    pub fn end(&mut self) {
+        self.answer(|| Ok(()));
     }
 
-    /// Makes no more steps.
+    /// The pause was ended before it held.
+    pub fn end_early(&mut self) {
+        self.answer(|| Err(Error::value("a pause", "to hold until its extends have ended", "it was ended before")));
+    }
+
+    /// What they wait for stands still.
     pub fn stand(&mut self) {
-        if let Progress::Drains(waiting) = std::mem::replace(self, Progress::Stands) {
-            answer_all(waiting, || Ok(()));
-        }
+        let found = "another one, in which they stand still";
+        self.answer(|| Err(Error::value("a pause", "to hold until its extends have ended", found)));
     }
 
-    /// Ends a pause; whether there was one. Who waits for extends to end is told that it did not hold.
-    pub fn end(&mut self, status: &StatusPlace) -> bool {
-        status.lock().is_paused = false;
-        let before = std::mem::replace(self, Progress::Goes);
-        let was_paused = before.is_paused();
-        if let Progress::Drains(waiting) = before {
-            let ended = || Err(Error::value("a pause", "to hold until its extends have ended", "it was ended before"));
-            answer_all(waiting, ended);
-        }
-        was_paused
+    /// They cannot come to their ends.
+    pub fn fail(&mut self, error: &Error) {
+        let found = error.to_string();
+        self.answer(|| Err(Error::value("a pause", "to hold until its extends have ended", &*found)));
+    }
+
+    fn answer(&mut self, with: impl Fn() -> Result<()>) {
+        // Who asked may be gone.
+        self.0.drain(..).for_each(|reply| drop(reply.send(with())));
     }
 }
 
-/// What an engine that sleeps, or slept, waits for. What sleeps is part of its status.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Sleeping {
-    /// Whether it is resumed when all is there.
-    pub resumes: bool,
-    /// Whether the weights were given up, or an update failed midway, and none have come since: no step is made.
-    pub lacks_weights: bool,
-}
-
-impl Sleeping {
-    /// An error if memory or weights are missing to resume.
-    pub fn check_awake(self, status: &StatusPlace) -> Result<()> {
-        if status.lock().asleep.any() {
-            return Err(Error::value("an engine to resume", "one that is awake", "one that sleeps: wake it first"));
-        }
-        if self.lacks_weights {
-            let found = "one whose weights were given up when it slept: update them first";
-            return Err(Error::value("an engine to resume", "one with weights", found));
-        }
-        Ok(())
-    }
-
-    /// An error if there is no memory for weights.
-    pub fn check_updatable(self, status: &StatusPlace) -> Result<()> {
-        match status.lock().asleep.weights {
-            true => {
-                let found = "one whose weights sleep: wake them first";
-                Err(Error::value("an engine to update", "one whose weights are awake", found))
-            }
-            false => Ok(()),
-        }
-    }
-
-    /// Notes what sleeps from now on, of an engine that is to be resumed once all is there, or not.
-    pub fn note_asleep(&mut self, status: &StatusPlace, sleep: Sleep, resumes: bool) {
-        let (parts, asleep) = (sleep.parts(), &mut status.lock().asleep);
-        if !asleep.any() {
-            self.resumes = resumes;
-        }
-        // Weights that sleep already stay where they are.
-        self.lacks_weights |= !asleep.weights && sleep.weights == Some(WeightSleep::Dropped);
-        *asleep = SleepParts { weights: asleep.weights || parts.weights, kv: asleep.kv || parts.kv };
-    }
-
-    /// Notes that these are awake.
-    pub fn note_awake(&mut self, status: &StatusPlace, parts: SleepParts) {
-        let asleep = &mut status.lock().asleep;
-        *asleep = SleepParts { weights: asleep.weights && !parts.weights, kv: asleep.kv && !parts.kv };
-    }
-
-    /// Whether the engine is to be resumed now.
-    pub fn is_to_resume(self, status: &StatusPlace) -> bool {
-        self.resumes && self.check_awake(status).is_ok()
-    }
+/// The error of a pause that waits for what cannot go on.
+pub(crate) fn cannot_wait() -> Error {
+    let expected = "an engine that is awake and has weights, or in which nothing is in progress";
+    let found = "extends that stand still on one that sleeps or has none: wake it first, or pause by abort or keep";
+    Error::value("a pause that waits", expected, found)
 }
 
 /// The error of an engine that is to sleep while it runs.
@@ -126,64 +78,89 @@ pub(crate) fn not_paused() -> Error {
     Error::value("an engine to put to sleep", "one that is paused", "one that runs")
 }
 
+/// The error of what was in progress while an update failed midway.
+pub(crate) fn weights_lost(why: &str) -> Error {
+    let found = format!("none since an update failed midway ({why}): update all of them, then sample again");
+    Error::value("weights to go on with", "those of an update that succeeds", found)
+}
+
 impl Engine {
     /// Begins a pause; it is answered once it holds.
-    pub(super) fn pause(&mut self, mode: PauseMode, reply: Sender<Result<()>>) -> Result<()> {
+    pub(super) fn pause(&mut self, pause: Pause, reply: Sender<Result<()>>) -> Result<()> {
         self.collect_all()?;
-        self.status.lock().is_paused = true;
-        let mut waiting = match std::mem::replace(&mut self.progress, Progress::Stands) {
-            Progress::Drains(waiting) => waiting,
-            Progress::Goes | Progress::Stands => Vec::new(),
-        };
-        waiting.push(reply);
-        match mode {
-            PauseMode::Abort => self.abort_all(),
-            PauseMode::Wait => {}
+        let is_ready = self.status.lock().is_ready();
+        if pause.mode() == PauseMode::Wait && !is_ready && !self.scheduler.is_idle() {
+            drop(reply.send(Err(cannot_wait()))); // Who asked may be gone.
+            return Ok(());
+        }
+        self.status.lock().begin_pause(pause);
+        match pause.mode() {
             PauseMode::Keep => {
-                answer_all(waiting, || Ok(()));
+                self.draining.stand();
+                drop(reply.send(Ok(())));
                 return Ok(());
             }
+            PauseMode::Abort => self.abort_all(),
+            PauseMode::Wait => {}
         }
-        self.progress = Progress::Drains(waiting);
-        self.note_drained();
+        self.draining.add(reply);
+        match is_ready {
+            true => self.note_drained(),
+            // What is left are pins that stand still.
+            false => self.draining.end(),
+        }
         Ok(())
     }
 
     /// Ends the extends in progress with what they have, but for those of pins, which come to their ends.
     fn abort_all(&mut self) {
-        let is_in_progress = |branch: &&Branch| !branch.rests() && !branch.is_pin && !self.scheduler.is_held(branch);
-        let ids: Vec<BranchId> = self.branches.values().filter(is_in_progress).map(|branch| branch.id).collect();
+        let ids = self.in_progress(|branch| !branch.is_pin);
         self.cut(&ids, FinishReason::Aborted);
+    }
+
+    /// The branches with work that began before a pause.
+    fn in_progress(&self, of: impl Fn(&Branch) -> bool) -> Vec<BranchId> {
+        let is_in_progress = |branch: &&Branch| !branch.rests() && !self.scheduler.is_held(branch) && of(branch);
+        self.branches.values().filter(is_in_progress).map(|branch| branch.id).collect()
     }
 
     /// Answers those who wait for the extends in progress to end, if all have.
     pub(super) fn note_drained(&mut self) {
-        if self.scheduler.is_idle()
-            && self.submitted.is_empty()
-            && let Progress::Drains(waiting) = &mut self.progress
-        {
-            answer_all(std::mem::take(waiting), || Ok(()));
+        if self.scheduler.is_idle() && self.submitted.is_empty() {
+            self.draining.end();
         }
     }
 
     /// Ends a pause, unless memory or weights are missing.
     pub(super) fn resume(&mut self) -> Result<()> {
-        self.sleeping.check_awake(&self.status)?;
-        self.progress.end(&self.status);
-        self.sleeping.resumes = false;
+        self.status.lock().check_ready("an engine to resume")?;
+        self.status.lock().pause = None;
+        self.draining.end_early();
         self.scheduler.release_held(&mut self.branches, &mut self.cache);
         Ok(())
     }
 
-    /// Changes the weights. All steps are collected.
-    pub(super) fn update_weights(&mut self, update: &CheckedWeights) -> Result<Weights> {
-        self.sleeping.check_updatable(&self.status)?;
+    /// Changes the weights. All steps are collected. `stands`: see [`Command::UpdateWeights`].
+    ///
+    /// [`Command::UpdateWeights`]: crate::handle::Command::UpdateWeights
+    pub(super) fn update_weights(&mut self, update: &CheckedWeights, stands: bool) -> Result<Weights> {
+        self.status.lock().check_updatable()?;
         let none = || Error::Internal("an update for scripted engines was sent to a real one".to_owned());
-        let applied = self.model.apply_update(update.tensors.as_ref().ok_or_else(none)?);
-        // A device that failed midway has none: no step is made until an update has succeeded.
-        self.sleeping.lacks_weights = !self.model.has_weights();
-        applied?;
-        let weights = self.status.lock().weights.after(update);
+        let tensors = update.tensors.as_ref().ok_or_else(none)?;
+        let weights = self.status.weights_after(update);
+        let lacked = self.status.lock().lacks_weights;
+        let applied = self.model.apply_update(tensors);
+        self.note_model();
+        if let Err(error) = applied {
+            let has_lost = !lacked && self.status.lock().lacks_weights;
+            match stands {
+                true => self.stands |= has_lost,
+                false if has_lost => self.fail_all(&error.to_string()),
+                false => {}
+            }
+            return Err(error);
+        }
+        self.stands = false;
         // First, so that nothing is computed again by the old ones.
         self.cache.weights = weights.version;
         if let Some(store) = &mut self.cache.store {
@@ -194,6 +171,25 @@ impl Engine {
         log::info!("weights {} ({}) are in force", weights.version, weights.label);
         self.wake_up_whole();
         Ok(weights)
+    }
+
+    /// Notes what of the model sleeps, and whether it has weights.
+    fn note_model(&mut self) {
+        let mut status = self.status.lock();
+        (status.asleep, status.lacks_weights) = (self.model.asleep(), !self.model.has_weights());
+    }
+
+    /// Fails what is in progress after an update that has failed midway, for this reason, and left no weights.
+    pub(super) fn fail_all(&mut self, why: &str) {
+        self.stands = false;
+        let ids = self.in_progress(|_| true);
+        for id in &ids {
+            let branch = self.branches.get_mut(id).expect("it was there just now");
+            self.scheduler.note_end(branch, true);
+            branch.fail(weights_lost(why));
+        }
+        self.retire(ids);
+        self.note_drained();
     }
 
     /// Gives up all keys, values, states and scores; all branches keep their tokens and their work.
@@ -225,43 +221,45 @@ impl Engine {
 
     /// Queues a branch that has got work, at the end of a pause if there is one.
     pub(super) fn begin_work(&mut self, id: BranchId) {
-        match self.progress.is_paused() {
+        let is_paused = self.status.lock().is_paused();
+        match is_paused {
             true => self.scheduler.hold(&self.branches[&id]),
             false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
         }
     }
 
-    /// Gives back memory of the engine, which is paused and has collected its steps.
-    pub(super) fn sleep(&mut self, sleep: Sleep, resumes: bool) -> Result<()> {
-        let is_still = self.scheduler.is_idle() || !self.progress.makes_steps();
-        if !(self.progress.is_paused() && is_still) {
+    /// Gives back memory of the engine, which is paused and has collected its steps. After an error the engine runs
+    /// again if it did before.
+    pub(super) fn sleep(&mut self, sleep: Sleep) -> Result<()> {
+        let (is_paused, makes_steps) = {
+            let status = self.status.lock();
+            (status.is_paused(), status.makes_steps())
+        };
+        if !is_paused || (makes_steps && !self.scheduler.is_idle()) {
             return Err(not_paused());
         }
         if sleep.kv {
             self.forget_computed();
         }
-        self.model.sleep(sleep)?;
-        self.sleeping.note_asleep(&self.status, sleep, resumes);
-        Ok(())
+        let slept = self.model.sleep(sleep);
+        self.note_model();
+        self.wake_up_whole();
+        slept
     }
 
     /// Takes memory again that was given back.
     pub(super) fn wake(&mut self, parts: SleepParts) -> Result<()> {
-        self.model.wake(parts)?;
-        self.sleeping.note_awake(&self.status, parts);
+        let woken = self.model.wake(parts);
+        self.note_model();
         self.wake_up_whole();
-        Ok(())
+        woken
     }
 
     /// Resumes an engine that was put to sleep while it ran, once all is there.
     fn wake_up_whole(&mut self) {
-        if self.sleeping.is_to_resume(&self.status) {
+        let is_to_resume = self.status.lock().is_to_resume();
+        if is_to_resume {
             self.resume().expect("it is awake and has weights");
         }
     }
-}
-
-fn answer_all(waiting: Vec<Sender<Result<()>>>, with: impl Fn() -> Result<()>) {
-    // Who asked may be gone.
-    waiting.into_iter().for_each(|reply| drop(reply.send(with())));
 }

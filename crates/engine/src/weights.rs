@@ -2,7 +2,8 @@
 //! and which versions, of weights and adapters, each token was sampled or scored under. How an engine changes them
 //! between two steps is defined in `updates`; what of a model changes, in `offshoot_model`.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,37 @@ impl Weights {
         let version = self.version.next();
         let label = update.label.clone().unwrap_or_else(|| version.to_string());
         Weights { version, label, identity: update.identity.clone() }
+    }
+}
+
+/// Labels that are remembered: those of the latest versions.
+const MOST_LABELS: usize = 4096;
+
+/// What versions of an engine's weights are called: an answer may name weights that are in force no more. A label is
+/// known before the first token of its version is sampled.
+#[derive(Debug, Default)]
+pub struct WeightLabels(Mutex<BTreeMap<WeightVersion, String>>);
+
+impl WeightLabels {
+    /// Calls a version so from now on.
+    pub fn set(&self, version: WeightVersion, label: &str) {
+        let mut labels = self.lock();
+        match label == version.to_string() {
+            true => drop(labels.remove(&version)),
+            false => drop(labels.insert(version, label.to_owned())),
+        }
+        while labels.len() > MOST_LABELS {
+            labels.pop_first();
+        }
+    }
+
+    /// What a version is called: its number unless something else was said.
+    pub fn label(&self, version: WeightVersion) -> String {
+        self.lock().get(&version).cloned().unwrap_or_else(|| version.to_string())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WeightVersion, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,5 +172,21 @@ impl Versions {
     pub fn of_token(weights: &[WeightSpan], adapters: &[AdapterSpan], at: usize) -> Option<Self> {
         let adapter = version_of_token(adapters, at);
         version_of_token(weights, at).map(|weights| Versions { weights, adapter })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_labels_are_remembered() {
+        let labels = WeightLabels::default();
+        for version in 0..=MOST_LABELS as u64 {
+            labels.set(WeightVersion(version), "x");
+        }
+        assert_eq!((labels.label(WeightVersion(0)), labels.label(WeightVersion(1))), ("0".to_owned(), "x".to_owned()));
+        labels.set(WeightVersion(1), "1");
+        assert_eq!(labels.label(WeightVersion(1)), "1");
     }
 }

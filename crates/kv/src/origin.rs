@@ -82,8 +82,8 @@ impl<'a, Tokens: AsRef<[TokenId]> + ?Sized> From<&'a Tokens> for PathTokens<'a> 
 }
 
 impl PathTokens<'_> {
-    /// The place at which the run of tokens ends that begins at `at` and has one adapter; and that adapter, if it is not
-    /// the one of the start.
+    /// The place at which the run of tokens ends that begins at `at` and has one adapter; and that adapter, if it is
+    /// not the one of the start.
     pub(crate) fn run(self, at: usize) -> (usize, Option<Option<AdapterVersion>>) {
         let begun = self.changes.partition_point(|change| change.at <= at);
         let end = self.changes.get(begun).map_or(self.tokens.len(), |next| next.at);

@@ -2,6 +2,7 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -136,7 +137,7 @@ impl<B: Backend> Decoder<B> {
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
         let activations = Activations::new(backend, &config, dtype)?;
-        let (loaded, adapted) = Weights::load(Loader::new(backend, source), layout, &config, dtype)?;
+        let (loaded, adapted) = Weights::load(Loader::new(backend, source, &Cell::new(false)), layout, &config, dtype)?;
         Ok(Self {
             embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),
             weights: Some(loaded),
@@ -190,19 +191,21 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// The first half of [`Decoder::update`]: loads the tensors of an update. Where weights are replaced in place, the
-    /// old ones are gone from here on.
+    /// old ones are gone once the first of them is.
     pub(super) fn load_update(&mut self, backend: &mut B, update: &CheckedUpdate<'_>) -> Result<()> {
         let CheckedUpdate { source, layout, changes, .. } = update;
         if !self.has_weights && !update.is_whole() {
             return Err(no_weights());
         }
-        self.has_weights &= !B::REPLACES_IN_PLACE;
+        let replaces = Cell::new(false);
         let loader = match &self.weights {
-            Some(weights) => Loader::again(backend, source, &weights.held, changes),
-            None => Loader::new(backend, source),
+            Some(weights) => Loader::again(backend, source, &weights.held, changes, &replaces),
+            None => Loader::new(backend, source, &replaces),
         };
+        let loaded = Weights::load(loader, layout, &self.config, self.dtype);
+        self.has_weights &= !replaces.get();
         // The layers that adapters may change are those of the model: they keep what is loaded in them.
-        let (weights, _) = Weights::load(loader, layout, &self.config, self.dtype)?;
+        let (weights, _) = loaded?;
         self.pending = Some(weights);
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::lora::{Adapter, StagedAdapter};
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
-use super::sleep::{Sleep, SleepParts, WeightSleep};
+use super::sleep::{self, PartMemory, Sleep, SleepParts, WeightSleep};
 use super::update::{CheckedUpdate, WeightForm, no_weights};
 use offshoot_backend::{AdapterSlot, Backend, MemoryPart, SampledToken, SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
@@ -76,7 +76,7 @@ impl<B: Backend> Loaded<B> {
     /// Refuses a step while a part sleeps, or without weights.
     fn check_awake(&self) -> Result<(), StepFailure> {
         match (self.asleep.any(), self.decoder.has_weights()) {
-            (true, _) => Err(StepFailure::before(asleep(self.asleep))),
+            (true, _) => Err(StepFailure::before(sleeps(self.asleep))),
             (false, false) => Err(StepFailure::before(no_weights())),
             (false, true) => Ok(()),
         }
@@ -85,7 +85,7 @@ impl<B: Backend> Loaded<B> {
     /// Loads the tensors of an update, which `end_update` puts in force.
     pub(super) fn load_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()> {
         if self.asleep.weights {
-            return Err(asleep(self.asleep));
+            return Err(sleeps(self.asleep));
         }
         self.decoder.load_update(&mut self.backend, update)
     }
@@ -102,6 +102,36 @@ impl<B: Backend> Loaded<B> {
         match decoder.enqueue(backend, kv, step, shape) {
             Ok(_) => Ok(()),
             Err(error) => Err(StepFailure { error, has_begun: backend.has_begun() }),
+        }
+    }
+}
+
+impl<B: Backend> PartMemory for Loaded<B> {
+    fn sleep_weights(&mut self, weights: WeightSleep) -> Result<()> {
+        let keeps = weights == WeightSleep::InHostMemory;
+        let keeps_memory = self.backend.sleep(MemoryPart::Weights, keeps)?;
+        if !keeps {
+            self.decoder.drop_weights(keeps_memory);
+        }
+        Ok(())
+    }
+
+    fn sleep_kv(&mut self) -> Result<()> {
+        if !self.backend.sleep(MemoryPart::Kv, false)? {
+            self.kv = None;
+        }
+        Ok(())
+    }
+
+    fn wake_weights(&mut self) -> Result<()> {
+        self.backend.wake(MemoryPart::Weights)
+    }
+
+    fn wake_kv(&mut self) -> Result<()> {
+        self.backend.wake(MemoryPart::Kv)?;
+        match (&self.kv, self.room) {
+            (None, Some((pages, states))) => self.allocate(pages, states),
+            _ => Ok(()),
         }
     }
 }
@@ -190,36 +220,23 @@ impl<B: Backend> StepRunner for Loaded<B> {
     }
 
     fn sleep(&mut self, sleep: Sleep) -> Result<()> {
-        if sleep.kv && !self.asleep.kv && self.kv.is_some() {
-            if !self.backend.sleep(MemoryPart::Kv, false)? {
-                self.kv = None;
-            }
-            self.asleep.kv = true;
-        }
-        if let (Some(weights), false) = (sleep.weights, self.asleep.weights) {
-            let keeps = weights == WeightSleep::InHostMemory;
-            let keeps_memory = self.backend.sleep(MemoryPart::Weights, keeps)?;
-            if !keeps {
-                self.decoder.drop_weights(keeps_memory);
-            }
-            self.asleep.weights = true;
-        }
-        Ok(())
+        let mut asleep = self.asleep;
+        // Keys and values that were never allocated have nothing to give back.
+        let sleep = Sleep { kv: sleep.kv && self.room.is_some(), ..sleep };
+        let slept = sleep::sleep(self, &mut asleep, sleep);
+        self.asleep = asleep;
+        slept
+    }
+
+    fn asleep(&self) -> SleepParts {
+        self.asleep
     }
 
     fn wake(&mut self, parts: SleepParts) -> Result<()> {
-        if parts.weights && self.asleep.weights {
-            self.backend.wake(MemoryPart::Weights)?;
-            self.asleep.weights = false;
-        }
-        if parts.kv && self.asleep.kv {
-            self.backend.wake(MemoryPart::Kv)?;
-            if let (None, Some((pages, states))) = (&self.kv, self.room) {
-                self.allocate(pages, states)?;
-            }
-            self.asleep.kv = false;
-        }
-        Ok(())
+        let mut asleep = self.asleep;
+        let woken = sleep::wake(self, &mut asleep, parts);
+        self.asleep = asleep;
+        woken
     }
 
     fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure> {
@@ -283,7 +300,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
 }
 
 /// The error of what a model is asked for while parts of it sleep.
-fn asleep(parts: SleepParts) -> Error {
+fn sleeps(parts: SleepParts) -> Error {
     let found = match parts {
         SleepParts { weights: true, kv: true } => "weights, keys and values asleep",
         SleepParts { weights: true, kv: false } => "weights asleep",

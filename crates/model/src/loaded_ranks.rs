@@ -10,7 +10,7 @@ use super::decoder::Decoder;
 use super::loaded::Loaded;
 use super::lora::Adapter;
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
-use super::sleep::{Sleep, SleepParts};
+use super::sleep::{Sleep, SleepParts, undone};
 use super::update::{CheckedUpdate, WeightForm};
 use offshoot_backend::ranks::members::Members;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
@@ -175,7 +175,15 @@ impl StepRunner for LoadedRanks {
     }
 
     fn sleep(&mut self, sleep: Sleep) -> Result<()> {
-        self.members.each(|loaded| loaded.sleep(sleep)).into_iter().collect()
+        let before = self.asleep();
+        let slept: Result<()> = self.members.each(|loaded| loaded.sleep(sleep)).into_iter().collect();
+        // Those that could sleep wake again.
+        slept.map_err(|error| undone(&error, self.wake(sleep.parts().without(before))))
+    }
+
+    fn asleep(&self) -> SleepParts {
+        let ranks = 0..self.members.count();
+        ranks.fold(SleepParts::NONE, |all, rank| all.and(self.members.of(rank).asleep()))
     }
 
     fn wake(&mut self, parts: SleepParts) -> Result<()> {

@@ -2,6 +2,7 @@
 //! of that walk ([`HeldWeights`]), so the same walk loads again what changes ([`Loader::again`]): no tensor can be
 //! forgotten by one of the two. Which tensors have which shapes is the layout's, how they are stored the source's.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ pub struct Loader<'a, B: Backend> {
     pub backend: &'a mut B,
     source: &'a WeightSource<'a>,
     before: Option<Before<'a, B>>,
+    /// Set before the first of what is held is replaced in place: it may be gone from then on.
+    replaces: &'a Cell<bool>,
     held: Vec<Held<B>>,
     adapted: Vec<AdaptedLayer<B>>,
 }
@@ -82,8 +85,8 @@ const ONE_WALK: &str = "weights are held in the order of the walk that loads the
 
 impl<'a, B: Backend> Loader<'a, B> {
     /// Loads all weights.
-    pub fn new(backend: &'a mut B, source: &'a WeightSource<'a>) -> Self {
-        Self { backend, source, before: None, held: Vec::new(), adapted: Vec::new() }
+    pub fn new(backend: &'a mut B, source: &'a WeightSource<'a>, replaces: &'a Cell<bool>) -> Self {
+        Self { backend, source, before: None, replaces, held: Vec::new(), adapted: Vec::new() }
     }
 
     /// Loads weights that change: what `source` has of `changes` takes the place of what is held.
@@ -92,9 +95,15 @@ impl<'a, B: Backend> Loader<'a, B> {
         source: &'a WeightSource<'a>,
         held: &'a HeldWeights<B>,
         changes: &'a Changes,
+        replaces: &'a Cell<bool>,
     ) -> Self {
         let before = Some(Before { held: held.0.iter(), changes });
-        Self { backend, source, before, held: Vec::new(), adapted: Vec::new() }
+        Self { backend, source, before, replaces, held: Vec::new(), adapted: Vec::new() }
+    }
+
+    /// Notes that what comes next replaces something that is held, where weights are replaced in place.
+    fn note_replaces(&self) {
+        self.replaces.set(self.replaces.get() || B::REPLACES_IN_PLACE);
     }
 
     /// Whether people are told how far it is: by the first of those that load a model, for the first time.
@@ -147,6 +156,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             Fate::New => Arc::new(source.matrix(self.backend, specs, rows, split, None, None)?),
             Fate::Stays(held) => matrix_of(&held).clone(),
             Fate::Changes(held) => {
+                self.note_replaces();
                 let old = Some(&**matrix_of(held));
                 Arc::new(source.matrix(self.backend, specs, rows, split, old, None)?)
             }
@@ -154,6 +164,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 let old = &**matrix_of(held);
                 let read = self.backend.read_matrix(old, split)?.ok_or_else(|| codes_in_part(specs, changes))?;
                 let kept = Kept { elements: &whole_stack(read, specs, rows), changes };
+                self.note_replaces();
                 Arc::new(source.matrix(self.backend, specs, rows, split, Some(old), Some(&kept))?)
             }
         };
@@ -173,6 +184,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             Fate::New => Arc::new(source.split_vector(self.backend, specs, elements, split, None, None)?),
             Fate::Stays(held) => vector_of(&held).clone(),
             Fate::Changes(held) => {
+                self.note_replaces();
                 let old = Some(&**vector_of(held));
                 Arc::new(source.split_vector(self.backend, specs, elements, split, old, None)?)
             }
@@ -181,6 +193,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 let read = self.backend.read_vector(old, split)?;
                 let column = Elements { rows: read.cols, cols: 1, ..read };
                 let kept = Kept { elements: &whole_stack(column, specs, elements), changes };
+                self.note_replaces();
                 Arc::new(source.split_vector(self.backend, specs, elements, split, Some(old), Some(&kept))?)
             }
         };
@@ -204,6 +217,9 @@ impl<'a, B: Backend> Loader<'a, B> {
             Fate::Changes(held) | Fate::ChangesInPart(held, _) => Some(&**vector_of(held)),
         };
         let values: Vec<f32> = self.source.values(spec)?.into_iter().map(make).collect();
+        if old.is_some() {
+            self.note_replaces();
+        }
         let vector = Arc::new(split_vector_of(self.backend, &values, split, old)?);
         self.held.push(Held::Vector(vector.clone()));
         Ok(vector)
@@ -257,6 +273,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         let experts = match B::REPLACES_IN_PLACE {
             true => {
+                self.note_replaces();
                 source.experts_in_place(self.backend, stack, old, changes)?;
                 old.clone()
             }

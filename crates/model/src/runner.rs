@@ -86,8 +86,13 @@ pub trait StepRunner: Send {
     ///
     /// # Errors
     ///
-    /// The host lacks memory for the weights, or the device fails.
+    /// The host lacks memory for the weights, or the device fails. What was awake is awake again, unless
+    /// [`asleep`](StepRunner::asleep) says otherwise: then the device failed once more. Keys, values and states may be
+    /// gone.
     fn sleep(&mut self, sleep: Sleep) -> Result<()>;
+
+    /// What sleeps.
+    fn asleep(&self) -> SleepParts;
 
     /// Takes the memory of these parts again, at the addresses that it had. Pages and states are as many as before, and
     /// hold nothing. Parts that are awake stay so.

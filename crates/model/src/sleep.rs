@@ -70,6 +70,66 @@ impl Sleep {
     }
 }
 
+/// The memory of a loaded model's parts, as [`sleep`] and [`wake`] use it.
+pub(super) trait PartMemory {
+    /// Gives the weights' memory back. After an error they are as they were.
+    fn sleep_weights(&mut self, weights: WeightSleep) -> Result<()>;
+
+    /// Gives that of keys, values and states back. After an error they have it, and hold nothing of worth.
+    fn sleep_kv(&mut self) -> Result<()>;
+
+    fn wake_weights(&mut self) -> Result<()>;
+    fn wake_kv(&mut self) -> Result<()>;
+}
+
+/// Gives memory back, and notes it in `asleep`: all that `sleep` names, or after an error nothing of it. What may fail
+/// for want of memory comes first, and what cannot be taken back last: weights go to host memory before keys and values
+/// are given up, and are dropped after that.
+pub(super) fn sleep(memory: &mut impl PartMemory, asleep: &mut SleepParts, sleep: Sleep) -> Result<()> {
+    let before = *asleep;
+    let slept = sleep_in_order(memory, asleep, sleep);
+    slept.map_err(|error| undone(&error, wake(memory, asleep, asleep.without(before))))
+}
+
+fn sleep_in_order(memory: &mut impl PartMemory, asleep: &mut SleepParts, sleep: Sleep) -> Result<()> {
+    let weights = sleep.weights.filter(|_| !asleep.weights);
+    if weights == Some(WeightSleep::InHostMemory) {
+        memory.sleep_weights(WeightSleep::InHostMemory)?;
+        asleep.weights = true;
+    }
+    if sleep.kv && !asleep.kv {
+        memory.sleep_kv()?;
+        asleep.kv = true;
+    }
+    if weights == Some(WeightSleep::Dropped) {
+        memory.sleep_weights(WeightSleep::Dropped)?;
+        asleep.weights = true;
+    }
+    Ok(())
+}
+
+/// Takes the memory of these parts again, and notes it in `asleep`. After an error those that could not wake sleep on.
+pub(super) fn wake(memory: &mut impl PartMemory, asleep: &mut SleepParts, parts: SleepParts) -> Result<()> {
+    if parts.weights && asleep.weights {
+        memory.wake_weights()?;
+        asleep.weights = false;
+    }
+    if parts.kv && asleep.kv {
+        memory.wake_kv()?;
+        asleep.kv = false;
+    }
+    Ok(())
+}
+
+/// The error of a sleep after which what slept was `woken` again.
+pub(super) fn undone(error: &Error, woken: Result<()>) -> Error {
+    let found = match woken {
+        Ok(()) => format!("one that failed ({error}): what slept of them is awake again"),
+        Err(still) => format!("one that failed ({error}) and cannot be undone ({still}): wake what sleeps"),
+    };
+    Error::value("memory to give back", "a sleep of all parts", found)
+}
+
 /// What trainers name by tags, when they put an engine to sleep or wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepTags {
@@ -108,6 +168,64 @@ impl SleepTags {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Memory of which one part fails to sleep, and perhaps the other to wake. It notes what is done.
+    #[derive(Default)]
+    struct Failing {
+        weights: bool,
+        kv: bool,
+        waking: bool,
+        done: Vec<&'static str>,
+    }
+
+    impl Failing {
+        fn note(&mut self, what: &'static str, fails: bool) -> Result<()> {
+            self.done.push(what);
+            if fails { Err(Error::value("memory", "enough", "too little")) } else { Ok(()) }
+        }
+    }
+
+    impl PartMemory for Failing {
+        fn sleep_weights(&mut self, weights: WeightSleep) -> Result<()> {
+            let what = if weights == WeightSleep::Dropped { "drop weights" } else { "copy weights" };
+            self.note(what, self.weights)
+        }
+
+        fn sleep_kv(&mut self) -> Result<()> {
+            self.note("drop kv", self.kv)
+        }
+
+        fn wake_weights(&mut self) -> Result<()> {
+            self.note("wake weights", self.waking)
+        }
+
+        fn wake_kv(&mut self) -> Result<()> {
+            self.note("wake kv", self.waking)
+        }
+    }
+
+    /// What is done, what sleeps then, and what is said.
+    fn slept(level: Sleep, mut memory: Failing) -> (Vec<&'static str>, SleepParts, String) {
+        let mut asleep = SleepParts::NONE;
+        let error = sleep(&mut memory, &mut asleep, level).map_or_else(|error| error.to_string(), |()| String::new());
+        (memory.done, asleep, error)
+    }
+
+    #[test]
+    fn a_sleep_that_fails_in_part_leaves_all_awake_and_says_so() {
+        assert_eq!(slept(Sleep::LEVEL_1, Failing::default()).0, ["copy weights", "drop kv"]);
+        assert_eq!(slept(Sleep::LEVEL_2, Failing::default()).0, ["drop kv", "drop weights"]);
+        let (done, asleep, said) = slept(Sleep::LEVEL_1, Failing { weights: true, ..Failing::default() });
+        assert_eq!((done, asleep), (vec!["copy weights"], SleepParts::NONE), "keys and values are still there");
+        assert!(said.contains("too little") && said.contains("awake again"), "{said}");
+        let (done, asleep, _) = slept(Sleep::LEVEL_1, Failing { kv: true, ..Failing::default() });
+        assert_eq!((done, asleep), (vec!["copy weights", "drop kv", "wake weights"], SleepParts::NONE));
+        let (done, asleep, _) = slept(Sleep::LEVEL_2, Failing { kv: true, ..Failing::default() });
+        assert_eq!((done, asleep), (vec!["drop kv"], SleepParts::NONE), "weights are still there");
+        let (_, asleep, said) = slept(Sleep::LEVEL_1, Failing { kv: true, waking: true, ..Failing::default() });
+        assert_eq!(asleep, SleepParts { weights: true, kv: false });
+        assert!(said.contains("wake what sleeps"), "{said}");
+    }
 
     #[test]
     fn tags_name_parts_and_others_are_refused() {

@@ -40,7 +40,7 @@ pub async fn generate(
 ) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
-    server.admission.check()?;
+    server.admission.check(&server.engine)?;
     let body = server.receive(&headers, body).await?;
     let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = head(&server, endpoint.id_prefix());
@@ -61,7 +61,7 @@ pub fn head(server: &Server, id_prefix: &str) -> AnswerHead {
         id: format!("{id_prefix}{}", random_hex::<12>()),
         created: now(),
         system_fingerprint: server.system_fingerprint.clone(),
-        labels: server.labels.clone(),
+        labels: server.engine.labels(),
     }
 }
 
@@ -117,8 +117,6 @@ pub fn submit(
     arrived: Instant,
 ) -> Result<OpenTicket, Refusal> {
     let time_to_live = |keep: &Keep| keep.time_to_live.unwrap_or_else(|| server.leases.usual_time_to_live());
-    // It may have been paused since the request came.
-    server.admission.check()?;
     let job = Job {
         id: server.dispatcher.name_job(),
         names,
@@ -132,7 +130,9 @@ pub fn submit(
     };
     let promised = job.promised();
     server.leases.promise(client, promised)?;
-    server.dispatcher.submit(job).inspect_err(|_| server.leases.take_back(client, promised))
+    // It may have been paused since the request came.
+    let submit = || server.dispatcher.submit(job);
+    server.admission.admit(&server.engine, submit).inspect_err(|_| server.leases.take_back(client, promised))
 }
 
 /// The answer as one body.

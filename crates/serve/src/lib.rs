@@ -155,7 +155,6 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         batches: batches.transpose()?,
         system_fingerprint: origin.system_fingerprint,
         admission: Admission::default(),
-        labels: Arc::default(),
         rollout,
         created: now(),
         workers: Semaphore::new(cores),

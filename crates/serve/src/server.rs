@@ -14,7 +14,7 @@ use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
-    Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel, WeightLabels, parse_body,
+    Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel, parse_body,
 };
 use offshoot_text::Tokenizer;
 
@@ -97,8 +97,6 @@ pub struct Server {
     pub system_fingerprint: String,
     /// Whether requests for samples are admitted.
     pub admission: Admission,
-    /// What the versions of the engine's weights are called.
-    pub labels: Arc<WeightLabels>,
     /// `None`: it has no verbs for rollouts.
     pub rollout: Option<Rollout>,
     /// Seconds since 1970 at which the server started.

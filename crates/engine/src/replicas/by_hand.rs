@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_channel::Receiver;
 
 use super::router::Router;
+use crate::status::{EngineStatus, StatusPlace};
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventReader, EventSender, Extend, Finish, FinishReason, Hear,
     LivePlace, Priority, QueueKey, SampledToken, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey, Weights,
@@ -19,7 +20,7 @@ pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String
 
 /// A router before these engines, without a thread.
 pub fn router(engines: Vec<EngineHandle>, commands: Receiver<Command>) -> Router {
-    let status = engines[0].status_place();
+    let status = StatusPlace::new(EngineStatus::new(engines[0].weights()));
     Router::new(engines, commands, LivePlace::default(), status)
 }
 

@@ -13,6 +13,8 @@ mod hearing;
 mod load;
 mod loan;
 mod loss;
+#[cfg(test)]
+mod paused_together;
 mod prefix;
 mod questions;
 mod queue;

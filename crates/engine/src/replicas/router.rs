@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, unbounded};
 
 use crate::path_adapters::PathAdapters;
 use crate::status::StatusPlace;
-use crate::updates::{Progress, Sleeping};
+use crate::updates::Draining;
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
     LivePlace, QueueKey, Said, SampledLengths, TokenPath, busy_branch, unknown_branch,
@@ -49,8 +49,9 @@ pub(super) struct Router {
     /// Extends that were started during a pause.
     pub held: BTreeMap<QueueKey, (Extend, EventSender)>,
     pub status: StatusPlace,
-    pub progress: Progress,
-    pub sleeping: Sleeping,
+    pub draining: Draining,
+    /// Pauses and sleeps so far: what an earlier command comes to is not to undo a later one.
+    pub pauses: u64,
     /// What is to be done with the answers of all engines, once they are there.
     pub notes: (Sender<Note>, Receiver<Note>),
     pub lengths: SampledLengths,
@@ -80,8 +81,8 @@ impl Router {
             loans: Vec::new(),
             held: BTreeMap::new(),
             status,
-            progress: Progress::Goes,
-            sleeping: Sleeping::default(),
+            draining: Draining::default(),
+            pauses: 0,
             notes: unbounded(),
             lengths: SampledLengths::default(),
             batcher: EventBatcher::default(),
@@ -187,14 +188,13 @@ impl Router {
             // Only the router itself asks engines for these; what is closed has nothing to lend.
             Command::Lend(_) | Command::KeepAdapters { .. } => {}
             Command::Borrow { reply, .. } => drop(reply.send(false)),
-            Command::Pause { mode, reply } => self.pause(mode, reply),
-            Command::Resume { reply } => {
-                let resumed = self.resume();
-                drop(reply.send(resumed));
-            }
-            Command::UpdateWeights { update, reply } => self.update_weights(update, reply),
+            Command::Pause { pause, reply } => self.pause(pause, reply),
+            Command::Resume { reply } => self.resume(move |_, resumed| drop(reply.send(resumed))),
+            // The router decides by itself what stands still.
+            Command::UpdateWeights { update, stands: _, reply } => self.update_weights(update, reply),
+            Command::FailAll { why } => self.fail_all(&why),
             Command::SetLabel { label, reply } => self.set_label(&label, &reply),
-            Command::Sleep { sleep, resumes, reply } => self.sleep(sleep, resumes, reply),
+            Command::Sleep { sleep, reply } => self.sleep(sleep, reply),
             Command::Wake { parts, reply } => self.wake(parts, reply),
             Command::SetAdapter { branches, adapter } => self.set_adapter(&branches, adapter),
             Command::StageAdapter { new, reply } => self.stage_adapter(new, reply),
@@ -257,6 +257,7 @@ impl Router {
 
     pub(super) fn start(&mut self, extends: Vec<Extend>, events: &EventSender) {
         let mut follow: Vec<Vec<Extend>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        let status = self.status.read();
         // The prompt that was placed last, and where: those that begin like it join it.
         let mut last: Option<(Prefix, usize)> = None;
         for extend in extends {
@@ -269,8 +270,12 @@ impl Router {
                 self.batcher.send(events, Event::Failed { id, error: unknown_branch(id) });
                 continue;
             };
-            if self.progress.is_paused() {
+            if status.is_paused() {
                 self.held.insert(record.place, (extend, events.clone()));
+                continue;
+            }
+            if let Err(error) = status.check_ready("an engine to sample or score with") {
+                self.batcher.send(events, Event::Failed { id, error });
                 continue;
             }
             let (prefix, length) = (record.prefix.clone(), record.path.len());
@@ -448,7 +453,7 @@ impl Router {
     /// Gives engines what they have room for, and replicas that are short of work what others could not begin soon.
     /// Returns when to look again at the latest.
     pub(super) fn share_out(&mut self) -> Option<Instant> {
-        if !self.progress.makes_steps() {
+        if !self.status.lock().makes_steps() {
             return self.loans.iter().map(|loan| loan.until).min();
         }
         let alive = self.alive();

@@ -1,19 +1,22 @@
 //! What all engines do together: pauses, updates of the weights, sleep. New weights were checked before they come here,
 //! so that no engine refuses what another one takes. An engine that fails to take them nevertheless, while another one
-//! has, is asked for nothing any more, and what it had goes on on the others, behind what clients have heard of it; so
-//! engines behind one handle differ in their weights no longer than one of them takes to change, and each token is
-//! recorded with those it was sampled under. The router does not wait: a thread collects the engines' answers, and the
-//! router goes on when they are there.
+//! has taken them or still has the old ones, is asked for nothing any more, and what it had goes on on the others,
+//! behind what clients have heard of it; so engines behind one handle differ in their weights no longer than one of
+//! them takes to change, and each token is recorded with those it was sampled under. If none has weights any more, what
+//! is in progress fails.
 //!
-//! During a pause the router holds what is started, as a single engine does.
+//! The router does not wait: a thread collects the engines' answers, and the router goes on when they are there. What
+//! sleeps, and whether weights are missing, it reads from the engines themselves. During a pause it holds what is
+//! started, as a single engine does.
 
 use std::collections::BTreeSet;
 
 use crossbeam_channel::Sender;
 
-use crate::status::PauseMode;
+use crate::status::{Pause, PauseMode};
+use crate::updates::{cannot_wait, not_paused, weights_lost};
 use crate::weights::CheckedWeights;
-use crate::{Command, EventSender, Extend, FinishReason, LoadedAdapter, NewAdapter, Weights};
+use crate::{Command, Event, EventSender, Extend, FinishReason, LoadedAdapter, NewAdapter, Weights};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId};
 use offshoot_model::{Sleep, SleepParts};
@@ -22,7 +25,6 @@ use super::branch::On;
 use super::prefix::KnownPrefixes;
 use super::questions::answer;
 use super::router::Router;
-use crate::updates::Progress;
 
 /// What is to be done once all engines have answered.
 pub(super) type Note = Box<dyn FnOnce(&mut Router) + Send>;
@@ -56,70 +58,102 @@ impl Router {
         self.held.remove(&place)
     }
 
-    pub(super) fn pause(&mut self, mode: PauseMode, reply: Sender<Result<()>>) {
-        self.status.lock().is_paused = true;
-        let (mut waiting, stood) = match std::mem::replace(&mut self.progress, Progress::Stands) {
-            Progress::Drains(waiting) => (waiting, false),
-            Progress::Goes => (Vec::new(), false),
-            Progress::Stands => (Vec::new(), true),
-        };
-        waiting.push(reply);
-        if mode == PauseMode::Keep {
-            let then = move |_: &mut Router, _: Answers<Result<()>>| {
-                waiting.into_iter().for_each(|reply| drop(reply.send(Ok(()))));
-            };
-            return self.ask_together(|reply| Command::Pause { mode, reply }, then);
+    /// Begins a pause; it is answered once it holds.
+    pub(super) fn pause(&mut self, pause: Pause, reply: Sender<Result<()>>) {
+        let status = self.status.read();
+        let is_idle = self.waiting.is_empty() && self.started.is_empty();
+        if pause.mode() == PauseMode::Wait && !status.is_ready() && !is_idle {
+            drop(reply.send(Err(cannot_wait()))); // Who asked may be gone.
+            return;
         }
-        self.progress = Progress::Drains(waiting);
-        if stood {
-            // They go on to their ends; what the engines may begin is held here.
-            self.resume_engines();
-        }
-        if mode == PauseMode::Abort {
-            let is_pin = |id: &BranchId| self.branches.get(id).is_some_and(|record| record.is_pin);
-            let begun = self.waiting.keys().chain(self.started.keys()).copied();
-            let ids: Vec<BranchId> = begun.filter(|id| !is_pin(id)).collect();
-            self.cut(&ids, FinishReason::Aborted);
-            self.ask_each(|reply| Command::Pause { mode, reply });
+        self.status.lock().begin_pause(pause);
+        self.pauses += 1;
+        match pause.mode() {
+            PauseMode::Keep | PauseMode::Abort => {
+                if pause.mode() == PauseMode::Keep {
+                    self.draining.stand();
+                } else {
+                    let is_pin = |id: &BranchId| self.branches.get(id).is_some_and(|record| record.is_pin);
+                    let begun = self.waiting.keys().chain(self.started.keys()).copied();
+                    let ids: Vec<BranchId> = begun.filter(|id| !is_pin(id)).collect();
+                    self.cut(&ids, FinishReason::Aborted);
+                }
+                self.ask_together(
+                    move |reply| Command::Pause { pause: pause.mode().into(), reply },
+                    move |_, answers| drop(reply.send(all_did(answers))),
+                );
+            }
+            PauseMode::Wait => {
+                self.draining.add(reply);
+                // What stands still goes on to its end; what the engines may begin is held here.
+                if status.is_paused() && status.is_ready() {
+                    let asked = self.pauses;
+                    let then = move |router: &mut Router, answers| {
+                        if let (Err(error), true) = (all_did(answers), router.pauses == asked) {
+                            router.draining.fail(&error);
+                        }
+                    };
+                    self.ask_together(|reply| Command::Resume { reply }, then);
+                }
+            }
         }
     }
 
     /// Answers those who wait for the extends in progress to end, if all have.
     pub(super) fn note_drained(&mut self) {
-        if self.waiting.is_empty()
-            && self.started.is_empty()
-            && let Progress::Drains(waiting) = &mut self.progress
-        {
-            std::mem::take(waiting).into_iter().for_each(|reply| drop(reply.send(Ok(()))));
+        if self.waiting.is_empty() && self.started.is_empty() {
+            self.draining.end();
         }
     }
 
-    fn resume_engines(&mut self) {
-        self.ask_each(|reply| Command::Resume { reply });
+    /// Ends a pause, unless memory or weights are missing, and then does `then`.
+    pub(super) fn resume(&mut self, then: impl FnOnce(&mut Router, Result<()>) + Send + 'static) {
+        let status = self.status.read();
+        if let Err(error) = status.check_ready("an engine to resume") {
+            return then(self, Err(error));
+        }
+        if !status.is_paused() {
+            return then(self, Ok(()));
+        }
+        let asked = self.pauses;
+        self.ask_together(
+            |reply| Command::Resume { reply },
+            move |router, answers| {
+                let resumed = all_did(answers);
+                match &resumed {
+                    // Paused again meanwhile: it was ended before.
+                    _ if router.pauses != asked => {}
+                    Ok(()) => router.end_pause(),
+                    Err(_) => drop(router.ask_each(|reply| Command::Pause { pause: PauseMode::Keep.into(), reply })),
+                }
+                then(router, resumed);
+            },
+        );
     }
 
-    pub(super) fn resume(&mut self) -> Result<()> {
-        self.sleeping.check_awake(&self.status)?;
-        if self.progress.end(&self.status) {
-            self.resume_engines();
-        }
-        self.sleeping.resumes = false;
+    fn end_pause(&mut self) {
+        self.status.lock().pause = None;
+        self.draining.end_early();
         for (_, (extend, events)) in std::mem::take(&mut self.held) {
             self.start(vec![extend], &events);
         }
-        Ok(())
     }
 
     pub(super) fn update_weights(&mut self, update: CheckedWeights, reply: Sender<Result<Weights>>) {
-        if let Err(error) = self.sleeping.check_updatable(&self.status) {
-            drop(reply.send(Err(error)));
+        let status = self.status.read();
+        if let Err(error) = status.check_updatable() {
+            drop(reply.send(Err(error))); // Who asked may be gone.
             return;
         }
         // What they are given from now on they compute with the new weights.
         self.forget_known();
+        let weights = self.status.weights_after(&update);
         self.ask_together(
-            |reply| Command::UpdateWeights { update: update.clone(), reply },
-            move |router, answers| drop(reply.send(router.note_weights(answers))),
+            |reply| Command::UpdateWeights { update: update.clone(), stands: true, reply },
+            move |router, answers| match router.note_weights(answers, weights, status.lacks_weights) {
+                Ok(weights) => router.wake_up_whole(move |_| drop(reply.send(Ok(weights)))),
+                Err(error) => drop(reply.send(Err(error))),
+            },
         );
     }
 
@@ -130,20 +164,52 @@ impl Router {
         }
     }
 
-    /// Notes the weights that engines have taken, and loses those that have failed to.
-    fn note_weights(&mut self, answers: Answers<Result<Weights>>) -> Result<Weights> {
-        let taken = answers.iter().flatten().find_map(|answer| answer.as_ref().ok()).cloned();
-        let mut failed = answers.into_iter().enumerate().filter_map(|(at, answer)| Some((at, answer?.err()?)));
-        let Some(weights) = taken else {
-            return Err(failed.next().map_or_else(no_device, |(_, error)| error));
-        };
-        for (at, error) in failed {
-            self.give_up(at, &error);
+    /// Notes the weights that engines have taken, and loses those that have failed to. `lacked`: none had any before.
+    fn note_weights(&mut self, answers: Answers<Result<Weights>>, weights: Weights, lacked: bool) -> Result<Weights> {
+        let is_taken = answers.iter().flatten().any(Result::is_ok);
+        let failed: Vec<(usize, Error)> =
+            answers.into_iter().enumerate().filter_map(|(at, answer)| Some((at, answer?.err()?))).collect();
+        if is_taken {
+            failed.iter().for_each(|(at, error)| self.give_up(*at, error));
+            self.status.lock().weights = weights.clone();
+            self.note_engines();
+            return Ok(weights);
         }
-        self.status.lock().weights = weights.clone();
-        self.sleeping.lacks_weights = false;
-        self.wake_up_whole();
-        Ok(weights)
+        let has_lost = |&&(at, _): &&(usize, Error)| self.replicas[at].engine.status().lacks_weights;
+        let lost: Vec<&(usize, Error)> = failed.iter().filter(has_lost).collect();
+        match lost.first() {
+            Some((_, error)) if !lacked && lost.len() == failed.len() => self.fail_all(&error.to_string()),
+            // Those that have the old weights go on with them.
+            Some(_) if !lacked => lost.into_iter().for_each(|(at, error)| self.give_up(*at, error)),
+            _ => {}
+        }
+        self.note_engines();
+        let none = || Error::EngineStopped { why: "no device is left".to_owned() };
+        Err(failed.into_iter().next().map_or_else(none, |(_, error)| error))
+    }
+
+    /// Notes what of the engines sleeps, and whether they have weights: they are used together.
+    fn note_engines(&mut self) {
+        let all = self.replicas.iter().filter(|replica| replica.lives()).map(|replica| replica.engine.status());
+        let (mut asleep, mut lacks_weights) = (SleepParts::NONE, false);
+        for status in all {
+            (asleep, lacks_weights) = (asleep.and(status.asleep), lacks_weights || status.lacks_weights);
+        }
+        let mut status = self.status.lock();
+        (status.asleep, status.lacks_weights) = (asleep, lacks_weights);
+    }
+
+    /// Fails what is in progress after an update that has left no engine its weights.
+    pub(super) fn fail_all(&mut self, why: &str) {
+        let replicas = 0..self.replicas.len();
+        replicas.for_each(|at| self.send(at, Command::FailAll { why: why.to_owned() }));
+        for replica in &mut self.replicas {
+            for task in replica.queue.take_all() {
+                self.waiting.remove(&task.branch());
+                let failed = Event::Failed { id: task.branch(), error: weights_lost(why) };
+                self.batcher.send(&task.events, failed);
+            }
+        }
     }
 
     /// Loses an engine that lives, but could not do what the others have done.
@@ -216,52 +282,76 @@ impl Router {
         }
     }
 
-    pub(super) fn set_label(&mut self, label: &str, reply: &Sender<()>) {
-        self.status.lock().weights.label = label.to_owned();
+    pub(super) fn set_label(&mut self, label: &str, reply: &Sender<Weights>) {
         self.ask_each(|reply| Command::SetLabel { label: label.to_owned(), reply });
-        let _ = reply.send(()); // Who asked may be gone.
+        let _ = reply.send(self.status.set_label(label.to_owned())); // Who asked may be gone.
     }
 
-    pub(super) fn sleep(&mut self, sleep: Sleep, resumes: bool, reply: Sender<Result<()>>) {
-        let is_still = (self.waiting.is_empty() && self.started.is_empty()) || !self.progress.makes_steps();
-        if !(self.progress.is_paused() && is_still) {
-            drop(reply.send(Err(crate::updates::not_paused())));
+    /// Gives back memory of all engines, which are paused. After an error those that ran before run again.
+    pub(super) fn sleep(&mut self, sleep: Sleep, reply: Sender<Result<()>>) {
+        let (status, is_idle) = (self.status.read(), self.waiting.is_empty() && self.started.is_empty());
+        if !status.is_paused() || (status.makes_steps() && !is_idle) {
+            drop(reply.send(Err(not_paused()))); // Who asked may be gone.
             return;
         }
+        self.pauses += 1;
         self.forget_known();
         // Nothing runs on them; what stands still on them goes on standing.
-        self.ask_each(|reply| Command::Pause { mode: PauseMode::Keep, reply });
-        self.progress.stand();
+        self.ask_each(|reply| Command::Pause { pause: PauseMode::Keep.into(), reply });
+        let wakes = sleep.parts().without(status.asleep);
         self.ask_together(
-            |reply| Command::Sleep { sleep, resumes: false, reply },
-            move |router, answers| {
-                let slept = all_did(answers);
-                if slept.is_ok() {
-                    router.sleeping.note_asleep(&router.status, sleep, resumes);
+            |reply| Command::Sleep { sleep, reply },
+            move |router, answers| match all_did(answers) {
+                Ok(()) => {
+                    router.note_engines();
+                    let _ = reply.send(Ok(())); // Who asked may be gone.
                 }
-                drop(reply.send(slept));
+                Err(error) => router.wake_again(wakes, error, reply),
+            },
+        );
+    }
+
+    /// Wakes those engines that slept, as others could not.
+    fn wake_again(&mut self, parts: SleepParts, error: Error, reply: Sender<Result<()>>) {
+        self.ask_together(
+            move |reply| Command::Wake { parts, reply },
+            move |router, answers| {
+                let error = match all_did(answers) {
+                    Ok(()) => error,
+                    Err(still) => {
+                        let found = format!("one that failed ({error}) and cannot be undone ({still}): wake it again");
+                        Error::value("memory to give back", "a sleep of all engines", found)
+                    }
+                };
+                router.note_engines();
+                router.wake_up_whole(move |_| drop(reply.send(Err(error))));
             },
         );
     }
 
     pub(super) fn wake(&mut self, parts: SleepParts, reply: Sender<Result<()>>) {
         self.ask_together(
-            |reply| Command::Wake { parts, reply },
+            move |reply| Command::Wake { parts, reply },
             move |router, answers| {
                 let woken = all_did(answers);
-                if woken.is_ok() {
-                    router.sleeping.note_awake(&router.status, parts);
-                    router.wake_up_whole();
-                }
-                drop(reply.send(woken));
+                router.note_engines();
+                router.wake_up_whole(move |_| drop(reply.send(woken)));
             },
         );
     }
 
-    fn wake_up_whole(&mut self) {
-        if self.sleeping.is_to_resume(&self.status) {
-            self.resume().expect("it is awake and has weights");
+    /// Resumes engines that were put to sleep while they ran, once all is there, and then does `then`.
+    fn wake_up_whole(&mut self, then: impl FnOnce(&mut Router) + Send + 'static) {
+        let is_to_resume = self.status.lock().is_to_resume();
+        if !is_to_resume {
+            return then(self);
         }
+        self.resume(move |router, resumed| {
+            if let Err(error) = resumed {
+                log::warn!("engines that are awake stay paused: {error}");
+            }
+            then(router);
+        });
     }
 }
 
@@ -329,7 +419,8 @@ mod tests {
         assert!(hears(&mut client, &[5, 6], WeightVersion::FIRST));
         let update = WeightsUpdate::new(Arc::new(TensorsInMemory::default()), UpdateScope::Whole);
         let (reply, updated) = bounded(1);
-        router.execute(Command::UpdateWeights { update: CheckedWeights::of(update, None).unwrap(), reply });
+        let update = CheckedWeights::of(update, None).unwrap();
+        router.execute(Command::UpdateWeights { update, stands: false, reply });
         answer_update(&of_first, answers[0]);
         answer_update(&of_second, answers[1]);
         let note = router.notes.1.recv().expect("the router has the other end");

@@ -177,8 +177,8 @@ impl Scheduler {
         std::mem::take(&mut self.pinned).into_iter().collect()
     }
 
-    /// Prepares for the end of the holds of these branches: those of them that run are queued as preempted ones. None is
-    /// a pin.
+    /// Prepares for the end of the holds of these branches: those of them that run are queued as preempted ones. None
+    /// is a pin.
     pub fn forget_holds_of(&mut self, ids: &BTreeSet<BranchId>, branches: &mut Branches) {
         let of_these = |place: &QueueKey| ids.contains(&place.branch);
         let (these, others) = std::mem::take(&mut self.running).into_iter().partition(of_these);

@@ -1,6 +1,6 @@
 //! Adapters that are loaded, replaced and unloaded while branches are sampled, scored, forked, swapped, stored and
-//! cancelled, and while the model's own weights change: every record is that of an engine which has only the weights and
-//! the adapters that it names.
+//! cancelled, and while the model's own weights change: every record is that of an engine which has only the weights
+//! and the adapters that it names.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};

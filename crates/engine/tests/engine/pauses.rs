@@ -1,21 +1,22 @@
-//! Pauses of three kinds, sleep, and updates that are refused: what goes on, what waits, and what has changed.
+//! Pauses of three kinds, and updates that are refused: what goes on, what waits, and what has changed.
 
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::task::Poll;
 use std::time::Duration;
 
 use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{EngineHandle, Event, EventReceiver, Finish, FinishReason, PauseMode, WeightSpan, WeightsUpdate};
-use offshoot_model::{Sleep, SleepParts, TensorSource, TensorView, UpdateScope};
+use offshoot_model::{TensorSource, TensorView, UpdateScope};
 
 use super::bench::{Mode, Shape, draw, finish, key, length, pages, params, prompt, roomy, sample, score};
 use super::world::{Seeds, World};
 
 /// So many tokens that nothing which samples them ends before the next command.
-const LONG: usize = 1400;
+pub const LONG: usize = 1400;
 
 /// A branch that samples `most` tokens, of which some are there.
-fn running(engine: &EngineHandle, salt: u64, most: usize) -> (EventReceiver, usize) {
+pub fn running(engine: &EngineHandle, salt: u64, most: usize) -> (EventReceiver, usize) {
     let root = engine.root(prompt(salt, 20)).unwrap();
     let mut receiver = engine.start(vec![draw(root, key("running", salt), params(), length(most))]).unwrap();
     let mut tokens = 0;
@@ -27,13 +28,13 @@ fn running(engine: &EngineHandle, salt: u64, most: usize) -> (EventReceiver, usi
 }
 
 /// An extend that is started now, and waits.
-fn waiting(engine: &EngineHandle) -> EventReceiver {
+pub fn waiting(engine: &EngineHandle) -> EventReceiver {
     let root = engine.root(prompt(9, 30)).unwrap();
     engine.start(vec![draw(root, key("waiting", 0), params(), length(4))]).unwrap()
 }
 
 /// The end of the only extend of a receiver.
-fn end(receiver: &mut EventReceiver) -> Finish {
+pub fn end(receiver: &mut EventReceiver) -> Finish {
     loop {
         match receiver.next().expect("it has not ended") {
             Event::Tokens { .. } => {}
@@ -43,12 +44,28 @@ fn end(receiver: &mut EventReceiver) -> Finish {
     }
 }
 
-fn is_silent(receiver: &mut EventReceiver) -> bool {
-    receiver.poll(Duration::from_millis(20)).is_pending()
+/// Checks that nothing is stepped while commands come and go. Between two commands an engine with work makes a step,
+/// unless the second one has come by then: of so many not all have.
+pub fn check_stands(engine: &EngineHandle) {
+    let steps = engine.metrics().unwrap().steps;
+    for _ in 0..64 {
+        assert_eq!(engine.metrics().unwrap().steps, steps, "no step is made");
+    }
+}
+
+/// Takes up what an extend has said; whether it has ended.
+pub fn has_ended(receiver: &mut EventReceiver) -> bool {
+    loop {
+        match receiver.poll(Duration::ZERO) {
+            Poll::Ready(Some(Event::Tokens { .. })) => {}
+            Poll::Ready(_) => return true,
+            Poll::Pending => return false,
+        }
+    }
 }
 
 /// What `waiting` comes to without a pause.
-fn expected(mode: Mode) -> Vec<TokenId> {
+pub fn expected(mode: Mode) -> Vec<TokenId> {
     end(&mut waiting(&World::new(Shape::Full).engine(mode, roomy()))).tokens
 }
 
@@ -62,7 +79,8 @@ fn what_runs_ends_with_what_it_has_when_a_pause_aborts_it(mode: Mode) {
     assert_eq!(aborted.reason, FinishReason::Aborted);
     assert!(aborted.tokens.len() >= heard && aborted.tokens.len() < LONG);
     assert_eq!(aborted.tokens.len(), aborted.logprobs().len());
-    assert!(is_silent(&mut later), "what is started during a pause waits");
+    check_stands(&engine);
+    assert!(!has_ended(&mut later), "what is started during a pause waits");
     assert_eq!(engine.live().unwrap().running, 0);
     engine.resume().unwrap();
     assert_eq!(end(&mut later).tokens, expected(mode));
@@ -84,7 +102,8 @@ fn what_runs_goes_on_to_its_end_when_a_pause_waits(mode: Mode) {
         later
     });
     assert_eq!(end(&mut first).tokens.len(), LONG);
-    assert!(is_silent(&mut later));
+    check_stands(&engine);
+    assert!(!has_ended(&mut later));
     engine.resume().unwrap();
     assert_eq!(end(&mut later).tokens, expected(mode));
 }
@@ -111,11 +130,9 @@ fn what_runs_stands_still_and_goes_on_after_a_pause_that_keeps_it(mode: Mode) {
     let engine = world.engine(mode, roomy());
     let (mut first, _) = running(&engine, 1, LONG);
     engine.pause(PauseMode::Keep).unwrap();
-    let steps = engine.metrics().unwrap().steps;
     let mut later = waiting(&engine);
-    while !is_silent(&mut first) {}
-    assert!(is_silent(&mut later));
-    assert_eq!(engine.metrics().unwrap().steps, steps, "no step is made");
+    check_stands(&engine);
+    assert!(!has_ended(&mut first) && !has_ended(&mut later));
     engine.resume().unwrap();
     assert!(end(&mut first) == undisturbed);
     assert_eq!(end(&mut later).tokens, expected(mode));
@@ -148,7 +165,8 @@ fn pauses_follow_each_other(mode: Mode) {
     assert_eq!(end(&mut second).reason, FinishReason::Cancelled);
     engine.pause(PauseMode::Abort).unwrap();
     engine.pause(PauseMode::Keep).unwrap();
-    assert!(is_silent(&mut later), "it was started during the pause: nobody aborts it");
+    check_stands(&engine);
+    assert!(!has_ended(&mut later), "it was started during the pause: nobody aborts it");
     engine.resume().unwrap();
     assert_eq!(end(&mut later).tokens, expected(mode));
 }
@@ -160,13 +178,17 @@ fn a_kept_sample_says_from_which_token_on_it_is_of_other_weights(mode: Mode) {
     engine.pause(PauseMode::Keep).unwrap();
     let weights = engine.update_weights(WeightsUpdate { label: Some("two".into()), ..world.whole(Seeds::both(2)) });
     assert_eq!(weights.unwrap().label, "two");
-    engine.set_label("second").unwrap();
+    assert_eq!(engine.set_label("second").unwrap().version, WeightVersion(1));
     assert_eq!(engine.weights().label, "second");
     engine.resume().unwrap();
     let mut versions = vec![];
     let finish = loop {
         match first.next().unwrap() {
-            Event::Tokens { tokens, weights, .. } => versions.extend(tokens.iter().map(|_| weights)),
+            Event::Tokens { tokens, weights, .. } => {
+                let label = engine.labels().label(weights);
+                assert_eq!(label, if weights == WeightVersion(0) { "0" } else { "second" });
+                versions.extend(tokens.iter().map(|_| weights));
+            }
             Event::Finished { finish, .. } => break finish,
             Event::Failed { error, .. } => panic!("{error}"),
         }
@@ -264,53 +286,48 @@ fn a_refused_update_leaves_everything_as_it_was(mode: Mode) {
     assert_eq!(engine.weights().version, WeightVersion(0));
 }
 
-fn a_sleeping_engine_gives_nothing_and_wakes_as_it_was(mode: Mode) {
-    let world = World::new(Shape::Full);
-    let undisturbed = end(&mut running(&world.engine(mode, roomy()), 1, LONG).0);
-    for sleep in [Sleep::LEVEL_1, Sleep { weights: None, kv: true }] {
-        let engine = world.engine(mode, roomy());
-        let (mut first, _) = running(&engine, 1, LONG);
-        engine.sleep(sleep, PauseMode::Keep).unwrap();
-        assert_eq!(engine.status().asleep, sleep.parts());
-        let mut later = waiting(&engine);
-        assert!(engine.resume().unwrap_err().to_string().contains("wake it first"));
-        while !is_silent(&mut first) {}
-        assert!(is_silent(&mut later));
-        engine.wake(SleepParts { weights: true, kv: false }).unwrap();
-        engine.wake(SleepParts::ALL).unwrap();
-        assert!(!engine.is_paused(), "it is resumed with what it had");
-        assert!(end(&mut first) == undisturbed);
-        assert_eq!(end(&mut later).tokens, expected(mode));
+fn a_pause_is_not_said_to_hold_when_another_one_lets_its_extends_stand_still(mode: Mode) {
+    let engine = World::new(Shape::Full).engine(mode, roomy());
+    let (mut first, _) = running(&engine, 1, LONG);
+    let pausing = engine.clone();
+    std::thread::scope(|scope| {
+        let pause = scope.spawn(move || pausing.pause(PauseMode::Wait));
+        while !engine.is_paused() {
+            std::thread::yield_now();
+        }
+        engine.pause(PauseMode::Keep).unwrap();
+        let said = pause.join().unwrap().unwrap_err().to_string();
+        assert!(said.contains("until its extends have ended") && said.contains("stand still"), "{said}");
+    });
+    engine.resume().unwrap();
+    first.cancel_all();
+    assert_eq!(end(&mut first).reason, FinishReason::Cancelled);
+}
+
+/// Tensors whose source panics when it is read.
+struct Broken;
+
+impl TensorSource for Broken {
+    fn names(&self) -> Vec<&str> {
+        panic!("a source of a test that breaks")
+    }
+
+    fn tensor(&self, _: &str) -> Option<TensorView<'_>> {
+        None
+    }
+
+    fn place(&self, _: Option<&str>) -> &std::path::Path {
+        std::path::Path::new("memory")
     }
 }
 
-fn weights_that_were_dropped_are_updated_before_the_engine_is_resumed(mode: Mode) {
+fn an_update_whose_source_panics_is_over(mode: Mode) {
     let world = World::new(Shape::Full);
     let engine = world.engine(mode, roomy());
-    engine.sleep(Sleep::LEVEL_2, PauseMode::Abort).unwrap();
-    let error = engine.update_weights(world.whole(Seeds::both(2))).unwrap_err().to_string();
-    assert!(error.contains("wake them first"), "{error}");
-    engine.wake(SleepParts { weights: true, kv: false }).unwrap();
-    engine.update_weights(world.whole(Seeds::both(2))).unwrap();
-    assert!(engine.is_paused(), "there is no memory for keys and values");
-    engine.wake(SleepParts { weights: false, kv: true }).unwrap();
-    assert!(!engine.is_paused());
-    let [own, fresh] = [&engine, &world.fresh(Seeds::both(2))].map(|engine| {
-        let root = engine.root(prompt(1, 20)).unwrap();
-        finish(engine, draw(root, key("after", 0), params(), length(20)))
-    });
-    assert_eq!((own.tokens, own.records), (fresh.tokens, fresh.records));
-    // Woken whole without an update, it says what it lacks.
-    engine.sleep(Sleep::LEVEL_2, PauseMode::Abort).unwrap();
-    engine.wake(SleepParts::ALL).unwrap();
-    assert!(engine.resume().unwrap_err().to_string().contains("update them first"));
-    engine.update_weights(world.whole(Seeds::both(3))).unwrap();
-    assert!(!engine.is_paused());
-    // An engine that was paused before it slept stays so.
-    engine.pause(PauseMode::Abort).unwrap();
-    engine.sleep(Sleep::LEVEL_1, PauseMode::Abort).unwrap();
-    engine.wake(SleepParts::ALL).unwrap();
-    assert!(engine.is_paused());
+    let broken = engine.clone();
+    let update = move || broken.update_weights(WeightsUpdate::new(Arc::new(Broken), UpdateScope::Whole));
+    assert!(std::thread::spawn(update).join().is_err(), "it panics");
+    engine.update_weights(world.whole(Seeds::both(2))).expect("no other one is under way");
 }
 
 in_modes! {
@@ -325,6 +342,6 @@ in_modes! {
     pins_are_computed_again_and_do_not_grow,
     an_update_during_an_update_is_refused,
     a_refused_update_leaves_everything_as_it_was,
-    a_sleeping_engine_gives_nothing_and_wakes_as_it_was,
-    weights_that_were_dropped_are_updated_before_the_engine_is_resumed,
+    a_pause_is_not_said_to_hold_when_another_one_lets_its_extends_stand_still,
+    an_update_whose_source_panics_is_over,
 }

@@ -161,8 +161,19 @@ impl World {
 
     /// Engines that are started with the first weights.
     pub fn engine(&self, mode: Mode, config: EngineConfig) -> EngineHandle {
+        self.engine_of(mode, config, |_, model| model)
+    }
+
+    /// Engines that are started with the first weights, on what `wrap` makes of the model of each, by its number.
+    pub fn engine_of(
+        &self,
+        mode: Mode,
+        config: EngineConfig,
+        wrap: impl Fn(usize, Box<dyn StepRunner>) -> Box<dyn StepRunner>,
+    ) -> EngineHandle {
         let config = self.config_in(mode, config);
-        let start = |_| Engine::start(self.model(Seeds::FIRST), Some(tokenizer()), config.clone()).unwrap();
+        let model = |number| wrap(number, self.model(Seeds::FIRST));
+        let start = |number| Engine::start(model(number), Some(tokenizer()), config.clone()).unwrap();
         offshoot_engine::replicas::join((0..mode.replicas).map(start).collect()).unwrap()
     }
 

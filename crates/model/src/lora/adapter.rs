@@ -240,8 +240,8 @@ impl Adapter {
         Self { path: PathBuf::from("a random adapter"), files: None, modules }
     }
 
-    /// Bytes of a rank of an adapter that has every linear layer of a model, each number of `element_bytes`: those of an
-    /// adapter are at most its largest rank times as many.
+    /// Bytes of a rank of an adapter that has every linear layer of a model, each number of `element_bytes`: those of
+    /// an adapter are at most its largest rank times as many.
     pub fn bytes_of_rank(config: &ModelConfig, element_bytes: usize) -> usize {
         let layout = Layout::of(config);
         let weights = layout.linears().flat_map(|linear| &linear.weights).chain([&layout.embed]);

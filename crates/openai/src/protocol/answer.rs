@@ -15,8 +15,7 @@ use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::scored_choice;
 use super::shown::TokenPlacer;
-use super::weight_labels::WeightLabels;
-use offshoot_engine::{Finish, FinishReason, TokenRecord};
+use offshoot_engine::{Finish, FinishReason, TokenRecord, WeightLabels};
 use offshoot_text::Tokenizer;
 use offshoot_text::reasoning::ReasoningSplitter;
 

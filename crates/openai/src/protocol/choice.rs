@@ -8,9 +8,9 @@ use serde::{Serialize, Serializer};
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
-use super::weight_labels::{LabelledSpan, WeightLabels, adapter_spans};
+use super::weight_labels::{LabelledSpan, adapter_spans};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, FinishReason};
+use offshoot_engine::{Finish, FinishReason, WeightLabels};
 use offshoot_text::Tokenizer;
 
 /// How likely a continuation is. Logarithms are natural.
@@ -132,7 +132,7 @@ impl VersionFields {
         let shows = |versions: usize| request.return_weight_versions || versions > 1;
         let has_adapter = !finish.adapters.is_empty();
         VersionFields {
-            weight_versions: shows(finish.weights.len()).then(|| labels.spans(finish)),
+            weight_versions: shows(finish.weights.len()).then(|| LabelledSpan::of(finish, labels)),
             adapter_versions: (has_adapter && shows(finish.adapters.len())).then(|| adapter_spans(finish)),
         }
     }

@@ -42,4 +42,3 @@ pub use request::{
 };
 pub use token_answer::{ExpertIds, SKYRL_PATH, TOKENS_PATH, TokenAnswer};
 pub use tokens::tokenizer_info;
-pub use weight_labels::WeightLabels;

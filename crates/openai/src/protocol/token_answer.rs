@@ -224,7 +224,7 @@ impl<'a> TokenAnswer<'a> {
             logprobs: request.logprobs.then(|| TokenLogprobs { content: drawn.sampled_records().map(named).collect() }),
             routed_experts: request.routes.zip(drawn.routes.as_ref()).map(|of| RawExperts::new(of, experts)),
             sampling_mask: masks.then(|| drawn.sampled_records().map(kept).collect()).flatten(),
-            weight_versions: head.labels.spans(drawn),
+            weight_versions: LabelledSpan::of(drawn, &head.labels),
             adapter_versions: adapter_spans(drawn),
             records: RecordFields::new(request, drawn.sampled_records()),
         };

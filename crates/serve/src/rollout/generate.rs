@@ -45,7 +45,7 @@ async fn answer(
 ) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
-    server.admission.check()?;
+    server.admission.check(&server.engine)?;
     let body = server.receive(headers, body).await?;
     let read = move |server: &Server| {
         let reader = server.reader();

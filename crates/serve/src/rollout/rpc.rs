@@ -6,12 +6,11 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
-use offshoot_engine::PauseMode;
 use offshoot_model::Sleep;
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
 use super::forms::fields;
-use super::sleep::{check_paused, go_to_sleep, wake};
+use super::sleep::{sleep_on, wake};
 use super::update::{UpdateInfo, begin, end};
 use crate::reply::{self, Answer};
 use crate::server::AppState;
@@ -56,8 +55,7 @@ pub async fn call(State(server): AppState, headers: HeaderMap, body: Body) -> An
             // Whether what stands still finds its keys and values again: it computes them anew, under the new weights.
             fields.choice("offload_kv")?;
             fields.finish()?;
-            check_paused(&server)?;
-            go_to_sleep(&server, Some(Sleep::LEVEL_2), PauseMode::Keep).await?;
+            sleep_on(&server, Sleep::LEVEL_2).await?;
         }
         Method::Wake => {
             let mut fields = BodyFields::new(&kwargs(told)?);

@@ -287,7 +287,6 @@ pub async fn end(server: &Arc<Server>, label: Option<String>) -> Result<String, 
 /// Changes the engine's weights; what they are called then.
 fn put_in_force(server: &Server, update: WeightsUpdate) -> Result<String, Refusal> {
     let weights = server.engine.update_weights(update).map_err(|error| failed(&error))?;
-    server.labels.set(weights.version, &weights.label);
     Ok(weights.label)
 }
 
@@ -298,9 +297,8 @@ pub async fn set_version(State(server): AppState, headers: HeaderMap, body: Body
     let label = label.ok_or_else(|| Refusal::value("new_version", "a string", "nothing"))?;
     fields.finish()?;
     let set = move |server: &Server| {
-        server.engine.set_label(label.clone()).map_err(|error| failed(&error))?;
-        server.labels.set(server.engine.weights().version, &label);
-        Ok(label)
+        let weights = server.engine.set_label(label).map_err(|error| failed(&error))?;
+        Ok(weights.label)
     };
     let label = waiting(&server, set).await?;
     Ok(reply::value(&json!({ "success": true, "new_version": label })))

@@ -124,8 +124,8 @@ fn reach(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// What `work` returns, if it does so before `deadline`. Looking up a host has no time limit of its own: the thread that
-/// does it may wait on.
+/// What `work` returns, if it does so before `deadline`. Looking up a host has no time limit of its own: the thread
+/// that does it may wait on.
 fn in_time<T: Send + 'static>(
     deadline: Instant,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
