@@ -23,7 +23,14 @@ constexpr unsigned RANKS = 2 * LANES;
 
 using Quad = Lanes<float, 4>;
 
-extern "C" __global__ void __launch_bounds__(LORA_THREADS, sizeof(ELEMENT) == 2 ? 4 : 3)
+// Blocks of a multiprocessor: as many as have the registers they need.
+#if __CUDA_ARCH__ >= 900
+constexpr unsigned BLOCKS = sizeof(ELEMENT) == 2 ? 4 : 3;
+#else
+constexpr unsigned BLOCKS = 2;
+#endif
+
+extern "C" __global__ void __launch_bounds__(LORA_THREADS, BLOCKS)
     lora_expand(OUT* out, const float* h, const LoraSlot* __restrict__ slots,
                 const unsigned* __restrict__ adapters, const unsigned* __restrict__ logit_rows,
                 const unsigned char* __restrict__ part_of, unsigned rows, unsigned outputs, unsigned parts,
