@@ -17,7 +17,15 @@ use offshoot_core::error::Result;
 const MOST_PARTS: usize = 4;
 pub const NO_ADAPTER: u32 = u32::MAX;
 const TILE_ROWS: usize = 8;
+const CHUNK_INPUTS: usize = 1024;
 const THREADS: u32 = 256;
+
+/// Ranks of a part that a block of lora_shrink computes.
+const SHRINK_RANKS: usize = 16;
+
+/// Blocks of each kernel that find room on a device side by side. Up to so many divide the runs of a tile.
+const SHRINK_BLOCKS: usize = 256;
+const EXPAND_BLOCKS: usize = 512;
 
 /// One slot of a table, as kernels/lora/slots.cuh has it.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -57,6 +65,41 @@ pub fn packed(shape: &LoraShape, parts: &[Option<LoraWeights<'_>>], rank: usize)
 pub fn parts_of_outputs(shape: &LoraShape) -> Vec<u8> {
     let part = |part: usize| u8::try_from(part).expect("a layer is stacked of few modules");
     shape.pieces.iter().flat_map(|piece| vec![part(piece.part); piece.rows.len()]).collect()
+}
+
+/// f32 sums of a row between the two products: those of each chunk of the inputs.
+pub fn sums_of_row(inputs: usize, parts: usize, most_rank: usize) -> usize {
+    chunks(inputs) * parts * most_rank
+}
+
+/// Chunks of the inputs, whose sums lora_shrink keeps apart.
+pub fn chunks(inputs: usize) -> usize {
+    inputs.div_ceil(CHUNK_INPUTS)
+}
+
+/// The grid of one of the kernels.
+#[derive(Clone, Copy, Debug)]
+pub struct LoraGrid {
+    pub blocks: usize,
+    /// Blocks that divide the runs of a tile of rows. No result depends on it.
+    pub groups: usize,
+}
+
+impl LoraGrid {
+    pub fn of_shrink(rows: usize, inputs: usize, parts: usize, most_rank: usize) -> Self {
+        Self::of(rows, chunks(inputs) * parts * most_rank.div_ceil(SHRINK_RANKS), SHRINK_BLOCKS)
+    }
+
+    pub fn of_expand(rows: usize, outputs: usize) -> Self {
+        Self::of(rows, outputs.div_ceil(THREADS as usize), EXPAND_BLOCKS)
+    }
+
+    /// `of_tile`: blocks of a tile, if each takes all runs of its rows; `together`: blocks that find room.
+    fn of(rows: usize, of_tile: usize, together: usize) -> Self {
+        let blocks = rows.div_ceil(TILE_ROWS) * of_tile;
+        let groups = (together / blocks.max(1)).clamp(1, TILE_ROWS.min(rows.max(1)));
+        Self { blocks: blocks * groups, groups }
+    }
 }
 
 /// The kernels of layers of one dtype.
@@ -131,7 +174,8 @@ impl Lora {
 
     /// Bytes of a row's sums between the products, if a slot gets `term`.
     pub fn row_bytes_with(&self, term: &LoraTerm) -> usize {
-        self.shape.parts * self.most_rank.max(term.words.rank as usize) * size_of::<f32>()
+        let most_rank = self.most_rank.max(term.words.rank as usize);
+        sums_of_row(self.shape.inputs, self.shape.parts, most_rank) * size_of::<f32>()
     }
 
     /// Enqueues the change of a slot. What was there is freed when the device has ended what reads it. Returns whether
@@ -165,20 +209,20 @@ impl Lora {
             return;
         }
         let h = h.expect("reserved with the rows of the buffers and the ranks of the slots");
-        let of_row = parts * self.most_rank;
+        let of_row = sums_of_row(inputs, parts, self.most_rank);
         assert!(h.bytes() >= out.rows * of_row * size_of::<f32>(), "add_lora: room for the sums of all rows");
-        let tiles = out.rows.div_ceil(TILE_ROWS);
+        let LoraGrid { blocks, groups } = LoraGrid::of_shrink(out.rows, inputs, parts, self.most_rank);
         let args = Args::new().memory(h).memory(x.memory()).memory(&self.slots).memory(rows.adapters);
         let args = args.memory_or_null(rows.logit_rows).u32(small(out.rows));
-        let args = args.u32(small(inputs)).u32(small(parts)).u32(small(self.most_rank));
-        let blocks = small(tiles * (of_row / LANES as usize));
-        device.launch(&kernels.shrink, [blocks, 1, 1], THREADS, 0, &args);
+        let args = args.u32(small(inputs)).u32(small(parts)).u32(small(self.most_rank)).u32(small(groups));
+        device.launch_early(&kernels.shrink, [small(blocks), 1], THREADS, 0, &args);
+        let LoraGrid { blocks, groups } = LoraGrid::of_expand(out.rows, self.outputs);
         let args = Args::new().memory(out.memory()).memory(h).memory(&self.slots).memory(rows.adapters);
         let args = args.memory_or_null(rows.logit_rows).memory_or_null(self.part_of.as_ref());
         let args = args.u32(small(out.rows)).u32(small(self.outputs)).u32(small(parts)).u32(small(self.most_rank));
+        let args = args.u32(small(chunks(inputs))).u32(small(groups));
         let expand = &kernels.expand[usize::from(out.element == Dtype::F32)];
         assert!(out.element == Dtype::F32 || out.element == dtype, "add_lora: the layer's output");
-        let blocks = small(tiles * self.outputs.div_ceil(THREADS as usize));
-        device.launch(expand, [blocks, 1, 1], THREADS, 0, &args);
+        device.launch_early(expand, [small(blocks), 1], THREADS, 0, &args);
     }
 }

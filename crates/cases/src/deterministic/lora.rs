@@ -12,8 +12,8 @@ use offshoot_core::error::Result;
 const ROWS: [usize; 9] = [1, 2, 7, 8, 9, 16, 33, 64, 200];
 
 /// Inputs, outputs of each part, and the largest rank.
-const SHAPES: [(usize, &[usize], usize); 4] =
-    [(40, &[33, 8], 5), (193, &[300], 16), (256, &[256, 64, 64], 16), (1025, &[96, 96], 64)];
+const SHAPES: [(usize, &[usize], usize); 5] =
+    [(40, &[33, 8], 5), (193, &[300], 16), (256, &[256, 64, 64], 16), (1025, &[96, 96], 64), (2312, &[80, 40], 24)];
 
 pub fn lora<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let mut dice = Dice::new(5);

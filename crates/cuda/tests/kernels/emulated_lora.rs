@@ -9,10 +9,11 @@ use emulator::{Emulated, Schedule, When};
 use offshoot_backend::{Dtype, LoraPiece, LoraShape, LoraWeights, WeightView};
 use offshoot_core::dice::Dice;
 use offshoot_cuda::compile::units;
-use offshoot_cuda::lora::{LoraSlotWords, NO_ADAPTER, packed, padded_rank, parts_of_outputs};
+use offshoot_cuda::lora::{
+    LoraGrid, LoraSlotWords, NO_ADAPTER, chunks, packed, padded_rank, parts_of_outputs, sums_of_row,
+};
 
 const THREADS: u32 = 256;
-const TILE_ROWS: usize = 8;
 
 /// A part of an adapter: its scale, A and B as they are stored.
 type Part = (f32, Vec<f32>, Vec<f32>);
@@ -92,9 +93,8 @@ impl Layer {
             memory.push([a, b]);
         }
         let most_rank = slots.iter().map(|slot| slot.rank as usize).max().unwrap();
-        let of_row = parts * most_rank;
         // What no row has is not read.
-        let mut h = vec![f32::NAN; rows * of_row];
+        let mut h = vec![f32::NAN; rows * sums_of_row(inputs, parts, most_rank)];
         let (x, mut out) = (words(&dtype.encode(x)), words(&self.out.encode(before)));
         let part_of = parts_of_outputs(&self.shape);
         let (mut h_at, mut x_at, mut out_at) = (h.as_mut_ptr(), x.as_ptr(), out.as_mut_ptr());
@@ -103,8 +103,8 @@ impl Layer {
         let (mut rows_of, mut inputs_of, mut outputs_of) = (rows as u32, inputs as u32, outputs as u32);
         let (mut parts_of, mut rank_of) = (parts as u32, most_rank as u32);
         let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
-        let tiles = rows.div_ceil(TILE_ROWS);
-        let blocks = tiles * (of_row / 8);
+        let LoraGrid { blocks, groups } = LoraGrid::of_shrink(rows, inputs, parts, most_rank);
+        let (mut groups_of, mut chunks_of) = (groups as u32, chunks(inputs) as u32);
         let args = [
             at(&mut h_at),
             at(&mut x_at),
@@ -115,10 +115,12 @@ impl Layer {
             at(&mut inputs_of),
             at(&mut parts_of),
             at(&mut rank_of),
+            at(&mut groups_of),
         ];
         // SAFETY: the kernel's arguments in their order, each with memory for what its head says.
         unsafe { self.shrink.launch(blocks as u32, THREADS, 0, any, &args) };
-        let blocks = tiles * outputs.div_ceil(THREADS as usize);
+        let LoraGrid { blocks, groups } = LoraGrid::of_expand(rows, outputs);
+        let mut groups_of = groups as u32;
         let args = [
             at(&mut out_at),
             at(&mut h_at),
@@ -130,6 +132,8 @@ impl Layer {
             at(&mut outputs_of),
             at(&mut parts_of),
             at(&mut rank_of),
+            at(&mut chunks_of),
+            at(&mut groups_of),
         ];
         // SAFETY: as above.
         unsafe { self.expand.launch(blocks as u32, THREADS, 0, any, &args) };
@@ -184,7 +188,10 @@ impl Layer {
 fn rows_of_several_adapters_get_what_each_gets_alone() {
     let mut dice = Dice::new(49);
     let (bf16, f16, f32) = (Dtype::Bf16, Dtype::F16, Dtype::F32);
-    for (dtype, out, inputs) in [(bf16, bf16, 264), (bf16, f32, 37), (f16, f16, 40), (f32, f32, 72)] {
+    // Through tensor cores and without; the last two in more than one chunk of the inputs.
+    let layers =
+        [(bf16, bf16, 264), (bf16, f32, 37), (f16, f16, 40), (f32, f32, 72), (f16, f32, 2312), (f32, f32, 1030)];
+    for (dtype, out, inputs) in layers {
         let ranks: [&[usize]; 3] = [&[5, 16], &[0, 3], &[33, 0]];
         let Some(layer) = Layer::new(&mut dice, dtype, out, inputs, &ranks) else { return };
         let mixed = [0, 0, 0, 1, NO_ADAPTER, NO_ADAPTER, 2, 2, 2, 2, 2, 0, 1];
