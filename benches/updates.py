@@ -254,7 +254,7 @@ def updates_in_process(folders, say):
 
 def used():
     """MiB of the server's GPU that are in use."""
-    number = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     query = ["nvidia-smi", f"--id={number}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
 
