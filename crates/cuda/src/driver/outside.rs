@@ -2,6 +2,8 @@
 //! memory and its events by handles (CUDA IPC).
 
 use std::ffi::c_void;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUstream};
@@ -13,6 +15,10 @@ use offshoot_core::error::{Error, Result};
 
 /// The default stream, which waits for all streams that do not say otherwise.
 const DEFAULT_STREAM: CUstream = std::ptr::without_provenance_mut(1);
+
+/// Between two questions whether an event has come: the first, and the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Memory of another process, open here.
 struct Opened {
@@ -89,19 +95,30 @@ impl Device {
         Ok(Memory::of_another(self, address, bytes, Box::new(opened)))
     }
 
-    /// Waits for an event of another process.
-    pub fn wait_for_event(&self, handle: &IpcHandle) -> Result<()> {
+    /// Waits for an event of another process, until `deadline`. Returns whether it has come: the other process may hang.
+    pub fn wait_for_event(&self, handle: &IpcHandle, deadline: Instant) -> Result<bool> {
         let handle = sys::CUipcEventHandle { reserved: handle.map(u8::cast_signed) };
         let mut event: CUevent = std::ptr::null_mut();
         // SAFETY: the driver writes one event, and takes the handle by value.
         self.call("open an event of another process", || unsafe {
             sys::cuIpcOpenEventHandle(&raw mut event, handle).result()
         })?;
-        // SAFETY: the event was opened just now, and is closed once.
-        self.call("wait for an event of another process", || unsafe {
-            let waited = result::event::synchronize(event);
-            result::event::destroy(event).and(waited)
-        })
+        let mut pause = SHORTEST_PAUSE;
+        let come = loop {
+            // SAFETY: the event is open.
+            let come = self.call("ask for an event of another process", || match unsafe { sys::cuEventQuery(event) } {
+                sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+                other => other.result().map(|()| true),
+            });
+            if !matches!(come, Ok(false)) || Instant::now() >= deadline {
+                break come;
+            }
+            thread::sleep(pause);
+            pause = LONGEST_PAUSE.min(2 * pause);
+        };
+        // SAFETY: the event was opened above, and is closed once.
+        self.call_logged("close an event of another process", || unsafe { result::event::destroy(event) });
+        come
     }
 
     /// Waits until all that others have enqueued on the default stream is done.

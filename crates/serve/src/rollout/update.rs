@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
+use offshoot_backend::DeviceLender;
 use offshoot_engine::WeightsUpdate;
 use offshoot_launch::{UpdateFolder, device_lender};
 use offshoot_model::UpdateScope;
@@ -211,7 +212,11 @@ impl Drop for UpdateInfo {
 fn receive(rollout: &Rollout, id: UpdateId, info: &Map<String, Value>) -> Result<(), Refusal> {
     let (pending, mut fields) = (&rollout.pending, BodyFields::new(info));
     if info.contains_key(HANDLES) {
-        return lend(rollout, id, fields);
+        let lender = || {
+            let gpu = rollout.facts.gpu.ok_or_else(IpcUpdate::without_gpu)?;
+            device_lender(gpu).map_err(|error| failed(&error))
+        };
+        return lend(pending, id, fields, lender());
     }
     let told = described(&mut fields)?;
     pending.by_session(id, Instant::now(), |session| {
@@ -225,14 +230,26 @@ fn receive(rollout: &Rollout, id: UpdateId, info: &Map<String, Value>) -> Result
     })
 }
 
-/// Takes tensors that a trainer lends by handles of its memory.
-fn lend(rollout: &Rollout, id: UpdateId, mut fields: BodyFields) -> Result<(), Refusal> {
-    let gpu = rollout.facts.gpu.ok_or_else(IpcUpdate::without_gpu)?;
-    let update = IpcUpdate::read(&mut fields)?;
+/// Takes tensors that a trainer lends by handles of its memory. It waits for the trainer, and holds no lock meanwhile.
+fn lend(
+    pending: &Arc<PendingUpdate>,
+    id: UpdateId,
+    mut fields: BodyFields,
+    lender: Result<Arc<dyn DeviceLender>, Refusal>,
+) -> Result<(), Refusal> {
+    let uuid = lender.as_ref().ok().and_then(|lender| lender.uuid().ok());
+    let exports = IpcUpdate::exports(&mut fields);
+    // Dropped behind all that is opened here; counted from now on, as what follows may be refused.
+    let _users = exports.as_ref().map(|exports| {
+        let counters = exports.counters(uuid.as_deref());
+        pending.users(id, counters, Instant::now())
+    });
+    let lender = lender?;
+    let update = IpcUpdate::read(exports?, &mut fields)?;
     fields.finish()?;
-    let lender = device_lender(gpu).map_err(|error| failed(&error))?;
-    let mut room = rollout.pending.room(id, update.bytes(), Instant::now())?;
-    room.fill(Instant::now(), |received| received.add_lent(update, &*lender))
+    let mut room = pending.room(id, update.bytes(), Instant::now())?;
+    let lent = update.open(&*lender, Instant::now() + pending.timeout())?;
+    room.fill(Instant::now(), |received| received.add_lent(lent))
 }
 
 /// An update whose tensors lie in a folder, at once.
@@ -302,4 +319,48 @@ pub async fn set_version(State(server): AppState, headers: HeaderMap, body: Body
     };
     let label = waiting(&server, set).await?;
     Ok(reply::value(&json!({ "success": true, "new_version": label })))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use offshoot_model::TensorSource;
+
+    use super::super::transfer::ipc_tests::{Lender, both, told};
+    use super::*;
+
+    fn fields() -> BodyFields {
+        BodyFields::new(told(&both(7)).as_object().expect("an object"))
+    }
+
+    /// The server goes on while a trainer that lends tensors has not written them.
+    #[test]
+    fn a_trainer_that_hangs_holds_nobody_else_up() {
+        let (pending, now) = (Arc::new(PendingUpdate::new(Duration::from_secs(600), 1000)), Instant::now());
+        let id = pending.start(UpdateScope::Changed, now).expect("none is open");
+        let others = pending.clone();
+        let lender = Lender::writing(move || {
+            let (answer, answers) = mpsc::channel();
+            let other = others.clone();
+            thread::spawn(move || drop(answer.send(other.current(Instant::now()))));
+            // A limit for a server that stands.
+            let answered = answers.recv_timeout(Duration::from_secs(60));
+            answered.expect("the update's state is free").is_ok_and(|current| current == id)
+        });
+        lend(&pending, id, fields(), Ok(Arc::new(lender))).expect("it is written");
+        let (_committing, tensors, _) = pending.take(now).expect("all have come");
+        assert_eq!(tensors.names(), ["a", "b"]);
+    }
+
+    #[test]
+    fn tensors_that_are_not_written_in_time_drop_the_update() {
+        let (pending, now) = (Arc::new(PendingUpdate::new(Duration::from_secs(600), 1000)), Instant::now());
+        let id = pending.start(UpdateScope::Changed, now).expect("none is open");
+        let refused = lend(&pending, id, fields(), Ok(Arc::new(Lender::writing(|| false))));
+        assert_eq!(refused.expect_err("it is never written").code, "timeout");
+        assert_eq!(pending.take(now).map(drop).expect_err("it was dropped").code, "no_update");
+    }
 }
