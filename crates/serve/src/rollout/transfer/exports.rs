@@ -138,6 +138,10 @@ enum Value {
 }
 
 impl Value {
+    fn is_container(&self) -> bool {
+        matches!(self, Value::List(_) | Value::Dict(_))
+    }
+
     fn size(&self) -> Option<usize> {
         if let Value::Int(number) = self { usize::try_from(*number).ok() } else { None }
     }
@@ -215,8 +219,7 @@ impl<'a> Reader<'a> {
             }
             op::MEMOIZE => {
                 let last = self.stack.last()?;
-                let is_container = matches!(last, Value::List(_) | Value::Dict(_));
-                self.memo.push((!is_container).then(|| last.clone()));
+                self.memo.push((!last.is_container()).then(|| last.clone()));
                 return Some(true);
             }
             op::RECALL => {
@@ -300,13 +303,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Lists hold no lists, and dicts no containers: what a pickle builds is as deep as its tuples, however long it is.
     fn append(&mut self, items: Vec<Value>) -> Option<bool> {
+        if items.iter().any(|item| matches!(item, Value::List(_))) {
+            return None;
+        }
         let Some(Value::List(list)) = self.stack.last_mut() else { return None };
         list.extend(items);
         Some(true)
     }
 
     fn set(&mut self, items: Vec<Value>) -> Option<bool> {
+        if items.iter().any(Value::is_container) {
+            return None;
+        }
         let Some(Value::Dict(dict)) = self.stack.last_mut() else { return None };
         let mut items = items.into_iter();
         while let Some(key) = items.next() {
@@ -366,7 +376,7 @@ fn tuple(values: Vec<Value>) -> Option<Value> {
         _ => 0,
     };
     let depth = values.iter().map(depth).max().unwrap_or(0) + 1;
-    let holds_container = values.iter().any(|value| matches!(value, Value::List(_) | Value::Dict(_)));
+    let holds_container = values.iter().any(Value::is_container);
     (depth <= DEEPEST && !holds_container).then(|| Value::Tuple { values: values.into(), depth })
 }
 
@@ -503,6 +513,11 @@ pub(super) mod tests {
         text(&mut call, "true");
         call.extend([0x85, b'R', b'.']);
         assert_eq!(Exports::of_pickle(&call), None);
+        // Lists in lists and dicts in dicts without end, whose end would be as deep.
+        let lists = [&[0x80, 4][..], &[b']'; 500_000], &[b'a'; 499_999], b"."].concat();
+        assert_eq!(Exports::of_pickle(&lists), None);
+        let dicts = [&[0x80, 4][..], &b"}N".repeat(500_000), &[b'N'], &[b's'; 500_000], b"."].concat();
+        assert_eq!(Exports::of_pickle(&dicts), None);
         // Tuples in tuples without end, and a dict that holds itself.
         assert_eq!(Exports::of_pickle(&[&[0x80, 4, b')'], &[0x85; 100_000][..], b"."].concat()), None);
         assert_eq!(Exports::of_pickle(&[&[0x80, 4, b'}', 0x94, b'K', 1, b'h', 0, b's', b'.'][..]].concat()), None);
