@@ -113,7 +113,7 @@ pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, b
         receive_file(&server, &headers, body).await?;
         return said("the tensors have come");
     }
-    let info = UpdateInfo::new(&server);
+    let mut info = UpdateInfo::new(&server);
     query.finish()?;
     let mut told = object(&server, &headers, body).await?;
     match (told.remove(FOLDER), told.contains_key("update_info")) {
@@ -177,12 +177,12 @@ impl UpdateInfo {
     }
 
     /// Nothing is left of the request that could be received for another: it has none, or all has been received.
-    fn settle(mut self) {
+    pub fn settle(&mut self) {
         self.is_settled = true;
     }
 
     /// Receives what an `update_info` says is coming; a list of them has one for each rank, and the server is one.
-    pub async fn receive(self, told: Value) -> Result<(), Refusal> {
+    pub async fn receive(mut self, told: Value) -> Result<(), Refusal> {
         let info = match told {
             Value::Object(info) => info,
             Value::Array(mut list) if list.len() == 1 && list[0].is_object() => match list.remove(0) {
