@@ -48,29 +48,41 @@ impl Device {
 
     /// Memory on this GPU that another library of this process owns. `keeper` keeps it.
     pub fn memory_of_another(&self, address: u64, bytes: usize, keeper: Keeper) -> Result<Memory> {
+        if let Some(beyond_first) = bytes.checked_sub(1) {
+            self.check_own(address)?;
+            let last = address.checked_add(beyond_first as u64).ok_or_else(|| {
+                let found = format!("{bytes} bytes at {address:#x}, beyond all addresses");
+                Error::value("device memory", format!("memory of {}", self.name()), found)
+            })?;
+            self.check_own(last)?;
+        }
+        Ok(Memory::of_another(self, address, bytes, keeper))
+    }
+
+    /// Refuses an address at which this GPU has no memory.
+    fn check_own(&self, address: u64) -> Result<()> {
         let (mut kind, mut ordinal) = (0u32, -1i32);
         let mut attributes = [
             sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
             sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
         ];
         let mut values = [(&raw mut kind).cast::<c_void>(), (&raw mut ordinal).cast::<c_void>()];
-        if bytes > 0 {
-            // SAFETY: two attributes, whose values are one word each; the address is only looked up.
-            self.call("look up an address", || unsafe {
-                sys::cuPointerGetAttributes(2, attributes.as_mut_ptr(), values.as_mut_ptr(), address).result()
-            })?;
-            let is_own = kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
-                && usize::try_from(ordinal) == Ok(self.facts().ordinal);
-            if !is_own {
+        // SAFETY: two attributes, whose values are one word each; the address is only looked up.
+        self.call("look up an address", || unsafe {
+            sys::cuPointerGetAttributes(2, attributes.as_mut_ptr(), values.as_mut_ptr(), address).result()
+        })?;
+        let is_own = kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
+            && usize::try_from(ordinal) == Ok(self.facts().ordinal);
+        match is_own {
+            true => Ok(()),
+            false => {
                 let found = format!("an address of memory type {kind} on device {ordinal}");
-                return Err(Error::value("device memory", format!("memory of {}", self.name()), found));
+                Err(Error::value("device memory", format!("memory of {}", self.name()), found))
             }
         }
-        Ok(Memory::of_another(self, address, bytes, keeper))
     }
 
-    /// Memory of another process: all that `handle` names, or what could be where the driver does not say how much that
-    /// is.
+    /// Memory of another process: all that `handle` names.
     pub fn open_memory(&self, handle: &IpcHandle) -> Result<Memory> {
         let handle = sys::CUipcMemHandle { reserved: handle.map(u8::cast_signed) };
         let lazily = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
@@ -82,16 +94,10 @@ impl Device {
         let opened = Opened { device: self.clone(), address };
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: the driver writes two words; memory was opened at the address.
-        let asked = self.call("ask how large the memory of another process is", || unsafe {
+        self.call("ask how large the memory of another process is", || unsafe {
             sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address).result()
-        });
-        let bytes = match asked {
-            Ok(()) => bytes - (address - base) as usize,
-            Err(error) => {
-                log::debug!("{error}; it is taken to fill the device");
-                self.facts().total_bytes
-            }
-        };
+        })?;
+        let bytes = bytes - (address - base) as usize;
         Ok(Memory::of_another(self, address, bytes, Box::new(opened)))
     }
 
