@@ -329,6 +329,7 @@ mod tests {
 
     use offshoot_model::TensorSource;
 
+    use super::super::transfer::exports_tests::{by_gpu, list, named};
     use super::super::transfer::ipc_tests::{Lender, both, told};
     use super::*;
 
@@ -362,5 +363,88 @@ mod tests {
         let refused = lend(&pending, id, fields(), Ok(Arc::new(Lender::writing(|| false))));
         assert_eq!(refused.expect_err("it is never written").code, "timeout");
         assert_eq!(pending.take(now).map(drop).expect_err("it was dropped").code, "no_update");
+    }
+
+    /// A file of torch's numbers of users, in its place.
+    struct Counter(tempfile::NamedTempFile);
+
+    impl Counter {
+        /// Number 3 of its file, which is one.
+        fn new() -> Self {
+            let file = tempfile::Builder::new().prefix("torch_").rand_bytes(12).tempfile_in("/dev/shm");
+            let file = file.expect("shared memory is writable");
+            std::fs::write(file.path(), [&[0; 64][..], &[1i64; 4].map(i64::to_ne_bytes).concat()].concat())
+                .expect("it is writable");
+            Counter(file)
+        }
+
+        /// Where the tensors' file is named in its place.
+        fn told(&self, pickle: &[u8]) -> Value {
+            let name = self.0.path().file_name().and_then(|name| name.to_str()).expect("UTF-8");
+            told(&named(pickle, &format!("/{name}")))
+        }
+
+        fn users(&self) -> i64 {
+            let bytes = std::fs::read(self.0.path()).expect("it is there");
+            i64::from_ne_bytes(bytes[88..96].try_into().expect("eight bytes"))
+        }
+
+        /// What is dropped is dropped on another thread.
+        fn wait_for_none(&self) {
+            for _ in 0..60_000 {
+                if self.users() == 0 {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            panic!("the trainer never hears that its memory is free");
+        }
+    }
+
+    /// torch keeps what it exports until all users are gone: they are counted from the moment when it is known.
+    #[test]
+    fn a_trainer_hears_that_its_memory_is_free_whatever_becomes_of_the_update() {
+        let (pending, now) = (Arc::new(PendingUpdate::new(Duration::from_secs(600), 1000)), Instant::now());
+        let open = || pending.start(UpdateScope::Changed, now).expect("none is open");
+        let lender = || -> Result<Arc<dyn DeviceLender>, Refusal> { Ok(Arc::new(Lender::writing(|| true))) };
+        let lend = |id, told: &Value, lender| {
+            let fields = BodyFields::new(told.as_object().expect("an object"));
+            lend(&pending, id, fields, lender).map_err(|refusal| refusal.code)
+        };
+        // In force.
+        let (counter, id) = (Counter::new(), open());
+        lend(id, &counter.told(&both(7)), lender()).expect("it is right");
+        let (committing, tensors, _) = pending.take(now).expect("all have come");
+        assert_eq!(counter.users(), 1, "it is read still");
+        drop((tensors, committing));
+        assert_eq!(counter.users(), 0);
+        // Refused, before a handle is opened and after that.
+        let elsewhere = list(&[by_gpu("another", [2, 3], 16, &[7; 64]), by_gpu("another", [4, 1], 64, &[7; 64])]);
+        let with_field = |told: Value| {
+            let Value::Object(mut told) = told else { panic!("an object") };
+            told.insert("other".to_owned(), json!(1));
+            Value::Object(told)
+        };
+        let cases: [(&str, &dyn Fn(&Counter) -> Value, Result<Arc<dyn DeviceLender>, Refusal>); 4] = [
+            ("another GPU's", &|counter| counter.told(&elsewhere), lender()),
+            ("fields left", &|counter| with_field(counter.told(&both(7))), lender()),
+            ("not there", &|counter| counter.told(&both(8)), lender()),
+            ("no GPU", &|counter| counter.told(&both(7)), Err(IpcUpdate::without_gpu())),
+        ];
+        for (why, told, lender) in cases {
+            let (counter, id) = (Counter::new(), open());
+            lend(id, &told(&counter), lender).expect_err(why);
+            pending.drop_all();
+            counter.wait_for_none();
+        }
+        // Dropped, and for an update that is not open any more.
+        let (counter, id) = (Counter::new(), open());
+        lend(id, &counter.told(&both(7)), lender()).expect("it is right");
+        assert_eq!(counter.users(), 1, "it is held");
+        pending.drop_all();
+        counter.wait_for_none();
+        let late = Counter::new();
+        assert_eq!(lend(id, &late.told(&both(7)), lender()), Err("no_update"));
+        assert_eq!(late.users(), 0);
     }
 }

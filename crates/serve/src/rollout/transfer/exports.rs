@@ -381,7 +381,7 @@ fn tuple(values: Vec<Value>) -> Option<Value> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use super::*;
 
     pub const UUID: &str = "8a7bc3e0-1111-2222-3333-444455556666";
@@ -434,6 +434,21 @@ pub(super) mod tests {
         bytes(&mut pickle, &[5; 64]);
         pickle.extend([0x88, b't', 0x94, b's']);
         pickle
+    }
+
+    /// A pickle whose numbers of users are in another file than [`by_gpu`] names.
+    pub fn named(pickle: &[u8], file: &str) -> Vec<u8> {
+        let name = b"C\x0d/torch_77_1_0";
+        let mut named = Vec::new();
+        let mut rest = pickle;
+        while let Some(place) = rest.windows(name.len()).position(|bytes| bytes == name) {
+            named.extend(&rest[..place]);
+            named.extend([b'C', file.len() as u8]);
+            named.extend(file.as_bytes());
+            rest = &rest[place + name.len()..];
+        }
+        named.extend(rest);
+        named
     }
 
     /// As Python writes a list of them.

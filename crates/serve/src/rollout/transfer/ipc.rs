@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use memmap2::MmapMut;
 
 use offshoot_backend::{DeviceBytes, DeviceLender, DeviceMemory, IpcHandle, MemoryBlock};
 use offshoot_openai::protocol::{BodyFields, Refusal, RefusalKind};
@@ -284,10 +285,10 @@ impl Exports {
 
 impl UserCounter {
     /// Bytes before the first number of a file.
-    const HEAD: u64 = 64;
+    const HEAD: usize = 64;
 
-    /// Counts one user less, as torch does where it received the tensor itself. The exporter may be gone, and its files
-    /// with it.
+    /// Counts one user less, as torch does where it received the tensor itself: other users may count at the same time.
+    /// The exporter may be gone, and its files with it.
     fn give_up(&self, folder: &str) -> std::io::Result<()> {
         let name = self.file.strip_prefix('/').unwrap_or(&self.file);
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -295,13 +296,19 @@ impl UserCounter {
             return Err(std::io::Error::other("expected a file that torch names"));
         }
         let file = File::options().read(true).write(true).open(format!("{folder}/{name}"))?;
-        let at = Self::HEAD + 8 * self.number as u64;
-        let mut number = [0; 8];
-        file.read_exact_at(&mut number, at)?;
-        match i64::from_le_bytes(number) {
-            users @ 1.. => file.write_all_at(&(users - 1).to_le_bytes(), at),
-            _ => Ok(()),
-        }
+        // SAFETY: no reference to its bytes is made, as other processes write to them; torch never shortens the file.
+        let mut numbers = unsafe { MmapMut::map_mut(&file)? };
+        let size = size_of::<AtomicI64>();
+        let at = self.number.checked_mul(size).and_then(|at| at.checked_add(Self::HEAD));
+        let at = at.filter(|&at| at.checked_add(size).is_some_and(|end| end <= numbers.len()));
+        let at = at.ok_or_else(|| std::io::Error::other(format!("expected number {}, found fewer", self.number)))?;
+        // SAFETY: 8 bytes of the map, which is of pages and lives until the end; `HEAD` is a multiple of 8. All that
+        // write to them do so atomically.
+        let users = unsafe { AtomicI64::from_ptr(numbers.as_mut_ptr().add(at).cast()) };
+        let one_less = |users: i64| (users > 0).then(|| users - 1);
+        // A count that is not above zero stays: nobody counts this user.
+        let _ = users.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
+        Ok(())
     }
 }
 
@@ -491,10 +498,20 @@ pub mod tests {
         for number in [0, 1, 2] {
             give_up(&counter(number)).expect("it is there");
         }
-        give_up(&counter(3)).expect_err("there are three");
+        for number in [3, usize::MAX / 8, usize::MAX] {
+            give_up(&counter(number)).expect_err("there are three");
+        }
         let found = std::fs::read(&path).expect("it is there");
         let found: Vec<i64> = found[64..].as_chunks().0.iter().map(|number| i64::from_le_bytes(*number)).collect();
         assert_eq!(found, [4, 0, 0]);
+        // Several at once lose none.
+        std::fs::write(&path, [&[0; 64][..], &8000i64.to_ne_bytes()].concat()).expect("the folder is writable");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..500).for_each(|_| give_up(&counter(0)).expect("it is there")));
+            }
+        });
+        assert_eq!(std::fs::read(&path).expect("it is there")[64..], 4000i64.to_ne_bytes());
         for file in ["/passwd", "/torch_/../passwd", "/torch_77_1_1"] {
             give_up(&UserCounter { file: file.to_owned(), number: 0 }).expect_err("it is no counter");
         }

@@ -24,6 +24,8 @@ pub use received::ReceivedTensors;
 #[cfg(test)]
 pub use described::{DescribedTensor, Packing};
 #[cfg(test)]
+pub use exports::tests as exports_tests;
+#[cfg(test)]
 pub use ipc::tests as ipc_tests;
 
 /// What a request begins a session with.
