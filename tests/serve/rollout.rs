@@ -201,12 +201,16 @@ fn the_update_of_a_trainer_that_dies_is_dropped() {
     let served = rollout(&["--update-timeout", "0.5"]);
     let before = logprobs(&served);
     let tensors = Tensors::demo().scaled(0.5, |_| true);
-    // On a busy machine the time is over before the tensors have come.
+    // On a busy machine the time is over before the tensors have come, which is no other refusal.
+    let begun = Instant::now();
     loop {
         served.post_nothing("/start_weight_update");
-        if send(&served, &tensors).status == 200 {
+        let sent = send(&served, &tensors);
+        if sent.status == 200 {
             break;
         }
+        assert!(["no_update", "timeout"].contains(&sent.refused(sent.status).0.as_str()), "{sent:?}");
+        assert!(begun.elapsed() < Duration::from_secs(120), "the tensors never come in time");
     }
     // It says no more. Another one comes.
     let begun = Instant::now();

@@ -146,3 +146,27 @@ fn methods_by_name_are_its_own() {
     assert_eq!(trainer.call("skyrl_finish_weight_update", json!({})).refused(409).0, "no_update");
     assert_eq!(version(&served), "0");
 }
+
+/// A trainer broadcasts while its call is under way: one that can't be read may have been for the update that is open.
+#[test]
+fn a_call_that_cannot_be_read_ends_the_update() {
+    let served = rollout(&[]);
+    let skyrl = SkyRl(&served);
+    let begin = || skyrl.called("skyrl_start_weight_update", json!({"is_checkpoint_format": true}));
+    let ended = |why: &str| {
+        let finished = served.post_nothing("/finish_weight_update");
+        assert_eq!(finished.refused(409).0, "no_update", "{why}");
+    };
+    for (why, body) in [("broken off", &br#"{"method": "update_weights_nc"#[..]), ("no method", b"{}"), ("none", b"")] {
+        begin();
+        assert_eq!(served.post_bytes("/collective_rpc", "application/json", body).status, 400, "{why}");
+        ended(why);
+    }
+    begin();
+    assert_eq!(skyrl.call("update_weights_nccl", json!({"other": 1})).status, 400);
+    ended("wrong arguments");
+    // Other methods receive nothing.
+    begin();
+    assert_eq!(skyrl.call("skyrl_start_weight_update", json!({"other": 1})).status, 400);
+    assert_eq!(served.post_nothing("/finish_weight_update").refused(400).0, "no_tensors", "it is still open");
+}

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::weights::Dtype;
 use offshoot_core::error::Result;
@@ -180,12 +181,12 @@ pub trait DeviceLender: Send + Sync {
     /// The driver does not open it.
     fn opened(&self, handle: &IpcHandle) -> Result<Arc<dyn DeviceMemory>>;
 
-    /// Waits for an event of another process.
+    /// Waits for an event of another process, until `deadline`. Returns whether it has come.
     ///
     /// # Errors
     ///
     /// The driver does not open it.
-    fn wait_for(&self, event: &IpcHandle) -> Result<()>;
+    fn wait_for(&self, event: &IpcHandle, deadline: Instant) -> Result<bool>;
 
     /// A copy of these bytes: on the device where it has so much memory to spare, otherwise on the host.
     ///

@@ -107,13 +107,12 @@ impl<B: Backend> Loaded<B> {
 }
 
 impl<B: Backend> PartMemory for Loaded<B> {
-    fn sleep_weights(&mut self, weights: WeightSleep) -> Result<()> {
-        let keeps = weights == WeightSleep::InHostMemory;
-        let keeps_memory = self.backend.sleep(MemoryPart::Weights, keeps)?;
-        if !keeps {
-            self.decoder.drop_weights(keeps_memory);
-        }
-        Ok(())
+    fn sleep_weights(&mut self, weights: WeightSleep) -> Result<bool> {
+        self.backend.sleep(MemoryPart::Weights, weights == WeightSleep::InHostMemory)
+    }
+
+    fn drop_weights(&mut self, keeps_memory: bool) {
+        self.decoder.drop_weights(keeps_memory);
     }
 
     fn sleep_kv(&mut self) -> Result<()> {

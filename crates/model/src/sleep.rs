@@ -72,8 +72,13 @@ impl Sleep {
 
 /// The memory of a loaded model's parts, as [`sleep`] and [`wake`] use it.
 pub(super) trait PartMemory {
-    /// Gives the weights' memory back. After an error they are as they were.
-    fn sleep_weights(&mut self, weights: WeightSleep) -> Result<()>;
+    /// Gives the weights' memory back; returns whether it is there again when they wake. After an error they have it,
+    /// and are as they were if they were to wait in host memory; if they were to be dropped, what they hold is
+    /// unspecified.
+    fn sleep_weights(&mut self, weights: WeightSleep) -> Result<bool>;
+
+    /// There are no weights any more; `keeps_memory`: their memory stays, for an update.
+    fn drop_weights(&mut self, keeps_memory: bool);
 
     /// Gives that of keys, values and states back. After an error they have it, and hold nothing of worth.
     fn sleep_kv(&mut self) -> Result<()>;
@@ -84,7 +89,7 @@ pub(super) trait PartMemory {
 
 /// Gives memory back, and notes it in `asleep`: all that `sleep` names, or after an error nothing of it. What may fail
 /// for want of memory comes first, and what cannot be taken back last: weights go to host memory before keys and values
-/// are given up, and are dropped after that.
+/// are given up, and are dropped after that. If that fails there are none: they are loaded again before the next step.
 pub(super) fn sleep(memory: &mut impl PartMemory, asleep: &mut SleepParts, sleep: Sleep) -> Result<()> {
     let before = *asleep;
     let slept = sleep_in_order(memory, asleep, sleep);
@@ -102,7 +107,9 @@ fn sleep_in_order(memory: &mut impl PartMemory, asleep: &mut SleepParts, sleep: 
         asleep.kv = true;
     }
     if weights == Some(WeightSleep::Dropped) {
-        memory.sleep_weights(WeightSleep::Dropped)?;
+        let slept = memory.sleep_weights(WeightSleep::Dropped);
+        memory.drop_weights(*slept.as_ref().unwrap_or(&true));
+        slept?;
         asleep.weights = true;
     }
     Ok(())
@@ -186,9 +193,14 @@ mod tests {
     }
 
     impl PartMemory for Failing {
-        fn sleep_weights(&mut self, weights: WeightSleep) -> Result<()> {
-            let what = if weights == WeightSleep::Dropped { "drop weights" } else { "copy weights" };
-            self.note(what, self.weights)
+        fn sleep_weights(&mut self, weights: WeightSleep) -> Result<bool> {
+            let what = if weights == WeightSleep::Dropped { "free weights" } else { "copy weights" };
+            self.note(what, self.weights).map(|()| true)
+        }
+
+        fn drop_weights(&mut self, keeps_memory: bool) {
+            assert!(keeps_memory, "a device keeps their addresses");
+            self.done.push("no weights");
         }
 
         fn sleep_kv(&mut self) -> Result<()> {
@@ -214,7 +226,7 @@ mod tests {
     #[test]
     fn a_sleep_that_fails_in_part_leaves_all_awake_and_says_so() {
         assert_eq!(slept(Sleep::LEVEL_1, Failing::default()).0, ["copy weights", "drop kv"]);
-        assert_eq!(slept(Sleep::LEVEL_2, Failing::default()).0, ["drop kv", "drop weights"]);
+        assert_eq!(slept(Sleep::LEVEL_2, Failing::default()).0, ["drop kv", "free weights", "no weights"]);
         let (done, asleep, said) = slept(Sleep::LEVEL_1, Failing { weights: true, ..Failing::default() });
         assert_eq!((done, asleep), (vec!["copy weights"], SleepParts::NONE), "keys and values are still there");
         assert!(said.contains("too little") && said.contains("awake again"), "{said}");
@@ -222,6 +234,10 @@ mod tests {
         assert_eq!((done, asleep), (vec!["copy weights", "drop kv", "wake weights"], SleepParts::NONE));
         let (done, asleep, _) = slept(Sleep::LEVEL_2, Failing { kv: true, ..Failing::default() });
         assert_eq!((done, asleep), (vec!["drop kv"], SleepParts::NONE), "weights are still there");
+        // Some of the weights may have been freed: what is there instead may not be used.
+        let (done, asleep, _) = slept(Sleep::LEVEL_2, Failing { weights: true, ..Failing::default() });
+        let expected = vec!["drop kv", "free weights", "no weights", "wake kv"];
+        assert_eq!((done, asleep), (expected, SleepParts::NONE));
         let (_, asleep, said) = slept(Sleep::LEVEL_1, Failing { kv: true, waking: true, ..Failing::default() });
         assert_eq!(asleep, SleepParts { weights: true, kv: false });
         assert!(said.contains("wake what sleeps"), "{said}");

@@ -100,9 +100,16 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
     Ok(match part {
         MatrixPart::Dense(view) => dense(view.dtype, dense_columns(&view, range.clone())),
         MatrixPart::Device(view) => {
-            let size = view.dtype.bytes();
-            let memory = view.bytes.columns(view.cols * size, range.start * size..range.end * size)?;
-            ColumnsOf::Device { dtype: view.dtype, rows: view.rows, cols: range.len(), memory }
+            let DeviceView { dtype, rows, cols, bytes } = view;
+            match bytes.columns(cols * dtype.bytes(), range.start * dtype.bytes()..range.end * dtype.bytes()) {
+                Ok(memory) => ColumnsOf::Device { dtype, rows, cols: range.len(), memory },
+                // The weights that these replace may be gone already: the host has room.
+                Err(Error::DeviceMemory { .. }) => {
+                    let bytes = bytes.download()?;
+                    dense(dtype, dense_columns(&WeightView { dtype, rows, cols, bytes: &bytes }, range.clone()))
+                }
+                Err(error) => return Err(error),
+            }
         }
         MatrixPart::Random(random) => dense(random.dtype, part.dense_bytes(random.dtype, range.clone())),
         MatrixPart::Quantised(view) => {
@@ -182,9 +189,12 @@ pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool
 mod tests {
     use super::*;
 
-    /// Device memory as a test plays it.
+    /// Device memory as a test plays it; `has_room`: whether the device has more.
     #[derive(Debug)]
-    struct Played(Vec<u8>);
+    struct Played {
+        bytes: Vec<u8>,
+        has_room: bool,
+    }
 
     impl DeviceMemory for Played {
         fn ordinal(&self) -> usize {
@@ -196,11 +206,11 @@ mod tests {
         }
 
         fn bytes(&self) -> usize {
-            self.0.len()
+            self.bytes.len()
         }
 
         fn download(&self, range: Range<usize>) -> Result<Vec<u8>> {
-            Ok(self.0[range].to_vec())
+            Ok(self.bytes[range].to_vec())
         }
 
         fn not_finite(&self, _: Range<usize>, _: Dtype, _: Dtype) -> Result<Option<usize>> {
@@ -212,8 +222,11 @@ mod tests {
         }
 
         fn columns(&self, range: Range<usize>, row: usize, columns: Range<usize>) -> Result<Arc<dyn DeviceMemory>> {
-            let rows = self.0[range].chunks(row);
-            Ok(Arc::new(Played(rows.flat_map(|row| &row[columns.clone()]).copied().collect())))
+            let cut = self.bytes[range].chunks(row).flat_map(|row| &row[columns.clone()]).copied().collect();
+            match self.has_room {
+                true => Ok(Arc::new(Played { bytes: cut, has_room: true })),
+                false => Err(Error::DeviceMemory { device: "cuda:0".to_owned(), asked: None, free: 0, total: 1 }),
+            }
         }
     }
 
@@ -229,13 +242,13 @@ mod tests {
     fn a_part_on_a_device_is_cut_as_one_of_the_host() {
         let (dtype, rows_count, cols) = (Dtype::Bf16, 6, 4);
         let bytes: Vec<u8> = (0..rows_count * cols * 2).map(|i| i as u8).collect();
-        let device = Played([&[99, 98, 97], &bytes[..]].concat());
-        let at = DeviceBytes::whole(&device).part(3..3 + bytes.len());
-        let parts = [
-            MatrixPart::Dense(WeightView { dtype, rows: rows_count, cols, bytes: &bytes }),
-            MatrixPart::Device(DeviceView { dtype, rows: rows_count, cols, bytes: at }),
-        ];
-        let [host, device] = parts.map(|part| {
+        let devices = [true, false].map(|has_room| Played { bytes: [&[99, 98, 97], &bytes[..]].concat(), has_room });
+        let [roomy, full] = devices.each_ref().map(|device| {
+            let at = DeviceBytes::whole(device).part(3..3 + bytes.len());
+            MatrixPart::Device(DeviceView { dtype, rows: rows_count, cols, bytes: at })
+        });
+        let parts = [MatrixPart::Dense(WeightView { dtype, rows: rows_count, cols, bytes: &bytes }), roomy, full];
+        let [host, roomy, full] = parts.map(|part| {
             let held = HeldPart { part, becomes: None };
             // Of the first rows, too, some columns.
             let own = rows(&[held, held], [1..3, 4..9]);
@@ -244,7 +257,7 @@ mod tests {
             let columns = columns.iter().map(|columns| of(&columns.part())).collect::<Vec<_>>();
             (own.iter().map(of).collect::<Vec<_>>(), columns)
         });
-        assert_eq!(device, host);
+        assert_eq!((&roomy, &full), (&host, &host));
         assert_eq!(host.0.iter().map(|(rows, ..)| rows).sum::<usize>(), 7);
     }
 }

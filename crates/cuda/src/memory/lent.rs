@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 use super::staging::Staging;
 use crate::compile::unit::Unit;
@@ -125,8 +126,8 @@ impl DeviceLender for Lender {
         Ok(self.given(self.0.device.open_memory(handle)?))
     }
 
-    fn wait_for(&self, event: &IpcHandle) -> Result<()> {
-        self.0.device.wait_for_event(event)
+    fn wait_for(&self, event: &IpcHandle, deadline: Instant) -> Result<bool> {
+        self.0.device.wait_for_event(event, deadline)
     }
 
     fn copied(&self, bytes: DeviceBytes<'_>) -> Result<MemoryBlock> {

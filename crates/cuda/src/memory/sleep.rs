@@ -302,6 +302,16 @@ mod tests {
         assert!(sleepers.asleep.is_empty());
     }
 
+    /// Without a copy it loses what was given back before: whoever asked for it may not use what is awake then.
+    #[test]
+    fn a_sleep_without_a_copy_that_fails_midway_wakes_memory_alone() {
+        let ((ranges, refuses), mut sleepers) = (ranges(), Sleepers::default());
+        refuses.set(Refused::Sleep);
+        sleepers.sleep(ranges.clone(), &mut (), false).expect_err("the last range refuses");
+        assert_eq!(contents(&ranges), [Some(vec![0]), Some(vec![0; 2]), Some(vec![3; 3])]);
+        assert!(sleepers.asleep.is_empty() && sleepers.used.is_empty());
+    }
+
     #[test]
     fn a_wake_that_fails_leaves_all_asleep_with_what_it_held() {
         for refused in [Refused::Wake, Refused::Upload] {

@@ -5,15 +5,18 @@
 //!
 //! NCCL pairs a broadcast with whoever receives next, by order alone. So an update that is dropped ends the session:
 //! what its trainer has begun to send would be received as the beginning of the next update.
+//!
+//! The state is locked for moments alone, as threads that must not stand ask for it: nothing is received, awaited or
+//! freed under the lock.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use offshoot_model::UpdateScope;
 use offshoot_openai::protocol::{Refusal, RefusalKind};
 
-use super::transfer::{NcclSession, ReceivedTensors};
+use super::transfer::{NcclSession, ReceivedTensors, UserCounter, Users};
 
 /// Names an update; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +128,15 @@ impl PendingUpdate {
         let mut room = Room { pending: self.clone(), id, bytes: 0, is_filled: false };
         room.grow(bytes, now)?;
         Ok(room)
+    }
+
+    /// The users of memory that is lent to the update `id`, which are counted until it has ended and what this returns
+    /// is dropped. Where the update is not open any more, they are counted until the latter.
+    pub fn users(&self, id: UpdateId, counters: Vec<UserCounter>, now: Instant) -> Users {
+        match self.state(now).receiving(Some(id), now + self.timeout) {
+            Ok(receiving) => receiving.tensors.users(counters),
+            Err(_) => Users::default().of(counters),
+        }
     }
 
     /// Has `receive` receive tensors of the update `id` by the session. If that fails, or the update is dropped
@@ -242,7 +254,8 @@ impl PendingUpdate {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds the state of an update")
+        // Whoever panics while it adds tensors has a `Room` or a request that drops the update as it unwinds.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -279,7 +292,7 @@ impl State {
     /// Drops the update that is open, if tensors of it still come, and the session with it.
     fn drop_update(&mut self) {
         if matches!(self.phase, Phase::Receiving(_)) {
-            self.phase = Phase::Free;
+            drop_elsewhere("end of an update", std::mem::replace(&mut self.phase, Phase::Free));
             self.end_session();
         }
     }
@@ -289,12 +302,15 @@ impl State {
         match std::mem::replace(&mut self.session, Session::Requests) {
             Session::Requests => {}
             Session::InUse => self.session = Session::InUse,
-            // Its end may wait for the GPU, and the lock is held. Without a thread it ends here.
-            Session::Nccl(session) => {
-                drop(thread::Builder::new().name("end of NCCL".to_owned()).spawn(move || drop(session)));
-            }
+            Session::Nccl(session) => drop_elsewhere("end of NCCL", session),
         }
     }
+}
+
+/// Drops what may wait for the GPU at its end on a thread of its own, as the lock is held. Without a thread it ends
+/// here.
+fn drop_elsewhere<T: Send + 'static>(name: &str, dropped: T) {
+    drop(thread::Builder::new().name(name.to_owned()).spawn(move || drop(dropped)));
 }
 
 fn in_use() -> Refusal {
@@ -330,7 +346,7 @@ impl Room {
         Ok(())
     }
 
-    /// Adds to the update what `add` adds, which has room here.
+    /// Adds to the update what `add` adds, which has room here. `add` waits for nothing: the state is locked.
     ///
     /// # Errors
     ///

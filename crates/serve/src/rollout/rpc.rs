@@ -34,11 +34,16 @@ const METHODS: [(&str, Method); 6] = [
 ];
 
 pub async fn call(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
+    // As long as nobody knows what is called, it may be what a trainer broadcasts for.
+    let mut info = UpdateInfo::new(&server);
     let mut told = fields(&server, &headers, body).await?;
     let method = told.word("method", &METHODS)?;
-    match method.ok_or_else(|| Refusal::value("method", "the name of a method", "nothing"))? {
+    let method = method.ok_or_else(|| Refusal::value("method", "the name of a method", "nothing"))?;
+    if !matches!(method, Method::Receive) {
+        info.settle();
+    }
+    match method {
         Method::Receive => {
-            let info = UpdateInfo::new(&server);
             let mut fields = BodyFields::new(&kwargs(told)?);
             let told = fields.take("update_info");
             fields.finish()?;

@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
+use offshoot_backend::DeviceLender;
 use offshoot_engine::WeightsUpdate;
 use offshoot_launch::{UpdateFolder, device_lender};
 use offshoot_model::UpdateScope;
@@ -112,7 +113,7 @@ pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, b
         receive_file(&server, &headers, body).await?;
         return said("the tensors have come");
     }
-    let info = UpdateInfo::new(&server);
+    let mut info = UpdateInfo::new(&server);
     query.finish()?;
     let mut told = object(&server, &headers, body).await?;
     match (told.remove(FOLDER), told.contains_key("update_info")) {
@@ -176,12 +177,12 @@ impl UpdateInfo {
     }
 
     /// Nothing is left of the request that could be received for another: it has none, or all has been received.
-    fn settle(mut self) {
+    pub fn settle(&mut self) {
         self.is_settled = true;
     }
 
     /// Receives what an `update_info` says is coming; a list of them has one for each rank, and the server is one.
-    pub async fn receive(self, told: Value) -> Result<(), Refusal> {
+    pub async fn receive(mut self, told: Value) -> Result<(), Refusal> {
         let info = match told {
             Value::Object(info) => info,
             Value::Array(mut list) if list.len() == 1 && list[0].is_object() => match list.remove(0) {
@@ -211,7 +212,11 @@ impl Drop for UpdateInfo {
 fn receive(rollout: &Rollout, id: UpdateId, info: &Map<String, Value>) -> Result<(), Refusal> {
     let (pending, mut fields) = (&rollout.pending, BodyFields::new(info));
     if info.contains_key(HANDLES) {
-        return lend(rollout, id, fields);
+        let lender = || {
+            let gpu = rollout.facts.gpu.ok_or_else(IpcUpdate::without_gpu)?;
+            device_lender(gpu).map_err(|error| failed(&error))
+        };
+        return lend(pending, id, fields, lender());
     }
     let told = described(&mut fields)?;
     pending.by_session(id, Instant::now(), |session| {
@@ -225,14 +230,26 @@ fn receive(rollout: &Rollout, id: UpdateId, info: &Map<String, Value>) -> Result
     })
 }
 
-/// Takes tensors that a trainer lends by handles of its memory.
-fn lend(rollout: &Rollout, id: UpdateId, mut fields: BodyFields) -> Result<(), Refusal> {
-    let gpu = rollout.facts.gpu.ok_or_else(IpcUpdate::without_gpu)?;
-    let update = IpcUpdate::read(&mut fields)?;
+/// Takes tensors that a trainer lends by handles of its memory. It waits for the trainer, and holds no lock meanwhile.
+fn lend(
+    pending: &Arc<PendingUpdate>,
+    id: UpdateId,
+    mut fields: BodyFields,
+    lender: Result<Arc<dyn DeviceLender>, Refusal>,
+) -> Result<(), Refusal> {
+    let uuid = lender.as_ref().ok().and_then(|lender| lender.uuid().ok());
+    let exports = IpcUpdate::exports(&mut fields);
+    // Dropped behind all that is opened here; counted from now on, as what follows may be refused.
+    let _users = exports.as_ref().map(|exports| {
+        let counters = exports.counters(uuid.as_deref());
+        pending.users(id, counters, Instant::now())
+    });
+    let lender = lender?;
+    let update = IpcUpdate::read(exports?, &mut fields)?;
     fields.finish()?;
-    let lender = device_lender(gpu).map_err(|error| failed(&error))?;
-    let mut room = rollout.pending.room(id, update.bytes(), Instant::now())?;
-    room.fill(Instant::now(), |received| received.add_lent(update, &*lender))
+    let mut room = pending.room(id, update.bytes(), Instant::now())?;
+    let lent = update.open(&*lender, Instant::now() + pending.timeout())?;
+    room.fill(Instant::now(), |received| received.add_lent(lent))
 }
 
 /// An update whose tensors lie in a folder, at once.
@@ -302,4 +319,132 @@ pub async fn set_version(State(server): AppState, headers: HeaderMap, body: Body
     };
     let label = waiting(&server, set).await?;
     Ok(reply::value(&json!({ "success": true, "new_version": label })))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use offshoot_model::TensorSource;
+
+    use super::super::transfer::exports_tests::{by_gpu, list, named};
+    use super::super::transfer::ipc_tests::{Lender, both, told};
+    use super::*;
+
+    fn fields() -> BodyFields {
+        BodyFields::new(told(&both(7)).as_object().expect("an object"))
+    }
+
+    /// The server goes on while a trainer that lends tensors has not written them.
+    #[test]
+    fn a_trainer_that_hangs_holds_nobody_else_up() {
+        let (pending, now) = (Arc::new(PendingUpdate::new(Duration::from_secs(600), 1000)), Instant::now());
+        let id = pending.start(UpdateScope::Changed, now).expect("none is open");
+        let others = pending.clone();
+        let lender = Lender::writing(move || {
+            let (answer, answers) = mpsc::channel();
+            let other = others.clone();
+            thread::spawn(move || drop(answer.send(other.current(Instant::now()))));
+            // A limit for a server that stands.
+            let answered = answers.recv_timeout(Duration::from_secs(60));
+            answered.expect("the update's state is free").is_ok_and(|current| current == id)
+        });
+        lend(&pending, id, fields(), Ok(Arc::new(lender))).expect("it is written");
+        let (_committing, tensors, _) = pending.take(now).expect("all have come");
+        assert_eq!(tensors.names(), ["a", "b"]);
+    }
+
+    #[test]
+    fn tensors_that_are_not_written_in_time_drop_the_update() {
+        let (pending, now) = (Arc::new(PendingUpdate::new(Duration::from_secs(600), 1000)), Instant::now());
+        let id = pending.start(UpdateScope::Changed, now).expect("none is open");
+        let refused = lend(&pending, id, fields(), Ok(Arc::new(Lender::writing(|| false))));
+        assert_eq!(refused.expect_err("it is never written").code, "timeout");
+        assert_eq!(pending.take(now).map(drop).expect_err("it was dropped").code, "no_update");
+    }
+
+    /// A file of torch's numbers of users, in its place.
+    struct Counter(tempfile::NamedTempFile);
+
+    impl Counter {
+        /// Number 3 of its file, which is one.
+        fn new() -> Self {
+            let file = tempfile::Builder::new().prefix("torch_").rand_bytes(12).tempfile_in("/dev/shm");
+            let file = file.expect("shared memory is writable");
+            std::fs::write(file.path(), [&[0; 64][..], &[1i64; 4].map(i64::to_ne_bytes).concat()].concat())
+                .expect("it is writable");
+            Counter(file)
+        }
+
+        /// Where the tensors' file is named in its place.
+        fn told(&self, pickle: &[u8]) -> Value {
+            let name = self.0.path().file_name().and_then(|name| name.to_str()).expect("UTF-8");
+            told(&named(pickle, &format!("/{name}")))
+        }
+
+        fn users(&self) -> i64 {
+            let bytes = std::fs::read(self.0.path()).expect("it is there");
+            i64::from_ne_bytes(bytes[88..96].try_into().expect("eight bytes"))
+        }
+
+        /// What is dropped is dropped on another thread.
+        fn wait_for_none(&self) {
+            for _ in 0..60_000 {
+                if self.users() == 0 {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            panic!("the trainer never hears that its memory is free");
+        }
+    }
+
+    /// torch keeps what it exports until all users are gone: they are counted from the moment when it is known.
+    #[test]
+    fn a_trainer_hears_that_its_memory_is_free_whatever_becomes_of_the_update() {
+        let (pending, now) = (Arc::new(PendingUpdate::new(Duration::from_secs(600), 1000)), Instant::now());
+        let open = || pending.start(UpdateScope::Changed, now).expect("none is open");
+        let lender = || -> Result<Arc<dyn DeviceLender>, Refusal> { Ok(Arc::new(Lender::writing(|| true))) };
+        let lend = |id, told: &Value, lender| {
+            let fields = BodyFields::new(told.as_object().expect("an object"));
+            lend(&pending, id, fields, lender).map_err(|refusal| refusal.code)
+        };
+        // In force.
+        let (counter, id) = (Counter::new(), open());
+        lend(id, &counter.told(&both(7)), lender()).expect("it is right");
+        let (committing, tensors, _) = pending.take(now).expect("all have come");
+        assert_eq!(counter.users(), 1, "it is read still");
+        drop((tensors, committing));
+        assert_eq!(counter.users(), 0);
+        // Refused, before a handle is opened and after that.
+        let elsewhere = list(&[by_gpu("another", [2, 3], 16, &[7; 64]), by_gpu("another", [4, 1], 64, &[7; 64])]);
+        let with_field = |told: Value| {
+            let Value::Object(mut told) = told else { panic!("an object") };
+            told.insert("other".to_owned(), json!(1));
+            Value::Object(told)
+        };
+        let cases: [(&str, &dyn Fn(&Counter) -> Value, Result<Arc<dyn DeviceLender>, Refusal>); 4] = [
+            ("another GPU's", &|counter| counter.told(&elsewhere), lender()),
+            ("fields left", &|counter| with_field(counter.told(&both(7))), lender()),
+            ("not there", &|counter| counter.told(&both(8)), lender()),
+            ("no GPU", &|counter| counter.told(&both(7)), Err(IpcUpdate::without_gpu())),
+        ];
+        for (why, told, lender) in cases {
+            let (counter, id) = (Counter::new(), open());
+            lend(id, &told(&counter), lender).expect_err(why);
+            pending.drop_all();
+            counter.wait_for_none();
+        }
+        // Dropped, and for an update that is not open any more.
+        let (counter, id) = (Counter::new(), open());
+        lend(id, &counter.told(&both(7)), lender()).expect("it is right");
+        assert_eq!(counter.users(), 1, "it is held");
+        pending.drop_all();
+        counter.wait_for_none();
+        let late = Counter::new();
+        assert_eq!(lend(id, &late.told(&both(7)), lender()), Err("no_update"));
+        assert_eq!(late.users(), 0);
+    }
 }

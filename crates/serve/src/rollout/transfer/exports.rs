@@ -138,6 +138,10 @@ enum Value {
 }
 
 impl Value {
+    fn is_container(&self) -> bool {
+        matches!(self, Value::List(_) | Value::Dict(_))
+    }
+
     fn size(&self) -> Option<usize> {
         if let Value::Int(number) = self { usize::try_from(*number).ok() } else { None }
     }
@@ -215,8 +219,7 @@ impl<'a> Reader<'a> {
             }
             op::MEMOIZE => {
                 let last = self.stack.last()?;
-                let is_container = matches!(last, Value::List(_) | Value::Dict(_));
-                self.memo.push((!is_container).then(|| last.clone()));
+                self.memo.push((!last.is_container()).then(|| last.clone()));
                 return Some(true);
             }
             op::RECALL => {
@@ -300,13 +303,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Lists hold no lists, and dicts no containers: what a pickle builds is as deep as its tuples, however long it is.
     fn append(&mut self, items: Vec<Value>) -> Option<bool> {
+        if items.iter().any(|item| matches!(item, Value::List(_))) {
+            return None;
+        }
         let Some(Value::List(list)) = self.stack.last_mut() else { return None };
         list.extend(items);
         Some(true)
     }
 
     fn set(&mut self, items: Vec<Value>) -> Option<bool> {
+        if items.iter().any(Value::is_container) {
+            return None;
+        }
         let Some(Value::Dict(dict)) = self.stack.last_mut() else { return None };
         let mut items = items.into_iter();
         while let Some(key) = items.next() {
@@ -366,12 +376,12 @@ fn tuple(values: Vec<Value>) -> Option<Value> {
         _ => 0,
     };
     let depth = values.iter().map(depth).max().unwrap_or(0) + 1;
-    let holds_container = values.iter().any(|value| matches!(value, Value::List(_) | Value::Dict(_)));
+    let holds_container = values.iter().any(Value::is_container);
     (depth <= DEEPEST && !holds_container).then(|| Value::Tuple { values: values.into(), depth })
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use super::*;
 
     pub const UUID: &str = "8a7bc3e0-1111-2222-3333-444455556666";
@@ -424,6 +434,21 @@ pub(super) mod tests {
         bytes(&mut pickle, &[5; 64]);
         pickle.extend([0x88, b't', 0x94, b's']);
         pickle
+    }
+
+    /// A pickle whose numbers of users are in another file than [`by_gpu`] names.
+    pub fn named(pickle: &[u8], file: &str) -> Vec<u8> {
+        let name = b"C\x0d/torch_77_1_0";
+        let mut named = Vec::new();
+        let mut rest = pickle;
+        while let Some(place) = rest.windows(name.len()).position(|bytes| bytes == name) {
+            named.extend(&rest[..place]);
+            named.extend([b'C', file.len() as u8]);
+            named.extend(file.as_bytes());
+            rest = &rest[place + name.len()..];
+        }
+        named.extend(rest);
+        named
     }
 
     /// As Python writes a list of them.
@@ -503,6 +528,11 @@ pub(super) mod tests {
         text(&mut call, "true");
         call.extend([0x85, b'R', b'.']);
         assert_eq!(Exports::of_pickle(&call), None);
+        // Lists in lists and dicts in dicts without end, whose end would be as deep.
+        let lists = [&[0x80, 4][..], &[b']'; 500_000], &[b'a'; 499_999], b"."].concat();
+        assert_eq!(Exports::of_pickle(&lists), None);
+        let dicts = [&[0x80, 4][..], &b"}N".repeat(500_000), &[b'N'], &[b's'; 500_000], b"."].concat();
+        assert_eq!(Exports::of_pickle(&dicts), None);
         // Tuples in tuples without end, and a dict that holds itself.
         assert_eq!(Exports::of_pickle(&[&[0x80, 4, b')'], &[0x85; 100_000][..], b"."].concat()), None);
         assert_eq!(Exports::of_pickle(&[&[0x80, 4, b'}', 0x94, b'K', 1, b'h', 0, b's', b'.'][..]].concat()), None);

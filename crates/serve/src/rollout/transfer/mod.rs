@@ -15,13 +15,18 @@ use serde_json::{Map, Value};
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
 pub use described::{bytes_of, described, packing};
+pub use exports::UserCounter;
 pub use folder::StepFolder;
-pub use ipc::{HANDLES, IpcUpdate};
+pub use ipc::{HANDLES, IpcUpdate, Users};
 pub use nccl::{InitInfo, NcclSession};
 pub use received::ReceivedTensors;
 
 #[cfg(test)]
 pub use described::{DescribedTensor, Packing};
+#[cfg(test)]
+pub use exports::tests as exports_tests;
+#[cfg(test)]
+pub use ipc::tests as ipc_tests;
 
 /// What a request begins a session with.
 pub enum SessionStart {

@@ -7,12 +7,13 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 
-use offshoot_backend::{DeviceBytes, DeviceLender, MemoryBlock};
+use offshoot_backend::{DeviceBytes, MemoryBlock};
 use offshoot_model::{TensorData, TensorDtype, TensorSource, TensorView};
 use offshoot_openai::protocol::Refusal;
 
 use super::described::DescribedTensor;
-use super::ipc::{IpcUpdate, Lent, LentTensor, LentTensors};
+use super::exports::UserCounter;
+use super::ipc::{LentTensor, LentTensors, OpenedMemory, Users};
 
 /// What errors call the place of these tensors.
 const PLACE: &str = "tensors of the update";
@@ -23,8 +24,10 @@ pub struct ReceivedTensors {
     blocks: Vec<MemoryBlock>,
     tensors: BTreeMap<String, TensorPlace>,
     bytes: usize,
-    /// What lent blocks need. Dropped behind them.
-    lent: Lent,
+    /// Memory in which lent blocks lie.
+    opened: OpenedMemory,
+    /// Its users. Dropped behind all memory.
+    users: Users,
 }
 
 struct TensorPlace {
@@ -84,18 +87,25 @@ impl ReceivedTensors {
         let places: Vec<(String, TensorPlace)> = tensors.iter().map(place).collect();
         if end != block.len() {
             let what = format!("expected {end} bytes of {} tensors, found {}", tensors.len(), block.len());
+            self.blocks.push(block);
             return Err(Refusal::new("invalid_body", what));
         }
         self.add(vec![block], places)
+    }
+
+    /// The users of exports, which are counted until these tensors and what this returns are dropped.
+    pub fn users(&mut self, counters: Vec<UserCounter>) -> Users {
+        self.users.of(counters)
     }
 
     /// Adds tensors that a trainer lends.
     ///
     /// # Errors
     ///
-    /// Those of [`IpcUpdate::open`], or one came before; no tensor is added then.
-    pub fn add_lent(&mut self, update: IpcUpdate, lender: &dyn DeviceLender) -> Result<(), Refusal> {
-        let LentTensors { blocks, tensors } = update.open(lender, &mut self.lent)?;
+    /// One came before; no tensor is added then.
+    pub fn add_lent(&mut self, lent: LentTensors) -> Result<(), Refusal> {
+        let LentTensors { blocks, tensors, opened } = lent;
+        self.opened.extend(opened);
         let place = |LentTensor { tensor, block, start }: LentTensor| {
             let DescribedTensor { name, dtype, shape, bytes } = tensor;
             (name, TensorPlace { dtype, shape, block: self.blocks.len() + block, range: start..start + bytes })
@@ -104,7 +114,10 @@ impl ReceivedTensors {
         self.add(blocks, places)
     }
 
+    /// Also blocks whose tensors are refused stay until all are dropped: freeing device memory may wait for the device,
+    /// which whoever adds must not.
     fn add(&mut self, blocks: Vec<MemoryBlock>, places: Vec<(String, TensorPlace)>) -> Result<(), Refusal> {
+        self.blocks.extend(blocks);
         let mut names: Vec<&str> = places.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
@@ -114,7 +127,6 @@ impl ReceivedTensors {
             return Err(Refusal::new("duplicate_tensor", what));
         }
         self.bytes += places.iter().map(|(_, place)| place.range.len()).sum::<usize>();
-        self.blocks.extend(blocks);
         self.tensors.extend(places);
         Ok(())
     }
