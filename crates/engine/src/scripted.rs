@@ -20,7 +20,7 @@ use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
-use crate::updates::Draining;
+use crate::updates::{Draining, weights_lost};
 use crate::weights::{Versions, Weights};
 use offshoot_backend::{Drawn, MOST_RANK, Records, SampledToken};
 use offshoot_core::error::Error;
@@ -49,8 +49,18 @@ pub struct ScriptedReply {
     tokens: Vec<TokenId>,
     logprobs: Vec<f32>,
     reason: FinishReason,
-    holds: bool,
-    fails: bool,
+    end: ReplyEnd,
+}
+
+/// What follows the tokens of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplyEnd {
+    Finishes,
+    /// Nothing, until the branch is cancelled.
+    Waits,
+    Fails,
+    /// An update fails midway.
+    LosesWeights,
 }
 
 impl ScriptedReply {
@@ -61,14 +71,13 @@ impl ScriptedReply {
             logprobs: vec![-1.0; tokens.len()],
             tokens,
             reason: FinishReason::EndOfText,
-            holds: false,
-            fails: false,
+            end: ReplyEnd::Finishes,
         }
     }
 
     /// Scores a `Continuation::Given`: one log-probability for each of its tokens.
     pub fn scores(logprobs: Vec<f32>) -> Self {
-        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, holds: false, fails: false }
+        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, end: ReplyEnd::Finishes }
     }
 
     /// Every token has this log-probability.
@@ -84,13 +93,20 @@ impl ScriptedReply {
 
     /// The branch samples its text and then fails.
     pub fn failing(mut self) -> Self {
-        self.fails = true;
+        self.end = ReplyEnd::Fails;
+        self
+    }
+
+    /// The branch samples its text, and then the engine loses its weights, as by an update that fails midway: what is
+    /// in progress fails, and so does what is started until weights are updated.
+    pub fn losing_weights(mut self) -> Self {
+        self.end = ReplyEnd::LosesWeights;
         self
     }
 
     /// The branch samples its text and then waits to be cancelled.
     pub fn until_cancelled(mut self) -> Self {
-        self.holds = true;
+        self.end = ReplyEnd::Waits;
         self
     }
 }
@@ -194,7 +210,7 @@ struct ScriptedBranch {
 impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            let rests = |growing: &ScriptedBranch| growing.reply.holds && growing.is_at_end();
+            let rests = |growing: &ScriptedBranch| growing.reply.end == ReplyEnd::Waits && growing.is_at_end();
             let waits = !self.status.lock().makes_steps() || self.growing.iter().all(rests);
             let command = match waits {
                 true => commands.recv().map_err(|_| TryRecvError::Disconnected),
@@ -260,10 +276,13 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             // It has no weights: those of the script count as others.
             Command::UpdateWeights { update, reply, .. } => {
                 let weights = self.status.weights_after(&update);
-                self.status.lock().weights = weights.clone();
+                {
+                    let mut status = self.status.lock();
+                    (status.weights, status.lacks_weights) = (weights.clone(), false);
+                }
                 drop(reply.send(Ok(weights)));
             }
-            Command::FailAll { .. } => {} // Its weights are never lost.
+            Command::FailAll { why } => self.fail_all(&why),
             Command::SetLabel { label, reply } => {
                 let _ = reply.send(self.status.set_label(label)); // Who asked may be gone.
             }
@@ -309,6 +328,11 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
     fn start(&mut self, extend: Extend, said: Said, events: EventSender) {
         let Extend { branch, continuation } = extend;
+        let ready = self.status.lock().check_ready("an engine to sample or score with");
+        if let Err(error) = ready {
+            events.send(Event::Failed { id: branch, error });
+            return;
+        }
         let Some(tokens) = self.branches.get_mut(&branch) else {
             let error = Error::value("branch", "one that lives", branch.to_string());
             events.send(Event::Failed { id: branch, error });
@@ -355,10 +379,14 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights });
             }
         }
+        if self.growing.iter().any(|growing| growing.is_at_end() && growing.reply.end == ReplyEnd::LosesWeights) {
+            self.status.lock().lacks_weights = true;
+            return self.fail_all("as the script says");
+        }
         self.growing.retain(|growing| {
-            let ends = growing.is_at_end() && !growing.reply.holds;
+            let ends = growing.is_at_end() && growing.reply.end != ReplyEnd::Waits;
             match ends {
-                true if growing.reply.fails => {
+                true if growing.reply.end == ReplyEnd::Fails => {
                     let error = Error::value("the script", "a branch that goes on", "one that fails");
                     growing.events.send(Event::Failed { id: growing.branch, error });
                 }
@@ -367,6 +395,12 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             !ends
         });
+    }
+
+    fn fail_all(&mut self, why: &str) {
+        for growing in self.growing.drain(..) {
+            growing.events.send(Event::Failed { id: growing.branch, error: weights_lost(why) });
+        }
     }
 
     fn cancel(&mut self, branches: &[BranchId]) {

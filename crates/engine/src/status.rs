@@ -110,8 +110,8 @@ impl EngineStatus {
             return Err(Error::value(what, "one that is awake", "one that sleeps: wake it first"));
         }
         if self.lacks_weights {
-            let found = "one whose weights were dropped, or lost in an update that failed: update them first";
-            return Err(Error::value(what, "one with weights", found));
+            let why = "they were dropped, or lost in an update that failed: update them first";
+            return Err(Error::no_weights(format!("{what} needs them; {why}")));
         }
         Ok(())
     }

@@ -524,6 +524,25 @@ mod tests {
     use crate::metrics::ServeMetrics;
     use offshoot_engine::{EngineFacts, ScriptedCall, ScriptedReply};
 
+    fn dispatching(engine: EngineHandle, jobs: usize) -> (Dispatcher, DispatchLoop) {
+        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
+        let leases = Arc::new(Leases::new(engine.clone(), limits));
+        let limits = QueueLimits { jobs, prompt_tokens: usize::MAX };
+        Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()))
+    }
+
+    impl DispatchLoop {
+        /// Works until every job has ended.
+        fn end_all(&mut self) {
+            while !self.jobs.is_empty() {
+                self.begin_more();
+                if let Poll::Ready(Some(event)) = self.generator.poll(PATIENCE) {
+                    self.handle(event);
+                }
+            }
+        }
+    }
+
     /// Three of 400 samples end by themselves; 100 begin at most before others have.
     #[test]
     fn a_group_ends_when_enough_have_finished_with_what_had_not_begun() {
@@ -533,10 +552,7 @@ mod tests {
             if begun <= 3 { ScriptedReply::text("done") } else { ScriptedReply::text("on").until_cancelled() }
         };
         let engine = EngineHandle::scripted_with(|facts| EngineFacts { max_branches: 70, ..facts }, script);
-        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
-        let leases = Arc::new(Leases::new(engine.clone(), limits));
-        let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
-        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()));
+        let (dispatcher, mut work) = dispatching(engine, 2);
         let mut job = job(0, 0, 0, 400, &[1; 8]);
         let request = Arc::get_mut(&mut job.request).expect("nobody else has it yet");
         request.min_finished = Some(3.try_into().expect("not 0"));
@@ -544,12 +560,7 @@ mod tests {
         let open = dispatcher.submit(job).expect("there is room");
         let command = work.commands.recv().expect("it was sent");
         work.execute(command);
-        while !work.jobs.is_empty() {
-            work.begin_more();
-            if let Poll::Ready(Some(event)) = work.generator.poll(PATIENCE) {
-                work.handle(event);
-            }
-        }
+        work.end_all();
         let ends: Vec<(usize, bool)> = outbox
             .take_now()
             .into_iter()
@@ -567,6 +578,24 @@ mod tests {
         drop(open);
     }
 
+    #[test]
+    fn requests_that_an_update_fails_may_be_sent_again() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("on").losing_weights());
+        let (dispatcher, mut work) = dispatching(engine, 2);
+        let mut open = Vec::new();
+        // The first is sampled when the weights are lost, the second one begins afterwards.
+        for id in 0..2 {
+            let job = job(id, 0, 0, 2, &[1; 8]);
+            let outbox = job.outbox.clone();
+            open.push(dispatcher.submit(job).expect("there is room"));
+            let command = work.commands.recv().expect("it was sent");
+            work.execute(command);
+            work.end_all();
+            let [Delivery::Refused(refusal)] = &outbox.take_now()[..] else { panic!("it is refused") };
+            assert_eq!((refusal.status(), refusal.code), (503, "no_weights"));
+        }
+    }
+
     /// Keys and values of other weights are not read, so their tokens are not counted as cached.
     #[test]
     fn recent_prompts_are_counted_by_the_weights_that_computed_them() {
@@ -580,10 +609,7 @@ mod tests {
     fn jobs_that_were_not_taken_yet_fill_the_queue() {
         let engine = EngineHandle::scripted(|_| ScriptedReply::text("a").until_cancelled());
         let most_branches = engine.facts().max_branches;
-        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
-        let leases = Arc::new(Leases::new(engine.clone(), limits));
-        let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
-        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()));
+        let (dispatcher, mut work) = dispatching(engine, 2);
         let submit = |id, samples| dispatcher.submit(job(id, 0, 0, samples, &[1; 8]));
         let code = |refused: Result<OpenTicket, Refusal>| refused.err().map(|refusal| refusal.code);
         let open: Vec<_> = (0..2).map(|id| submit(id, 1).expect("there is room")).collect();
