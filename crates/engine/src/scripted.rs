@@ -376,7 +376,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 branch.push(tokens[0].token);
             }
             if growing.events.hears_tokens() {
-                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights });
+                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights, adapter: None });
             }
         }
         if self.growing.iter().any(|growing| growing.is_at_end() && growing.reply.end == ReplyEnd::LosesWeights) {
