@@ -234,6 +234,7 @@ impl Engine {
             let status = self.status.lock();
             (status.is_paused(), status.makes_steps())
         };
+        self.status.lock().note_sleep();
         if !is_paused || (makes_steps && !self.scheduler.is_idle()) {
             return Err(not_paused());
         }

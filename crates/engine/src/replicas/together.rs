@@ -292,22 +292,30 @@ impl Router {
     pub(super) fn sleep(&mut self, sleep: Sleep, reply: Sender<Result<()>>) {
         let (status, is_idle) = (self.status.read(), self.waiting.is_empty() && self.started.is_empty());
         if !status.is_paused() || (status.makes_steps() && !is_idle) {
+            self.status.lock().note_sleep();
             drop(reply.send(Err(not_paused()))); // Who asked may be gone.
             return;
         }
         self.pauses += 1;
+        let asked = self.pauses;
         self.forget_known();
         // Nothing runs on them; what stands still on them goes on standing.
         self.ask_each(|reply| Command::Pause { pause: PauseMode::Keep.into(), reply });
         let wakes = sleep.parts().without(status.asleep);
         self.ask_together(
             |reply| Command::Sleep { sleep, reply },
-            move |router, answers| match all_did(answers) {
-                Ok(()) => {
-                    router.note_engines();
-                    let _ = reply.send(Ok(())); // Who asked may be gone.
+            move |router, answers| {
+                // A later pause is for another sleep.
+                if router.pauses == asked {
+                    router.status.lock().note_sleep();
                 }
-                Err(error) => router.wake_again(wakes, error, reply),
+                match all_did(answers) {
+                    Ok(()) => {
+                        router.note_engines();
+                        let _ = reply.send(Ok(())); // Who asked may be gone.
+                    }
+                    Err(error) => router.wake_again(wakes, error, reply),
+                }
             },
         );
     }
