@@ -20,12 +20,13 @@ use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
-use crate::updates::{Draining, weights_lost};
+use crate::updates::{Draining, not_paused, weights_lost};
 use crate::weights::{Versions, Weights};
 use offshoot_backend::{Drawn, MOST_RANK, Records, SampledToken};
-use offshoot_core::error::Error;
+use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 use offshoot_kv::PageGroups;
+use offshoot_model::{Sleep, WeightSleep};
 
 /// A script's input: the branch to extend.
 pub struct ScriptedCall<'a> {
@@ -266,28 +267,39 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 }
             }
             Command::Resume { reply } => {
-                self.status.lock().pause = None;
-                self.draining.end_early();
-                for (extend, said, events) in std::mem::take(&mut self.held) {
-                    self.start(extend, said, events);
-                }
-                drop(reply.send(Ok(())));
+                let resumed = self.resume();
+                drop(reply.send(resumed));
             }
             // It has no weights: those of the script count as others.
             Command::UpdateWeights { update, reply, .. } => {
+                let is_updatable = self.status.lock().check_updatable();
+                if let Err(error) = is_updatable {
+                    return drop(reply.send(Err(error))); // Who asked may be gone.
+                }
                 let weights = self.status.weights_after(&update);
                 {
                     let mut status = self.status.lock();
                     (status.weights, status.lacks_weights) = (weights.clone(), false);
                 }
+                self.wake_up_whole();
                 drop(reply.send(Ok(weights)));
             }
             Command::FailAll { why } => self.fail_all(&why),
             Command::SetLabel { label, reply } => {
                 let _ = reply.send(self.status.set_label(label)); // Who asked may be gone.
             }
-            // Nor memory.
-            Command::Sleep { reply, .. } | Command::Wake { reply, .. } => drop(reply.send(Ok(()))),
+            Command::Sleep { sleep, reply } => {
+                let slept = self.sleep(sleep);
+                drop(reply.send(slept));
+            }
+            Command::Wake { parts, reply } => {
+                {
+                    let mut status = self.status.lock();
+                    status.asleep = status.asleep.without(parts);
+                }
+                self.wake_up_whole();
+                drop(reply.send(Ok(())));
+            }
             // A script does not see which a branch has.
             Command::SetAdapter { .. } | Command::KeepAdapters { .. } => {}
             Command::StageAdapter { new, reply } => {
@@ -315,6 +327,36 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             self.adapters.note_gone(adapter.version, None);
         }
         self.status.lock().adapters = self.adapters.named();
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        self.status.lock().check_ready("an engine to resume")?;
+        self.status.lock().pause = None;
+        self.draining.end_early();
+        for (extend, said, events) in std::mem::take(&mut self.held) {
+            self.start(extend, said, events);
+        }
+        Ok(())
+    }
+
+    /// It has no memory to give back: it only stands still.
+    fn sleep(&mut self, sleep: Sleep) -> Result<()> {
+        let mut status = self.status.lock();
+        status.note_sleep();
+        if !status.is_paused() || (status.makes_steps() && !self.growing.is_empty()) {
+            return Err(not_paused());
+        }
+        status.asleep = status.asleep.and(sleep.parts());
+        status.lacks_weights |= sleep.weights == Some(WeightSleep::Dropped);
+        Ok(())
+    }
+
+    /// Resumes an engine that was put to sleep while it ran, once all is there.
+    fn wake_up_whole(&mut self) {
+        let is_to_resume = self.status.lock().is_to_resume();
+        if is_to_resume {
+            self.resume().expect("it is awake and has weights");
+        }
     }
 
     /// Starts an extend, at the end of a pause if there is one.
@@ -458,9 +500,15 @@ impl ScriptedBranch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use offshoot_model::{SleepParts, TensorsInMemory, UpdateScope};
+
     use super::*;
     use crate::request::{SamplingParams, Stop};
     use crate::uniforms::UniformKey;
+    use crate::weights::WeightsUpdate;
 
     fn sampled(branch: BranchId) -> Extend {
         let uniforms = UniformKey::root(0, "item");
@@ -499,6 +547,27 @@ mod tests {
         let Some(Event::Finished { finish, .. }) = extension.next() else { panic!("cancelled") };
         assert_eq!((finish.reason, finish.text.as_str()), (FinishReason::Cancelled, "x"));
         assert!(extension.next().is_none());
+    }
+
+    #[test]
+    fn it_sleeps_and_goes_on_by_itself_once_all_is_there() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("x"));
+        let root = engine.root(tokens_of("abc")).unwrap();
+        for (sleep, updates) in [(Sleep::LEVEL_1, false), (Sleep::LEVEL_2, true)] {
+            engine.sleep(sleep, PauseMode::Wait).unwrap();
+            assert!(engine.is_paused() && engine.status().asleep == SleepParts::ALL);
+            let mut extension = engine.start(vec![sampled(root)]).unwrap();
+            assert!(engine.resume().is_err() && extension.poll(Duration::ZERO).is_pending());
+            engine.wake(SleepParts::ALL).unwrap();
+            assert_eq!(engine.is_paused(), updates);
+            if updates {
+                let update = WeightsUpdate::new(Arc::new(TensorsInMemory::default()), UpdateScope::Whole);
+                engine.update_weights(update).unwrap();
+            }
+            let last = std::iter::from_fn(|| extension.next()).last();
+            assert!(matches!(last, Some(Event::Finished { .. })));
+            assert!(!engine.is_paused());
+        }
     }
 
     #[test]
