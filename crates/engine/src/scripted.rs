@@ -20,11 +20,12 @@ use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
+use crate::token_path::TokenPath;
 use crate::updates::{Draining, not_paused, weights_lost};
 use crate::weights::{Versions, Weights};
 use offshoot_backend::{Drawn, MOST_RANK, Records, SampledToken};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId, WeightVersion};
 use offshoot_kv::PageGroups;
 use offshoot_model::{Sleep, WeightSleep};
 
@@ -171,6 +172,7 @@ impl EngineHandle {
             status,
             draining: Draining::default(),
             adapters,
+            kept_adapters: BTreeSet::new(),
             held: Vec::new(),
         };
         std::thread::spawn(move || {
@@ -185,13 +187,15 @@ impl EngineHandle {
 
 struct Scripted<F> {
     script: F,
-    branches: HashMap<BranchId, Vec<TokenId>>,
+    branches: HashMap<BranchId, TokenPath>,
     growing: Vec<ScriptedBranch>,
     metrics: Metrics,
     live: LivePlace,
     status: StatusPlace,
     draining: Draining,
     adapters: Adapters,
+    /// Versions that branches of other engines have.
+    kept_adapters: BTreeSet<AdapterVersion>,
     /// Extends that were started during a pause, and what was said of each.
     held: Vec<(Extend, Said, EventSender)>,
 }
@@ -232,11 +236,15 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Root { place, path, .. } => drop(self.branches.insert(place.branch, path.all().into_owned())),
+            Command::Root { place, mut path, .. } => {
+                self.adapters.resolve(&mut path);
+                self.branches.insert(place.branch, path);
+            }
             Command::Fork { at, children } => {
-                if let Some(tokens) = self.branches.get(&at).cloned() {
-                    self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));
-                }
+                let paths =
+                    self.branches.get_mut(&at).map(|path| children.into_iter().map(|child| (child, path.fork())));
+                let paths: Vec<(BranchId, TokenPath)> = paths.into_iter().flatten().collect();
+                self.branches.extend(paths);
             }
             Command::Start { extends, events } => {
                 extends.into_iter().for_each(|extend| self.take(extend, Said::default(), events.clone()));
@@ -301,8 +309,18 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 drop(reply.send(Ok(())));
             }
             // A script does not see which a branch has.
-            Command::SetAdapter { .. } | Command::KeepAdapters { .. } => {}
+            Command::SetAdapter { branches, adapter } => {
+                let adapter = adapter.map(|version| self.adapters.resolved(version).unwrap_or(version));
+                for branch in branches {
+                    self.branches.get_mut(&branch).into_iter().for_each(|path| path.set_adapter(adapter));
+                }
+            }
+            Command::KeepAdapters { versions } => {
+                self.kept_adapters = versions;
+                self.note_adapters();
+            }
             Command::StageAdapter { new, reply } => {
+                self.note_adapters();
                 let slot = self.adapters.staging_slot(&new, &BTreeSet::new());
                 let staged = slot.map(|slot| self.adapters.stage(new.loaded(slot)));
                 drop(reply.send(staged));
@@ -311,6 +329,9 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::PutAdapter { reply } => {
                 let put = self.adapters.put().ok_or_else(nothing_staged);
                 self.note_adapters();
+                if let Ok(put) = &put {
+                    self.displace(&put.name);
+                }
                 drop(reply.send(put));
             }
             Command::UnloadAdapter { name, reply } => {
@@ -321,12 +342,22 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         }
     }
 
-    /// No branch has an adapter that its name stands for no more.
+    /// Gives up retired adapters that no branch has and that are not kept.
     fn note_adapters(&mut self) {
-        for adapter in self.adapters.unused(&BTreeSet::new()) {
-            self.adapters.note_gone(adapter.version, None);
+        let of_branches = self.branches.values().flat_map(|path| path.adapters().versions());
+        let kept = self.kept_adapters.iter().filter_map(|&version| self.adapters.resolved(version));
+        let used: BTreeSet<AdapterVersion> = of_branches.chain(kept).collect();
+        for adapter in self.adapters.unused(&used) {
+            self.adapters.note_gone(adapter.version, None, &self.kept_adapters);
         }
         self.status.lock().adapters = self.adapters.named();
+    }
+
+    /// Has an adapter make way if more are loaded than may be, after `name` was given a new version.
+    fn displace(&mut self, name: &str) {
+        let Some((displaced, version)) = self.adapters.displaced(name, &BTreeSet::new()) else { return };
+        self.branches.values_mut().for_each(|path| path.replace_adapter(displaced.version, version));
+        self.adapters.note_gone(displaced.version, Some(version), &self.kept_adapters);
     }
 
     fn resume(&mut self) -> Result<()> {
@@ -375,22 +406,27 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             events.send(Event::Failed { id: branch, error });
             return;
         }
-        let Some(tokens) = self.branches.get_mut(&branch) else {
+        let Some(path) = self.branches.get_mut(&branch) else {
             let error = Error::value("branch", "one that lives", branch.to_string());
             events.send(Event::Failed { id: branch, error });
             return;
         };
-        let call = ScriptedCall { branch, tokens, continuation: &continuation };
+        if let Err(error) = self.adapters.check(path) {
+            events.send(Event::Failed { id: branch, error });
+            return;
+        }
+        let tokens = path.all().into_owned();
+        let call = ScriptedCall { branch, tokens: &tokens, continuation: &continuation };
         match &continuation {
             Continuation::Sampled { params, .. } => {
                 let (reply, params) = ((self.script)(&call), params.clone());
-                tokens.extend(said.tokens.iter().map(|sampled| sampled.token));
+                said.tokens.iter().for_each(|sampled| path.push_sampled(sampled.token));
                 let weights = self.status.lock().weights.version;
                 self.growing.push(ScriptedBranch { branch, reply, params, said, weights, events });
             }
             Continuation::Given { tokens: given, scoring } => {
                 let logprobs = if scoring.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
-                tokens.extend(given);
+                path.give(given);
                 let finish = Finish {
                     text: text_of(given),
                     tokens: given.clone(),
@@ -412,13 +448,13 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             let (tokens, weights) = (vec![growing.sampled(growing.said.tokens.len())], growing.weights);
             let text = text_of(&[tokens[0].token]);
-            growing.said.add(&tokens, &text, Versions { weights, adapter: None });
+            let path = self.branches.get_mut(&growing.branch);
+            let adapter = path.as_ref().and_then(|path| path.adapter());
+            path.into_iter().for_each(|path| path.push_sampled(tokens[0].token));
+            growing.said.add(&tokens, &text, Versions { weights, adapter });
             self.metrics.tokens_sampled += 1;
-            if let Some(branch) = self.branches.get_mut(&growing.branch) {
-                branch.push(tokens[0].token);
-            }
             if growing.events.hears_tokens() {
-                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights, adapter: None });
+                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights, adapter });
             }
         }
         if self.growing.iter().any(|growing| growing.is_at_end() && growing.reply.end == ReplyEnd::LosesWeights) {
