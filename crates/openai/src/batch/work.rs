@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
-use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear};
+use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear, KeptAdapter};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{
     BeginOptions, Generator, PromptOrder, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
@@ -156,6 +156,8 @@ struct BegunRequest {
     request: ProtocolRequest,
     /// One for each prompt of the request.
     prompts: Vec<OpenPrompt>,
+    /// Its adapter, if it has one: prompts of it may begin after the adapter was unloaded.
+    _adapter: Option<KeptAdapter>,
 }
 
 #[derive(Default)]
@@ -234,7 +236,9 @@ impl AnswerLoop<'_> {
         match request {
             Some(Ok(request)) => {
                 let prompts = request.prompts.iter().map(|_| OpenPrompt::default()).collect();
-                self.open.insert(place.line, BegunRequest { request, prompts });
+                // Where it fails, the request's own branches do, too, and say why.
+                let adapter = request.adapter.and_then(|adapter| self.work.engine.keep_adapter(adapter).ok());
+                self.open.insert(place.line, BegunRequest { request, prompts, _adapter: adapter });
             }
             Some(Err(refusal)) => return self.refuse(place.line, refusal),
             None => {}
@@ -296,7 +300,8 @@ impl AnswerLoop<'_> {
                     self.work.progress.sample_done(finish.sampled());
                 }
                 let RequestPrompt { line, prompt } = self.places[sample.prompt];
-                let BegunRequest { request, prompts } = self.open.get_mut(&line).expect("its samples have not ended");
+                let BegunRequest { request, prompts, .. } =
+                    self.open.get_mut(&line).expect("its samples have not ended");
                 let stop = &request.prompts[prompt].stop;
                 if is_sampled && !stop.is_exact() {
                     self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
@@ -324,7 +329,7 @@ impl AnswerLoop<'_> {
         if open.prompts.iter().any(|prompt| prompt.ended.is_none()) {
             return Ok(());
         }
-        let BegunRequest { request, prompts } = self.open.remove(&place.line).expect("it was there just now");
+        let BegunRequest { request, prompts, .. } = self.open.remove(&place.line).expect("it was there just now");
         let all: Result<Vec<PromptCandidates>, Refusal> = prompts.into_iter().filter_map(|of| of.ended).collect();
         let (work, line) = (self.work, place.line);
         let answer = match all {
