@@ -508,6 +508,8 @@ class LLM:
             if output._kept is not None:
                 job, at = output._kept
                 jobs.setdefault(id(job), (job, []))[1].append(at)
+        if jobs:
+            self._given.commit()
         for job, prompts in jobs.values():
             for at in dict.fromkeys(prompts):
                 job.resume(at)

@@ -223,6 +223,7 @@ class Tree:
         """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a
         node fail, once all have ended."""
         tokens = [(self._id(node), self._tokens(text)) for node, text in given]
+        self.llm._given.commit()
         Growth(self, self._native.extend_given(tokens, score)).wait()
 
     def score(self, nodes: Iterable[Node], continuation: str | Sequence[int] | Sequence[str]) -> list[float]:

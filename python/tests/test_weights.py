@@ -88,6 +88,23 @@ def test_stragglers_that_are_finished_after_an_update_say_which_weights_drew_wha
         assert drawn == of_old[:begin] + of_new[begin:]
 
 
+def test_stragglers_and_trees_go_on_under_what_was_given(engine, own, question):
+    params = SamplingParams(n=12, max_tokens=200, temperature=1.0, stop=["\n"], seed=3)
+    version = engine.weight_version
+    outputs = engine.generate([question], params, use_tqdm=False, min_finished=1, stragglers="keep")
+    (node,) = engine.tree(question, seed=1).root.fork(1)
+    engine.load_weights(other(own))
+    (late,) = engine.finish(outputs)
+    assert engine.weight_version == version + 1
+    assert all(sample.weight_versions[-1] == version + 1 for sample in late.outputs if sample.continued)
+    assert any(sample.continued for sample in late.outputs)
+    engine.load_weights(own)
+    scored = node.append(" 7", score=True).logprob
+    assert engine.weight_version == version + 2
+    (again,) = engine.tree(question, seed=1).root.fork(1)
+    assert again.append(" 7", score=True).logprob == scored
+
+
 def test_some_tensors_change_alone(engine, own, question):
     before = drawn(engine, question)
     engine.load_weights({QUERY: -own[QUERY]}, commit=True)
@@ -240,6 +257,29 @@ def test_without_weights_nothing_waits_for_ever(engine, own, question):
             ask()
     engine.load_weights(own)
     assert drawn(engine, question) == before and not engine.is_paused
+
+
+def test_what_was_begun_before_a_sleep_is_refused_until_all_is_there_again(engine, own, question):
+    params = SamplingParams(n=4, max_tokens=200, temperature=1.0, stop=["\n"], seed=3)
+    outputs = engine.generate([question], params, use_tqdm=False, min_finished=1, stragglers="keep")
+    node, scored = engine.tree(question, seed=1).root.fork(2)
+    one = SamplingParams(max_tokens=4)
+    asks = [lambda: engine.finish(outputs), lambda: node.extend(one), lambda: scored.append(" 7", score=True),
+            lambda: scored.append(" 7"), lambda: node.tree.score([node], " 7"), lambda: offshoot.vote(
+                engine, question, 2, answer=str.strip, sampling_params=one), lambda: engine.beam_search(
+                [question], offshoot.BeamSearchParams(beam_width=2, max_tokens=2))]
+    engine.sleep(level=2)
+    for ask in asks:
+        with pytest.raises(RuntimeError, match=r"the LLM sleeps: call wake_up\(\)"):
+            ask()
+    engine.wake_up()
+    for ask in asks:
+        with pytest.raises(RuntimeError, match=r"the LLM has no weights .*call load_weights\(\)"):
+            ask()
+    engine.load_weights(own)
+    for ask in asks:
+        ask()
+    assert all(sample.finish_reason != "abort" for sample in engine.finish(outputs)[0].outputs)
 
 
 def test_a_pause_holds_what_is_asked_for_until_it_ends(engine, own, question):
