@@ -38,6 +38,11 @@ class Given:
                 self._engine.update_weights(self._tensors, label=label)
         return names
 
+    def put_in_force(self) -> None:
+        """Puts in force what was taken, unless the model's own weights sleep: then it waits until they are awake."""
+        if not self._engine.asleep()[0]:
+            self.commit()
+
     def drop(self) -> None:
         """Gives up what is not in force."""
         self._tensors.clear()
