@@ -48,20 +48,25 @@ class Adapters:
         if not isinstance(name, str) or not name:
             raise ValueError(f"name: expected a text that is not empty, found {name!r}")
         with self._lock:
+            version = self._loaded(name, given, config)
+            # With an error what has the name stays, and with it the request that it came with.
             self._of_requests.pop(name, None)
-            if is_folder(given):
-                if config is not None:
-                    raise ValueError("config: expected None beside a folder, which has adapter_config.json")
-                return self._engine.load_adapter(name, os.fspath(given))  # type: ignore[arg-type]
-            tensors = Tensors()
-            add_to(tensors, given, copy=not isinstance(given, (list, tuple, Mapping)))  # type: ignore[arg-type]
-            return self._engine.load_adapter_tensors(name, _fields(config), tensors)
+        return version
+
+    def _loaded(self, name: str, given: str | os.PathLike[str] | NamedTensors, config: Any) -> int:
+        if is_folder(given):
+            if config is not None:
+                raise ValueError("config: expected None beside a folder, which has adapter_config.json")
+            return self._engine.load_adapter(name, os.fspath(given))  # type: ignore[arg-type]
+        tensors = Tensors()
+        add_to(tensors, given, copy=not isinstance(given, (list, tuple, Mapping)))  # type: ignore[arg-type]
+        return self._engine.load_adapter_tensors(name, _fields(config), tensors)
 
     def unload(self, name: str) -> None:
         """Removes an adapter."""
         with self._lock:
-            self._of_requests.pop(name, None)
             self._engine.unload_adapter(str(name))
+            self._of_requests.pop(name, None)
 
     def add(self, request: LoRARequest) -> None:
         """Loads the adapter of a request, as vLLM's ``add_lora`` does."""
@@ -135,7 +140,7 @@ class Adapters:
     def _take(self, request: LoRARequest, loaded: dict[str, LoadedAdapter], wanted: set[str]) -> None:
         """Loads the adapter of a request, unless it is loaded already."""
         name = request.lora_name
-        known = self._of_requests.pop(name, None)
+        known = self._of_requests.get(name)
         # One that was loaded by its name is used as it is, whatever path the request has.
         is_same = name in loaded and (known is None or not _differ(request, known))
         if not is_same or request.load_inplace:
@@ -145,6 +150,8 @@ class Adapters:
             loaded[name] = self.loaded()[name]
             known = request
         if known is not None:
+            # Used last, so it is the last to be removed.
+            self._of_requests.pop(name, None)
             self._of_requests[name] = known
 
     def _make_room(self, loaded: dict[str, LoadedAdapter], wanted: set[str]) -> None:
