@@ -170,6 +170,42 @@ def test_tensors_on_a_gpu_are_taken_from_there(own, question):
         assert drawn(llm, question) == before
 
 
+def test_a_tensor_is_lent_while_its_own_gpu_is_the_current_one(engine, monkeypatch):
+    """Without a GPU: torch's part is played by what only tells which GPU is current."""
+    pytest.importorskip("torch")
+    current, seen = [0], []
+
+    class Device:
+        type = "cuda"
+
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            current.append(self.index)
+
+        def __exit__(self, *_):
+            current.pop()
+
+    class OnGpu:
+        dtype, device = "torch.bfloat16", Device(1)
+
+        def detach(self):
+            return self
+
+        contiguous = detach
+
+        def __dlpack__(self, stream=None):
+            seen.append((current[-1], stream))
+            raise BufferError("cannot be exported")
+
+    monkeypatch.setattr("torch.cuda.device", lambda device: device)
+    monkeypatch.setattr("offshoot._weights.Tensors", type("Taking", (), {"takes_from_gpu": staticmethod(bool)}))
+    with pytest.raises(TypeError, match=f"weights: {QUERY}: .*cannot be exported"):
+        engine.load_weights({QUERY: OnGpu()}, commit=True)
+    assert seen == [(1, 1)] and current == [0]
+
+
 def test_a_folder_of_files(engine, own, question, tmp_path):
     before = drawn(engine, question)
     engine.load_weights(other(own), commit=True)
