@@ -3,6 +3,7 @@ What an adapter computes, and what runs on when it is replaced, is the engine's.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -126,15 +127,16 @@ class Adapters:
         if len(wanted) > self._most:
             raise ValueError(f"lora_request: expected at most {self._most} adapters at once (max_loras), "
                              f"found {len(wanted)}")
-        with self._lock:
+        # Names alone do not wait for what another thread loads.
+        requests = [request for request in wanted.values() if request is not None]
+        with self._lock if requests else contextlib.nullcontext():
             loaded = self.loaded()
             for name, request in wanted.items():
                 if request is None and name not in loaded:
                     known = ", ".join(sorted(loaded)) or "none"
                     raise ValueError(f"lora_request: expected an adapter that is loaded ({known}), found {name!r}")
-            for name, request in wanted.items():
-                if request is not None:
-                    self._take(request, loaded, set(wanted))
+            for request in requests:
+                self._take(request, loaded, set(wanted))
             return {name: loaded[name].version for name in wanted}
 
     def _take(self, request: LoRARequest, loaded: dict[str, LoadedAdapter], wanted: set[str]) -> None:

@@ -2,6 +2,7 @@
 refused."""
 
 import asyncio
+import concurrent.futures
 import json
 import struct
 
@@ -124,6 +125,19 @@ def test_an_adapter_whose_successor_is_refused_is_still_that_of_its_request(engi
     drawn(engine, question, three)
     assert set(engine.adapters) == {"a", "c"} and engine.llm_engine.remove_lora(1)
     assert set(engine.adapters) == {"c"}
+
+
+def test_samples_with_a_name_do_not_wait_for_what_is_loaded(engine, question):
+    engine.load_adapter("one", tensors(1), config=config())
+    before, during = drawn(engine, question, "one"), []
+
+    def given():
+        yield from tensors(2).items()
+        during.append(threads.submit(drawn, engine, question, "one").result(timeout=60))
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        engine.load_adapter("two", given(), config=config())
+    assert during == [before]
 
 
 def test_tensors_are_loaded_and_replaced_under_a_name(engine, question, tmp_path):
