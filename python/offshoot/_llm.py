@@ -294,8 +294,7 @@ class LLM:
 
     @property
     def _updated(self) -> Engine:
-        """The engine, with all weights in force that were given to it; what was given while the engine's own sleep waits
-        for these."""
+        """The engine, with all weights in force that were given to it, unless its weights sleep."""
         self._given.put_in_force()
         return self._engine
 

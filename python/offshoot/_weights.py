@@ -40,8 +40,9 @@ class Given:
 
     def put_in_force(self) -> None:
         """Puts in force what was taken, unless the model's own weights sleep: then it waits until they are awake."""
-        if not self._engine.asleep()[0]:
-            self.commit()
+        with self._lock:
+            if len(self._tensors) and not self._engine.asleep()[0]:
+                self.commit()
 
     def drop(self) -> None:
         """Gives up what is not in force."""
