@@ -2,6 +2,7 @@
 refused."""
 
 import asyncio
+import concurrent.futures
 import json
 import struct
 
@@ -106,6 +107,37 @@ def test_the_adapter_used_longest_ago_makes_room(engine, question, tmp_path):
     engine.load_adapter("c", tensors(3), config=config())
     with pytest.raises(ValueError, match="room for one more adapter"):
         drawn(engine, question, requests[1])
+
+
+def test_an_adapter_whose_successor_is_refused_is_still_that_of_its_request(engine, question, tmp_path):
+    one, two, three = (
+        LoRARequest(name, number, written(tmp_path / name, number)) for number, name in enumerate("abc", 1))
+    large = written(tmp_path / "large", 4, rank=16)
+    first, second = drawn(engine, question, one), drawn(engine, question, two)
+    for wrong in (lambda: engine.load_adapter("a", large), lambda: engine.load_adapter("a", tensors(1)),
+                  lambda: drawn(engine, question, LoRARequest("a", 1, large)),
+                  lambda: drawn(engine, question, LoRARequest("b", 2, large))):
+        with pytest.raises((ValueError, TypeError), match="max_lora_rank|config"):
+            wrong()
+    assert engine.llm_engine.list_loras() == {1, 2}
+    assert drawn(engine, question, two) == second and drawn(engine, question, one) == first
+    # Both can still be removed: one for the next request, one by its number.
+    drawn(engine, question, three)
+    assert set(engine.adapters) == {"a", "c"} and engine.llm_engine.remove_lora(1)
+    assert set(engine.adapters) == {"c"}
+
+
+def test_samples_with_a_name_do_not_wait_for_what_is_loaded(engine, question):
+    engine.load_adapter("one", tensors(1), config=config())
+    before, during = drawn(engine, question, "one"), []
+
+    def given():
+        yield from tensors(2).items()
+        during.append(threads.submit(drawn, engine, question, "one").result(timeout=60))
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        engine.load_adapter("two", given(), config=config())
+    assert during == [before]
 
 
 def test_tensors_are_loaded_and_replaced_under_a_name(engine, question, tmp_path):
