@@ -18,6 +18,9 @@ from offshoot._weights import NamedTensors, add_to, is_folder
 #: How an adapter is named: by vLLM's request, or by the name that it was loaded under.
 AdapterName = LoRARequest | str
 
+#: The path that the engine gives for an adapter that was loaded from tensors: there is no folder to read again.
+_IN_MEMORY = "tensors in memory"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadedAdapter:
@@ -146,6 +149,9 @@ class Adapters:
         # One that was loaded by its name is used as it is, whatever path the request has.
         is_same = name in loaded and (known is None or not _differ(request, known))
         if not is_same or request.load_inplace:
+            if request.lora_path == _IN_MEMORY:
+                raise ValueError(f"lora_request: expected {name!r} to be loaded still, as it was given as tensors: "
+                                 "call load_adapter() with them again")
             if name not in loaded and len(loaded) >= self._most:
                 self._make_room(loaded, wanted)
             self._engine.load_adapter(name, request.lora_path)

@@ -155,6 +155,8 @@ def test_tensors_are_loaded_and_replaced_under_a_name(engine, question, tmp_path
     # A request of vLLM's with a loaded name takes what is loaded, whatever its path.
     assert drawn(engine, question, LoRARequest("folder", 9, "nowhere")) == first
     engine.unload_adapter("policy")
+    with pytest.raises(ValueError, match="'policy' to be loaded still, as it was given as tensors"):
+        engine.rescore(output, PARAMS)
     with pytest.raises(ValueError, match="expected an adapter that is loaded"):
         drawn(engine, question, "policy")
 
