@@ -146,8 +146,11 @@ class Adapters:
         """Loads the adapter of a request, unless it is loaded already."""
         name = request.lora_name
         known = self._of_requests.get(name)
-        # One that was loaded by its name is used as it is, whatever path the request has.
         is_same = name in loaded and (known is None or not _differ(request, known))
+        path = request.lora_path
+        if is_same and known is None and not request.load_inplace and not _is_path(path, loaded[name].path):
+            raise ValueError(f"lora_request: expected {loaded[name].path}, from which load_adapter() has loaded "
+                             f"{name!r}, found {path}: call unload_adapter() first, or set load_inplace")
         if not is_same or request.load_inplace:
             if request.lora_path == _IN_MEMORY:
                 raise ValueError(f"lora_request: expected {name!r} to be loaded still, as it was given as tensors: "
@@ -167,13 +170,17 @@ class Adapters:
         oldest = next((name for name in self._of_requests if name not in wanted), None)
         if oldest is None:
             raise ValueError(f"lora_request: expected room for one more adapter, found {len(loaded)} loaded of at most "
-                             f"{self._most} (max_loras)")
+                             f"{self._most} (max_loras), by load_adapter(): call unload_adapter() for one")
         self.unload(oldest)
         del loaded[oldest]
 
 
 def _differ(one: LoRARequest, other: LoRARequest) -> bool:
     return (one.lora_int_id, one.lora_path) != (other.lora_int_id, other.lora_path)
+
+
+def _is_path(one: str, other: str) -> bool:
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
 
 
 def _fields(config: Any) -> str:

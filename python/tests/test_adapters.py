@@ -152,8 +152,10 @@ def test_tensors_are_loaded_and_replaced_under_a_name(engine, question, tmp_path
     newer = engine.load_adapter("policy", list(tensors(2).items()), config=config())
     assert newer > version and engine.adapters["policy"].version == newer
     assert drawn(engine, question, "policy") != first
-    # A request of vLLM's with a loaded name takes what is loaded, whatever its path.
-    assert drawn(engine, question, LoRARequest("folder", 9, "nowhere")) == first
+    # A request of vLLM's with a loaded name takes what is loaded, by the same path alone.
+    assert drawn(engine, question, LoRARequest("folder", 9, str(tmp_path / "." / "one"))) == first
+    with pytest.raises(ValueError, match="nowhere.*unload_adapter"):
+        drawn(engine, question, LoRARequest("folder", 9, "nowhere"))
     engine.unload_adapter("policy")
     with pytest.raises(ValueError, match="'policy' to be loaded still, as it was given as tensors"):
         engine.rescore(output, PARAMS)
