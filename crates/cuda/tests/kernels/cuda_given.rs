@@ -60,7 +60,7 @@ fn given_tensors_are_checked_rounded_divided_and_loaded_where_they_lie() {
     let nowhere = lender.lent(16, 4096, Box::new(())).expect_err("nothing lies there").to_string();
     assert!(!nowhere.contains('\n'), "{nowhere}");
     // Memory that ends before the tensor does, and a tensor that ends behind all addresses.
-    let owner = lender.device().alloc(4096).expect("there is room");
+    let owner = lender.given(lender.device().alloc(4096).expect("there is room"));
     for bytes in [1 << 46, usize::MAX] {
         lender.lent(owner.address(), bytes, Box::new(())).expect_err("no GPU has so much memory");
     }
