@@ -166,10 +166,7 @@ class Trainer:
         torch = self.torch
         torch.cuda.set_device(self.device)
         torch.cuda.current_stream().synchronize()
-        place = importlib.util.find_spec("nvidia.nccl")
-        folders = list(place.submodule_search_locations) if place else []
-        found = [pathlib.Path(folder) / "lib" / "libnccl.so.2" for folder in folders]
-        self.nccl = ctypes.CDLL(str(next((file for file in found if file.is_file()), "libnccl.so.2")))
+        self.nccl = ctypes.CDLL(nccl_of_torch())
         uid, self.comm = ncclUniqueId(), ctypes.c_void_p()
         self.check(self.nccl.ncclGetUniqueId(ctypes.byref(uid)))
         listener = socket.socket()
@@ -252,6 +249,20 @@ def updates_in_process(folders, say):
         say("update one tensor a call", turn=turn, seconds=seconds, text_is_that_of_the_folder=text() == expected)
 
 
+def nccl_of_torch():
+    """The file of the NCCL that torch brings or finds: NCCL refuses a communicator of two versions."""
+    import torch  # noqa: F401 - it may load NCCL
+
+    place = importlib.util.find_spec("nvidia.nccl")
+    for folder in list(place.submodule_search_locations) if place else []:
+        if (file := pathlib.Path(folder) / "lib" / "libnccl.so.2").is_file():
+            return str(file)
+    if not (found := [line.split()[-1] for line in open("/proc/self/maps") if "/libnccl.so" in line]):
+        ctypes.CDLL("libnccl.so.2")
+        found = [line.split()[-1] for line in open("/proc/self/maps") if "/libnccl.so" in line]
+    return found[0]
+
+
 def used():
     """MiB of the server's GPU that are in use."""
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
@@ -293,7 +304,8 @@ def main():
     if args.kv_memory:
         command += ["--kv-memory", args.kv_memory]
     began = time.perf_counter()
-    server = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
+    nccl = {"OFFSHOOT_NCCL": nccl_of_torch()} if "nccl" in args.by else {}
+    server = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, env={**os.environ, **nccl})
     try:
         while server.poll() is None:
             try:

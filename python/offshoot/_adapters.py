@@ -3,6 +3,7 @@ What an adapter computes, and what runs on when it is replaced, is the engine's.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,6 +17,9 @@ from offshoot._weights import NamedTensors, add_to, is_folder
 
 #: How an adapter is named: by vLLM's request, or by the name that it was loaded under.
 AdapterName = LoRARequest | str
+
+#: The path that the engine gives for an adapter that was loaded from tensors: there is no folder to read again.
+_IN_MEMORY = "tensors in memory"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,20 +52,25 @@ class Adapters:
         if not isinstance(name, str) or not name:
             raise ValueError(f"name: expected a text that is not empty, found {name!r}")
         with self._lock:
+            version = self._loaded(name, given, config)
+            # With an error what has the name stays, and with it the request that it came with.
             self._of_requests.pop(name, None)
-            if is_folder(given):
-                if config is not None:
-                    raise ValueError("config: expected None beside a folder, which has adapter_config.json")
-                return self._engine.load_adapter(name, os.fspath(given))  # type: ignore[arg-type]
-            tensors = Tensors()
-            add_to(tensors, given, copy=not isinstance(given, (list, tuple, Mapping)))  # type: ignore[arg-type]
-            return self._engine.load_adapter_tensors(name, _fields(config), tensors)
+        return version
+
+    def _loaded(self, name: str, given: str | os.PathLike[str] | NamedTensors, config: Any) -> int:
+        if is_folder(given):
+            if config is not None:
+                raise ValueError("config: expected None beside a folder, which has adapter_config.json")
+            return self._engine.load_adapter(name, os.fspath(given))  # type: ignore[arg-type]
+        tensors = Tensors()
+        add_to(tensors, given, copy=not isinstance(given, (list, tuple, Mapping)))  # type: ignore[arg-type]
+        return self._engine.load_adapter_tensors(name, _fields(config), tensors)
 
     def unload(self, name: str) -> None:
         """Removes an adapter."""
         with self._lock:
-            self._of_requests.pop(name, None)
             self._engine.unload_adapter(str(name))
+            self._of_requests.pop(name, None)
 
     def add(self, request: LoRARequest) -> None:
         """Loads the adapter of a request, as vLLM's ``add_lora`` does."""
@@ -121,30 +130,39 @@ class Adapters:
         if len(wanted) > self._most:
             raise ValueError(f"lora_request: expected at most {self._most} adapters at once (max_loras), "
                              f"found {len(wanted)}")
-        with self._lock:
+        # Names alone do not wait for what another thread loads.
+        requests = [request for request in wanted.values() if request is not None]
+        with self._lock if requests else contextlib.nullcontext():
             loaded = self.loaded()
             for name, request in wanted.items():
                 if request is None and name not in loaded:
                     known = ", ".join(sorted(loaded)) or "none"
                     raise ValueError(f"lora_request: expected an adapter that is loaded ({known}), found {name!r}")
-            for name, request in wanted.items():
-                if request is not None:
-                    self._take(request, loaded, set(wanted))
+            for request in requests:
+                self._take(request, loaded, set(wanted))
             return {name: loaded[name].version for name in wanted}
 
     def _take(self, request: LoRARequest, loaded: dict[str, LoadedAdapter], wanted: set[str]) -> None:
         """Loads the adapter of a request, unless it is loaded already."""
         name = request.lora_name
-        known = self._of_requests.pop(name, None)
-        # One that was loaded by its name is used as it is, whatever path the request has.
+        known = self._of_requests.get(name)
         is_same = name in loaded and (known is None or not _differ(request, known))
+        path = request.lora_path
+        if is_same and known is None and not request.load_inplace and not _is_path(path, loaded[name].path):
+            raise ValueError(f"lora_request: expected {loaded[name].path}, from which load_adapter() has loaded "
+                             f"{name!r}, found {path}: call unload_adapter() first, or set load_inplace")
         if not is_same or request.load_inplace:
+            if request.lora_path == _IN_MEMORY:
+                raise ValueError(f"lora_request: expected {name!r} to be loaded still, as it was given as tensors: "
+                                 "call load_adapter() with them again")
             if name not in loaded and len(loaded) >= self._most:
                 self._make_room(loaded, wanted)
             self._engine.load_adapter(name, request.lora_path)
             loaded[name] = self.loaded()[name]
             known = request
         if known is not None:
+            # Used last, so it is the last to be removed.
+            self._of_requests.pop(name, None)
             self._of_requests[name] = known
 
     def _make_room(self, loaded: dict[str, LoadedAdapter], wanted: set[str]) -> None:
@@ -152,13 +170,17 @@ class Adapters:
         oldest = next((name for name in self._of_requests if name not in wanted), None)
         if oldest is None:
             raise ValueError(f"lora_request: expected room for one more adapter, found {len(loaded)} loaded of at most "
-                             f"{self._most} (max_loras)")
+                             f"{self._most} (max_loras), by load_adapter(): call unload_adapter() for one")
         self.unload(oldest)
         del loaded[oldest]
 
 
 def _differ(one: LoRARequest, other: LoRARequest) -> bool:
     return (one.lora_int_id, one.lora_path) != (other.lora_int_id, other.lora_path)
+
+
+def _is_path(one: str, other: str) -> bool:
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
 
 
 def _fields(config: Any) -> str:

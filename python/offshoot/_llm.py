@@ -294,8 +294,8 @@ class LLM:
 
     @property
     def _updated(self) -> Engine:
-        """The engine, with all weights in force that were given to it."""
-        self._given.commit()
+        """The engine, with all weights in force that were given to it, unless its weights sleep."""
+        self._given.put_in_force()
         return self._engine
 
     @property
@@ -352,7 +352,7 @@ class LLM:
         files is read at once. Samples in progress go on under the new weights; what old ones computed is not used any
         more. Returns the names of the tensors. ``label``: as ``weight_label``, with ``commit`` or a folder."""
         if is_folder(weights):
-            self._given.commit()
+            self._given.put_in_force()
             return set(self._engine.update_weights_from(cast(str, weights), label=label))
         given = cast(NamedTensors, weights)
         if not commit and label is not None:
@@ -409,11 +409,9 @@ class LLM:
     def wake_up(self, tags: Sequence[str] | str | None = None) -> None:
         """Takes memory again that ``sleep`` gave back: of ``tags`` "weights" and "kv_cache", or all. Once both are
         there, samples run again."""
-        weights_sleep, _ = self._engine.asleep()
-        if not weights_sleep:
-            self._given.commit()
+        self._given.put_in_force()
         self._engine.wake(tags_of(tags))
-        self._given.commit()
+        self._given.put_in_force()
 
     @property
     def is_sleeping(self) -> bool:
@@ -508,6 +506,8 @@ class LLM:
             if output._kept is not None:
                 job, at = output._kept
                 jobs.setdefault(id(job), (job, []))[1].append(at)
+        if jobs:
+            self._given.put_in_force()
         for job, prompts in jobs.values():
             for at in dict.fromkeys(prompts):
                 job.resume(at)

@@ -213,7 +213,7 @@ class Tree:
         params = params.checked()
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
-        self.llm._given.commit()
+        self.llm._given.put_in_force()
         version = self.llm._adapters.version(adapter)
         if version is not None:
             self._native.set_adapter(ids, version)
@@ -223,6 +223,7 @@ class Tree:
         """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a
         node fail, once all have ended."""
         tokens = [(self._id(node), self._tokens(text)) for node, text in given]
+        self.llm._given.put_in_force()
         Growth(self, self._native.extend_given(tokens, score)).wait()
 
     def score(self, nodes: Iterable[Node], continuation: str | Sequence[int] | Sequence[str]) -> list[float]:
@@ -235,7 +236,7 @@ class Tree:
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
         probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
-        self.llm._given.commit()
+        self.llm._given.put_in_force()
         return self._native.score(probes)
 
     def prune(self, nodes: Iterable[Node]) -> None:

@@ -38,6 +38,12 @@ class Given:
                 self._engine.update_weights(self._tensors, label=label)
         return names
 
+    def put_in_force(self) -> None:
+        """Puts in force what was taken, unless the model's own weights sleep: then it waits until they are awake."""
+        with self._lock:
+            if len(self._tensors) and not self._engine.asleep()[0]:
+                self.commit()
+
     def drop(self) -> None:
         """Gives up what is not in force."""
         self._tensors.clear()
@@ -74,7 +80,7 @@ def _lent(name: str, tensor: Any) -> tuple[object, bool]:
     if not hasattr(tensor, "__dlpack__"):
         raise TypeError(f"weights: {name}: expected a tensor of numpy, torch or another library with __dlpack__, "
                         f"found {type(tensor).__name__}")
-    is_bf16 = False
+    is_bf16 = is_on_gpu = False
     if hasattr(tensor, "flags"):  # numpy
         if str(tensor.dtype) == "bfloat16":
             tensor, is_bf16 = tensor.view("uint16"), True
@@ -82,14 +88,21 @@ def _lent(name: str, tensor: Any) -> tuple[object, bool]:
             tensor = tensor.astype(tensor.dtype.newbyteorder("="), order="C", copy=True)
     elif hasattr(tensor, "detach"):  # torch
         tensor = tensor.detach()
-        if tensor.device.type == "cuda" and Tensors.takes_from_gpu(tensor.device.index):
-            # What torch has enqueued on its stream is waited for on the default stream, of this number.
-            return tensor.contiguous().__dlpack__(stream=1), is_bf16
-        tensor = tensor.cpu().contiguous()
+        is_on_gpu = tensor.device.type == "cuda" and Tensors.takes_from_gpu(tensor.device.index)
+        tensor = tensor.contiguous() if is_on_gpu else tensor.cpu().contiguous()
     try:
-        return tensor.__dlpack__(), is_bf16
+        return (_on_gpu(tensor) if is_on_gpu else tensor.__dlpack__()), is_bf16
     except (BufferError, TypeError) as error:
         raise TypeError(f"weights: {name}: expected bf16, f16 or f32, found {tensor.dtype} ({error})") from error
+
+
+def _on_gpu(tensor: Any) -> object:
+    """A tensor of torch as a capsule that is read on its GPU's default stream. What torch has enqueued there is waited
+    for; of several GPUs torch does so on the current one."""
+    import torch
+
+    with torch.cuda.device(tensor.device):
+        return tensor.__dlpack__(stream=1)  # The number of the default stream.
 
 
 def is_folder(weights: Any) -> bool:

@@ -60,6 +60,8 @@ class Server:
         self.rejects = False
         self.admits = asyncio.Event()
         self.admits.set()
+        #: Held while weights or an adapter are loaded: a sample that began then would hold up the events of all others.
+        self.updates = asyncio.Lock()
 
     async def address(self) -> str:
         """What verl's balancer knows it by. Nothing listens there: samples come by calls of the actor."""
@@ -73,9 +75,12 @@ class Server:
     ) -> TokenOutput:
         if image_data or video_data or audio_data:
             raise NotImplementedError("images, videos and audio are not supported")
-        if self.rejects and not self.admits.is_set():
-            return self._output([], None, "aborted")
-        await self.admits.wait()
+        while self.updates.locked() or not self.admits.is_set():
+            if self.rejects and not self.admits.is_set():
+                return self._output([], None, "aborted")
+            await self.admits.wait()
+            async with self.updates:
+                pass
         prompt = [int(token) for token in prompt_ids]
         params = self._params(sampling_params, len(prompt))
         adapter = POLICY if POLICY in self.llm.adapters else None
@@ -153,11 +158,12 @@ class Server:
         of the configuration of the one that they are, if they are not the model's own."""
         sent, self.sent = self.sent, []
         weights = [(name, _tensor(dtype, shape, data)) for name, dtype, shape, data in sent]
-        if adapter is None:
-            label = None if global_steps is None else str(global_steps)
-            await asyncio.to_thread(self.llm.load_weights, weights, commit=True, label=label)
-        else:
-            await asyncio.to_thread(self.llm.load_adapter, POLICY, weights, config=adapter)
+        async with self.updates:
+            if adapter is None:
+                label = None if global_steps is None else str(global_steps)
+                await asyncio.to_thread(self.llm.load_weights, weights, commit=True, label=label)
+            else:
+                await asyncio.to_thread(self.llm.load_adapter, POLICY, weights, config=adapter)
         if global_steps is not None:
             self.global_steps = global_steps
 

@@ -51,19 +51,11 @@ impl Engine {
         handle.clone().ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))
     }
 
-    /// The engine's handle, for what samples or scores: it would wait for memory or weights for ever.
+    /// The engine's handle, for what samples or scores; an error while memory or weights are missing.
     pub fn ready(&self) -> PyResult<EngineHandle> {
         let handle = self.handle()?;
-        let status = handle.status();
-        let lacking = if status.asleep.any() {
-            "the LLM sleeps: call wake_up() before it samples"
-        } else if status.lacks_weights {
-            "the LLM has no weights since it slept or an update failed: call load_weights() with all of them before it \
-             samples"
-        } else {
-            return Ok(handle);
-        };
-        Err(PyRuntimeError::new_err(lacking))
+        check_ready(&handle)?;
+        Ok(handle)
     }
 
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
@@ -74,6 +66,20 @@ impl Engine {
         let handle = self.handle()?;
         py.detach(|| handle.load_adapter(name, source)).map(|loaded| loaded.version.0).or_raise()
     }
+}
+
+/// Fails where what samples or scores would wait for memory or weights for ever.
+pub fn check_ready(engine: &EngineHandle) -> PyResult<()> {
+    let status = engine.status();
+    let lacking = if status.asleep.any() {
+        "the LLM sleeps: call wake_up() before it samples"
+    } else if status.lacks_weights {
+        "the LLM has no weights since it slept or an update failed: call load_weights() with all of them before it \
+         samples"
+    } else {
+        return Ok(());
+    };
+    Err(PyRuntimeError::new_err(lacking))
 }
 
 /// A sample that is scored again: its prompt, its tokens, how it is sampled, and the version of its adapter.

@@ -13,6 +13,7 @@ use offshoot_launch::{AsRequest, GenerationEvent, PromptRequest, RefusedPrompt, 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::engine::check_ready;
 use crate::errors::{OrRaise, exception};
 use crate::events;
 use crate::params::{self, Sampling};
@@ -95,16 +96,20 @@ impl AsRequest for OwnedRequest {
 
 /// Events of running samples, in the order in which they happen.
 #[pyclass(frozen, module = "offshoot._offshoot")]
-pub struct Generation(OfProcess<Mutex<offshoot_launch::Generation<OwnedRequest>>>);
+pub struct Generation {
+    engine: OfProcess<EngineHandle>,
+    running: OfProcess<Mutex<offshoot_launch::Generation<OwnedRequest>>>,
+}
 
 impl Generation {
     pub fn new(engine: &EngineHandle, requests: Vec<OwnedRequest>, tokens: bool) -> Generation {
         let hear = if tokens { Hear::Tokens } else { Hear::Finishes };
-        Generation(OfProcess::new(Mutex::new(generate(engine, requests, hear))))
+        let running = OfProcess::new(Mutex::new(generate(engine, requests, hear)));
+        Generation { engine: OfProcess::new(engine.clone()), running }
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, offshoot_launch::Generation<OwnedRequest>>> {
-        Ok(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.running.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits at most `wait` seconds for events and takes those that there are then; `None` once every sample has ended.
@@ -156,6 +161,7 @@ impl Generation {
 
     /// Continues the kept stragglers of a prompt, which then end once more; their indices.
     fn resume(&self, py: Python<'_>, prompt: usize) -> PyResult<Vec<usize>> {
+        check_ready(self.engine.get()?)?;
         py.detach(|| self.lock()?.resume(prompt).or_raise())
     }
 

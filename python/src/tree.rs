@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use offshoot::{After, Error, NodeId, NodeState, Probe, Prompt, SamplingTree, TokenId, TreeEvent};
 use offshoot_core::ids::AdapterVersion;
-use offshoot_engine::{LogprobsMode, RootOptions, TokenRecord};
+use offshoot_engine::{EngineHandle, LogprobsMode, RootOptions, TokenRecord};
 use offshoot_eval::view;
 use offshoot_search::tree;
 use pyo3::exceptions::{PyBaseException, PyIndexError, PyRuntimeError};
@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, check_ready};
 use crate::errors::{OrRaise, exception};
 use crate::events;
 use crate::params::{Sampling, token_ids, word};
@@ -28,12 +28,18 @@ const EVENTS_AT_ONCE: usize = 4096;
 /// A sampling tree.
 #[pyclass(frozen, module = "offshoot._offshoot")]
 pub struct Tree {
+    engine: OfProcess<EngineHandle>,
     tree: OfProcess<Mutex<SamplingTree>>,
     /// Whose log-probabilities its nodes show.
     logprobs_mode: LogprobsMode,
 }
 
 impl Tree {
+    /// Fails where what samples or scores would wait for memory or weights for ever.
+    fn check_ready(&self) -> PyResult<()> {
+        check_ready(self.engine.get()?)
+    }
+
     /// For threads without the interpreter's lock.
     fn lock(&self) -> PyResult<MutexGuard<'_, SamplingTree>> {
         Ok(self.tree.get()?.lock().unwrap_or_else(PoisonError::into_inner))
@@ -98,10 +104,11 @@ impl Tree {
     ) -> PyResult<Tree> {
         let logprobs_mode = word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?;
         let handle = engine.ready()?;
+        let engine = OfProcess::new(handle.clone());
         let place = RootOptions { adapter: adapter.map(AdapterVersion), ..RootOptions::default() };
         let prompt = Prompt { text, tokens: token_ids(tokens) };
         let tree = py.detach(|| SamplingTree::placed(handle, prompt, place)).or_raise()?;
-        Ok(Tree { tree: OfProcess::new(Mutex::new(tree.seed(seed).named(name))), logprobs_mode })
+        Ok(Tree { engine, tree: OfProcess::new(Mutex::new(tree.seed(seed).named(name))), logprobs_mode })
     }
 
     /// `n` new children of a node, which go on with the adapter of this version, or with the node's.
@@ -116,8 +123,9 @@ impl Tree {
         Ok(children.or_raise()?.into_iter().map(NodeId::ix).collect())
     }
 
-    /// Lets nodes go on with the adapter of this version.
+    /// Lets nodes go on with the adapter of this version, unless what samples from them then would be refused.
     fn set_adapter(&self, py: Python<'_>, nodes: Vec<usize>, adapter: u64) -> PyResult<()> {
+        self.check_ready()?;
         let mut tree = self.lock_attached(py)?;
         let nodes = Tree::all_open_at(&tree, &nodes)?;
         tree.set_adapter(&nodes, Some(AdapterVersion(adapter))).or_raise()
@@ -132,6 +140,7 @@ impl Tree {
 
     /// Begins to sample from nodes.
     fn extend(slf: Py<Self>, py: Python<'_>, nodes: Vec<usize>, sampling: &Sampling) -> PyResult<Growth> {
+        slf.get().check_ready()?;
         let growth = {
             let tree = slf.get().lock_attached(py)?;
             let nodes = Tree::all_open_at(&tree, &nodes)?;
@@ -142,6 +151,7 @@ impl Tree {
 
     /// Begins to append given tokens to nodes, scored if `logprobs`.
     fn extend_given(slf: Py<Self>, py: Python<'_>, given: Vec<(usize, Vec<u32>)>, logprobs: bool) -> PyResult<Growth> {
+        slf.get().check_ready()?;
         let growth = {
             let tree = slf.get().lock_attached(py)?;
             let given = given.into_iter().map(|(node, tokens)| Ok((Tree::open_at(&tree, node)?, token_ids(tokens))));
@@ -152,6 +162,7 @@ impl Tree {
 
     /// The log-probabilities of continuations after nodes, all in one batch; the tree does not change.
     fn score(&self, py: Python<'_>, probes: Vec<(usize, Vec<u32>)>) -> PyResult<Vec<f64>> {
+        self.check_ready()?;
         py.detach(|| {
             let tree = self.lock()?;
             let probes: Vec<(NodeId, Vec<TokenId>)> = probes

@@ -2,6 +2,7 @@
 refused."""
 
 import asyncio
+import concurrent.futures
 import json
 import struct
 
@@ -108,6 +109,37 @@ def test_the_adapter_used_longest_ago_makes_room(engine, question, tmp_path):
         drawn(engine, question, requests[1])
 
 
+def test_an_adapter_whose_successor_is_refused_is_still_that_of_its_request(engine, question, tmp_path):
+    one, two, three = (
+        LoRARequest(name, number, written(tmp_path / name, number)) for number, name in enumerate("abc", 1))
+    large = written(tmp_path / "large", 4, rank=16)
+    first, second = drawn(engine, question, one), drawn(engine, question, two)
+    for wrong in (lambda: engine.load_adapter("a", large), lambda: engine.load_adapter("a", tensors(1)),
+                  lambda: drawn(engine, question, LoRARequest("a", 1, large)),
+                  lambda: drawn(engine, question, LoRARequest("b", 2, large))):
+        with pytest.raises((ValueError, TypeError), match="max_lora_rank|config"):
+            wrong()
+    assert engine.llm_engine.list_loras() == {1, 2}
+    assert drawn(engine, question, two) == second and drawn(engine, question, one) == first
+    # Both can still be removed: one for the next request, one by its number.
+    drawn(engine, question, three)
+    assert set(engine.adapters) == {"a", "c"} and engine.llm_engine.remove_lora(1)
+    assert set(engine.adapters) == {"c"}
+
+
+def test_samples_with_a_name_do_not_wait_for_what_is_loaded(engine, question):
+    engine.load_adapter("one", tensors(1), config=config())
+    before, during = drawn(engine, question, "one"), []
+
+    def given():
+        yield from tensors(2).items()
+        during.append(threads.submit(drawn, engine, question, "one").result(timeout=60))
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        engine.load_adapter("two", given(), config=config())
+    assert during == [before]
+
+
 def test_tensors_are_loaded_and_replaced_under_a_name(engine, question, tmp_path):
     version = engine.load_adapter("policy", tensors(1), config=config())
     loaded = engine.adapters["policy"]
@@ -120,9 +152,13 @@ def test_tensors_are_loaded_and_replaced_under_a_name(engine, question, tmp_path
     newer = engine.load_adapter("policy", list(tensors(2).items()), config=config())
     assert newer > version and engine.adapters["policy"].version == newer
     assert drawn(engine, question, "policy") != first
-    # A request of vLLM's with a loaded name takes what is loaded, whatever its path.
-    assert drawn(engine, question, LoRARequest("folder", 9, "nowhere")) == first
+    # A request of vLLM's with a loaded name takes what is loaded, by the same path alone.
+    assert drawn(engine, question, LoRARequest("folder", 9, str(tmp_path / "." / "one"))) == first
+    with pytest.raises(ValueError, match="nowhere.*unload_adapter"):
+        drawn(engine, question, LoRARequest("folder", 9, "nowhere"))
     engine.unload_adapter("policy")
+    with pytest.raises(ValueError, match="'policy' to be loaded still, as it was given as tensors"):
+        engine.rescore(output, PARAMS)
     with pytest.raises(ValueError, match="expected an adapter that is loaded"):
         drawn(engine, question, "policy")
 

@@ -5,6 +5,7 @@ import asyncio
 import dataclasses
 import os
 import sys
+import threading
 import types
 
 import pytest
@@ -157,6 +158,35 @@ def test_an_adapter_goes_from_a_worker_to_the_samples(cluster, adapter):
 def held(replica):
     """Tensors that a replica's server has of an update."""
     return ray.get(replica.server_handle.__ray_call__.remote(lambda self: len(self.sent)))
+
+
+def test_samples_are_heard_of_while_an_update_is_made(monkeypatch):
+    """A sample that begins meanwhile waits without holding up the loop. The server is an object of this process."""
+    server = offshoot.verl.Server(config(), Model(offshoot.demo_model()), RolloutMode.HYBRID, 0, "")
+    begun, goes_on, own = threading.Event(), threading.Event(), server.llm.load_weights
+
+    def loaded(*given, **more):
+        def each():
+            begun.set()
+            assert goes_on.wait(60), "the loop stands"
+            yield from given[0]
+
+        return own(each(), **more)
+
+    monkeypatch.setattr(server.llm, "load_weights", loaded)
+
+    async def step():
+        update = asyncio.create_task(server.finish_update(5, None))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        sample = asyncio.create_task(server.generate(ids_of(QUESTION), {**STEPS, "seed": 3}, "one"))
+        await asyncio.sleep(0)  # It comes to its first wait.
+        goes_on.set()
+        await update
+        return await sample
+
+    with server.llm:
+        assert asyncio.run(step()).extra_fields["global_steps"] == 5
 
 
 def test_a_failed_update_leaves_the_weights(replica, adapter):

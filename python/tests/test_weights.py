@@ -70,10 +70,11 @@ def test_other_weights_give_other_samples_and_the_same_ones_the_same(engine, own
 
 
 def test_stragglers_that_are_finished_after_an_update_say_which_weights_drew_what(engine, own, question):
-    params = SamplingParams(n=12, max_tokens=200, temperature=1.0, stop=["\n"], logprobs=0, seed=3)
+    params = SamplingParams(n=12, max_tokens=64, temperature=1.5, logprobs=0, seed=3)
     version = engine.weight_version
     outputs = engine.generate([question], params, use_tqdm=False, min_finished=1, stragglers="keep")
     kept = {sample.index: len(sample.token_ids) for sample in outputs[0].outputs if sample.finish_reason == "abort"}
+    assert kept
     engine.load_weights(other(own), commit=True)
     (late,) = engine.finish(outputs)
     (new,) = engine.rescore(late, params)
@@ -86,6 +87,23 @@ def test_stragglers_that_are_finished_after_an_update_say_which_weights_drew_wha
         assert sample.continued == (sample.index in kept) and sample.finish_reason != "abort"
         assert sample.weight_versions == [version] * begin + [version + 1] * (len(sample.token_ids) - begin)
         assert drawn == of_old[:begin] + of_new[begin:]
+
+
+def test_stragglers_and_trees_go_on_under_what_was_given(engine, own, question):
+    params = SamplingParams(n=12, max_tokens=64, temperature=1.5, seed=3)
+    version = engine.weight_version
+    outputs = engine.generate([question], params, use_tqdm=False, min_finished=1, stragglers="keep")
+    (node,) = engine.tree(question, seed=1).root.fork(1)
+    engine.load_weights(other(own))
+    (late,) = engine.finish(outputs)
+    assert engine.weight_version == version + 1
+    ends = [sample.weight_versions[-1] for sample in late.outputs if sample.continued]
+    assert ends and set(ends) == {version + 1}
+    engine.load_weights(own)
+    scored = node.append(" 7", score=True).logprob
+    assert engine.weight_version == version + 2
+    (again,) = engine.tree(question, seed=1).root.fork(1)
+    assert again.append(" 7", score=True).logprob == scored
 
 
 def test_some_tensors_change_alone(engine, own, question):
@@ -152,6 +170,42 @@ def test_tensors_on_a_gpu_are_taken_from_there(own, question):
         assert drawn(llm, question) == before
 
 
+def test_a_tensor_is_lent_while_its_own_gpu_is_the_current_one(engine, monkeypatch):
+    """Without a GPU: torch's part is played by what only tells which GPU is current."""
+    pytest.importorskip("torch")
+    current, seen = [0], []
+
+    class Device:
+        type = "cuda"
+
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            current.append(self.index)
+
+        def __exit__(self, *_):
+            current.pop()
+
+    class OnGpu:
+        dtype, device = "torch.bfloat16", Device(1)
+
+        def detach(self):
+            return self
+
+        contiguous = detach
+
+        def __dlpack__(self, stream=None):
+            seen.append((current[-1], stream))
+            raise BufferError("cannot be exported")
+
+    monkeypatch.setattr("torch.cuda.device", lambda device: device)
+    monkeypatch.setattr("offshoot._weights.Tensors", type("Taking", (), {"takes_from_gpu": staticmethod(bool)}))
+    with pytest.raises(TypeError, match=f"weights: {QUERY}: .*cannot be exported"):
+        engine.load_weights({QUERY: OnGpu()}, commit=True)
+    assert seen == [(1, 1)] and current == [0]
+
+
 def test_a_folder_of_files(engine, own, question, tmp_path):
     before = drawn(engine, question)
     engine.load_weights(other(own), commit=True)
@@ -216,6 +270,24 @@ def test_sleep_and_wake_up(engine, own, question):
         engine.sleep(3)
 
 
+def test_what_is_given_while_weights_sleep_waits_for_them(engine, own, question):
+    engine.load_weights(other(own), commit=True)
+    changed = drawn(engine, question)
+    engine.load_weights(own, commit=True)
+    engine.sleep(level=1)
+    engine.load_weights(other(own))
+    with pytest.raises(RuntimeError, match=r"the LLM sleeps: call wake_up\(\)"):
+        drawn(engine, question)
+    with pytest.raises(ValueError, match="one whose weights sleep: wake them first"):
+        engine.load_weights(offshoot.demo_model())
+    engine.wake_up(["kv_cache"])
+    engine.reset_prefix_cache()
+    engine.sleep(level=1)
+    assert engine.is_sleeping
+    engine.wake_up()
+    assert not engine.is_sleeping and drawn(engine, question) == changed
+
+
 def test_memory_sleeps_by_parts(engine, own, question):
     before, version = drawn(engine, question), engine.weight_version
     engine.sleep(level=2, tags="kv_cache")
@@ -240,6 +312,33 @@ def test_without_weights_nothing_waits_for_ever(engine, own, question):
             ask()
     engine.load_weights(own)
     assert drawn(engine, question) == before and not engine.is_paused
+
+
+def test_what_was_begun_before_a_sleep_is_refused_until_all_is_there_again(engine, own, question):
+    params = SamplingParams(n=12, max_tokens=64, temperature=1.5, seed=3)
+    outputs = engine.generate([question], params, use_tqdm=False, min_finished=1, stragglers="keep")
+    node, scored = engine.tree(question, seed=1).root.fork(2)
+    one = SamplingParams(max_tokens=4)
+    beams = offshoot.BeamSearchParams(beam_width=2, max_tokens=2)
+    asks = [
+        lambda: engine.finish(outputs), lambda: node.tree.score([node], " 7"), lambda: node.extend(one),
+        lambda: scored.append(" 7", score=True), lambda: scored.append(" 7"),
+        lambda: offshoot.vote(engine, question, 2, answer=str.strip, sampling_params=one),
+        lambda: engine.beam_search([question], beams)]
+    engine.sleep(level=2)
+    for ask in asks:
+        with pytest.raises(RuntimeError, match=r"the LLM sleeps: call wake_up\(\)"):
+            ask()
+    engine.wake_up()
+    for ask in asks:
+        with pytest.raises(RuntimeError, match=r"the LLM has no weights .*call load_weights\(\)"):
+            ask()
+    engine.load_weights(own)
+    for ask in asks:
+        ask()
+    (ended,) = engine.finish(outputs)
+    assert any(sample.continued for sample in ended.outputs)
+    assert all(sample.finish_reason != "abort" for sample in ended.outputs)
 
 
 def test_a_pause_holds_what_is_asked_for_until_it_ends(engine, own, question):

@@ -184,6 +184,14 @@ pub enum Error {
         why: String,
     },
 
+    /// No weights are loaded to sample or score with: those that were are dropped, or an update failed midway. The same
+    /// may be asked for again once an update of all weights has succeeded.
+    #[error("no weights are loaded: {why}")]
+    NoWeights {
+        /// Why there are none, and what to do.
+        why: String,
+    },
+
     /// A bug in this program.
     #[error("internal error, please report it: {0}")]
     Internal(String),
@@ -273,6 +281,11 @@ impl Error {
     pub fn value(what: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Error {
         let [what, expected, found] = [what.into(), expected.into(), found.into()].map(|text| shortened(text, MOST));
         Error::Value { what, expected, found }
+    }
+
+    /// No weights are loaded.
+    pub fn no_weights(why: impl Into<String>) -> Error {
+        Error::NoWeights { why: shortened(why.into(), MOST) }
     }
 
     /// The memory that the user gave keys and values does not suffice.

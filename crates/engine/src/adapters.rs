@@ -149,6 +149,10 @@ pub(crate) fn unknown_adapter(name: &str, known: &[LoadedAdapter]) -> Error {
     Error::value("adapter", expected, name)
 }
 
+/// How many versions that are in no slot any more are remembered, beside those that branches have. Whoever has named
+/// one, and begins with it after so many others, is told that it is not there.
+const MOST_GONE: usize = 4096;
+
 /// The adapters of one engine, in numbers; their weights are the model's.
 pub(crate) struct Adapters {
     limits: AdapterLimits,
@@ -157,7 +161,7 @@ pub(crate) struct Adapters {
     staged: Option<LoadedAdapter>,
     /// The version that each name stands for.
     current: BTreeMap<String, AdapterVersion>,
-    /// Versions that are in no slot any more.
+    /// Versions that are in no slot any more; the older ones are forgotten.
     gone: BTreeMap<AdapterVersion, GoneAdapter>,
 }
 
@@ -200,9 +204,22 @@ impl Adapters {
     }
 
     /// Notes that a retired version is in no slot any more, and which one its branches go on with, if it had some.
-    pub fn note_gone(&mut self, version: AdapterVersion, made_way_for: Option<AdapterVersion>) {
-        if let Some(adapter) = self.loaded.remove(&version) {
-            self.gone.insert(version, GoneAdapter { name: adapter.name, made_way_for });
+    /// `kept`: versions that branches of other engines have. Of others the oldest are forgotten, so that each update of
+    /// an adapter costs as much as the last one.
+    pub fn note_gone(
+        &mut self,
+        version: AdapterVersion,
+        made_way_for: Option<AdapterVersion>,
+        kept: &BTreeSet<AdapterVersion>,
+    ) {
+        let Some(adapter) = self.loaded.remove(&version) else { return };
+        // What made way for this one goes where it goes.
+        let earlier = self.gone.values_mut().filter(|gone| gone.made_way_for == Some(version));
+        earlier.for_each(|gone| gone.made_way_for = made_way_for);
+        self.gone.insert(version, GoneAdapter { name: adapter.name, made_way_for });
+        if self.gone.len() > MOST_GONE {
+            let newest = self.gone.keys().rev().nth(MOST_GONE / 2).copied();
+            self.gone.retain(|version, _| Some(*version) > newest || kept.contains(version));
         }
     }
 
@@ -294,7 +311,7 @@ impl Adapters {
             Some(version) => {
                 let found = match self.gone.get(&version) {
                     Some(GoneAdapter { name, .. }) => format!("{name} (version {version}), which was unloaded"),
-                    None => format!("version {version}, which was never loaded"),
+                    None => format!("version {version}, which was unloaded long ago or never loaded"),
                 };
                 Err(Error::value("a branch's adapter", "one that is loaded", found))
             }
@@ -318,7 +335,11 @@ mod tests {
 
     /// Loads version `number` of an adapter of this name, in a slot of that number.
     fn put(adapters: &mut Adapters, name: &str, number: u16) -> AdapterVersion {
-        let (version, slot) = (AdapterVersion(number.into()), AdapterSlot::new(number).unwrap());
+        stage(adapters, name, number, AdapterSlot::new(number).unwrap())
+    }
+
+    fn stage(adapters: &mut Adapters, name: &str, number: u16, slot: AdapterSlot) -> AdapterVersion {
+        let version = AdapterVersion(number.into());
         let (folder, identity) = (None, None);
         adapters.stage(LoadedAdapter { name: name.to_owned(), version, rank: 1, slot, folder, identity });
         adapters.put().unwrap();
@@ -333,16 +354,33 @@ mod tests {
         let second = put(&mut adapters, "a", 2);
         let (displaced, by) = adapters.displaced("a", &BTreeSet::new()).expect("three are loaded");
         assert_eq!((displaced.version, by), (first, second));
-        adapters.note_gone(first, Some(second));
+        adapters.note_gone(first, Some(second), &BTreeSet::new());
         assert_eq!([first, second, other].map(|version| adapters.resolved(version)), [second, second, other].map(Some));
         adapters.retire("a").unwrap();
         assert_eq!(adapters.resolved(first), Some(second), "its name stands for nothing");
         assert_eq!(adapters.unused(&BTreeSet::from([second])), []);
         assert_eq!(adapters.unused(&BTreeSet::new()).len(), 1);
-        adapters.note_gone(second, None);
+        adapters.note_gone(second, None, &BTreeSet::new());
         assert_eq!(adapters.resolved(first), None);
         let third = put(&mut adapters, "a", 3);
         assert_eq!([first, second].map(|version| adapters.resolved(version)), [Some(third); 2]);
+    }
+
+    #[test]
+    fn nothing_grows_with_new_versions_and_what_is_kept_is_followed() {
+        let mut adapters = Adapters::new(AdapterLimits { most: 2, rank: 1 });
+        let first = put(&mut adapters, "a", 0);
+        let (kept, mut before) = (BTreeSet::from([first]), first);
+        for number in 1..=3 * MOST_GONE as u16 {
+            // Slots are used again.
+            let slot = AdapterSlot::new(number % 2).unwrap();
+            let version = stage(&mut adapters, "a", number, slot);
+            adapters.note_gone(before, Some(version), &kept);
+            assert!(adapters.gone.len() <= MOST_GONE + 1);
+            assert_eq!([first, before].map(|version| adapters.resolved(version)), [Some(version); 2]);
+            before = version;
+        }
+        assert_eq!(adapters.resolved(AdapterVersion(1)), None, "it is forgotten");
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Engine {
 
     /// Keeps these adapters, or those that they made way for, in their slots, and no others that no branch has.
     pub(super) fn keep_adapters(&mut self, versions: BTreeSet<AdapterVersion>) {
-        self.kept_adapters = versions.into_iter().filter_map(|version| self.adapters.resolved(version)).collect();
+        self.kept_adapters = versions;
         self.free_unused_adapters();
     }
 
@@ -78,7 +78,8 @@ impl Engine {
             return;
         }
         let of_branches = self.branches.values().flat_map(|branch| branch.tokens.adapters().versions());
-        let used: BTreeSet<AdapterVersion> = of_branches.chain(self.kept_adapters.iter().copied()).collect();
+        let kept = self.kept_adapters.iter().filter_map(|&version| self.adapters.resolved(version));
+        let used: BTreeSet<AdapterVersion> = of_branches.chain(kept).collect();
         for adapter in self.adapters.unused(&used) {
             self.give_up(&adapter, None);
         }
@@ -108,7 +109,7 @@ impl Engine {
     }
 
     fn give_up(&mut self, adapter: &LoadedAdapter, made_way_for: Option<AdapterVersion>) {
-        self.adapters.note_gone(adapter.version, made_way_for);
+        self.adapters.note_gone(adapter.version, made_way_for, &self.kept_adapters);
         if let Some(store) = &mut self.cache.store {
             store.forget_adapter(adapter.version);
         }

@@ -115,7 +115,8 @@ fn accept(
     let heard = sampling.events.hears_tokens().then(|| vec![sampled.clone()]);
     let Appended { text, ends } = append(sampling, &mut branch.tokens, sampled, facts);
     if let Some(tokens) = heard {
-        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text, weights: versions.weights });
+        let (id, Versions { weights, adapter }) = (branch.id, versions);
+        batcher.send(&sampling.events, Event::Tokens { id, tokens, text, weights, adapter });
     }
     ends
 }

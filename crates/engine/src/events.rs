@@ -1,7 +1,7 @@
 //! The channel that carries events from the engine's thread to a reader. It is bounded by merging, not by blocking:
-//! while a reader lags, the tokens that one branch sampled under one version of weights are joined into one event, so
-//! the queue holds at most `MOST_QUEUED` events, plus one end per branch, and one token event per branch and version.
-//! The engine never waits, and no end is lost. `request` defines the events.
+//! while a reader lags, the tokens that one branch sampled under one version of weights and of its adapter are joined
+//! into one event, so the queue holds at most `MOST_QUEUED` events, plus one end per branch, and one token event per
+//! branch and versions. The engine never waits, and no end is lost. `request` defines the events.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -224,6 +224,7 @@ mod tests {
             tokens: vec![sampled],
             text: format!("{token};"),
             weights: WeightVersion::FIRST,
+            adapter: None,
         }
     }
 

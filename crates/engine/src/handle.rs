@@ -510,7 +510,7 @@ impl EngineHandle {
         if !sleep.parts().any() {
             return self.pause(pause);
         }
-        self.pause(pause.until_awake())?;
+        self.pause(pause.before_sleep())?;
         self.ask(|reply| Command::Sleep { sleep, reply })?
     }
 

@@ -14,7 +14,7 @@ use crate::uniforms::UniformKey;
 use crate::weights::{AdapterSpan, WeightSpan};
 use offshoot_backend::{AllowedTokens, Distribution, MOST_TOP, Records, SampledToken};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId, WeightVersion};
 
 /// How tokens are sampled: bias, penalties, the tokens that are left out, temperature, top-k, top-p, min-p, in this
 /// order, then the uniform.
@@ -489,6 +489,8 @@ pub enum Event<Id = BranchId, End = Finish, Why = Error> {
         text: String,
         /// The weights that they were sampled under.
         weights: WeightVersion,
+        /// The adapter that they were sampled under; `None`: none.
+        adapter: Option<AdapterVersion>,
     },
     /// It is complete, or was cancelled with its tokens so far. It rests; it can be extended or forked again.
     Finished {
@@ -517,7 +519,9 @@ impl<Id: Copy, End, Why> Event<Id, End, Why> {
     /// This event under another id.
     pub fn with_id<Other>(self, id: Other) -> Event<Other, End, Why> {
         match self {
-            Event::Tokens { tokens, text, weights, .. } => Event::Tokens { id, tokens, text, weights },
+            Event::Tokens { tokens, text, weights, adapter, .. } => {
+                Event::Tokens { id, tokens, text, weights, adapter }
+            }
             Event::Finished { finish, .. } => Event::Finished { id, finish },
             Event::Failed { error, .. } => Event::Failed { id, error },
         }
@@ -528,14 +532,14 @@ impl<Id: Copy, End, Why> Event<Id, End, Why> {
         !matches!(self, Event::Tokens { .. })
     }
 
-    /// Appends the tokens of `later`, which follow those of this event, if they were sampled under the same weights;
-    /// otherwise returns it.
+    /// Appends the tokens of `later`, which follow those of this event, if they were sampled under the same weights and
+    /// adapter; otherwise returns it.
     pub(super) fn join(&mut self, later: Self) -> Option<Self> {
         match (self, later) {
             (
-                Event::Tokens { tokens, text, weights, .. },
-                Event::Tokens { tokens: more, text: further, weights: under, .. },
-            ) if *weights == under => {
+                Event::Tokens { tokens, text, weights, adapter, .. },
+                Event::Tokens { tokens: more, text: further, weights: under, adapter: with, .. },
+            ) if (*weights, *adapter) == (under, with) => {
                 tokens.extend(more);
                 text.push_str(&further);
                 None

@@ -20,12 +20,14 @@ use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
-use crate::updates::Draining;
+use crate::token_path::TokenPath;
+use crate::updates::{Draining, not_paused, weights_lost};
 use crate::weights::{Versions, Weights};
 use offshoot_backend::{Drawn, MOST_RANK, Records, SampledToken};
-use offshoot_core::error::Error;
-use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId, WeightVersion};
 use offshoot_kv::PageGroups;
+use offshoot_model::{Sleep, WeightSleep};
 
 /// A script's input: the branch to extend.
 pub struct ScriptedCall<'a> {
@@ -49,8 +51,18 @@ pub struct ScriptedReply {
     tokens: Vec<TokenId>,
     logprobs: Vec<f32>,
     reason: FinishReason,
-    holds: bool,
-    fails: bool,
+    end: ReplyEnd,
+}
+
+/// What follows the tokens of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplyEnd {
+    Finishes,
+    /// Nothing, until the branch is cancelled.
+    Waits,
+    Fails,
+    /// An update fails midway.
+    LosesWeights,
 }
 
 impl ScriptedReply {
@@ -61,14 +73,13 @@ impl ScriptedReply {
             logprobs: vec![-1.0; tokens.len()],
             tokens,
             reason: FinishReason::EndOfText,
-            holds: false,
-            fails: false,
+            end: ReplyEnd::Finishes,
         }
     }
 
     /// Scores a `Continuation::Given`: one log-probability for each of its tokens.
     pub fn scores(logprobs: Vec<f32>) -> Self {
-        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, holds: false, fails: false }
+        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, end: ReplyEnd::Finishes }
     }
 
     /// Every token has this log-probability.
@@ -84,13 +95,20 @@ impl ScriptedReply {
 
     /// The branch samples its text and then fails.
     pub fn failing(mut self) -> Self {
-        self.fails = true;
+        self.end = ReplyEnd::Fails;
+        self
+    }
+
+    /// The branch samples its text, and then the engine loses its weights, as by an update that fails midway: what is
+    /// in progress fails, and so does what is started until weights are updated.
+    pub fn losing_weights(mut self) -> Self {
+        self.end = ReplyEnd::LosesWeights;
         self
     }
 
     /// The branch samples its text and then waits to be cancelled.
     pub fn until_cancelled(mut self) -> Self {
-        self.holds = true;
+        self.end = ReplyEnd::Waits;
         self
     }
 }
@@ -154,6 +172,7 @@ impl EngineHandle {
             status,
             draining: Draining::default(),
             adapters,
+            kept_adapters: BTreeSet::new(),
             held: Vec::new(),
         };
         std::thread::spawn(move || {
@@ -168,13 +187,15 @@ impl EngineHandle {
 
 struct Scripted<F> {
     script: F,
-    branches: HashMap<BranchId, Vec<TokenId>>,
+    branches: HashMap<BranchId, TokenPath>,
     growing: Vec<ScriptedBranch>,
     metrics: Metrics,
     live: LivePlace,
     status: StatusPlace,
     draining: Draining,
     adapters: Adapters,
+    /// Versions that branches of other engines have.
+    kept_adapters: BTreeSet<AdapterVersion>,
     /// Extends that were started during a pause, and what was said of each.
     held: Vec<(Extend, Said, EventSender)>,
 }
@@ -194,7 +215,7 @@ struct ScriptedBranch {
 impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            let rests = |growing: &ScriptedBranch| growing.reply.holds && growing.is_at_end();
+            let rests = |growing: &ScriptedBranch| growing.reply.end == ReplyEnd::Waits && growing.is_at_end();
             let waits = !self.status.lock().makes_steps() || self.growing.iter().all(rests);
             let command = match waits {
                 true => commands.recv().map_err(|_| TryRecvError::Disconnected),
@@ -215,11 +236,15 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Root { place, path, .. } => drop(self.branches.insert(place.branch, path.all().into_owned())),
+            Command::Root { place, mut path, .. } => {
+                self.adapters.resolve(&mut path);
+                self.branches.insert(place.branch, path);
+            }
             Command::Fork { at, children } => {
-                if let Some(tokens) = self.branches.get(&at).cloned() {
-                    self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));
-                }
+                let paths =
+                    self.branches.get_mut(&at).map(|path| children.into_iter().map(|child| (child, path.fork())));
+                let paths: Vec<(BranchId, TokenPath)> = paths.into_iter().flatten().collect();
+                self.branches.extend(paths);
             }
             Command::Start { extends, events } => {
                 extends.into_iter().for_each(|extend| self.take(extend, Said::default(), events.clone()));
@@ -250,28 +275,52 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 }
             }
             Command::Resume { reply } => {
-                self.status.lock().pause = None;
-                self.draining.end_early();
-                for (extend, said, events) in std::mem::take(&mut self.held) {
-                    self.start(extend, said, events);
-                }
-                drop(reply.send(Ok(())));
+                let resumed = self.resume();
+                drop(reply.send(resumed));
             }
             // It has no weights: those of the script count as others.
             Command::UpdateWeights { update, reply, .. } => {
+                let is_updatable = self.status.lock().check_updatable();
+                if let Err(error) = is_updatable {
+                    return drop(reply.send(Err(error))); // Who asked may be gone.
+                }
                 let weights = self.status.weights_after(&update);
-                self.status.lock().weights = weights.clone();
+                {
+                    let mut status = self.status.lock();
+                    (status.weights, status.lacks_weights) = (weights.clone(), false);
+                }
+                self.wake_up_whole();
                 drop(reply.send(Ok(weights)));
             }
-            Command::FailAll { .. } => {} // Its weights are never lost.
+            Command::FailAll { why } => self.fail_all(&why),
             Command::SetLabel { label, reply } => {
                 let _ = reply.send(self.status.set_label(label)); // Who asked may be gone.
             }
-            // Nor memory.
-            Command::Sleep { reply, .. } | Command::Wake { reply, .. } => drop(reply.send(Ok(()))),
+            Command::Sleep { sleep, reply } => {
+                let slept = self.sleep(sleep);
+                drop(reply.send(slept));
+            }
+            Command::Wake { parts, reply } => {
+                {
+                    let mut status = self.status.lock();
+                    status.asleep = status.asleep.without(parts);
+                }
+                self.wake_up_whole();
+                drop(reply.send(Ok(())));
+            }
             // A script does not see which a branch has.
-            Command::SetAdapter { .. } | Command::KeepAdapters { .. } => {}
+            Command::SetAdapter { branches, adapter } => {
+                let adapter = adapter.map(|version| self.adapters.resolved(version).unwrap_or(version));
+                for branch in branches {
+                    self.branches.get_mut(&branch).into_iter().for_each(|path| path.set_adapter(adapter));
+                }
+            }
+            Command::KeepAdapters { versions } => {
+                self.kept_adapters = versions;
+                self.note_adapters();
+            }
             Command::StageAdapter { new, reply } => {
+                self.note_adapters();
                 let slot = self.adapters.staging_slot(&new, &BTreeSet::new());
                 let staged = slot.map(|slot| self.adapters.stage(new.loaded(slot)));
                 drop(reply.send(staged));
@@ -280,6 +329,9 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::PutAdapter { reply } => {
                 let put = self.adapters.put().ok_or_else(nothing_staged);
                 self.note_adapters();
+                if let Ok(put) = &put {
+                    self.displace(&put.name);
+                }
                 drop(reply.send(put));
             }
             Command::UnloadAdapter { name, reply } => {
@@ -290,12 +342,52 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         }
     }
 
-    /// No branch has an adapter that its name stands for no more.
+    /// Gives up retired adapters that no branch has and that are not kept.
     fn note_adapters(&mut self) {
-        for adapter in self.adapters.unused(&BTreeSet::new()) {
-            self.adapters.note_gone(adapter.version, None);
+        let of_branches = self.branches.values().flat_map(|path| path.adapters().versions());
+        let kept = self.kept_adapters.iter().filter_map(|&version| self.adapters.resolved(version));
+        let used: BTreeSet<AdapterVersion> = of_branches.chain(kept).collect();
+        for adapter in self.adapters.unused(&used) {
+            self.adapters.note_gone(adapter.version, None, &self.kept_adapters);
         }
         self.status.lock().adapters = self.adapters.named();
+    }
+
+    /// Has an adapter make way if more are loaded than may be, after `name` was given a new version.
+    fn displace(&mut self, name: &str) {
+        let Some((displaced, version)) = self.adapters.displaced(name, &BTreeSet::new()) else { return };
+        self.branches.values_mut().for_each(|path| path.replace_adapter(displaced.version, version));
+        self.adapters.note_gone(displaced.version, Some(version), &self.kept_adapters);
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        self.status.lock().check_ready("an engine to resume")?;
+        self.status.lock().pause = None;
+        self.draining.end_early();
+        for (extend, said, events) in std::mem::take(&mut self.held) {
+            self.start(extend, said, events);
+        }
+        Ok(())
+    }
+
+    /// It has no memory to give back: it only stands still.
+    fn sleep(&mut self, sleep: Sleep) -> Result<()> {
+        let mut status = self.status.lock();
+        status.note_sleep();
+        if !status.is_paused() || (status.makes_steps() && !self.growing.is_empty()) {
+            return Err(not_paused());
+        }
+        status.asleep = status.asleep.and(sleep.parts());
+        status.lacks_weights |= sleep.weights == Some(WeightSleep::Dropped);
+        Ok(())
+    }
+
+    /// Resumes an engine that was put to sleep while it ran, once all is there.
+    fn wake_up_whole(&mut self) {
+        let is_to_resume = self.status.lock().is_to_resume();
+        if is_to_resume {
+            self.resume().expect("it is awake and has weights");
+        }
     }
 
     /// Starts an extend, at the end of a pause if there is one.
@@ -309,22 +401,32 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
     fn start(&mut self, extend: Extend, said: Said, events: EventSender) {
         let Extend { branch, continuation } = extend;
-        let Some(tokens) = self.branches.get_mut(&branch) else {
+        let ready = self.status.lock().check_ready("an engine to sample or score with");
+        if let Err(error) = ready {
+            events.send(Event::Failed { id: branch, error });
+            return;
+        }
+        let Some(path) = self.branches.get_mut(&branch) else {
             let error = Error::value("branch", "one that lives", branch.to_string());
             events.send(Event::Failed { id: branch, error });
             return;
         };
-        let call = ScriptedCall { branch, tokens, continuation: &continuation };
+        if let Err(error) = self.adapters.check(path) {
+            events.send(Event::Failed { id: branch, error });
+            return;
+        }
+        let tokens = path.all().into_owned();
+        let call = ScriptedCall { branch, tokens: &tokens, continuation: &continuation };
         match &continuation {
             Continuation::Sampled { params, .. } => {
                 let (reply, params) = ((self.script)(&call), params.clone());
-                tokens.extend(said.tokens.iter().map(|sampled| sampled.token));
+                said.tokens.iter().for_each(|sampled| path.push_sampled(sampled.token));
                 let weights = self.status.lock().weights.version;
                 self.growing.push(ScriptedBranch { branch, reply, params, said, weights, events });
             }
             Continuation::Given { tokens: given, scoring } => {
                 let logprobs = if scoring.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
-                tokens.extend(given);
+                path.give(given);
                 let finish = Finish {
                     text: text_of(given),
                     tokens: given.clone(),
@@ -346,19 +448,23 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             let (tokens, weights) = (vec![growing.sampled(growing.said.tokens.len())], growing.weights);
             let text = text_of(&[tokens[0].token]);
-            growing.said.add(&tokens, &text, Versions { weights, adapter: None });
+            let path = self.branches.get_mut(&growing.branch);
+            let adapter = path.as_ref().and_then(|path| path.adapter());
+            path.into_iter().for_each(|path| path.push_sampled(tokens[0].token));
+            growing.said.add(&tokens, &text, Versions { weights, adapter });
             self.metrics.tokens_sampled += 1;
-            if let Some(branch) = self.branches.get_mut(&growing.branch) {
-                branch.push(tokens[0].token);
-            }
             if growing.events.hears_tokens() {
-                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights });
+                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights, adapter });
             }
         }
+        if self.growing.iter().any(|growing| growing.is_at_end() && growing.reply.end == ReplyEnd::LosesWeights) {
+            self.status.lock().lacks_weights = true;
+            return self.fail_all("as the script says");
+        }
         self.growing.retain(|growing| {
-            let ends = growing.is_at_end() && !growing.reply.holds;
+            let ends = growing.is_at_end() && growing.reply.end != ReplyEnd::Waits;
             match ends {
-                true if growing.reply.fails => {
+                true if growing.reply.end == ReplyEnd::Fails => {
                     let error = Error::value("the script", "a branch that goes on", "one that fails");
                     growing.events.send(Event::Failed { id: growing.branch, error });
                 }
@@ -367,6 +473,12 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             !ends
         });
+    }
+
+    fn fail_all(&mut self, why: &str) {
+        for growing in self.growing.drain(..) {
+            growing.events.send(Event::Failed { id: growing.branch, error: weights_lost(why) });
+        }
     }
 
     fn cancel(&mut self, branches: &[BranchId]) {
@@ -424,9 +536,15 @@ impl ScriptedBranch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use offshoot_model::{SleepParts, TensorsInMemory, UpdateScope};
+
     use super::*;
     use crate::request::{SamplingParams, Stop};
     use crate::uniforms::UniformKey;
+    use crate::weights::WeightsUpdate;
 
     fn sampled(branch: BranchId) -> Extend {
         let uniforms = UniformKey::root(0, "item");
@@ -465,6 +583,27 @@ mod tests {
         let Some(Event::Finished { finish, .. }) = extension.next() else { panic!("cancelled") };
         assert_eq!((finish.reason, finish.text.as_str()), (FinishReason::Cancelled, "x"));
         assert!(extension.next().is_none());
+    }
+
+    #[test]
+    fn it_sleeps_and_goes_on_by_itself_once_all_is_there() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("x"));
+        let root = engine.root(tokens_of("abc")).unwrap();
+        for (sleep, updates) in [(Sleep::LEVEL_1, false), (Sleep::LEVEL_2, true)] {
+            engine.sleep(sleep, PauseMode::Wait).unwrap();
+            assert!(engine.is_paused() && engine.status().asleep == SleepParts::ALL);
+            let mut extension = engine.start(vec![sampled(root)]).unwrap();
+            assert!(engine.resume().is_err() && extension.poll(Duration::ZERO).is_pending());
+            engine.wake(SleepParts::ALL).unwrap();
+            assert_eq!(engine.is_paused(), updates);
+            if updates {
+                let update = WeightsUpdate::new(Arc::new(TensorsInMemory::default()), UpdateScope::Whole);
+                engine.update_weights(update).unwrap();
+            }
+            let last = std::iter::from_fn(|| extension.next()).last();
+            assert!(matches!(last, Some(Event::Finished { .. })));
+            assert!(!engine.is_paused());
+        }
     }
 
     #[test]

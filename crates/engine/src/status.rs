@@ -34,14 +34,24 @@ impl PauseMode {
 pub struct Pause {
     mode: PauseMode,
     admits: bool,
-    /// Whether it ends by itself once the engine is awake and has weights: a sleep made it, of an engine that ran.
-    until_awake: bool,
+    end: PauseEnd,
+}
+
+/// What ends a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PauseEnd {
+    /// Somebody resumes the engine.
+    Resumed,
+    /// A sleep made it, of an engine that ran, and has not begun: until then nothing ends it by itself.
+    BeforeSleep,
+    /// That sleep has begun, or failed: it ends by itself once the engine is awake and has weights.
+    Awake,
 }
 
 impl From<PauseMode> for Pause {
     /// A pause during which requests wait.
     fn from(mode: PauseMode) -> Self {
-        Pause { mode, admits: true, until_awake: false }
+        Pause { mode, admits: true, end: PauseEnd::Resumed }
     }
 }
 
@@ -53,10 +63,10 @@ impl Pause {
         Pause { admits: false, ..self }
     }
 
-    /// The pause that a sleep makes.
+    /// The pause that a sleep makes before it begins ([`EngineStatus::note_sleep`]).
     #[must_use]
-    pub(crate) fn until_awake(self) -> Self {
-        Pause { until_awake: true, ..self }
+    pub(crate) fn before_sleep(self) -> Self {
+        Pause { end: PauseEnd::BeforeSleep, ..self }
     }
 
     pub fn mode(self) -> PauseMode {
@@ -110,8 +120,8 @@ impl EngineStatus {
             return Err(Error::value(what, "one that is awake", "one that sleeps: wake it first"));
         }
         if self.lacks_weights {
-            let found = "one whose weights were dropped, or lost in an update that failed: update them first";
-            return Err(Error::value(what, "one with weights", found));
+            let why = "they were dropped, or lost in an update that failed: update them first";
+            return Err(Error::no_weights(format!("{what} needs them; {why}")));
         }
         Ok(())
     }
@@ -130,13 +140,20 @@ impl EngineStatus {
     /// Begins a pause, or makes that which holds into another one. A pause that somebody has asked for does not end by
     /// itself.
     pub(crate) fn begin_pause(&mut self, pause: Pause) {
-        let ends_by_itself = self.pause.is_none_or(|before| before.until_awake);
-        self.pause = Some(Pause { until_awake: pause.until_awake && ends_by_itself, ..pause });
+        let is_asked_for = self.pause.is_some_and(|before| before.end == PauseEnd::Resumed);
+        self.pause = Some(Pause { end: if is_asked_for { PauseEnd::Resumed } else { pause.end }, ..pause });
+    }
+
+    /// The sleep for which the engine was paused has begun, or failed.
+    pub(crate) fn note_sleep(&mut self) {
+        if let Some(pause) = self.pause.as_mut().filter(|pause| pause.end == PauseEnd::BeforeSleep) {
+            pause.end = PauseEnd::Awake;
+        }
     }
 
     /// Whether the pause ends now by itself.
     pub(crate) fn is_to_resume(&self) -> bool {
-        self.is_ready() && self.pause.is_some_and(|pause| pause.until_awake)
+        self.is_ready() && self.pause.is_some_and(|pause| pause.end == PauseEnd::Awake)
     }
 }
 
@@ -186,12 +203,14 @@ mod tests {
     fn paused(pauses: impl IntoIterator<Item = Pause>) -> EngineStatus {
         let mut status = EngineStatus::new(Weights::first(None));
         pauses.into_iter().for_each(|pause| status.begin_pause(pause));
+        assert!(!status.is_to_resume(), "no sleep has begun");
+        status.note_sleep();
         status
     }
 
     #[test]
     fn only_a_pause_that_nobody_asked_for_ends_by_itself() {
-        let (asked, of_sleep) = (Pause::from(PauseMode::Abort), Pause::from(PauseMode::Keep).until_awake());
+        let (asked, of_sleep) = (Pause::from(PauseMode::Abort), Pause::from(PauseMode::Keep).before_sleep());
         assert!(paused([of_sleep]).is_to_resume() && paused([of_sleep, of_sleep]).is_to_resume());
         for pauses in [vec![asked], vec![asked, of_sleep], vec![of_sleep, asked], vec![of_sleep, asked, of_sleep]] {
             assert!(!paused(pauses.clone()).is_to_resume(), "{pauses:?}");

@@ -80,8 +80,7 @@ pub(crate) fn not_paused() -> Error {
 
 /// The error of what was in progress while an update failed midway.
 pub(crate) fn weights_lost(why: &str) -> Error {
-    let found = format!("none since an update failed midway ({why}): update all of them, then sample again");
-    Error::value("weights to go on with", "those of an update that succeeds", found)
+    Error::no_weights(format!("an update failed midway ({why}); update all of them, then sample again"))
 }
 
 impl Engine {
@@ -235,6 +234,7 @@ impl Engine {
             let status = self.status.lock();
             (status.is_paused(), status.makes_steps())
         };
+        self.status.lock().note_sleep();
         if !is_paused || (makes_steps && !self.scheduler.is_idle()) {
             return Err(not_paused());
         }

@@ -101,7 +101,7 @@ impl Device {
         Ok(Memory::of_another(self, address, bytes, Box::new(opened)))
     }
 
-    /// Waits for an event of another process, until `deadline`. Returns whether it has come: the other process may hang.
+    /// Waits for an event of another process, until `deadline`. Returns whether it has come: that process may hang.
     pub fn wait_for_event(&self, handle: &IpcHandle, deadline: Instant) -> Result<bool> {
         let handle = sys::CUipcEventHandle { reserved: handle.map(u8::cast_signed) };
         let mut event: CUevent = std::ptr::null_mut();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::{Continuation, QueueKey, Said, TokenPath};
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 
 use super::prefix::Prefix;
 
@@ -40,6 +40,14 @@ impl BranchRecord {
         match more.is_empty() {
             true => self.prefix.clone(),
             false => Prefix::of(&self.path, &more),
+        }
+    }
+
+    /// Notes that an engine goes on with this adapter. An engine lets a version of an adapter make way for a newer one
+    /// by itself; another one, which may have both, goes on with the newer one, too.
+    pub fn note_adapter(&mut self, adapter: AdapterVersion) {
+        if let Some(before) = self.path.adapter().filter(|&before| before < adapter) {
+            self.path.replace_adapter(before, adapter);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     Command, EngineHandle, Event, EventBatcher, EventReader, EventSender, Extend, Finish, FinishReason, Hear,
     LivePlace, Priority, QueueKey, SampledToken, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey, Weights,
 };
-use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId, WeightVersion};
 
 /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
 pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
@@ -38,10 +38,13 @@ pub fn listener() -> (EventReader, EventSender) {
     (client, events)
 }
 
+pub fn place(branch: BranchId) -> QueueKey {
+    QueueKey { priority: Priority::default(), order: branch, branch }
+}
+
 /// A prompt whose engine is the one at `home`.
 pub fn root(branch: BranchId, home: usize) -> Command {
-    let place = QueueKey { priority: Priority::default(), order: branch, branch };
-    Command::Root { place, path: TokenPath::new(vec![TokenId(7); 40]), home: Some(home) }
+    Command::Root { place: place(branch), path: TokenPath::new(vec![TokenId(7); 40]), home: Some(home) }
 }
 
 pub fn sampled(branch: BranchId) -> Extend {
@@ -63,9 +66,14 @@ pub fn say(start: Option<&Command>, event: Event) {
     batcher.flush();
 }
 
-/// These tokens of an extend, sampled under `weights`.
+/// These tokens of an extend, sampled under `weights` and no adapter.
 pub fn tokens(branch: BranchId, tokens: &[u32], weights: WeightVersion) -> Event {
+    tokens_with(branch, tokens, weights, None)
+}
+
+/// These tokens of an extend, sampled under `weights` and `adapter`.
+pub fn tokens_with(branch: BranchId, tokens: &[u32], weights: WeightVersion, adapter: Option<AdapterVersion>) -> Event {
     let sampled = tokens.iter().map(|&token| SampledToken::of(TokenId(token), -1.0));
     let text = tokens.iter().map(|token| format!("{token};")).collect();
-    Event::Tokens { id: branch, tokens: sampled.collect(), text, weights }
+    Event::Tokens { id: branch, tokens: sampled.collect(), text, weights, adapter }
 }

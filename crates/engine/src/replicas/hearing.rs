@@ -39,12 +39,14 @@ impl Router {
     }
 
     fn hear(&mut self, at: usize, event: Event) {
-        let Event::Tokens { id, tokens, text, weights } = &event else { return self.hear_end(at, event) };
+        let Event::Tokens { id, tokens, text, weights, adapter } = &event else { return self.hear_end(at, event) };
         // What a replica says of an extend that it has no more is not what the one says that has it.
         let has_it = |started: &&mut Started| started.replicas.contains(&at);
         if let Some(started) = self.started.get_mut(id).filter(has_it) {
-            let adapter = self.branches.get(id).and_then(|record| record.path.adapter());
-            started.task.said.add(tokens, text, Versions { weights: *weights, adapter });
+            started.task.said.add(tokens, text, Versions { weights: *weights, adapter: *adapter });
+            if let (Some(record), Some(adapter)) = (self.branches.get_mut(id), *adapter) {
+                record.note_adapter(adapter);
+            }
             self.batcher.send(&started.task.events, event);
         }
     }
@@ -83,6 +85,9 @@ impl Router {
     /// Notes what an extend added to its branch.
     pub fn note_finish(&mut self, task: &Task, finish: &Finish) {
         let Some(record) = self.branches.get_mut(&task.branch()) else { return };
+        if let Some(last) = finish.adapters.last() {
+            record.note_adapter(last.version);
+        }
         match &task.extend.continuation {
             Continuation::Given { .. } => record.path.give(&finish.tokens),
             Continuation::Sampled { stop, .. } => {

@@ -94,9 +94,10 @@ impl Router {
 #[cfg(test)]
 mod tests {
     use super::super::by_hand;
-    use super::super::by_hand::{client, engine_by_hand, finish, root, sampled};
+    use super::super::by_hand::{client, engine_by_hand, finish, listener, place, root, sampled, say, tokens_with};
     use super::*;
-    use crate::{Command, Event, FinishReason};
+    use crate::{AdapterSpan, Command, Event, Finish, FinishReason, TokenPath};
+    use offshoot_core::ids::{AdapterVersion, TokenId, WeightVersion};
 
     #[test]
     fn what_had_finished_before_a_loss_that_a_command_notices_does_not_begin_again() {
@@ -119,5 +120,46 @@ mod tests {
         assert!(matches!(client.next(), Some(Event::Finished { .. })), "its client has heard the end");
         let begins = |command: Command| matches!(command, Command::Start { .. });
         assert!(!of_second.try_iter().any(begins), "the second engine samples nothing again");
+    }
+
+    /// The lost engine had let one version of an adapter make way for a newer one; the other engine has both.
+    #[test]
+    fn a_branch_goes_on_with_the_adapter_to_which_a_lost_engine_had_come() {
+        let (branch, [old, new]) = (BranchId(1), [1, 4].map(AdapterVersion));
+        let span = |version, from| AdapterSpan { version, from };
+        for rests in [false, true] {
+            let ((first, of_first, _lives), (second, of_second, ends_second)) = (engine_by_hand(), engine_by_hand());
+            let mut router = by_hand::router(vec![first, second], crossbeam_channel::unbounded().1);
+            let (_client, events) = listener();
+            let path = TokenPath::of(None, Some(old), vec![TokenId(7); 40]);
+            router.execute(Command::Root { place: place(branch), path, home: Some(1) });
+            router.execute(Command::Start { extends: vec![sampled(branch)], events: events.clone() });
+            router.give(1, None);
+            let given: Vec<Command> = of_second.try_iter().collect();
+            for adapter in [old, new] {
+                say(given.last(), tokens_with(branch, &[5], WeightVersion::FIRST, Some(adapter)));
+            }
+            if rests {
+                let (tokens, adapters) = (vec![TokenId(5); 2], vec![span(old, 0), span(new, 1)]);
+                let finish = Finish { tokens, adapters, ..Finish::empty(FinishReason::Length) };
+                say(given.last(), Event::Finished { id: branch, finish });
+            }
+            router.take_events();
+            ends_second.set("pulled out".to_owned()).expect("nobody else says why");
+            drop((given, of_second));
+            router.lose(1);
+            if rests {
+                router.execute(Command::Start { extends: vec![sampled(branch)], events });
+            }
+            router.share_out();
+            let sent: Vec<Command> = of_first.try_iter().collect();
+            let [Command::Root { path, .. }, start] = &sent[..] else { panic!("it goes on on the first one") };
+            assert_eq!(path.adapter(), Some(new));
+            match start {
+                Command::Continue { said, .. } => assert_eq!(said.adapters, [span(old, 0), span(new, 1)]),
+                Command::Start { .. } => assert!(rests),
+                _ => panic!("it is extended"),
+            }
+        }
     }
 }

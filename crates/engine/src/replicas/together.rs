@@ -222,10 +222,11 @@ impl Router {
         }
     }
 
-    /// Has all engines keep the adapters of branches that none of them has yet.
+    /// Has all engines keep the adapters of branches that none of them has yet, or only one: what is lost with that one
+    /// goes on on the others.
     fn keep_adapters(&mut self) {
-        let waiting = self.branches.values().filter(|record| record.on == On::Nowhere);
-        let versions: BTreeSet<AdapterVersion> = waiting.flat_map(|record| record.path.adapters().versions()).collect();
+        let records = self.branches.values().filter(|record| record.on != On::Everywhere);
+        let versions: BTreeSet<AdapterVersion> = records.flat_map(|record| record.path.adapters().versions()).collect();
         for at in 0..self.replicas.len() {
             self.send(at, Command::KeepAdapters { versions: versions.clone() });
         }
@@ -291,22 +292,30 @@ impl Router {
     pub(super) fn sleep(&mut self, sleep: Sleep, reply: Sender<Result<()>>) {
         let (status, is_idle) = (self.status.read(), self.waiting.is_empty() && self.started.is_empty());
         if !status.is_paused() || (status.makes_steps() && !is_idle) {
+            self.status.lock().note_sleep();
             drop(reply.send(Err(not_paused()))); // Who asked may be gone.
             return;
         }
         self.pauses += 1;
+        let asked = self.pauses;
         self.forget_known();
         // Nothing runs on them; what stands still on them goes on standing.
         self.ask_each(|reply| Command::Pause { pause: PauseMode::Keep.into(), reply });
         let wakes = sleep.parts().without(status.asleep);
         self.ask_together(
             |reply| Command::Sleep { sleep, reply },
-            move |router, answers| match all_did(answers) {
-                Ok(()) => {
-                    router.note_engines();
-                    let _ = reply.send(Ok(())); // Who asked may be gone.
+            move |router, answers| {
+                // A later pause is for another sleep.
+                if router.pauses == asked {
+                    router.status.lock().note_sleep();
                 }
-                Err(error) => router.wake_again(wakes, error, reply),
+                match all_did(answers) {
+                    Ok(()) => {
+                        router.note_engines();
+                        let _ = reply.send(Ok(())); // Who asked may be gone.
+                    }
+                    Err(error) => router.wake_again(wakes, error, reply),
+                }
             },
         );
     }
@@ -370,12 +379,12 @@ mod tests {
     use std::sync::Arc;
 
     use crossbeam_channel::{Receiver, bounded};
-    use offshoot_core::ids::WeightVersion;
+    use offshoot_core::ids::{TokenId, WeightVersion};
     use offshoot_model::{TensorsInMemory, UpdateScope};
 
-    use super::super::by_hand::{self, engine_by_hand, listener, root, sampled, say, tokens};
+    use super::super::by_hand::{self, engine_by_hand, listener, place, root, sampled, say, tokens};
     use super::*;
-    use crate::{Event, EventReader, WeightSpan, WeightsUpdate};
+    use crate::{Event, EventReader, TokenPath, WeightSpan, WeightsUpdate};
 
     /// Answers the engine's order to change its weights.
     fn answer_update(engine: &Receiver<Command>, answer: impl Fn() -> Result<Weights>) {
@@ -455,6 +464,26 @@ mod tests {
         router.batcher.flush();
         assert!(hears(&mut client, &[9], second));
         assert_eq!(router.started[&BRANCH].task.said.weights, [old, WeightSpan { version: second, from: 2 }]);
+    }
+
+    #[test]
+    fn all_engines_keep_the_adapter_of_a_branch_that_one_of_them_has() {
+        let ((first, of_first, _first), (second, of_second, _second)) = (engine_by_hand(), engine_by_hand());
+        let mut router = by_hand::router(vec![first, second], crossbeam_channel::unbounded().1);
+        let (_client, events) = listener();
+        let path = TokenPath::of(None, Some(AdapterVersion(3)), vec![TokenId(7); 40]);
+        router.execute(Command::Root { place: place(BRANCH), path, home: Some(1) });
+        router.execute(Command::Start { extends: vec![sampled(BRANCH)], events });
+        router.give(1, None);
+        let given: Vec<Command> = of_second.try_iter().collect();
+        assert!(matches!(given.last(), Some(Command::Start { .. })));
+        router.execute(Command::UnloadAdapter { name: "a".to_owned(), reply: bounded(1).0 });
+        let kept = |command: Command| match command {
+            Command::KeepAdapters { versions } => versions.into_iter().collect(),
+            _ => Vec::new(),
+        };
+        let kept: Vec<AdapterVersion> = of_first.try_iter().flat_map(kept).collect();
+        assert_eq!(kept, [AdapterVersion(3)]);
     }
 
     #[test]

@@ -82,6 +82,25 @@ fn a_sleeping_engine_makes_no_step_whatever_the_pause(mode: Mode) {
     assert_eq!(end(&mut later).tokens, expected(mode));
 }
 
+/// What begins before the sleep goes on to its end, under other weights.
+fn an_update_does_not_end_a_sleep_that_has_not_begun(mode: Mode) {
+    let world = World::new(Shape::Full);
+    let engine = world.engine(mode, roomy());
+    let (mut first, _) = running(&engine, 1, LONG);
+    std::thread::scope(|scope| {
+        let sleep = scope.spawn(|| engine.sleep(Sleep { weights: None, kv: true }, PauseMode::Wait));
+        while !engine.is_paused() {
+            std::thread::yield_now();
+        }
+        engine.update_weights(world.whole(Seeds::both(2))).unwrap();
+        sleep.join().unwrap().unwrap();
+    });
+    assert!(engine.is_paused() && engine.status().asleep.kv);
+    assert_eq!(end(&mut first).tokens.len(), LONG);
+    engine.wake(SleepParts::ALL).unwrap();
+    assert!(!engine.is_paused(), "it goes on by itself");
+}
+
 /// How a model fails to sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fails {
@@ -223,6 +242,7 @@ in_modes! {
     a_sleeping_engine_gives_nothing_and_wakes_as_it_was,
     weights_that_were_dropped_are_updated_before_the_engine_is_resumed,
     a_sleeping_engine_makes_no_step_whatever_the_pause,
+    an_update_does_not_end_a_sleep_that_has_not_begun,
     an_engine_that_fails_to_sleep_goes_on,
     an_engine_of_which_a_part_sleeps_against_its_will_says_so_and_wakes,
     what_is_in_progress_fails_with_an_update_that_leaves_no_weights,

@@ -13,7 +13,6 @@ use offshoot_core::error::{Error, Result};
 
 use super::peft::PeftConfig;
 use crate::config::{ModelConfig, module_of, read_json};
-use crate::hashes::hash_of_file;
 use crate::layout::{HEAD, Layout};
 use crate::weights::{SafetensorsFile, TensorData, TensorSource, TensorView, dense_dtype};
 
@@ -43,16 +42,20 @@ pub struct AdapterTensor {
 #[derive(Clone, Debug)]
 struct AdapterFiles {
     folder: PathBuf,
-    /// BLAKE3 of their contents.
+    /// BLAKE3 of what was read from them: whoever writes the next version of the adapter there may do so meanwhile.
     hash: String,
 }
 
 impl AdapterFiles {
-    fn of(folder: &Path) -> Result<Self> {
-        let hashes = [CONFIG, TENSORS].map(|name| hash_of_file(&folder.join(name)));
-        let [config, tensors] = hashes;
-        let hash = blake3::hash(format!("{} {}", config?, tensors?).as_bytes()).to_hex().to_string();
-        Ok(Self { folder: folder.to_path_buf(), hash })
+    fn of(folder: &Path, config: &Value, tensors: &[(String, AdapterTensor)]) -> Self {
+        let line = |(name, tensor): &(String, AdapterTensor)| {
+            let AdapterTensor { dtype, shape, bytes } = tensor;
+            format!("{name:?} {dtype} {shape:?} {}", blake3::hash(bytes))
+        };
+        let mut lines: Vec<String> = tensors.par_iter().map(line).collect();
+        lines.sort_unstable();
+        let hash = blake3::hash(format!("{config}\n{}", lines.join("\n")).as_bytes()).to_hex().to_string();
+        Self { folder: folder.to_path_buf(), hash }
     }
 }
 
@@ -100,8 +103,9 @@ impl Adapter {
     ///
     /// A file cannot be read, or holds what is not supported.
     pub fn open(folder: &Path) -> Result<Self> {
-        let config = folder.join(CONFIG);
-        let config = PeftConfig::of(&config, &read_json(&config)?)?;
+        let config_path = folder.join(CONFIG);
+        let fields = read_json(&config_path)?;
+        let config = PeftConfig::of(&config_path, &fields)?;
         let path = folder.join(TENSORS);
         if !path.is_file() && folder.join("adapter_model.bin").is_file() {
             let what = format!("expected {TENSORS}, found adapter_model.bin, a format that is not read");
@@ -116,7 +120,8 @@ impl Adapter {
             Ok((name, tensor))
         };
         let tensors = file.names().into_iter().map(tensor).collect::<Result<Vec<_>>>()?;
-        Ok(Self { files: Some(AdapterFiles::of(folder)?), ..Self::of(&path, &config, tensors)? })
+        let files = AdapterFiles::of(folder, &fields, &tensors);
+        Ok(Self { files: Some(files), ..Self::of(&path, &config, tensors)? })
     }
 
     /// The folder that it was read from; `None`: it came from memory.
@@ -124,7 +129,8 @@ impl Adapter {
         self.files.as_ref().map(|files| &*files.folder)
     }
 
-    /// Identifies its weights among all adapters that there are: a hash of its files. `None`: it came from memory.
+    /// Identifies its weights among all adapters that there are: a hash of what was read of its files. `None`: it came
+    /// from memory.
     pub fn identity(&self) -> Option<&str> {
         self.files.as_ref().map(|files| &*files.hash)
     }
@@ -333,6 +339,8 @@ fn name_in_layout(module: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -348,6 +356,37 @@ mod tests {
         assert_eq!(found("base_model.model.lm_head.lora_B.weight"), Some((HEAD.to_owned(), Side::B)));
         for other in ["lora_embedding_A", "lora_magnitude_vector.weight", "lora_B.bias", "weight"] {
             assert_eq!(found(&format!("base_model.model.{module}.{other}")), None, "{other}");
+        }
+    }
+
+    /// Not by its files: their next version may be there by now. So the order of the tensors in the file is no matter.
+    #[test]
+    fn an_adapter_is_identified_by_what_was_read() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let write = |name: &str, bytes: Vec<u8>| {
+            std::fs::write(folder.path().join(name), bytes).expect("the temporary folder is writable");
+        };
+        let identity = |alpha: u32, tensors: [(&str, f32); 2]| {
+            let config = json!({ "peft_type": "LORA", "r": 1, "lora_alpha": alpha, "target_modules": ["q_proj"] });
+            write(CONFIG, config.to_string().into_bytes());
+            let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+            for (name, x) in tensors {
+                let begin = data.len();
+                data.extend(x.to_le_bytes());
+                let name = format!("base_model.model.model.layers.0.self_attn.q_proj.{name}.weight");
+                let tensor = json!({ "dtype": "F32", "shape": [1, 1], "data_offsets": [begin, data.len()] });
+                header.insert(name, tensor);
+            }
+            let header = Value::Object(header).to_string().into_bytes();
+            write(TENSORS, [(header.len() as u64).to_le_bytes().to_vec(), header, data].concat());
+            let adapter = Adapter::open(folder.path()).expect("a sound adapter");
+            adapter.identity().expect("it came from files").to_owned()
+        };
+        let (a, b) = (("lora_A", 0.5), ("lora_B", 2.0));
+        let own = identity(1, [a, b]);
+        assert_eq!(identity(1, [b, a]), own);
+        for (alpha, tensors) in [(2, [a, b]), (1, [a, ("lora_B", 3.0)]), (1, [("lora_A", 2.0), ("lora_B", 0.5)])] {
+            assert_ne!(identity(alpha, tensors), own, "{alpha} {tensors:?}");
         }
     }
 }

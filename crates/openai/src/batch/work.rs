@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
-use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear};
+use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear, KeptAdapter};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{
     BeginOptions, Generator, PromptOrder, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
@@ -97,6 +97,7 @@ impl BatchJob<'_> {
             generator: Generator::new(self.engine.clone(), Hear::Finishes, Release::EachSample),
             seen: DistinctTokens::default(),
             open: HashMap::new(),
+            again: Vec::new(),
             output,
             tokens: 0,
         };
@@ -155,6 +156,8 @@ struct BegunRequest {
     request: ProtocolRequest,
     /// One for each prompt of the request.
     prompts: Vec<OpenPrompt>,
+    /// Its adapter, if it has one: prompts of it may begin after the adapter was unloaded.
+    _adapter: Option<KeptAdapter>,
 }
 
 #[derive(Default)]
@@ -176,6 +179,8 @@ struct AnswerLoop<'a> {
     seen: DistinctTokens,
     /// By line: requests with prompts that have begun and that are not answered yet.
     open: HashMap<usize, BegunRequest>,
+    /// Places of prompts that begin again, whole, once there are weights.
+    again: Vec<usize>,
     output: &'a mut BatchOutput,
     tokens: usize,
 }
@@ -187,18 +192,23 @@ impl AnswerLoop<'_> {
             if interrupted.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
-            while !has_all && !self.generator.has_enough() {
+            let stands = self.work.engine.status().lacks_weights;
+            if !stands {
+                std::mem::take(&mut self.again).into_iter().try_for_each(|at| self.sample(at))?;
+            }
+            while !has_all && !stands && !self.generator.has_enough() {
                 match prompts.try_recv() {
                     Ok(prompt) => self.begin(prompt)?,
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => has_all = true,
                 }
             }
-            let others = if has_all || self.generator.has_enough() { &silent } else { prompts };
+            let others = if has_all || stands || self.generator.has_enough() { &silent } else { prompts };
             match self.generator.poll_beside(others, PATIENCE) {
                 Poll::Ready(First::Event(Some(event))) => self.handle(event)?,
                 Poll::Ready(First::Message(prompt)) => self.begin(prompt)?,
-                Poll::Ready(First::Event(None)) if has_all => return Ok(()),
+                Poll::Ready(First::Event(None)) if has_all && self.again.is_empty() => return Ok(()),
+                Poll::Ready(First::Event(None)) if stands => std::thread::sleep(PATIENCE),
                 Poll::Ready(First::Event(None)) => match prompts.recv_timeout(PATIENCE) {
                     Ok(prompt) => self.begin(prompt)?,
                     Err(RecvTimeoutError::Timeout) => {}
@@ -226,7 +236,9 @@ impl AnswerLoop<'_> {
         match request {
             Some(Ok(request)) => {
                 let prompts = request.prompts.iter().map(|_| OpenPrompt::default()).collect();
-                self.open.insert(place.line, BegunRequest { request, prompts });
+                // Where it fails, the request's own branches do, too, and say why.
+                let adapter = request.adapter.and_then(|adapter| self.work.engine.keep_adapter(adapter).ok());
+                self.open.insert(place.line, BegunRequest { request, prompts, _adapter: adapter });
             }
             Some(Err(refusal)) => return self.refuse(place.line, refusal),
             None => {}
@@ -241,16 +253,35 @@ impl AnswerLoop<'_> {
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
         }
+        self.sample(at)
+    }
+
+    /// Has the engine sample a prompt of an open request.
+    fn sample(&mut self, at: usize) -> Result<()> {
+        let place = self.places[at];
+        let open = self.open.get(&place.line).expect("a request is open until all of its prompts have ended");
+        let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
+        let (salt, adapter) = (open.request.salt, open.request.adapter);
         let home = self.order.lock().expect("reading does not panic").home(at);
         let group_end = open.request.min_finished.map(GroupEnd::new);
         let options = BeginOptions { home, salt, adapter, group_end, ..BeginOptions::default() };
         match self.generator.begin_with(at, &prompt, options) {
             Ok(()) => Ok(()),
-            Err(error) => {
-                let refusal = request_refusal(error, self.work.engine.facts())?;
-                self.end(at, Err(refusal))
-            }
+            Err(error) => self.fail(at, error),
         }
+    }
+
+    /// Ends a prompt of which a sample has failed. Without weights it waits for others: the request is not to blame.
+    fn fail(&mut self, at: usize, error: Error) -> Result<()> {
+        if let Error::NoWeights { .. } = error {
+            let RequestPrompt { line, prompt } = self.places[at];
+            let open = self.open.get_mut(&line).expect("a request is open until all of its prompts have ended");
+            open.prompts[prompt].results = PromptResults::default();
+            self.again.push(at);
+            return Ok(());
+        }
+        let refusal = request_refusal(error, self.work.engine.facts())?;
+        self.end(at, Err(refusal))
     }
 
     fn refuse(&mut self, line: usize, refusal: Refusal) -> Result<()> {
@@ -269,7 +300,8 @@ impl AnswerLoop<'_> {
                     self.work.progress.sample_done(finish.sampled());
                 }
                 let RequestPrompt { line, prompt } = self.places[sample.prompt];
-                let BegunRequest { request, prompts } = self.open.get_mut(&line).expect("its samples have not ended");
+                let BegunRequest { request, prompts, .. } =
+                    self.open.get_mut(&line).expect("its samples have not ended");
                 let stop = &request.prompts[prompt].stop;
                 if is_sampled && !stop.is_exact() {
                     self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
@@ -282,10 +314,9 @@ impl AnswerLoop<'_> {
                 self.end(sample.prompt, Ok(candidates))
             }
             Event::Failed { id: sample, error } => {
-                let refusal = request_refusal(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
                 self.generator.prune(sample.prompt);
-                self.end(sample.prompt, Err(refusal))
+                self.fail(sample.prompt, error)
             }
         }
     }
@@ -298,7 +329,7 @@ impl AnswerLoop<'_> {
         if open.prompts.iter().any(|prompt| prompt.ended.is_none()) {
             return Ok(());
         }
-        let BegunRequest { request, prompts } = self.open.remove(&place.line).expect("it was there just now");
+        let BegunRequest { request, prompts, .. } = self.open.remove(&place.line).expect("it was there just now");
         let all: Result<Vec<PromptCandidates>, Refusal> = prompts.into_iter().filter_map(|of| of.ended).collect();
         let (work, line) = (self.work, place.line);
         let answer = match all {
@@ -330,12 +361,81 @@ fn request_refusal(error: Error, facts: &EngineFacts) -> Result<Refusal> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
     use std::time::Instant;
 
+    use offshoot_engine::{ScriptedCall, ScriptedReply, WeightsUpdate};
+    use offshoot_model::{TensorsInMemory, UpdateScope};
     use serde_json::json;
 
     use super::*;
     use crate::batch::{input, request};
+
+    fn lines(folder: &Path, bodies: impl Iterator<Item = serde_json::Value>) -> Vec<InputLine> {
+        let given = folder.join("in.jsonl");
+        let line = |(id, body): (usize, _)| {
+            json!({ "custom_id": id.to_string(), "url": "/v1/completions", "body": body }).to_string() + "\n"
+        };
+        std::fs::write(&given, bodies.enumerate().map(line).collect::<String>()).expect("the folder is writable");
+        input::read(&given, 1 << 20).expect("sound lines")
+    }
+
+    fn outlines(lines: &[InputLine], reader: &RequestReader<'_>) -> Vec<RequestOutline> {
+        let outline = |line: &InputLine| {
+            let call = line.call.as_ref().unwrap_or_else(|refusal| panic!("{}", refusal.message));
+            RequestOutline::read(reader, line.index, call).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+        };
+        lines.iter().map(outline).collect()
+    }
+
+    /// The engine loses its weights while it samples.
+    #[test]
+    fn requests_wait_for_weights_that_an_update_has_lost() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let bodies = (0..40).map(|id| json!({ "prompt": [format!("{id}."), "and"], "max_tokens": 2, "n": 2 }));
+        let lines = lines(folder.path(), bodies);
+        let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
+        let (real, tokenizer) = offshoot_launch::open(&model).expect("the demo model is part of the project");
+        let vocab = real.facts().vocab;
+        let mut begun = 0;
+        let script = move |_: &ScriptedCall<'_>| {
+            begun += 1;
+            let reply = ScriptedReply::text("ab").reason(FinishReason::Length);
+            if begun == 1 { reply.losing_weights() } else { reply }
+        };
+        let engine = EngineHandle::scripted_with(|facts| EngineFacts { vocab, max_branches: 8, ..facts }, script);
+        let model = offshoot_model::ModelFolder::open(&model).expect("the same");
+        let reader = || request::reader(&tokenizer, &model.config, "demo", 0);
+        let origin = AnswerOrigin::new(&model, &offshoot_launch::EngineBudget::default(), 0).expect("readable files");
+        let out = folder.path().join("out.jsonl");
+        let mut output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
+        let outlines = outlines(&lines, &reader());
+        let progress = Progress::new(lines.len());
+        let job = BatchJob {
+            lines: &lines,
+            origin: &origin,
+            engine: engine.clone(),
+            reader: reader(),
+            created: 0,
+            progress: &progress,
+        };
+        std::thread::scope(|scope| {
+            let answering = scope
+                .spawn(|| job.answer_all(&outlines.iter().collect::<Vec<_>>(), &mut output, &AtomicBool::new(false)));
+            let mut updates = 0;
+            while !answering.is_finished() {
+                if engine.status().lacks_weights {
+                    let tensors = Arc::new(TensorsInMemory::default());
+                    engine.update_weights(WeightsUpdate::new(tensors, UpdateScope::Whole)).expect("it takes all");
+                    updates += 1;
+                }
+                std::thread::yield_now();
+            }
+            assert!(answering.join().expect("it does not panic").expect("nothing ends the job") > 0);
+            assert_eq!(updates, 1);
+        });
+        assert_eq!((output.answered(), output.refused()), (40, 0));
+    }
 
     /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
     /// start. The line before it is refused when it is encoded.
@@ -343,13 +443,9 @@ mod tests {
     fn prompts_are_encoded_while_the_engine_works() {
         const LINES: usize = 100;
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (given, out) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
-        let line = |id: usize| {
-            let body = json!({ "prompt": [format!("Tom has {id} pens."), format!("Mia has {id}")], "max_tokens": 2 });
-            json!({ "custom_id": id.to_string(), "url": "/v1/completions", "body": body }).to_string() + "\n"
-        };
-        std::fs::write(&given, (0..LINES).map(line).collect::<String>()).expect("the temporary folder is writable");
-        let lines = input::read(&given, 1 << 20).expect("sound lines");
+        let out = folder.path().join("out.jsonl");
+        let body = |id| json!({ "prompt": [format!("Tom has {id} pens."), format!("Mia has {id}")], "max_tokens": 2 });
+        let lines = lines(folder.path(), (0..LINES).map(body));
         let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
         let (engine, tokenizer) = offshoot_launch::open(&model).expect("the demo model is part of the project");
         let folder = offshoot_model::ModelFolder::open(&model).expect("the same");
@@ -357,11 +453,7 @@ mod tests {
         let budget = offshoot_launch::EngineBudget::default();
         let origin = AnswerOrigin::new(&folder, &budget, 0).expect("files that can be read");
         let mut output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
-        let outline = |line: &InputLine| {
-            let call = line.call.as_ref().unwrap_or_else(|refusal| panic!("{}", refusal.message));
-            RequestOutline::read(&reader(), line.index, call).unwrap_or_else(|refusal| panic!("{}", refusal.message))
-        };
-        let outlines: Vec<RequestOutline> = lines.iter().map(outline).collect();
+        let outlines = outlines(&lines, &reader());
         let progress = Progress::new(LINES);
         let job = BatchJob {
             lines: &lines,

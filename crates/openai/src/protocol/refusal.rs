@@ -140,8 +140,18 @@ impl Refusal {
         Refusal::of_kind(RefusalKind::Unavailable, "shutting_down", "the server is shutting down")
     }
 
+    /// For any request while no weights are loaded.
+    pub fn no_weights() -> Self {
+        let what = "there are no weights to sample with: they were dropped, or lost in an update that failed; the \
+                    request may be sent again after an update of all weights";
+        Refusal::of_kind(RefusalKind::Unavailable, "no_weights", what)
+    }
+
     /// An engine's error about one request.
     pub fn of(error: &Error) -> Self {
+        if let Error::NoWeights { .. } = error {
+            return Refusal::no_weights();
+        }
         let (kind, code) = match error {
             Error::ContextTooLong { .. } => (RefusalKind::InvalidRequest, "context_length_exceeded"),
             Error::OutOfPages { .. } | Error::DeviceMemory { .. } | Error::LockedMemory { .. } => {

@@ -45,7 +45,9 @@ impl Growth {
     pub fn apply(&self, tree: &mut SamplingTree, event: UnappliedEvent) -> Result<TreeEvent> {
         let id = self.node_of(event.0.id())?;
         match event.0 {
-            Event::Tokens { tokens, text, weights, .. } => Ok(Event::Tokens { id, tokens, text, weights }),
+            Event::Tokens { tokens, text, weights, adapter, .. } => {
+                Ok(Event::Tokens { id, tokens, text, weights, adapter })
+            }
             Event::Finished { finish, .. } => {
                 tree.grow(id, finish);
                 Ok(Event::Finished { id, finish: () })

@@ -17,7 +17,9 @@ use crate::keys::ClientId;
 use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{TokenId, WeightVersion};
-use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, GroupEnd, Hear, OpenGroup, RootOptions};
+use offshoot_engine::{
+    EngineHandle, Event, Finish, FinishReason, First, GroupEnd, Hear, KeptAdapter, OpenGroup, RootOptions,
+};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::{EncodedPrompt, Endpoint, ProtocolRequest, Refusal, RefusalKind};
@@ -53,6 +55,8 @@ struct OpenJob {
     cached: Vec<usize>,
     /// Why its samples were cut short, if they were.
     cut: Option<Cut>,
+    /// Its adapter, if it has one: parts of it may begin after the adapter was unloaded.
+    _adapter: Option<KeptAdapter>,
 }
 
 /// Why a job's samples end before they are complete.
@@ -182,6 +186,8 @@ impl DispatchLoop {
 
     fn take(&mut self, job: Arc<Job>) {
         let (id, now) = (job.id, Instant::now());
+        // Where it fails, the job's own branches do, too, and say why.
+        let adapter = job.request.adapter.and_then(|adapter| self.generator.engine().keep_adapter(adapter).ok());
         let open = OpenJob {
             job: job.clone(),
             arrived: now,
@@ -192,6 +198,7 @@ impl DispatchLoop {
             promised: job.promised(),
             cached: vec![0; job.request.prompts.len()],
             cut: None,
+            _adapter: adapter,
         };
         self.jobs.insert(id, open);
         if job.deadline.is_some_and(|deadline| deadline <= now) {
@@ -517,12 +524,34 @@ impl RecentPrompts {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::queue::tests::job;
     use super::super::{Dispatcher, OpenTicket, QueueLimits};
     use super::*;
     use crate::leases::LeaseLimits;
     use crate::metrics::ServeMetrics;
-    use offshoot_engine::{EngineFacts, ScriptedCall, ScriptedReply};
+    use offshoot_engine::{AdapterSource, EngineFacts, ScriptedCall, ScriptedReply};
+    use offshoot_model::{Adapter, ModelFolder};
+
+    fn dispatching(engine: EngineHandle, jobs: usize) -> (Dispatcher, DispatchLoop) {
+        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
+        let leases = Arc::new(Leases::new(engine.clone(), limits));
+        let limits = QueueLimits { jobs, prompt_tokens: usize::MAX };
+        Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()))
+    }
+
+    impl DispatchLoop {
+        /// Works until every job has ended.
+        fn end_all(&mut self) {
+            while !self.jobs.is_empty() {
+                self.begin_more();
+                if let Poll::Ready(Some(event)) = self.generator.poll(PATIENCE) {
+                    self.handle(event);
+                }
+            }
+        }
+    }
 
     /// Three of 400 samples end by themselves; 100 begin at most before others have.
     #[test]
@@ -533,10 +562,7 @@ mod tests {
             if begun <= 3 { ScriptedReply::text("done") } else { ScriptedReply::text("on").until_cancelled() }
         };
         let engine = EngineHandle::scripted_with(|facts| EngineFacts { max_branches: 70, ..facts }, script);
-        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
-        let leases = Arc::new(Leases::new(engine.clone(), limits));
-        let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
-        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()));
+        let (dispatcher, mut work) = dispatching(engine, 2);
         let mut job = job(0, 0, 0, 400, &[1; 8]);
         let request = Arc::get_mut(&mut job.request).expect("nobody else has it yet");
         request.min_finished = Some(3.try_into().expect("not 0"));
@@ -544,12 +570,7 @@ mod tests {
         let open = dispatcher.submit(job).expect("there is room");
         let command = work.commands.recv().expect("it was sent");
         work.execute(command);
-        while !work.jobs.is_empty() {
-            work.begin_more();
-            if let Poll::Ready(Some(event)) = work.generator.poll(PATIENCE) {
-                work.handle(event);
-            }
-        }
+        work.end_all();
         let ends: Vec<(usize, bool)> = outbox
             .take_now()
             .into_iter()
@@ -567,6 +588,54 @@ mod tests {
         drop(open);
     }
 
+    #[test]
+    fn requests_that_an_update_fails_may_be_sent_again() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("on").losing_weights());
+        let (dispatcher, mut work) = dispatching(engine, 2);
+        let mut open = Vec::new();
+        // The first is sampled when the weights are lost, the second one begins afterwards.
+        for id in 0..2 {
+            let job = job(id, 0, 0, 2, &[1; 8]);
+            let outbox = job.outbox.clone();
+            open.push(dispatcher.submit(job).expect("there is room"));
+            let command = work.commands.recv().expect("it was sent");
+            work.execute(command);
+            work.end_all();
+            let [Delivery::Refused(refusal)] = &outbox.take_now()[..] else { panic!("it is refused") };
+            assert_eq!((refusal.status(), refusal.code), (503, "no_weights"));
+        }
+    }
+
+    #[test]
+    fn requests_that_wait_keep_an_adapter_that_is_unloaded() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("a"));
+        let demo = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
+        let model = ModelFolder::open(&demo).expect("the demo model is part of the project");
+        let source = AdapterSource::Read(Arc::new(Adapter::random(&model.config, 1, 7)));
+        let version = engine.load_adapter("a", source).expect("there is a slot").version;
+        let (dispatcher, mut work) = dispatching(engine.clone(), 2);
+        let mut job = job(0, 0, 0, 2, &[1; 8]);
+        Arc::get_mut(&mut job.request).expect("nobody else has it yet").adapter = Some(version);
+        let outbox = job.outbox.clone();
+        let _open = dispatcher.submit(job).expect("there is room");
+        let command = work.commands.recv().expect("it was sent");
+        work.execute(command);
+        engine.unload_adapter("a").expect("it is loaded");
+        work.end_all();
+        let taken = outbox.take_now();
+        let under = taken.iter().map(|delivery| match delivery {
+            Delivery::Finished { finish, .. } => finish.adapters.iter().map(|span| span.version).collect(),
+            Delivery::Done(_) => Vec::new(),
+            _ => panic!("it is not refused"),
+        });
+        assert_eq!(under.collect::<Vec<_>>().concat(), [version; 2]);
+        // Answered in two turns: the first one has published what is left.
+        for _ in 0..2 {
+            engine.metrics().expect("it lives");
+        }
+        assert_eq!(engine.live().expect("it lives").branches, 0);
+    }
+
     /// Keys and values of other weights are not read, so their tokens are not counted as cached.
     #[test]
     fn recent_prompts_are_counted_by_the_weights_that_computed_them() {
@@ -580,10 +649,7 @@ mod tests {
     fn jobs_that_were_not_taken_yet_fill_the_queue() {
         let engine = EngineHandle::scripted(|_| ScriptedReply::text("a").until_cancelled());
         let most_branches = engine.facts().max_branches;
-        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
-        let leases = Arc::new(Leases::new(engine.clone(), limits));
-        let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
-        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()));
+        let (dispatcher, mut work) = dispatching(engine, 2);
         let submit = |id, samples| dispatcher.submit(job(id, 0, 0, samples, &[1; 8]));
         let code = |refused: Result<OpenTicket, Refusal>| refused.err().map(|refusal| refusal.code);
         let open: Vec<_> = (0..2).map(|id| submit(id, 1).expect("there is room")).collect();

@@ -75,9 +75,7 @@ impl Gate {
         let refuses = self.draining.is_some() || status.pause.is_some_and(|pause| !pause.admits());
         let waits = status.is_paused() && !refuses;
         if status.lacks_weights && !status.asleep.any() && !waits {
-            let what = "there are no weights to sample with: they were dropped, or lost in an update that failed; the \
-                        request may be sent again after an update of all weights";
-            return Err(Refusal::of_kind(RefusalKind::Unavailable, "no_weights", what));
+            return Err(Refusal::no_weights());
         }
         match refuses {
             true => {
