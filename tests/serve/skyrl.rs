@@ -167,6 +167,6 @@ fn a_call_that_cannot_be_read_ends_the_update() {
     ended("wrong arguments");
     // Other methods receive nothing.
     begin();
-    assert_eq!(skyrl.call("skyrl_start_weight_update", json!({"other": 1})).status, 400);
+    assert_eq!(skyrl.call("skyrl_start_weight_update", json!({"is_checkpoint_format": false})).status, 400);
     assert_eq!(served.post_nothing("/finish_weight_update").refused(400).0, "no_tensors", "it is still open");
 }

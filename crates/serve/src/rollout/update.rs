@@ -425,18 +425,24 @@ mod tests {
             told.insert("other".to_owned(), json!(1));
             Value::Object(told)
         };
-        let cases: [(&str, &dyn Fn(&Counter) -> Value, Result<Arc<dyn DeviceLender>, Refusal>); 4] = [
-            ("another GPU's", &|counter| counter.told(&elsewhere), lender()),
-            ("fields left", &|counter| with_field(counter.told(&both(7))), lender()),
-            ("not there", &|counter| counter.told(&both(8)), lender()),
-            ("no GPU", &|counter| counter.told(&both(7)), Err(IpcUpdate::without_gpu())),
-        ];
-        for (why, told, lender) in cases {
-            let (counter, id) = (Counter::new(), open());
-            lend(id, &told(&counter), lender).expect_err(why);
+        let refused = |counter: Counter, told: Value, lender| {
+            lend(open(), &told, lender).expect_err("it is wrong");
             pending.drop_all();
             counter.wait_for_none();
-        }
+        };
+        let counted = |pickle: &[u8]| {
+            let counter = Counter::new();
+            let told = counter.told(pickle);
+            (counter, told)
+        };
+        let (counter, told) = counted(&elsewhere);
+        refused(counter, told, lender());
+        let (counter, told) = counted(&both(7));
+        refused(counter, with_field(told), lender());
+        let (counter, told) = counted(&both(8));
+        refused(counter, told, lender());
+        let (counter, told) = counted(&both(7));
+        refused(counter, told, Err(IpcUpdate::without_gpu()));
         // Dropped, and for an update that is not open any more.
         let (counter, id) = (Counter::new(), open());
         lend(id, &counter.told(&both(7)), lender()).expect("it is right");

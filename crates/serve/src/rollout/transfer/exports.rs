@@ -531,7 +531,7 @@ pub mod tests {
         // Lists in lists and dicts in dicts without end, whose end would be as deep.
         let lists = [&[0x80, 4][..], &[b']'; 500_000], &[b'a'; 499_999], b"."].concat();
         assert_eq!(Exports::of_pickle(&lists), None);
-        let dicts = [&[0x80, 4][..], &b"}N".repeat(500_000), &[b'N'], &[b's'; 500_000], b"."].concat();
+        let dicts = [&[0x80, 4][..], &b"}N".repeat(500_000), b"N", &[b's'; 500_000], b"."].concat();
         assert_eq!(Exports::of_pickle(&dicts), None);
         // Tuples in tuples without end, and a dict that holds itself.
         assert_eq!(Exports::of_pickle(&[&[0x80, 4, b')'], &[0x85; 100_000][..], b"."].concat()), None);
