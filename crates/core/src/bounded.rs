@@ -16,7 +16,7 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::memory::MemoryFault;
+use crate::memory::{self, MemoryFault};
 
 /// What one call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,13 @@ pub enum Stopped {
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stopped::Memory(bytes) => write!(f, "it takes more than {} MiB of memory", bytes >> 20),
+            // A limit of the process, which its helpers inherit, may leave less than the bound.
+            Stopped::Memory(bytes) => match memory::free() {
+                free if free.is_limited_by_process() && free.bytes < *bytes => {
+                    write!(f, "it takes more memory than there is; free are {free}")
+                }
+                _ => write!(f, "it takes more than {} MiB of memory", bytes >> 20),
+            },
             Stopped::Time(cpu) => write!(f, "it takes more than {} s", cpu.as_secs_f64()),
             Stopped::Depth => write!(f, "it nests too deeply"),
             Stopped::Panic(message) => write!(f, "its library fails ({message})"),

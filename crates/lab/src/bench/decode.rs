@@ -206,8 +206,8 @@ impl BenchModel {
     }
 }
 
-/// Upper bound of tokens per second on this machine, for any plan, by [`StepFloor`]. The context is that of the middle
-/// of the generation.
+/// Upper bound of tokens per second on this machine, for any plan: by the floor of a step, whose context is that of the
+/// middle of the generation.
 pub fn floor_rate(config: &ModelConfig, dtype: Dtype, facts: &EngineFacts, case: DecodeCase, machine: &Rates) -> f64 {
     let count = case.samples;
     let (rows, own, prompt) = (count as f64, case.generate as f64 / 2.0, case.prompt as f64);
