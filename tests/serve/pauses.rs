@@ -42,7 +42,7 @@ fn a_server_that_is_awake_without_weights_says_so_and_goes_on_after_an_update() 
     served.post_nothing("/sleep?level=2").succeeds();
     assert_eq!(served.post_nothing("/wake_up").succeeds()["status"], "awake");
     assert_eq!(served.post("/v1/completions", &question()).refused(503).0, "no_weights");
-    assert!(plainly_refused(&served.post_nothing("/resume"), 400).contains("update them first"));
+    assert!(plainly_refused(&served.post_nothing("/resume"), 409).contains("update them first"));
     assert_eq!(update(&served, &Tensors::demo()), "1");
     // Nobody resumes it.
     assert!(!is_paused(&served));
