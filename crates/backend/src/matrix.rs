@@ -190,7 +190,7 @@ impl MatrixPart<'_> {
     }
 }
 
-/// Of a part in device memory that a host is to read.
+/// Why a host is never asked to read a part in device memory.
 const ON_A_DEVICE: &str = "`Backend::copies_from_devices` denies parts on a device, and what the host reads is copied";
 
 /// A part of a matrix, and the dtype in which it becomes dense first, where a device does not multiply it as it is. A

@@ -104,7 +104,7 @@ impl AdapterSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedAdapter {
     pub name: String,
-    /// Those loaded later have higher ones.
+    /// Higher than the versions of all adapters that were loaded before.
     pub version: AdapterVersion,
     /// The largest rank of its modules.
     pub rank: usize,
@@ -183,7 +183,7 @@ impl Adapters {
         self.loaded.get(&version).map(|adapter| adapter.slot)
     }
 
-    /// Those that names stand for, by their names.
+    /// The adapters that names stand for, by their names.
     pub fn named(&self) -> Vec<LoadedAdapter> {
         self.current.values().map(|version| self.loaded[version].clone()).collect()
     }

@@ -55,7 +55,7 @@ pub struct Engine {
     pub(super) scheduler: Scheduler,
     pub(super) allowed: AllowedSets,
     pub(super) adapters: Adapters,
-    /// Those that stay in their slots though no branch has them.
+    /// The adapters that stay in their slots though no branch has them.
     pub(super) kept_adapters: BTreeSet<AdapterVersion>,
     pub(super) metrics: Metrics,
     pub(super) live: LivePlace,

@@ -94,8 +94,8 @@ pub(crate) enum Command {
     },
     UpdateWeights {
         update: CheckedWeights,
-        /// Whether what is in progress stands still if no weights are left, until `FailAll`: another engine may have
-        /// what it needs to go on. Else it fails.
+        /// What becomes of extends in progress if no weights are left: with `true` they stand still until `FailAll`, as
+        /// another engine may have what they need to go on; with `false` they fail.
         stands: bool,
         reply: Sender<Result<Weights>>,
     },
@@ -503,8 +503,8 @@ impl EngineHandle {
     ///
     /// # Errors
     ///
-    /// Those of [`EngineHandle::pause`]; or the host lacks memory for the weights, or the device fails: then all that
-    /// was awake is awake again, and the engine runs if it did.
+    /// The errors of [`EngineHandle::pause`]; or the host lacks memory for the weights, or the device fails: then all
+    /// that was awake is awake again, and the engine runs if it did.
     pub fn sleep(&self, sleep: Sleep, pause: impl Into<Pause>) -> Result<()> {
         let pause = pause.into();
         if !sleep.parts().any() {

@@ -19,7 +19,7 @@ impl PathAdapters {
         Self::default().set_from(0, adapter)
     }
 
-    /// Of changes in rising order, of which neighbours may be alike.
+    /// A path's adapters, from the places where they change, in rising order. Neighbours may have one adapter.
     fn of_changes(changes: impl IntoIterator<Item = AdapterChange>) -> Self {
         let mut distinct: Vec<AdapterChange> = Vec::new();
         for change in changes {

@@ -250,7 +250,7 @@ mod tests {
         let parts = [MatrixPart::Dense(WeightView { dtype, rows: rows_count, cols, bytes: &bytes }), roomy, full];
         let [host, roomy, full] = parts.map(|part| {
             let held = HeldPart { part, becomes: None };
-            // Of the first rows, too, some columns.
+            // A rank's rows, and some columns of the first ones.
             let own = rows(&[held, held], [1..3, 4..9]);
             let columns: Vec<_> = own.iter().map(|held| columns(held, 1..3).expect("nothing shares a scale")).collect();
             let of = |held: &HeldPart<'_>| (held.part.rows(), held.part.cols(), bytes_of(&held.part));
