@@ -16,6 +16,7 @@ enum FinishFields {
     EndOfText,
     Length,
     ContextFull,
+    DeadEnd,
     Cancelled,
     OutOfTime,
     Aborted,

@@ -15,6 +15,7 @@ use crate::weights::{AdapterSpan, WeightSpan};
 use offshoot_backend::{AllowedTokens, Distribution, MOST_TOP, Records, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId, WeightVersion};
+use offshoot_form::SampleForm;
 
 /// How tokens are sampled: bias, penalties, the tokens that are left out, temperature, top-k, top-p, min-p, in this
 /// order, then the uniform.
@@ -45,6 +46,10 @@ pub struct SamplingParams {
     /// extend has sampled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_words: Vec<Vec<TokenId>>,
+    /// The form that the sampled text must have; `None`: any text. Beside it all else acts as ever, on the tokens that
+    /// the form allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub form: Option<SampleForm>,
     /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`], and its rank among
     /// all; `None`: neither.
     pub top_logprobs: Option<usize>,
@@ -79,6 +84,7 @@ impl Default for SamplingParams {
             logit_bias: Vec::new(),
             allowed: None,
             bad_words: Vec::new(),
+            form: None,
             top_logprobs: None,
             logprobs_mode: LogprobsMode::default(),
             records: Records::default(),
@@ -152,6 +158,11 @@ impl SamplingParams {
     /// Samples from these tokens only.
     pub fn allowed(self, tokens: impl IntoIterator<Item = TokenId>) -> Self {
         SamplingParams { allowed: Some(tokens.into_iter().collect()), ..self }
+    }
+
+    /// Samples a text of this form.
+    pub fn form(self, form: impl Into<SampleForm>) -> Self {
+        SamplingParams { form: Some(form.into()), ..self }
     }
 
     /// Never samples this run of tokens, either.
@@ -563,6 +574,8 @@ pub enum FinishReason {
     Length,
     /// The model's context has no room for another token.
     ContextFull,
+    /// The form of the text allows no token behind those that were sampled, and does not end there.
+    DeadEnd,
     /// `cancel` was called, also because enough other samples of the group had finished ([`GroupEnd`]).
     ///
     /// [`GroupEnd`]: crate::GroupEnd

@@ -163,6 +163,7 @@ pub fn finish_word(reason: &FinishReason) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Aborted | FinishReason::Cancelled => "abort",
+        FinishReason::DeadEnd => "dead_end",
         _ => "stop",
     }
 }

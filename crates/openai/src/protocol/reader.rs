@@ -512,6 +512,7 @@ fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
         presence_penalty: fields.real("presence_penalty")?.unwrap_or(default.presence_penalty),
         logit_bias: fields.biases("logit_bias")?.into_iter().map(|(id, bias)| (TokenId(id), bias)).collect(),
         allowed: fields.token_ids("allowed_token_ids")?,
+        form: None,
         bad_words: Vec::new(),
         top_logprobs: None,
         logprobs_mode: LogprobsMode::default(),
