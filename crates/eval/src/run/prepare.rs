@@ -372,6 +372,7 @@ fn how_to_sample(sampling: &Sampling, tokenizer: &Tokenizer) -> Result<(Sampling
         presence_penalty: sampling.presence_penalty,
         logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
         allowed: sampling.allowed_token_ids.as_ref().map(|ids| ids.iter().map(|&id| TokenId(id)).collect()),
+        form: None,
         bad_words: bad_words.concat(),
         top_logprobs: sampling.logprobs.map(|most| most as usize),
         logprobs_mode: sampling.logprobs_mode(),
