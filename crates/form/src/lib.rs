@@ -4,6 +4,9 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod gbnf;
+mod json_style;
 mod spec;
 
+pub use json_style::JsonStyle;
 pub use spec::{Form, FormBegin, SampleForm};
