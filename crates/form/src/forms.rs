@@ -123,7 +123,8 @@ impl Forms {
     ///
     /// # Errors
     ///
-    /// Of a state: a token since its form's beginning is not allowed by the form, or a step takes more work than it may.
+    /// Of a state: a step takes more work than it may. A state that has a token which its form does not allow is none:
+    /// its mask is empty.
     pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>>> {
         let mut found: Vec<Option<Found>> = vec![None; states.len()];
         let mut first: HashMap<StateKey, usize> = HashMap::new();
@@ -333,9 +334,5 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
 }
 
 fn error(fault: Fault) -> Error {
-    let expected = match fault {
-        Fault::Refused { .. } => "tokens that it allows",
-        Fault::Failed(_) => "a step within the limits of work",
-    };
-    Error::value("a sample's form", expected, fault.to_string())
+    Error::value("a sample's form", "a step within the limits of work", fault.to_string())
 }

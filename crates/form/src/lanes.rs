@@ -21,8 +21,8 @@ const MOST_STATES: usize = 20_000;
 /// Why a state has no mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The form does not allow this token at this place.
-    Refused { token: TokenId, at: usize },
+    /// The form does not allow a token at its place.
+    Refused,
     /// A limit of work is exceeded, or the library fails.
     Failed(String),
 }
@@ -30,7 +30,7 @@ pub(crate) enum Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Fault::Refused { token, at } => write!(f, "token {token} at {at}, which the form does not allow there"),
+            Fault::Refused => f.write_str("a token that the form does not allow"),
             Fault::Failed(why) => f.write_str(why),
         }
     }
@@ -137,18 +137,17 @@ impl Matcher {
 
     fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
         for (at, &token) in tokens.iter().enumerate().skip(self.read) {
-            let refused = Fault::Refused { token, at };
             if self.parser.stopped() {
                 // Behind a form's end only what ends a text may stand.
                 match vocabulary.ends.contains(&token) {
                     true => self.read = at + 1,
-                    false => return Err(refused),
+                    false => return Err(Fault::Refused),
                 }
                 continue;
             }
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
             taken.map_err(|error| match self.parser.parser.get_error() {
-                None => refused,
+                None => Fault::Refused,
                 Some(_) => Fault::Failed(plain(&error.to_string())),
             })?;
             self.read = at + 1;

@@ -24,10 +24,10 @@ pub struct StateMask {
 }
 
 impl StateMask {
-    /// The mask of a text whose form has not begun: all tokens but those that end it.
-    pub(crate) fn free(ends: &[TokenId], vocab: usize) -> StateMask {
-        let tokens = (0..vocab).map(TokenId::new).filter(|token| !ends.contains(token));
-        let allowed = (!ends.is_empty()).then(|| Arc::new(AllowedTokens::new(tokens, vocab)));
+    /// The mask of a text whose form has not begun: all tokens but those `banned`.
+    pub(crate) fn free(banned: &[TokenId], vocab: usize) -> StateMask {
+        let tokens = (0..vocab).map(TokenId::new).filter(|token| !banned.contains(token));
+        let allowed = (!banned.is_empty()).then(|| Arc::new(AllowedTokens::new(tokens, vocab)));
         StateMask { allowed, forced: None, may_end: false, only_end: false }
     }
 

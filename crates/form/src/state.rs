@@ -12,13 +12,16 @@ use crate::mask::StateMask;
 use crate::reasoning::{MarkFinder, Opened, Opening, OpeningMark};
 use crate::spec::FormBegin;
 
+/// What comes before a form in harmony's final channel; between both may stand what the message's type is.
+const FINAL_CHANNEL: [&str; 2] = ["<|channel|>final", "<|message|>"];
+
 /// Where a sample stands before and in its form.
 #[derive(Clone, Debug)]
 enum Phase {
     /// The sample may open its reasoning, or be in its form from the first token.
     Opening { opening: Opening, close: MarkFinder },
-    /// Before the mark behind which the form begins.
-    Before(MarkFinder),
+    /// Before the mark behind which the form begins. `may_end`: a text may end there though it lacks its form.
+    Before { marks: MarkFinder, may_end: bool },
     /// In the form.
     Form,
 }
@@ -50,7 +53,11 @@ impl FormState {
     pub fn begin(form: Arc<CompiledForm>, begin: &FormBegin) -> FormState {
         let phase = match begin {
             FormBegin::AtOnce => Phase::Form,
-            FormBegin::BehindReasoning { open: None, close } => Phase::Before(MarkFinder::new(&[close])),
+            FormBegin::BehindReasoning { open: None, close } => {
+                Phase::Before { marks: MarkFinder::new(&[close]), may_end: false }
+            }
+            // A message to a tool, which ends the sample, may come instead.
+            FormBegin::FinalChannel => Phase::Before { marks: MarkFinder::new(&FINAL_CHANNEL), may_end: true },
             FormBegin::BehindReasoning { open: Some(open), close } => {
                 let mark = OpeningMark::new(open, form.tokenizer());
                 Phase::Opening { opening: Opening::new(mark), close: MarkFinder::new(&[close]) }
@@ -64,14 +71,14 @@ impl FormState {
         let bytes = self.form.tokenizer().token_bytes(token);
         match std::mem::replace(&mut self.phase, Phase::Form) {
             Phase::Form => self.append(token),
-            Phase::Before(mut marks) => {
+            Phase::Before { mut marks, may_end } => {
                 if !marks.push(bytes) {
-                    self.phase = Phase::Before(marks);
+                    self.phase = Phase::Before { marks, may_end };
                 }
             }
             Phase::Opening { opening, close } => match opening.push(token, bytes) {
                 Opened::Reasoning => {
-                    self.phase = Phase::Before(close);
+                    self.phase = Phase::Before { marks: close, may_end: false };
                     (self.tokens, self.hash, self.slot) = (Vec::new(), [0; 2], Arc::default());
                 }
                 Opened::Open(opening) => {
@@ -110,13 +117,17 @@ impl FormState {
 
     /// What is allowed before the form begins.
     pub(crate) fn free_mask(&self) -> Arc<StateMask> {
-        self.form.vocabulary().free.clone()
+        let vocabulary = self.form.vocabulary();
+        match &self.phase {
+            Phase::Before { may_end: true, .. } => vocabulary.all.clone(),
+            _ => vocabulary.free.clone(),
+        }
     }
 
     /// What states of equal masks have in common; `None` before the form begins, where all tokens are free.
     pub(crate) fn key(&self) -> Option<StateKey> {
         let opening = match &self.phase {
-            Phase::Before(_) => return None,
+            Phase::Before { .. } => return None,
             Phase::Form => 0,
             Phase::Opening { opening, .. } => {
                 let mut hasher = DefaultHasher::new();

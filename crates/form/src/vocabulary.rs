@@ -43,6 +43,8 @@ pub struct FormVocabulary {
     pub(crate) vocab: usize,
     /// What is allowed before a form begins: all but what ends the text, which would lack its form.
     pub(crate) free: Arc<StateMask>,
+    /// What is allowed where a text may end before its form begins: all.
+    pub(crate) all: Arc<StateMask>,
 }
 
 impl FormVocabulary {
@@ -73,7 +75,12 @@ impl FormVocabulary {
         let factory = factory.map_err(|why| {
             Error::format(tokenizer.folder(), format!("grammars cannot be matched with its tokens: {why}"))
         })?;
-        Ok(FormVocabulary { factory, free: Arc::new(StateMask::free(&ends, vocab)), ends, vocab })
+        Ok(FormVocabulary::of(factory, ends, vocab))
+    }
+
+    fn of(factory: ParserFactory, ends: Vec<TokenId>, vocab: usize) -> FormVocabulary {
+        let [free, all] = [&ends[..], &[]].map(|banned| Arc::new(StateMask::free(banned, vocab)));
+        FormVocabulary { factory, ends, vocab, free, all }
     }
 
     /// The tokens that have a text: ids below this.
@@ -85,8 +92,7 @@ impl FormVocabulary {
     pub(crate) fn of_bytes() -> FormVocabulary {
         let words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
         let factory = factory(&words, &[]).expect("256 tokens make a trie");
-        let free = Arc::new(StateMask::free(&[], words.len()));
-        FormVocabulary { factory, free, ends: Vec::new(), vocab: words.len() }
+        FormVocabulary::of(factory, Vec::new(), words.len())
     }
 }
 
