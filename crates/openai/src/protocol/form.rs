@@ -121,7 +121,7 @@ fn json_schema(format: &mut BodyFields) -> Result<AskedForm, Refusal> {
     Ok(AskedForm { form: Form::Json(schema), field: FIELD })
 }
 
-/// vLLM's field: an object of one constraint and what goes with it. Without a constraint it changes nothing.
+/// vLLM's field: an object of one constraint and its options. An empty one changes nothing.
 fn structured_outputs(fields: &mut BodyFields) -> Asked {
     const PLACE: &str = "structured_outputs";
     let object = fields.object(PLACE)?;
@@ -146,9 +146,16 @@ fn structured_outputs(fields: &mut BodyFields) -> Asked {
         choice: ("choice", "structured_outputs.choice"),
         grammar: ("grammar", "structured_outputs.grammar"),
     };
+    let is_styled = style != JsonStyle::default();
     let asked = names.take(&mut own, style)?;
     finish(own, PLACE)?;
-    Ok(asked)
+    match asked {
+        None if is_styled => {
+            let expected = "one of `json`, `json_object`, `regex`, `choice` and `grammar` beside its options";
+            Err(Refusal::value(PLACE, expected, "none"))
+        }
+        asked => Ok(asked),
+    }
 }
 
 /// vLLM's older fields, which stand by themselves in the body.
