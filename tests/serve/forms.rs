@@ -122,6 +122,36 @@ fn texts_have_the_pattern_choice_or_grammar_that_is_asked_for() {
     }
 }
 
+/// The template tells whether a form begins at once, behind reasoning that it has opened, or behind what the model opens.
+#[test]
+fn in_chats_a_form_begins_behind_the_reasoning() {
+    let served = Served::start(&["--trust-request-chat-template"]);
+    let ask = |end: &str, max_tokens: usize| {
+        let template = format!("Question: {{{{ messages[0].content }}}}\nAnswer:{end}");
+        let messages = json!([{"role": "user", "content": "Mia has 3 pens."}]);
+        let body = json!({"messages": messages, "chat_template": template, "response_format": format()});
+        let body = joined(&joined(&asks(), body), json!({ "max_tokens": max_tokens }));
+        choices(&served.post("/v1/chat/completions", &body).succeeds()).clone()
+    };
+    // It is open, and this model does not close it. No token ends the text meanwhile.
+    for choice in ask(" <think>\n", 40) {
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("length"), &json!("")));
+        assert_eq!(choice["token_ids"].as_array().map(Vec::len), Some(40), "{choice}");
+        assert!(choice["message"]["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{choice}");
+    }
+    for choice in ask(" <think>\n\n</think>\n", 200) {
+        assert_eq!((&choice["finish_reason"], &choice["message"]["reasoning_content"]), (&json!("stop"), &Value::Null));
+        check(&choice["message"]["content"]);
+    }
+    // Left to the model, which knows no marks.
+    for choice in ask("{# </think> #}", 200) {
+        match choice["message"]["reasoning_content"].as_str() {
+            Some("") => check(&choice["message"]["content"]),
+            reasoning => assert!(reasoning.is_some() && choice["finish_reason"] == "length", "{choice}"),
+        }
+    }
+}
+
 /// The form asks for a `b` behind the `a`, and no other token than `a` is allowed.
 #[test]
 fn a_form_that_cannot_go_on_ends_the_sample_with_its_own_reason() {
