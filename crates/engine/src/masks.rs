@@ -66,10 +66,11 @@ impl Engine {
             let branch = self.branches.get_mut(&id).expect("it was there just now");
             branch.tokens.put_form(form);
             match mask {
-                Ok(mask) if add_mask(branch, mask, &self.facts.eos, self.config.joins_forced) == Added::Forced => {
-                    forced.push(id);
+                Ok(mask) => {
+                    if add_mask(branch, mask, &self.facts.eos, self.config.joins_forced) == Added::Forced {
+                        forced.push(id);
+                    }
                 }
-                Ok(_) => {}
                 Err(error) => failed.push((id, error)),
             }
         }

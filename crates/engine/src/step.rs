@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use crate::allowed::Left;
-use crate::branch::{BranchWork, KvHold, ScoringState, WantedScores};
+use crate::branch::{BranchWork, KvHold, WantedScores};
 use crate::cache::Transfer;
 use crate::config::EngineConfig;
 use crate::engine::{Engine, LoadedStep, SteadySteps, SwappedBytes};
@@ -116,10 +116,13 @@ impl Engine {
         let position = request.position + 1;
         let left = match &branch.work {
             BranchWork::Sample(sampling) => sampling.rules.left_under(sampling.mask_at(position), &self.facts),
-            BranchWork::Score(ScoringState { scores: WantedScores::AsSampled { rules, .. }, .. }) => {
-                rules.left_under(masks.get(&(request.branch, position)), &self.facts)
-            }
-            BranchWork::Score(_) | BranchWork::Idle => Left::All,
+            BranchWork::Score(scoring) => match &scoring.scores {
+                WantedScores::Model { .. } => Left::All,
+                WantedScores::AsSampled { rules, .. } => {
+                    rules.left_under(masks.get(&(request.branch, position)), &self.facts)
+                }
+            },
+            BranchWork::Idle => Left::All,
         };
         sampler::request(branch, request.position, self.allowed.share_left(left), &self.facts.eos)
     }
