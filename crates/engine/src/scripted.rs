@@ -543,7 +543,7 @@ mod tests {
     use offshoot_model::{SleepParts, TensorsInMemory, UpdateScope};
 
     use super::*;
-    use crate::request::{SamplingParams, Stop};
+    use crate::request::{Extend, SamplingParams, Stop};
     use crate::uniforms::UniformKey;
     use crate::weights::WeightsUpdate;
 
