@@ -89,8 +89,7 @@ impl AnswerSplitter {
         };
         let SplitText { reasoning, content, calls } =
             if ends { splitter.push_last(piece) } else { splitter.push(piece) };
-        let (has_begun, is_content, is_in_channels) =
-            (splitter.has_begun(), splitter.is_content(), splitter.is_in_channels());
+        let (has_begun, is_in_channels) = (splitter.has_begun(), splitter.is_in_channels());
         if !self.keeps_reasoning {
             parts.push(AnswerPart::Reasoning(reasoning));
             self.content(&content, ends, &mut parts);
@@ -101,8 +100,7 @@ impl AnswerSplitter {
             self.unsure.push_str(piece);
             if has_begun || ends {
                 // The content is the end of what has come.
-                let content = if is_content { content.len() } else { 0 };
-                let kept: String = self.unsure.drain(..self.unsure.len() - content).collect();
+                let kept: String = self.unsure.drain(..self.unsure.len() - content.len()).collect();
                 parts.push(AnswerPart::Content(kept));
                 let content = std::mem::take(&mut self.unsure);
                 self.content(&content, ends, &mut parts);

@@ -67,6 +67,9 @@ const ARGUMENT_TAGS: Tagged = Tagged {
 const OBJECT: &[Style] = &[Style::Object];
 /// What families write behind `<tool_call>`. The first sign tells which: no name begins with `{` or `<`.
 const TOOL_CALL: &[Style] = &[Style::Object, Style::Tagged(FUNCTION_TAGS), Style::Tagged(ARGUMENT_TAGS)];
+/// The same without GLM's form, in which any word is the call of a tool without arguments.
+const HERMES: &[Style] = &[Style::Object, Style::Tagged(FUNCTION_TAGS)];
+const GLM: &[Style] = &[Style::Tagged(ARGUMENT_TAGS)];
 const CODER: &[Style] = &[Style::Tagged(FUNCTION_TAGS)];
 const MISTRAL: &[Style] =
     &[Style::Object, Style::Named(Named { before: "", after: "[ARGS]", skips: Some("[CALL_ID]") }), MISTRAL_PLAIN];
@@ -78,11 +81,11 @@ const DEEPSEEK: &[Style] = &[
     Style::Named(Named { before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None }),
     Style::Named(Named { before: "", after: "<｜tool▁sep｜>", skips: None }),
 ];
-const KIMI: &[Style] = &[Style::Named(Named {
-    before: "functions.",
-    after: "<|tool_call_argument_begin|>",
-    skips: Some(":"),
-})];
+const KIMI: &[Style] =
+    &[Style::Named(Named { before: "functions.", after: "<|tool_call_argument_begin|>", skips: Some(":") })];
+
+/// Llama's mark of calls; several objects may stand behind one.
+pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
 
 /// A mark behind which a call stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +221,14 @@ const PLAIN: CallForm = CallForm {
     closes: &[],
     bare: BareCalls::None,
     has_channels: false,
-    written: Written { begin: "", between: Some(""), end: "", before: "", after: "", style: WrittenStyle::Object("arguments") },
+    written: Written {
+        begin: "",
+        between: Some(""),
+        end: "",
+        before: "",
+        after: "",
+        style: WrittenStyle::Object("arguments"),
+    },
     has_short_ids: false,
 };
 
@@ -231,7 +241,7 @@ const fn object_written(
 }
 
 /// The families' forms; of several whose texts a template has, the first.
-static FORMS: [CallForm; 15] = [
+pub(super) static FORMS: [CallForm; 15] = [
     // gpt-oss.
     CallForm {
         name: "harmony",
@@ -246,7 +256,9 @@ static FORMS: [CallForm; 15] = [
         openings: &[opening("<|tool_call>", GEMMA)],
         closes: &["<tool_call|>"],
         written: Written {
-            begin: "", between: Some(""), end: "",
+            begin: "",
+            between: Some(""),
+            end: "",
             before: "<|tool_call>",
             after: "<tool_call|>",
             style: WrittenStyle::Gemma,
@@ -260,13 +272,13 @@ static FORMS: [CallForm; 15] = [
         openings: DEEPSEEK_OPENINGS,
         closes: DEEPSEEK_CLOSES,
         written: Written {
-            begin: "<｜tool▁calls▁begin｜>", between: Some("\n"), end: "<｜tool▁calls▁end｜>",
+            begin: "<｜tool▁calls▁begin｜>",
+            between: Some("\n"),
+            end: "<｜tool▁calls▁end｜>",
             before: "<｜tool▁call▁begin｜>",
             after: "\n```<｜tool▁call▁end｜>",
             style: WrittenStyle::Named(Named {
-                before: "function<｜tool▁sep｜>",
-                after: "\n```json\n",
-                skips: None,
+                before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None
             }),
         },
         ..PLAIN
@@ -277,7 +289,9 @@ static FORMS: [CallForm; 15] = [
         openings: DEEPSEEK_OPENINGS,
         closes: DEEPSEEK_CLOSES,
         written: Written {
-            begin: "<｜tool▁calls▁begin｜>", between: Some(""), end: "<｜tool▁calls▁end｜>",
+            begin: "<｜tool▁calls▁begin｜>",
+            between: Some(""),
+            end: "<｜tool▁calls▁end｜>",
             before: "<｜tool▁call▁begin｜>",
             after: "<｜tool▁call▁end｜>",
             style: WrittenStyle::Named(Named { before: "", after: "<｜tool▁sep｜>", skips: None }),
@@ -291,7 +305,9 @@ static FORMS: [CallForm; 15] = [
         openings: &[opening("<|tool_calls_section_begin|>", &[]), opening("<|tool_call_begin|>", KIMI)],
         closes: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
         written: Written {
-            begin: "<|tool_calls_section_begin|>", between: Some(""), end: "<|tool_calls_section_end|>",
+            begin: "<|tool_calls_section_begin|>",
+            between: Some(""),
+            end: "<|tool_calls_section_end|>",
             before: "<|tool_call_begin|>",
             after: "<|tool_call_end|>",
             style: WrittenStyle::Named(Named {
@@ -308,7 +324,9 @@ static FORMS: [CallForm; 15] = [
         told_by: &["[TOOL_CALLS]", "[ARGS]"],
         openings: &[opening("[TOOL_CALLS]", MISTRAL)],
         written: Written {
-            begin: "", between: Some(""), end: "",
+            begin: "",
+            between: Some(""),
+            end: "",
             before: "[TOOL_CALLS]",
             after: "",
             style: WrittenStyle::Named(Named { before: "", after: "[ARGS]", skips: None }),
@@ -354,10 +372,12 @@ static FORMS: [CallForm; 15] = [
     CallForm {
         name: "glm",
         told_by: &["<arg_key>"],
-        openings: &[opening("<tool_call>", TOOL_CALL)],
+        openings: &[opening("<tool_call>", GLM)],
         closes: &["</tool_call>"],
         written: Written {
-            begin: "", between: Some("\n"), end: "",
+            begin: "",
+            between: Some("\n"),
+            end: "",
             before: "<tool_call>",
             after: "</tool_call>",
             style: WrittenStyle::Tagged(ARGUMENT_TAGS),
@@ -370,7 +390,9 @@ static FORMS: [CallForm; 15] = [
         openings: &[opening("<seed:tool_call>", CODER)],
         closes: &["</seed:tool_call>"],
         written: Written {
-            begin: "", between: Some("\n"), end: "",
+            begin: "",
+            between: Some("\n"),
+            end: "",
             before: "<seed:tool_call>\n",
             after: "\n</seed:tool_call>",
             style: WrittenStyle::Tagged(FUNCTION_TAGS),
@@ -382,13 +404,15 @@ static FORMS: [CallForm; 15] = [
         name: "qwen3_coder",
         told_by: &["<function="],
         openings: &[
-            opening("<tool_call>", TOOL_CALL),
+            opening("<tool_call>", HERMES),
             // The model leaves the mark out at times.
             Opening { mark: "<function=", styles: CODER, is_within: true },
         ],
         closes: &["</tool_call>"],
         written: Written {
-            begin: "", between: Some("\n"), end: "",
+            begin: "",
+            between: Some("\n"),
+            end: "",
             before: "<tool_call>\n",
             after: "\n</tool_call>",
             style: WrittenStyle::Tagged(FUNCTION_TAGS),
@@ -399,7 +423,7 @@ static FORMS: [CallForm; 15] = [
     CallForm {
         name: "hermes",
         told_by: &["<tool_call>"],
-        openings: &[opening("<tool_call>", TOOL_CALL)],
+        openings: &[opening("<tool_call>", HERMES)],
         closes: &["</tool_call>"],
         written: object_written(["", "\n", ""], ["<tool_call>\n", "\n</tool_call>"], "arguments"),
         ..PLAIN
@@ -408,7 +432,7 @@ static FORMS: [CallForm; 15] = [
     CallForm {
         name: "llama3",
         told_by: &["ipython", "\"parameters\""],
-        openings: &[opening("<|python_tag|>", OBJECT)],
+        openings: &[opening(PYTHON_TAG, OBJECT)],
         bare: BareCalls::First,
         // The template refuses more calls than one.
         written: Written { between: None, ..object_written(["", "", ""], ["", ""], "parameters") },
@@ -438,7 +462,7 @@ pub(crate) static ANY: CallForm = CallForm {
         opening("<|tool_call>", GEMMA),
         opening("<|tool_call|>", OBJECT),
         opening("functools", OBJECT),
-        opening("<|python_tag|>", OBJECT),
+        opening(PYTHON_TAG, OBJECT),
         opening("[TOOL_CALLS]", MISTRAL),
         opening("<｜tool▁calls▁begin｜>", &[]),
         opening("<｜tool▁call▁begin｜>", DEEPSEEK),

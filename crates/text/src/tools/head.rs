@@ -23,7 +23,9 @@ pub(super) enum Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
     /// As an object of JSON within so many brackets.
-    Json { within: usize },
+    Json {
+        within: usize,
+    },
     Tagged(Tagged),
 }
 
@@ -57,9 +59,7 @@ fn in_section(form: &CallForm, tools: &ToolSet, text: &str) -> Head {
     if let Some(Opening { mark, styles, .. }) = calls().find(|opening| cursor.rest().starts_with(opening.mark)) {
         cursor.at += mark.len();
         return match read(form, styles, tools, cursor.rest(), false) {
-            Head::Begun { name, bytes, body, in_list } => {
-                Head::Begun { name, bytes: cursor.at + bytes, body, in_list }
-            }
+            Head::Begun { name, bytes, body, in_list } => Head::Begun { name, bytes: cursor.at + bytes, body, in_list },
             Head::Whole { name, bytes, arguments, in_list } => {
                 Head::Whole { name, bytes: cursor.at + bytes, arguments, in_list }
             }
@@ -301,8 +301,7 @@ fn name_and_tags(tags: &Tagged, closes: &[&str], text: &str) -> Head {
         Next::More => return Head::More,
         Next::Other => return Head::No,
     }
-    let begun =
-        Head::Begun { name: name.to_owned(), bytes: cursor.at, body: Body::Tagged(*tags), in_list: false };
+    let begun = Head::Begun { name: name.to_owned(), bytes: cursor.at, body: Body::Tagged(*tags), in_list: false };
     if !tags.after_name.is_empty() {
         return begun;
     }

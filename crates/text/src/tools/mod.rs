@@ -24,7 +24,7 @@ pub use grammar::CallDemand;
 pub use history::ArgumentsForm;
 pub use splitter::CallReader;
 
-use super::reasoning::TextStart;
+use super::reasoning::{self, TextStart};
 
 /// A function that a model can call.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,19 +73,16 @@ impl ToolCall {
 
     /// The name and the arguments with sorted keys as one line of JSON; `None`: the arguments are no JSON.
     fn normalised(&self) -> Option<String> {
-        let call: Map<String, Value> =
-            [("name".to_owned(), self.name.clone().into()), ("arguments".to_owned(), sorted(self.value()?))].into();
-        Some(Value::from(call).to_string())
+        let arguments = sorted(self.value()?);
+        Some(serde_json::json!({"name": self.name, "arguments": arguments}).to_string())
     }
 }
 
 /// All calls in the answer of a whole text, in any family's form. What stands in the reasoning is no call.
 pub fn calls_of(text: &str) -> Vec<ToolCall> {
     let reader = CallReader::new(&ANY, ToolSet::default().into());
-    let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Split, Some(reader));
-    // Behind a mark that closes what the prompt has opened, the answer begins.
-    let answer = super::reasoning::behind_reasoning(text);
-    joined_calls(&splitter.push_last(answer))
+    let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Keep, Some(reader));
+    joined_calls(&splitter.push_last(&reasoning::called_part(text)))
 }
 
 /// The calls among the parts of an answer.
@@ -118,7 +115,8 @@ pub fn vote_key(calls: &[ToolCall]) -> Option<String> {
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let mut fields: Vec<(String, Value)> = fields.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            let mut fields: Vec<(String, Value)> =
+                fields.into_iter().map(|(key, value)| (key, sorted(value))).collect();
             fields.sort_by(|(a, _), (b, _)| a.cmp(b));
             fields.into_iter().collect::<Map<_, _>>().into()
         }

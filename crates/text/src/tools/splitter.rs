@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::ToolSet;
 use super::answer::{AnswerPart, Parts};
-use super::forms::{BareCalls, CallForm, Style, Tagged};
+use super::forms::{BareCalls, CallForm, PYTHON_TAG, Style, Tagged};
 use super::head::{self, Body, Head};
 use super::json::{BracketScanner, End};
 use super::tagged::{self, TagStep};
@@ -45,10 +45,17 @@ enum State {
     /// What may be a call begins the text that is held.
     Head(HeadState),
     /// In the arguments, which are JSON within `within` more brackets.
-    Arguments { scanner: BracketScanner, within: usize },
+    Arguments {
+        scanner: BracketScanner,
+        within: usize,
+    },
     /// Behind the arguments, in the rest of the object that has them.
     Rest(BracketScanner),
-    Tagged { tags: Tagged, tool: String, is_first: bool },
+    Tagged {
+        tags: Tagged,
+        tool: String,
+        is_first: bool,
+    },
     /// Behind a call.
     Behind,
 }
@@ -59,8 +66,22 @@ struct HeadState {
     mark: usize,
     styles: &'static [Style],
     is_bare: bool,
+    /// Whether objects without a mark may follow.
+    has_more: bool,
     /// Bytes that must have come before it is read again, so that reading a long one takes no quadratic time.
     least: usize,
+}
+
+impl HeadState {
+    /// An object without a mark, behind so many bytes.
+    fn bare(mark: usize) -> Self {
+        HeadState { mark, styles: &[Style::Object], is_bare: true, has_more: true, least: 0 }
+    }
+
+    /// The next object of a list, behind so many bytes.
+    fn listed(mark: usize) -> Self {
+        HeadState { is_bare: false, has_more: false, ..HeadState::bare(mark) }
+    }
 }
 
 /// Longest beginning of a call that is read anew with every piece, in bytes.
@@ -80,8 +101,8 @@ pub(super) struct CallSplitter {
     has_content: bool,
     /// Whether the last call is of a list that is open.
     in_list: bool,
-    /// Whether the last call had no mark.
-    is_bare: bool,
+    /// Whether objects without a mark may follow the last call.
+    has_more: bool,
 }
 
 impl CallSplitter {
@@ -94,7 +115,7 @@ impl CallSplitter {
             is_behind_call: false,
             has_content: false,
             in_list: false,
-            is_bare: false,
+            has_more: false,
         }
     }
 
@@ -166,17 +187,22 @@ impl CallSplitter {
             match self.held[space..].chars().next() {
                 None => return false,
                 Some('{') => {
-                    self.state = State::Head(HeadState { mark: space, styles: &[Style::Object], is_bare: true, least: 0 });
+                    self.state = State::Head(HeadState::bare(space));
                     return true;
                 }
                 Some(_) => {}
             }
         }
-        let found = form.openings.iter().filter_map(|opening| Some((self.held.find(opening.mark)?, opening))).min_by_key(|found| found.0);
+        let found = form
+            .openings
+            .iter()
+            .filter_map(|opening| Some((self.held.find(opening.mark)?, opening)))
+            .min_by_key(|found| found.0);
         if let Some((at, opening)) = found {
             self.pass(at, parts);
             let mark = if opening.is_within { 0 } else { opening.mark.len() };
-            self.state = State::Head(HeadState { mark, styles: opening.styles, is_bare: false, least: 0 });
+            let has_more = opening.mark == PYTHON_TAG;
+            self.state = State::Head(HeadState { mark, styles: opening.styles, is_bare: false, has_more, least: 0 });
             return true;
         }
         let begun = form.marks().map(|mark| beginning_of(mark, &self.held)).max().unwrap_or(0);
@@ -198,7 +224,8 @@ impl CallSplitter {
     }
 
     fn head(&mut self, ends: bool, parts: &mut Parts) -> bool {
-        let State::Head(HeadState { mark, styles, is_bare, least }) = self.state.clone() else { return false };
+        let State::Head(head) = self.state.clone() else { return false };
+        let HeadState { mark, styles, is_bare, has_more, least } = head;
         let length = self.held.len();
         if length < least && !ends {
             return false;
@@ -207,7 +234,7 @@ impl CallSplitter {
         match head::read(form, styles, tools, &self.held[mark..], is_bare) {
             Head::More if !ends => {
                 let least = if length > SHORT_HEAD { length + length / 8 } else { 0 };
-                self.state = State::Head(HeadState { mark, styles, is_bare, least });
+                self.state = State::Head(HeadState { least, ..head });
                 return false;
             }
             Head::More | Head::No => {
@@ -219,7 +246,7 @@ impl CallSplitter {
                 self.pass(space + first, parts);
             }
             Head::Begun { name, bytes, body, in_list } => {
-                self.begin_call(mark + bytes, name.clone(), in_list, is_bare, parts);
+                self.begin_call(mark + bytes, name.clone(), in_list, has_more, parts);
                 self.state = match body {
                     Body::Json { within } => State::Arguments { scanner: BracketScanner::default(), within },
                     Body::Tagged(tags) => {
@@ -229,7 +256,7 @@ impl CallSplitter {
                 };
             }
             Head::Whole { name, bytes, arguments, in_list } => {
-                self.begin_call(mark + bytes, name, in_list, is_bare, parts);
+                self.begin_call(mark + bytes, name, in_list, has_more, parts);
                 parts.push(AnswerPart::Arguments(arguments));
                 self.end_call(0, parts);
             }
@@ -237,13 +264,13 @@ impl CallSplitter {
         true
     }
 
-    fn begin_call(&mut self, bytes: usize, name: String, in_list: bool, is_bare: bool, parts: &mut Parts) {
+    fn begin_call(&mut self, bytes: usize, name: String, in_list: bool, has_more: bool, parts: &mut Parts) {
         self.held.drain(..bytes);
         if !self.has_content {
             self.space.clear();
         }
         self.in_list |= in_list;
-        (self.is_behind_call, self.is_bare) = (true, is_bare);
+        (self.is_behind_call, self.has_more) = (true, has_more);
         parts.push(AnswerPart::CallBegins { name });
     }
 
@@ -266,17 +293,14 @@ impl CallSplitter {
         if closes.iter().any(|close| close.starts_with(rest)) {
             return false;
         }
-        let next = |mark: usize, is_bare: bool| {
-            State::Head(HeadState { mark, styles: &[Style::Object], is_bare, least: 0 })
-        };
         match sign {
             ']' if self.in_list => {
                 self.in_list = false;
                 self.held.drain(..=space);
             }
-            ',' if self.in_list => self.state = next(space + 1, false),
-            ';' | ',' if self.is_bare => self.state = next(space + 1, true),
-            '{' if self.is_bare => self.state = next(space, true),
+            ',' if self.in_list => self.state = State::Head(HeadState::listed(space + 1)),
+            ';' | ',' if self.has_more => self.state = State::Head(HeadState::bare(space + 1)),
+            '{' if self.has_more => self.state = State::Head(HeadState::bare(space)),
             _ => self.state = State::Content,
         }
         true

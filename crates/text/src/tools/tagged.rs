@@ -20,14 +20,7 @@ pub(super) enum TagStep {
 
 /// Reads what `text` begins with: the next argument of a call of `tool`, or the call's end. `is_first`: no argument has
 /// been read.
-pub(super) fn step(
-    tags: &Tagged,
-    closes: &[&str],
-    tools: &ToolSet,
-    tool: &str,
-    is_first: bool,
-    text: &str,
-) -> TagStep {
+pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, is_first: bool, text: &str) -> TagStep {
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
     let begin = cursor.at;
