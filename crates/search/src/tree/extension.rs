@@ -13,6 +13,7 @@ use super::sampling_tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::{Continuation, Event, EventReceiver, Extend, First, SamplingParams, Scoring, Stop};
+use offshoot_form::SampleForm;
 
 /// An event of one of the nodes being extended; tokens only after `SamplingTree::hear(Hear::Tokens)`.
 /// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that
@@ -23,7 +24,14 @@ pub type TreeEvent = Event<NodeId, (), ()>;
 /// it cancels the running nodes; their last events are lost to the tree.
 pub struct Growth {
     inner: EventReceiver,
-    by_branch: HashMap<BranchId, NodeId>,
+    by_branch: HashMap<BranchId, GrowingNode>,
+}
+
+/// A node that is being extended.
+struct GrowingNode {
+    id: NodeId,
+    /// The form of what is sampled.
+    form: Option<SampleForm>,
 }
 
 /// An event that the tree does not know yet.
@@ -43,13 +51,14 @@ impl Growth {
     ///
     /// `Error::EngineStopped`: no node can continue.
     pub fn apply(&self, tree: &mut SamplingTree, event: UnappliedEvent) -> Result<TreeEvent> {
-        let id = self.node_of(event.0.id())?;
+        let GrowingNode { id, form } = self.node_of(event.0.id())?;
+        let id = *id;
         match event.0 {
             Event::Tokens { tokens, text, weights, adapter, .. } => {
                 Ok(Event::Tokens { id, tokens, text, weights, adapter })
             }
             Event::Finished { finish, .. } => {
-                tree.grow(id, finish);
+                tree.grow(id, finish, form.clone());
                 Ok(Event::Finished { id, finish: () })
             }
             Event::Failed { error, .. } => {
@@ -70,8 +79,8 @@ impl Growth {
         self.inner.cancel_all();
     }
 
-    fn node_of(&self, branch: BranchId) -> Result<NodeId> {
-        let node = self.by_branch.get(&branch).copied();
+    fn node_of(&self, branch: BranchId) -> Result<&GrowingNode> {
+        let node = self.by_branch.get(&branch);
         node.ok_or_else(|| Error::Internal(format!("an event names branch {branch}, which was not extended here")))
     }
 }
@@ -231,10 +240,11 @@ impl SamplingTree {
         how: &SamplingParams,
         stop: impl Fn(usize, &ThoughtNode) -> Stop,
     ) -> Result<Growth> {
-        self.growth_with(nodes, |ix, node| Continuation::Sampled {
-            params: how.clone(),
-            stop: stop(ix, node),
-            uniforms: node.uniforms,
+        self.growth_with(nodes, |ix| {
+            let (at, node) = (nodes[ix], &self.nodes[nodes[ix]]);
+            let form = how.form.clone().or_else(|| self.form(at).cloned());
+            let params = SamplingParams { form, ..how.clone() };
+            Continuation::Sampled { params, stop: stop(ix, node), uniforms: node.uniforms }
         })
     }
 
@@ -242,20 +252,22 @@ impl SamplingTree {
     pub fn growth_given(&self, given: &[(NodeId, Vec<TokenId>)], logprobs: bool) -> Result<Growth> {
         let nodes: Vec<NodeId> = given.iter().map(|&(node, _)| node).collect();
         let scoring = logprobs.then_some(Scoring::Model { top: 0 });
-        self.growth_with(&nodes, |ix, _| Continuation::Given { tokens: given[ix].1.clone(), scoring: scoring.clone() })
+        self.growth_with(&nodes, |ix| Continuation::Given { tokens: given[ix].1.clone(), scoring: scoring.clone() })
     }
 
-    fn growth_with(
-        &self,
-        nodes: &[NodeId],
-        continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
-    ) -> Result<Growth> {
+    /// `continuation`: of the node with this index in `nodes`.
+    fn growth_with(&self, nodes: &[NodeId], continuation: impl Fn(usize) -> Continuation) -> Result<Growth> {
         let mut by_branch = HashMap::new();
         let mut extends = Vec::with_capacity(nodes.len());
         for (ix, &node) in nodes.iter().enumerate() {
             let branch = self.open_branch(node)?;
-            by_branch.insert(branch, node);
-            extends.push(Extend { branch, continuation: continuation(ix, &self.nodes[node]) });
+            let continuation = continuation(ix);
+            let form = match &continuation {
+                Continuation::Sampled { params, .. } => params.form.clone(),
+                Continuation::Given { .. } => None,
+            };
+            by_branch.insert(branch, GrowingNode { id: node, form });
+            extends.push(Extend { branch, continuation });
         }
         let mut inner = self.engine.receiver(self.hear);
         inner.start(extends)?;
