@@ -17,7 +17,8 @@ use offshoot_search::tree_of_thought::{
     ThoughtTraversal, ValueBy,
 };
 use offshoot_search::{
-    Assessment, Assessor, Outcome, Scorer, SearchJob, dvts, entropy_branching, mcts, step_beam, tree_of_thought, tree_po,
+    Assessment, Assessor, Outcome, Scorer, SearchJob, dvts, entropy_branching, mcts, step_beam, tree_of_thought,
+    tree_po,
 };
 
 use crate::job;
@@ -178,13 +179,8 @@ fn only_questions_are_free(seen: &Seen) -> usize {
 fn every_step_of_a_stepwise_search_is_in_the_form() {
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let settings = StepSettings { delimiter: "\n".to_string(), most: 5 };
-    let beams = StepSearch {
-        samples: 4,
-        expansions: 2,
-        steps: settings.clone(),
-        aggregate: Aggregate::Last,
-        by: Decide::Best,
-    };
+    let beams =
+        StepSearch { samples: 4, expansions: 2, steps: settings.clone(), aggregate: Aggregate::Last, by: Decide::Best };
     let simulations = Mcts {
         samples: 4,
         tokens: None,
@@ -281,7 +277,8 @@ fn a_dead_end_ends_a_solution() {
     });
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let settings = StepSettings { delimiter: "\n".to_string(), most: 9 };
-    let how = StepSearch { samples: 2, expansions: 2, steps: settings.clone(), aggregate: Aggregate::Last, by: Decide::Best };
+    let how =
+        StepSearch { samples: 2, expansions: 2, steps: settings.clone(), aggregate: Aggregate::Last, by: Decide::Best };
     let outcome = search(engine, |tree, job| {
         step_beam(tree, tree.root(), &how, &mut Stepper::new(&settings, &decode, Scorer::MeanLogprob), job)
     });
