@@ -149,6 +149,8 @@ pub use offshoot_engine::{
     SamplingParams, Stop, Stragglers, TokenRecord, TokenRecords, TokenRoutes,
 };
 #[doc(inline)]
+pub use offshoot_form::{Form, FormBegin, SampleForm};
+#[doc(inline)]
 pub use offshoot_kv::plan::Planner;
 #[doc(inline)]
 pub use offshoot_launch::{DeviceChoice, Devices};
@@ -236,8 +238,8 @@ pub mod search {
     pub use offshoot_search::vote::Decided;
     #[doc(inline)]
     pub use offshoot_search::{
-        Assess, Assessment, AssessmentRequest, Assessor, ChoiceScore, Details, FailedBranches, Outcome, Sample,
-        SearchJob, Straggler,
+        Assess, Assessment, AssessmentRequest, Assessor, ChoiceScore, Details, FailedBranches, JsonPointer, Outcome,
+        Sample, SearchJob, Straggler,
     };
 }
 

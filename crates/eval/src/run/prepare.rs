@@ -14,7 +14,7 @@ use offshoot_core::hub;
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_core::out::{self, Stage};
 use offshoot_engine::{AdapterLimits, AdapterSource, EngineFacts, EngineHandle, SamplingParams, Stop};
-use offshoot_form::{FormBegin, SampleForm};
+use offshoot_form::{FormBegin, FormCompiler, SampleForm};
 use offshoot_model::check::{Facts, facts};
 use offshoot_model::{Adapter, ModelFolder};
 use offshoot_text::Tokenizer;
@@ -106,6 +106,7 @@ impl RenderedTask {
         let (params, stop) = how_to_sample(&task, &tokenizer).map_err(in_file)?;
         let eos = &folder.config.eos;
         params.check(vocab).and_then(|()| stop.check_beside(&params, vocab, eos)).map_err(in_file)?;
+        check_form(&task, &tokenizer, &folder)?;
         let items = task.items(limit)?;
         if items.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
@@ -354,6 +355,16 @@ fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
         return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
     }
     Ok(())
+}
+
+/// Refuses a form that the model's tokens cannot keep, before a model is loaded: the engine compiles it again.
+fn check_form(task: &Task, tokenizer: &Arc<Tokenizer>, folder: &ModelFolder) -> Result<()> {
+    let (Some(form), Some(settings)) = (&task.form, &task.sampling.form) else { return Ok(()) };
+    let compiler = FormCompiler::new(tokenizer.clone(), folder.config.eos.clone(), folder.config.vocab);
+    compiler.compile(form).map(drop).map_err(|error| match error {
+        Error::Value { expected, found, .. } => Error::field(&task.path, settings.key(), expected, found),
+        other => other,
+    })
 }
 
 /// Adds the file and the key of the parameter to an engine's error about it.

@@ -230,13 +230,19 @@ impl SamplingTree {
     /// As [`fork`](Self::fork). Whether the form can be kept is found when the children are extended.
     pub fn fork_in_form(&mut self, at: NodeId, n: usize, form: Option<SampleForm>) -> Result<Vec<NodeId>> {
         let children = self.fork(at, n)?;
-        for &child in &children {
+        self.set_form(&children, form);
+        Ok(children)
+    }
+
+    /// What is sampled from these nodes, and from those that are forked from them later, is in this form, or, with
+    /// `None`, any text: as of [`fork_in_form`](Self::fork_in_form).
+    pub fn set_form(&mut self, nodes: &[NodeId], form: Option<SampleForm>) {
+        for &node in nodes {
             match &form {
-                Some(form) => drop(self.forms.insert(child, form.clone())),
-                None => drop(self.forms.remove(&child)),
+                Some(form) => drop(self.forms.insert(node, form.clone())),
+                None => drop(self.forms.remove(&node)),
             }
         }
-        Ok(children)
     }
 
     /// The form in which extends of `at` sample where their parameters name none: that of

@@ -20,6 +20,7 @@ use offshoot_search::{
     Assessment, Assessor, Outcome, Scorer, SearchJob, dvts, entropy_branching, mcts, step_beam, tree_of_thought,
     tree_po,
 };
+use offshoot_text::reasoning::ContentStart;
 
 use crate::job;
 use job::Order;
@@ -294,4 +295,23 @@ fn a_closed_node_begins_no_form() {
     tree.close(node);
     let error = tree.fork_in_form(node, 1, Some(pattern("a"))).expect_err("it is closed");
     assert!(matches!(error, Error::Value { .. }), "{error}");
+}
+
+#[test]
+fn a_form_begins_behind_the_reasoning_that_a_prompt_or_a_thought_has_opened() {
+    let engine = |reply: &'static str| noting(move |_, _| ScriptedReply::text(reply).reason(FinishReason::Length)).0;
+    let behind = ContentStart::BehindReasoning { open: None, close: "</think>" };
+    let cases = [
+        ("Q:<think>\n", "So", behind, behind),
+        ("Q:<think>\n", "So</think>{", behind, ContentStart::AtOnce),
+        ("Q:", "{", ContentStart::AtOnce, ContentStart::AtOnce),
+        ("Q:", "<think>So", ContentStart::AtOnce, behind),
+    ];
+    for (prompt, reply, first, then) in cases {
+        let mut tree = job::tree_on(engine(reply), prompt);
+        let node = tree.fork(tree.root(), 1).expect("open")[0];
+        assert_eq!(tree.content_start(node), first, "{prompt}");
+        extend(&mut tree, &[node], &SamplingParams::default());
+        assert_eq!(tree.content_start(node), then, "{prompt}{reply}");
+    }
 }

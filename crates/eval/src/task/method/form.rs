@@ -58,14 +58,14 @@ impl FormSettings {
         })
     }
 
-    /// The key in `sampling.form` of what an error about the form means; `None`: the form itself.
-    pub(crate) fn key(&self) -> Option<&'static str> {
+    /// The dotted path of its value in the task file.
+    pub(crate) fn key(&self) -> &'static str {
         match self {
-            FormSettings::JsonObject => None,
-            FormSettings::Json(_) => Some("json"),
-            FormSettings::Regex(_) => Some("regex"),
-            FormSettings::Lark(_) => Some("lark"),
-            FormSettings::Choice(_) => Some("choice"),
+            FormSettings::JsonObject => "sampling.form",
+            FormSettings::Json(_) => "sampling.form.json",
+            FormSettings::Regex(_) => "sampling.form.regex",
+            FormSettings::Lark(_) => "sampling.form.lark",
+            FormSettings::Choice(_) => "sampling.form.choice",
         }
     }
 
