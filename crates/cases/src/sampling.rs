@@ -136,15 +136,21 @@ impl SampleCases {
         Self { vocab, logits, requests, before }
     }
 
+    /// Requests that sample the tokens of `before`.
+    fn given(&self) -> Vec<SampleRequest> {
+        self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect()
+    }
+
     /// Runs two steps: one that samples given tokens, and then `requests`.
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Option<SampledToken>>> {
         let asks = requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect();
+        let given = self.given();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {
             let logit_rows = (0..asks as u32).collect();
-            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
+            let shape = backend
+                .load(&mut step, StepBatch { logit_rows, requests: requests.into(), ..rows_at(&vec![0; asks]) })?;
             let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
             drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
         }
@@ -164,17 +170,17 @@ impl SampleCases {
     fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<Option<TokenId>>>> {
         let asks = self.requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect();
+        let given = self.given();
         let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
         let logit_rows: Vec<u32> = (0..asks as u32).collect();
-        let batch = |requests| {
+        let batch = |requests: Vec<SampleRequest>| {
             let (logit_rows, slots) = (logit_rows.clone(), slots.clone());
-            StepBatch { logit_rows, slots: vec![slots], requests, ..rows_at(&vec![0; asks]) }
+            StepBatch { logit_rows, slots: vec![slots], requests: requests.into(), ..rows_at(&vec![0; asks]) }
         };
         let mut walked = Vec::new();
         for number in 0..2 + ADVANCED {
             let shape = match number {
-                0 => backend.load(&mut step, batch(Vec::clone(&given)))?,
+                0 => backend.load(&mut step, batch(given.clone()))?,
                 1 => backend.load(&mut step, batch(self.requests.clone()))?,
                 _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
             };
@@ -206,8 +212,9 @@ impl SampleCases {
                 unseen: None,
                 ..self.requests[at].clone()
             });
-            let (logit_rows, requests) = ((0..asks as u32).collect(), requests.collect());
-            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
+            let (logit_rows, requests) = ((0..asks as u32).collect(), requests.collect::<Vec<_>>());
+            let shape = backend
+                .load(&mut step, StepBatch { logit_rows, requests: requests.into(), ..rows_at(&vec![0; asks]) })?;
             let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, vocab, &self.logits)?;
             let drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
             changed.push(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.token)).collect());

@@ -162,7 +162,7 @@ fn advanced_requests_edit_as_new_ones_do() {
     let mut definition = StepBatch {
         tokens: vec![RowToken::Known(TokenId(0)); ASKS],
         logit_rows: (0..ASKS as u32).collect(),
-        requests: requests.clone(),
+        requests: requests.clone().into(),
         ..StepBatch::default()
     };
     let mut before = draws(&mut dice);
@@ -176,7 +176,7 @@ fn advanced_requests_edit_as_new_ones_do() {
         let advanced = device.edit(&logits);
         definition.count_unseen(&before);
         if step.is_multiple_of(8) {
-            let anew = Device::load(&kernels, &definition.requests).edit(&logits);
+            let anew = Device::load(&kernels, definition.requests.given()).edit(&logits);
             let same = advanced.iter().zip(&anew).all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(same, "{step} steps on");
         }
@@ -451,9 +451,9 @@ fn records_are_the_definitions_and_those_of_a_re_score() {
             kernels.sample((&logits, vocab), requests, (&mut Places::default(), &mut Vec::new()), &before)
         };
         let found = sample(&requests);
-        let mut batch = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+        let mut batch = StepBatch { requests: requests.clone().into(), ..StepBatch::default() };
         batch.count_unseen(&before);
-        let expected = definition(&logits, vocab, &batch.requests);
+        let expected = definition(&logits, vocab, batch.requests.given());
         for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let what = format!("ask {ask} of {vocab} tokens: {:?}", requests[ask]);
             // No uniform and no filter of this seed lies at a boundary between two tokens.
@@ -471,6 +471,7 @@ fn records_are_the_definitions_and_those_of_a_re_score() {
         // A token that may not be kept.
         let others: Vec<SampleRequest> = batch
             .requests
+            .given()
             .iter()
             .map(|request| {
                 let token = TokenId(dice.within(0, vocab as u32 - 1));
@@ -508,9 +509,9 @@ fn allowed_tokens_are_sampled_as_by_the_definition() {
             let logits = rows_of_all_kinds(&mut dice, requests.len(), vocab);
             let before = dice.text(requests.len(), vocab);
             let found = kernels.sample((&logits, vocab), &requests, (&mut places, &mut sets), &before);
-            let mut batch = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+            let mut batch = StepBatch { requests: requests.clone().into(), ..StepBatch::default() };
             batch.count_unseen(&before);
-            let expected = definition(&logits, vocab, &batch.requests);
+            let expected = definition(&logits, vocab, batch.requests.given());
             for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 // No uniform of this seed lies at a boundary between two tokens.
                 let own =
