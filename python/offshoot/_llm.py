@@ -597,7 +597,8 @@ class LLM:
                 chat_template_kwargs or {})
             text, ids = self._engine.tokenizer.chat_tokens(json.dumps(
                 {**body, "special_tokens_in_text": special_tokens_in_text}, ensure_ascii=False))
-            prompts.append({"prompt": text, "prompt_token_ids": ids})
+            begun = conversation[-1].get("content") if continue_final_message else None
+            prompts.append(_ChatPrompt(text, ids, body["chat_template"] or self.tokenizer.chat_template, begun))
         sampling_params = self._ending_turns(sampling_params)
         return self.generate(
             prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, priority=priority)
@@ -892,11 +893,22 @@ class LLM:
                 made[key] = self._sampling(_limited(each, room), room)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
+            sampling = made[key]
+            if each.form() is not None:
+                sampling = self._behind(sampling, prompts[at], text, ids)
             requests.append(
-                Request(ids, made[key], seed % (1 << 64), name, priorities[at], min_finished, keeps, versions[at]))
+                Request(ids, sampling, seed % (1 << 64), name, priorities[at], min_finished, keeps, versions[at]))
             kept.append(_JobPrompt(text, ids, each, adapters[at]))
         generation = self._updated.generate(requests, stream=stream)
         return _Job(self, generation, kept, first, keeps)
+
+    def _behind(self, sampling: Sampling, prompt: Any, text: str | None, ids: list[int]) -> Sampling:
+        """The sampling with a form that begins where the content of an answer to the prompt does."""
+        if isinstance(prompt, _ChatPrompt):
+            return sampling.behind(prompt["prompt"], prompt.begun, prompt.template)
+        if text is None:
+            text = self._engine.tokenizer.decode(ids, skip_special_tokens=False)
+        return sampling.behind(text)
 
     def _encoding(self, given: Mapping[str, Any]) -> tuple[bool, int | None]:
         """Whether special tokens are added to texts, and the most tokens of one, by a tokenizer's arguments."""
@@ -1276,6 +1288,15 @@ class Tokenizer:
                 "add_generation_prompt": add_generation_prompt and not continue_final_message,
                 "continue_final_message": continue_final_message, "tools": list(tools) if tools else None,
                 "chat_template_kwargs": dict(variables)}
+
+
+class _ChatPrompt(dict[str, Any]):
+    """The prompt of a chat, with the template that wrote it and the text with which it has begun an answer."""
+
+    def __init__(self, text: str, ids: list[int], template: str | None, begun: Any):
+        super().__init__(prompt=text, prompt_token_ids=ids)
+        self.template = template
+        self.begun = begun if isinstance(begun, str) else None
 
 
 class Encoding(dict[str, Any]):
