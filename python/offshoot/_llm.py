@@ -28,6 +28,7 @@ from offshoot._native import (
     Engine,
     Finish,
     Generation,
+    NativeForm,
     NativeTokenizer,
     Request,
     SampleFailed,
@@ -800,14 +801,21 @@ class LLM:
         return CompletionOutput(
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason, adapter,
             kept=_kept(finish, params.return_kept or self._return_kept),
-            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights,
+            entropies=finish.records.entropies() if params.return_entropy else None,
+            forced=finish.records.forced() if params.form() is not None else None, weights=finish.weights,
             adapters=finish.adapters,
             routed_experts=_routed_experts(finish, params.routed_experts_prompt_start))
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
-        """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says."""
+        """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says. Refuses a
+        form that no text of the model has."""
+        if (said := params.form()) is not None:
+            self._check_form(*said)
         return params.sampling(room, self._engine.tokenizer, logprobs_mode=self._logprobs_mode,
                                return_kept=self._return_kept, return_routed_experts=self._routes)
+
+    def _check_form(self, argument: str, form: NativeForm) -> None:
+        self._engine.check_form(form, f"{argument}.{form.kind}")
 
     def _take_names(self, count: int) -> range:
         with self._naming:

@@ -15,6 +15,7 @@ Context = native.Context
 NativeTokenizer = native.Tokenizer
 NativeForm = native.Form
 NativePointer = native.JsonPointer
+NativeCalls = native.CalledTools
 NativeTree = native.Tree
 NativeGrowth = native.Growth
 NodeFinished = native.NodeFinished

@@ -86,6 +86,12 @@ class Node:
         return numpy.frombuffer(self.tree._native.entropies(self.id), dtype=numpy.float32)
 
     @property
+    def forced(self) -> list[bool]:
+        """Whether the form of its text allowed no other token in the place of each of the node's tokens; False of tokens
+        that were given."""
+        return self.tree._native.forced(self.id)
+
+    @property
     def facts(self) -> NodeFacts:
         """How it stands: ``finish_reason``, ``stop_reason``, ``logprob``, ``score``, ``state``, ``error``."""
         return self.tree._native.facts(self.id)
@@ -200,6 +206,8 @@ class Tree:
         n = _whole("n", n, 1, MOST_SAMPLES)
         version = self.llm._adapters.version(adapter)
         native = None if form is None or form is False else form_of_fork(form)
+        if native is not None:
+            self.llm._check_form("form", native)
         return [Node(self, id) for id in self._native.fork(self._id(at), n, version, native, form is False)]
 
     def extend(

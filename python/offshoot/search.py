@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from offshoot._facts import Judged, SampleFinish
 from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
-from offshoot._native import Assessed, NativePointer, Records, SearchPrompt
+from offshoot._native import Assessed, NativeCalls, NativePointer, Records, SearchPrompt
 from offshoot._native import search as _native_search
 from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _flag, _number, _whole
 from offshoot._rollouts import RolloutTrie
@@ -404,6 +404,23 @@ class JsonPointer:
         return self._native(text)
 
 
+class CalledTools:
+    """Finds the answer of a text in its calls of tools, in whatever form its model writes them, for ``answer`` of any
+    search: all of its calls, each as ``{"name": …, "arguments": …}``, or the value at ``pointer`` in the last call that
+    has one, such as "/arguments/city". A text without calls, or with one whose arguments are no JSON, has no answer."""
+
+    def __init__(self, pointer: str | None = None):
+        if pointer is not None and not isinstance(pointer, str):
+            raise TypeError(f"pointer: expected a JSON pointer as a text, found {pointer!r}")
+        self.pointer, self._native = pointer, NativeCalls(pointer)
+
+    def __repr__(self) -> str:
+        return f"CalledTools({self.pointer!r})" if self.pointer is not None else "CalledTools()"
+
+    def __call__(self, text: str) -> str | None:
+        return self._native(text)
+
+
 def _voted(answer: Answer | None, pointer: str | None, tool_call: bool) -> Answer:
     """How the answers of a vote are found."""
     if answer is not None:
@@ -414,7 +431,7 @@ def _voted(answer: Answer | None, pointer: str | None, tool_call: bool) -> Answe
     if pointer is None and not tool_call:
         raise TypeError("vote: expected how answers are found (`answer`, `json` or `tool_call`), found none of them")
     if tool_call:
-        return ToolCalls(pointer)
+        return CalledTools(pointer)
     assert pointer is not None
     return JsonPointer(pointer)
 

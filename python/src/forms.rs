@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use offshoot::search::JsonPointer;
+use offshoot::search::{CalledTools, JsonPointer};
 use offshoot_form::{Form, JsonStyle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -49,6 +49,18 @@ impl NativeForm {
     fn choice(texts: Vec<String>) -> NativeForm {
         NativeForm(Arc::new(Form::Choice(texts)))
     }
+
+    /// The field of vLLM's parameters that asks for it.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match &*self.0 {
+            Form::JsonObject => "json_object",
+            Form::Json(_) => "json",
+            Form::Regex(_) => "regex",
+            Form::Lark(_) => "grammar",
+            Form::Choice(_) => "choice",
+        }
+    }
 }
 
 /// Finds the answer of a text in a field of its JSON.
@@ -63,6 +75,25 @@ impl NativePointer {
     }
 
     /// The answer in a text, behind its reasoning; None if it has none.
+    fn __call__(&self, text: &str) -> Option<String> {
+        self.0.answer(text)
+    }
+}
+
+/// Finds the answer of a text in its calls of tools.
+#[pyclass(frozen, name = "CalledTools", module = "offshoot._offshoot")]
+pub struct NativeCalls(CalledTools);
+
+#[pymethods]
+impl NativeCalls {
+    #[new]
+    #[pyo3(signature = (pointer=None))]
+    fn new(pointer: Option<&str>) -> PyResult<NativeCalls> {
+        let pointer = pointer.map(JsonPointer::new).transpose().or_raise()?;
+        Ok(NativeCalls(CalledTools { pointer }))
+    }
+
+    /// The answer in a text; None if it has none.
     fn __call__(&self, text: &str) -> Option<String> {
         self.0.answer(text)
     }

@@ -51,7 +51,7 @@ mod _offshoot {
     #[pymodule_export]
     use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleRecords, SampleTokens, SampledToken};
     #[pymodule_export]
-    use super::forms::{NativeForm, NativePointer};
+    use super::forms::{NativeCalls, NativeForm, NativePointer};
     #[pymodule_export]
     use super::generation::{Generation, Request};
     #[pymodule_export]

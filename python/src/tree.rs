@@ -261,6 +261,13 @@ impl Tree {
         Ok(PyBytes::new(py, &bytes))
     }
 
+    /// Whether the form of its text allowed no other token in the place of each of the node's tokens; false of given ones.
+    fn forced(&self, py: Python<'_>, at: usize) -> PyResult<Vec<bool>> {
+        let tree = self.lock_attached(py)?;
+        let node = tree.node(Tree::at(&tree, at)?);
+        Ok(node.records().map(|record| record.is_some_and(|record| record.forced)).collect())
+    }
+
     /// The entropies of the model's distribution in the tokens' places, likewise.
     fn entropies<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyBytes>> {
         let tree = self.lock_attached(py)?;

@@ -7,6 +7,7 @@
 
 mod assess;
 pub mod best_of_n;
+mod calls;
 pub mod choose;
 pub mod decide;
 pub mod dvts;
@@ -31,6 +32,7 @@ pub mod vote;
 
 pub use assess::{Assess, Assessment, AssessmentRequest, Assessor};
 pub use best_of_n::{best_by_scorer, best_of_n, sample};
+pub use calls::CalledTools;
 pub use choose::choose;
 pub use dvts::dvts;
 pub use entropy_branching::entropy_branching;

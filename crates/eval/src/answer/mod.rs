@@ -16,7 +16,7 @@ use crate::answer::boxed::boxes;
 use crate::source::Place;
 use crate::source::values::Texts;
 use offshoot_core::error::{Error, Result};
-use offshoot_search::JsonPointer;
+use offshoot_search::{CalledTools, JsonPointer};
 use offshoot_text::reasoning::answer_part;
 
 /// The answer found in a sample.
@@ -124,6 +124,9 @@ pub(crate) enum Take {
 pub(crate) struct TaskAnswer {
     #[serde(flatten)]
     pub rules: AnswerRules,
+    /// The answer is the sample's calls of tools, instead of boxes and patterns: all of them, or with `take` one, each
+    /// as {"name": …, "arguments": …}; with `json` the value there in a call, such as "/arguments/city".
+    pub tool_call: bool,
     /// The canonical form, by which answers are counted and compared (default: text).
     pub normalise: Option<Normalise>,
 }
@@ -145,23 +148,52 @@ enum AnswerPlace {
     Marked { boxed: bool, regexes: Vec<Regex> },
     /// In a field of JSON.
     Json(JsonPointer),
+    /// In calls of tools; `whole`: all calls are one answer.
+    Calls { tools: CalledTools, whole: bool },
 }
 
 impl Extractor {
     /// `place`: where the rules are.
     pub fn new(place: &Place<'_>, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
+        Extractor::at(place, AnswerPlace::new(place, rules)?, rules, normalise)
+    }
+
+    /// The same of the whole key `answer`, in which answers may be calls of tools.
+    pub fn of_task(place: &Place<'_>, answer: &TaskAnswer, normalise: Normalise) -> Result<Extractor> {
+        let rules = &answer.rules;
+        let at = match AnswerPlace::new(place, rules)? {
+            found if !answer.tool_call => found,
+            AnswerPlace::Everywhere => {
+                AnswerPlace::Calls { tools: CalledTools::default(), whole: rules.take.is_none() }
+            }
+            AnswerPlace::Json(pointer) => {
+                AnswerPlace::Calls { tools: CalledTools { pointer: Some(pointer) }, whole: false }
+            }
+            AnswerPlace::Marked { .. } | AnswerPlace::Calls { .. } => {
+                let expected = "false beside `boxed` or `regex`: the answer is in one of these places";
+                return Err(place.key("tool_call").wrong(expected));
+            }
+        };
+        Extractor::at(place, at, rules, normalise)
+    }
+
+    fn at(place: &Place<'_>, found: AnswerPlace, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
         let take = rules.take.unwrap_or_default();
         if take == Take::All && matches!(normalise, Normalise::Number | Normalise::Choice) {
             let expected =
                 "`last` or `first`, because an answer of this form is one (of the form `latex`, a list is one)";
             return Err(place.key("take").wrong_as(expected, "`all`"));
         }
-        Ok(Extractor { place: AnswerPlace::new(place, rules)?, take, normalise })
+        Ok(Extractor { place: found, take, normalise })
     }
 
     /// The answer in a sample, behind its reasoning.
     pub fn of_sample(&self, text: &str) -> Option<ExtractedAnswer> {
-        self.extract(&answer_part(text))
+        match &self.place {
+            // Calls stand beside the content of an answer in channels.
+            AnswerPlace::Calls { .. } => self.extract(text),
+            _ => self.extract(&answer_part(text)),
+        }
     }
 
     /// The answer of the last box, if boxes are enabled and there is one; otherwise the last match of the first regex
@@ -172,6 +204,8 @@ impl Extractor {
         match &self.place {
             AnswerPlace::Everywhere => self.answer(text),
             AnswerPlace::Json(pointer) => self.pick(pointer.answers(text).iter().map(String::as_str)),
+            AnswerPlace::Calls { tools, whole: true } => self.answer(&tools.answer(text)?),
+            AnswerPlace::Calls { tools, whole: false } => self.pick(tools.answers(text).iter().map(String::as_str)),
             AnswerPlace::Marked { boxed, regexes } => {
                 let boxed = boxed.then(|| self.pick(boxes(text).into_iter())).flatten();
                 boxed.or_else(|| {
@@ -271,6 +305,23 @@ mod tests {
 
     fn boxed(patterns: &[&str], take: Take) -> Extractor {
         placed(AnswerPlace::Marked { boxed: true, regexes: regexes(patterns) }, take, Normalise::Latex)
+    }
+
+    #[test]
+    fn calls_of_tools_are_answers() {
+        let call =
+            |city: &str| format!("<tool_call>{{\"name\": \"w\", \"arguments\": {{\"city\": \"{city}\"}}}}</tool_call>");
+        let text = call("Oslo") + &call("Rome");
+        let of = |pointer: Option<&str>, whole, take| {
+            let pointer = pointer.map(|pointer| JsonPointer::new(pointer).expect("a pointer"));
+            placed(AnswerPlace::Calls { tools: CalledTools { pointer }, whole }, take, Normalise::AsIs)
+        };
+        let oslo = r#"{"arguments":{"city":"Oslo"},"name":"w"}"#;
+        let both = format!("[{oslo},{}]", oslo.replace("Oslo", "Rome"));
+        assert_eq!(value(&of(None, true, Take::Last), &text), Some(both));
+        assert_eq!(value(&of(None, false, Take::First), &text).as_deref(), Some(oslo));
+        assert_eq!(value(&of(Some("/arguments/city"), false, Take::Last), &text).as_deref(), Some("Rome"));
+        assert_eq!(value(&of(None, true, Take::Last), "Oslo"), None);
     }
 
     fn placed(place: AnswerPlace, take: Take, normalise: Normalise) -> Extractor {

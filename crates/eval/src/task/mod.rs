@@ -176,7 +176,7 @@ impl Task {
             .answer
             .as_ref()
             .zip(normalise)
-            .map(|(answer, normalise)| Extractor::new(&root.key("answer"), &answer.rules, normalise));
+            .map(|(answer, normalise)| Extractor::of_task(&root.key("answer"), answer, normalise));
         let grade = settings.grade.map(|grade| TaskGrading::new(&root.key("grade"), grade, normalise));
         let place = root.key("sampling");
         settings.sampling.check(&place)?;

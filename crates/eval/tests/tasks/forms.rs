@@ -68,7 +68,7 @@ fn what_is_no_form_is_named() {
     refused(&formed(json!({"choice": []})), &["`sampling.form.choice`", "a list of texts, at least one"]);
     refused(&formed(json!({"choice": "yes"})), &["`sampling.form.choice`", "a list of texts, at least one"]);
     let page = help::text();
-    for key in ["sampling.form:", "sampling.form.json:", "sampling.form.choice:", "answer.json:"] {
+    for key in ["sampling.form:", "sampling.form.json:", "sampling.form.choice:", "answer.json:", "answer.tool_call:"] {
         assert!(page.contains(&format!("\n{key} ")), "{key} is not in the help");
     }
 }
@@ -114,9 +114,30 @@ fn a_reference_may_be_json_too() {
 }
 
 #[test]
+fn answers_are_calls_of_tools() {
+    let call = |city: &str| {
+        let call = json!({"name": "weather", "arguments": {"city": city, "days": 2}});
+        format!("Let me see.\n<tool_call>\n{call}\n</tool_call>")
+    };
+    let gold = json!({"name": "weather", "arguments": {"days": 2.0, "city": "Oslo"}});
+    let task = voting(json!({"tool_call": true}), json!({"exact": {"field": "gold", "json": ""}}), gold);
+    let item = &task.items(None).expect("one item")[0];
+    for (text, right) in [(call("Oslo"), true), (call("Rome"), false), ("It rains.".to_owned(), false)] {
+        let found = task.answer(&text);
+        assert_eq!(found.is_some(), text.contains("tool_call"), "{text}");
+        assert_eq!(task.grade(item, &text, found.as_ref()), Some(right), "{text}");
+    }
+    let city = json!({"tool_call": true, "json": "/arguments/city"});
+    let task = voting(city, json!({"exact": {"field": "gold"}}), json!("oslo"));
+    assert_eq!(task.answer(&call("Oslo")).map(|found| found.value), Some("oslo".to_owned()));
+}
+
+#[test]
 fn a_pointer_is_checked_and_stands_alone() {
     refused(&with("answer", json!({"json": "answer"})), &["`answer.json`", "a JSON pointer, such as", "\"answer\""]);
     refused(&with("answer", json!({"json": "/a", "regex": "(.)"})), &["`answer.json`", "no pointer beside"]);
     refused(&with("answer", json!({"json": "/a", "boxed": true})), &["`answer.json`", "no pointer beside"]);
+    let calls = with("answer", json!({"tool_call": true, "regex": "(.)"}));
+    refused(&calls, &["`answer.tool_call`", "false beside `boxed` or `regex`"]);
     refused(&with("grade", json!({"exact": {"field": "a", "json": "a"}})), &["`grade.exact.json`", "a JSON pointer"]);
 }

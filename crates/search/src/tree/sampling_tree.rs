@@ -348,7 +348,10 @@ impl SamplingTree {
         let above = [start].into_iter().chain(path[..path.len() - 1].iter().copied());
         let mut context: Vec<TokenId> = above.flat_map(|above| self.nodes[above].tokens.clone()).collect();
         context.extend(&self.nodes[at].tokens[..tokens]);
-        let branch = self.engine.root_with(context, self.place)?;
+        let branch = match self.sampled_in_form(at, tokens) {
+            Some((form, sampled)) => self.engine.root_in_form(context, self.place, &form, sampled)?,
+            None => self.engine.root_with(context, self.place)?,
+        };
         let uniforms = self.nodes[at].uniforms.child(ForkKind::Sample, 0);
         let rest = self.nodes[at].split_off(tokens, text, Lease::Open(branch), uniforms);
         let rest = self.nodes.add(at, rest);
@@ -377,7 +380,10 @@ impl SamplingTree {
                 }
                 match (&mut found, &run.form) {
                     (None, Some(form)) => found = Some((form.clone(), own)),
-                    (Some((form, count)), Some(same)) if form == same && !(has_ended && is_whole) => *count += own,
+                    (Some((form, count)), Some(same)) if form.form == same.form && !(has_ended && is_whole) => {
+                        // Where it began is what the first of the extends said.
+                        (*form, *count) = (same.clone(), *count + own);
+                    }
                     _ => return found,
                 }
             }
