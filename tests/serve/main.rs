@@ -17,6 +17,7 @@ mod pauses;
 mod prime_rl;
 mod protocol;
 mod records;
+mod responses;
 mod rollout;
 mod same;
 mod served;

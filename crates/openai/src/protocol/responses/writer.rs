@@ -122,7 +122,9 @@ impl ResponseWriter {
         let reason = self.end.clone().unwrap_or(FinishReason::Aborted);
         let (status, error) = match &reason {
             reason if is_whole(reason) => ("completed", None),
-            FinishReason::DeadEnd => ("failed", Some(("server_error", "the form of the answer left no token to sample"))),
+            FinishReason::DeadEnd => {
+                ("failed", Some(("server_error", "the form of the answer left no token to sample")))
+            }
             FinishReason::Aborted | FinishReason::Cancelled => {
                 ("failed", Some(("server_error", "the request was ended by whoever operates the server")))
             }

@@ -4,6 +4,7 @@
 mod answers;
 mod lists;
 mod reading;
+mod responses;
 mod streams;
 mod token_ids;
 
