@@ -185,9 +185,6 @@ fn tools(fields: &mut BodyFields, chat: &mut Chat, repeated: &mut Map<String, Va
     let list = tools.as_array().ok_or_else(|| Refusal::value("tools", "a list of functions", &brief(&tools)))?;
     let functions = list.iter().enumerate().map(|(index, tool)| function(index, tool));
     let functions = functions.collect::<Result<Vec<_>, _>>()?;
-    if !functions.is_empty() {
-        chat.set("tools", Some(Value::Array(functions)));
-    }
     let choice = fields.take("tool_choice").unwrap_or_else(|| "auto".into());
     let of_chat = match (&choice, choice["type"].as_str(), &choice["name"]) {
         (Value::String(_), ..) => choice.clone(),
@@ -197,9 +194,15 @@ fn tools(fields: &mut BodyFields, chat: &mut Chat, repeated: &mut Map<String, Va
             return Err(Refusal::value("tool_choice", expected, &brief(&choice)));
         }
     };
-    chat.set("tool_choice", Some(of_chat));
     let parallel = fields.choice("parallel_tool_calls")?;
-    chat.set("parallel_tool_calls", parallel);
+    // Without tools both may say what they usually do, and a chat has neither.
+    if !functions.is_empty() {
+        chat.set("tools", Some(Value::Array(functions)));
+        chat.set("parallel_tool_calls", parallel);
+        chat.set("tool_choice", Some(of_chat));
+    } else if of_chat != "auto" && of_chat != "none" {
+        chat.set("tool_choice", Some(of_chat));
+    }
     repeated.insert("tools".to_owned(), tools.clone());
     repeated.insert("tool_choice".to_owned(), choice);
     repeated.insert("parallel_tool_calls".to_owned(), json!(parallel.unwrap_or(true)));
