@@ -5,22 +5,8 @@ use std::ops::Range;
 
 use crate::protocol::request::{EncodedPrompt, ProtocolRequest};
 use offshoot_core::ids::TokenId;
-use offshoot_text::reasoning::ReasoningSplitter;
+use offshoot_text::tools::{AnswerPart, AnswerSplitter, ReasoningText};
 use offshoot_text::{TextStream, Tokenizer};
-
-/// A piece of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnswerPart {
-    Reasoning(String),
-    Content(String),
-    /// A function of this name is called.
-    CallBegins {
-        name: String,
-    },
-    /// A piece of the call's arguments, as JSON.
-    Arguments(String),
-    CallEnds,
-}
 
 /// A piece of an answer, and the indices of the sample's tokens that begin in it. Marks between the parts, and what
 /// ended the text, are of none.
@@ -32,7 +18,7 @@ pub struct TokenPart {
 
 /// Splits the text of one sample.
 pub struct PartReader {
-    splitter: ReasoningSplitter,
+    splitter: AnswerSplitter,
     /// Of the tokens alone, to learn where each begins.
     stream: TextStream,
     /// Where in the text each token begins, in bytes.
@@ -51,7 +37,7 @@ impl PartReader {
             true => tokenizer.stream(&prompt.tokens),
             false => tokenizer.stream_with_special(&prompt.tokens),
         };
-        let splitter = ReasoningSplitter::new(prompt.start.clone());
+        let splitter = AnswerSplitter::new(prompt.start.clone(), ReasoningText::Split, None);
         PartReader { splitter, stream, begins: Vec::new(), end: 0, window: String::new(), before: 0 }
     }
 
@@ -83,15 +69,13 @@ impl PartReader {
 
     fn split(&mut self, piece: &str, is_last: bool, parts: &mut Vec<TokenPart>) {
         self.window.push_str(piece);
-        let split = if is_last { self.splitter.push_last(piece) } else { self.splitter.push(piece) };
-        let found = [AnswerPart::Reasoning(split.reasoning), AnswerPart::Content(split.content)];
+        let found = if is_last { self.splitter.push_last(piece) } else { self.splitter.push(piece) };
         for part in found {
-            let text = match &part {
-                AnswerPart::Reasoning(text) | AnswerPart::Content(text) if text.is_empty() => continue,
-                AnswerPart::Reasoning(text) | AnswerPart::Content(text) => text,
-                AnswerPart::CallBegins { .. } | AnswerPart::Arguments(_) | AnswerPart::CallEnds => "",
+            let tokens = match &part {
+                AnswerPart::Reasoning(text) | AnswerPart::Content(text) => self.locate(text),
+                // A call's arguments may be written in another way than they were sampled.
+                AnswerPart::CallBegins { .. } | AnswerPart::Arguments(_) | AnswerPart::CallEnds => 0..0,
             };
-            let tokens = self.locate(text);
             parts.push(TokenPart { part, tokens });
         }
     }
@@ -103,7 +87,7 @@ impl PartReader {
             true => Some(self.window.len() - text.len()),
             false => self.window.rfind(text),
         };
-        let Some(at) = at.filter(|_| !text.is_empty()) else { return 0..0 };
+        let Some(at) = at else { return 0..0 };
         let (begin, end) = (self.before + at, self.before + at + text.len());
         self.window.drain(..at + text.len());
         self.before = end;

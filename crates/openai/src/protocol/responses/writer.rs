@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::output::{ItemKind, ItemStatus, OutputItem};
-use super::parts::{AnswerPart, PartReader, TokenPart};
+use super::parts::{PartReader, TokenPart};
 use super::request::ResponseCall;
 use crate::protocol::answer::AnswerHead;
 use crate::protocol::logprobs::{ChoiceLogprobs, ShownToken};
@@ -16,6 +16,7 @@ use crate::protocol::request::ProtocolRequest;
 use crate::protocol::sse;
 use offshoot_engine::{Finish, FinishReason, SampledToken, TokenRecord};
 use offshoot_text::Tokenizer;
+use offshoot_text::tools::AnswerPart;
 
 /// Writes the response to one request, whose chat has one choice.
 pub struct ResponseWriter {
