@@ -99,7 +99,8 @@ async fn create(
     }
     let Asked { call, request, earlier } = asked;
     let (call, request) = (Arc::new(call), Arc::new(request));
-    let ticket = submit(&server, client, &request, names(&head, &headers, &request), arrived)?;
+    let form = server.compile_form(&request).await?;
+    let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived)?;
     let tokenizer = server.tokenizer.clone();
     let is_stream = request.stream.is_some();
     let writer = match is_stream {
