@@ -14,8 +14,7 @@ use super::floor::FloorArgs;
 use super::tables::{median, print, rounded};
 use offshoot_args::whole;
 use offshoot_backend::{
-    ActivationDtype, AllowedTokens, Backend, Dtype, Filters, Pick, SampleRequest, StepBatch, StepRequests, Uniform,
-    WeightFormat,
+    ActivationDtype, AllowedTokens, Dtype, Filters, Pick, SampleRequest, StepBatch, StepRequests, Uniform, WeightFormat,
 };
 use offshoot_cases::case::{ANY_HEADS, buffer, rows_at};
 use offshoot_core::error::Result;

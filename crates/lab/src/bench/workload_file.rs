@@ -171,12 +171,6 @@ pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(
     Ok((config(fields)?, jobs))
 }
 
-/// The model of a shape.
-pub fn read_shape(file: Option<&Path>, shape: &str) -> Result<ModelConfig> {
-    let (_, file) = read(file)?;
-    config(shape_of(&file, shape)?)
-}
-
 /// The file, and its name for messages.
 fn read(path: Option<&Path>) -> Result<(&Path, WorkloadFile)> {
     let text = match path {
