@@ -53,7 +53,7 @@ pub enum Bench {
     /// Decode steps with low-rank adapters, beside steps without and the lower bound
     Adapters(AdapterOptions),
     /// Samples that must be JSON of a schema, beside samples without a form, as JSON lines
-    //    Forms(FormOptions),
+    Forms(FormOptions),
     /// Sampling from rows with sets of allowed tokens of their own, beside rows without
     Masks(MaskOptions),
     /// Sums over the GPUs of one model, by size: own kernels and NCCL, beside what the link allows
@@ -101,7 +101,7 @@ impl BenchArgs {
             Bench::Attention(options) => device.open(None)?.with(options),
             Bench::DeltaRule(options) => device.open(None)?.with(options),
             Bench::Adapters(options) => device.open(None)?.with(options),
-            //            Bench::Forms(options) => device.open(None)?.with(options),
+            Bench::Forms(options) => device.open(None)?.with(options),
             Bench::Masks(options) => device.open(None)?.with(options),
             Bench::Allreduce(options) => allreduce::main(devices, options),
             Bench::Workloads(options) => workloads::main(devices, options),
