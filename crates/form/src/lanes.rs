@@ -125,7 +125,10 @@ impl Matcher {
     ) -> Result<RawMask, Fault> {
         let done = caught(|| {
             self.read_on(tokens, vocabulary)?;
-            self.compute(more, vocabulary)
+            // Computing leaves many items behind that the next step does not need: the clone is kept, which has none,
+            // and no room to spare.
+            let kept = self.parser.clone();
+            compute(&mut std::mem::replace(&mut self.parser, kept), more, vocabulary)
         });
         let done = done.unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
         if matches!(done, Err(Fault::Failed(_))) {
@@ -155,27 +158,6 @@ impl Matcher {
         Ok(())
     }
 
-    fn compute(&mut self, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
-        if self.parser.stopped() {
-            return match self.parser.stop_reason() {
-                StopReason::NoExtension | StopReason::EndOfSentence => Ok(RawMask::new(None, true, more, vocabulary)),
-                StopReason::NoExtensionBias => Ok(RawMask::new(None, false, more, vocabulary)),
-                reason => Err(Fault::Failed(reason.to_string())),
-            };
-        }
-        let may_end = self.parser.is_accepting();
-        match self.parser.compute_mask() {
-            Ok(set) => {
-                self.parser.invalidate_bias_cache();
-                Ok(RawMask::new(Some(&set), may_end, more, vocabulary))
-            }
-            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => {
-                Ok(RawMask::new(None, may_end, more, vocabulary))
-            }
-            Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
-        }
-    }
-
     /// Brings its share of the total up to date.
     fn count_bytes(&mut self) {
         /// Measured: of a matcher at its beginning, and for each byte of its text.
@@ -185,6 +167,25 @@ impl Matcher {
         self.total.0.fetch_add(bytes, Ordering::Relaxed);
         self.total.0.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = bytes;
+    }
+}
+
+/// The mask of a parser's place.
+fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
+    if parser.stopped() {
+        return match parser.stop_reason() {
+            StopReason::NoExtension | StopReason::EndOfSentence => Ok(RawMask::new(None, true, more, vocabulary)),
+            StopReason::NoExtensionBias => Ok(RawMask::new(None, false, more, vocabulary)),
+            reason => Err(Fault::Failed(reason.to_string())),
+        };
+    }
+    let may_end = parser.is_accepting();
+    match parser.compute_mask() {
+        Ok(set) => Ok(RawMask::new(Some(&set), may_end, more, vocabulary)),
+        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
+            Ok(RawMask::new(None, may_end, more, vocabulary))
+        }
+        Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
     }
 }
 
