@@ -20,6 +20,8 @@ const MOST_MASK_BYTES: usize = 256 << 20;
 const MOST_MATCHER_BYTES: usize = 128 << 20;
 /// States that a lane computes in one call before another lane is made.
 const LANE_STATES: usize = 16;
+/// Calls after which lanes are given up that no call used and no matcher is in.
+const IDLE_CALLS: u64 = 1024;
 /// States that are computed by the caller, for which threads would take longer to wake.
 const FEW_STATES: usize = 2;
 /// Stack of a worker, for the recursion of deep patterns; what is not touched takes no memory.
@@ -62,6 +64,8 @@ pub struct Forms {
     workers: OnceLock<Option<rayon::ThreadPool>>,
     threads: usize,
     lanes: HashMap<u64, FormLanes>,
+    /// Calls that computed masks.
+    calls: u64,
     cache: MaskCache,
     /// The places of all matchers; some are gone.
     matchers: VecDeque<Weak<Slot>>,
@@ -74,6 +78,8 @@ pub struct Forms {
 struct FormLanes {
     form: Weak<CompiledForm>,
     lanes: Vec<Arc<Lane>>,
+    /// The call that used it last.
+    last_call: u64,
 }
 
 /// A state to be computed.
@@ -106,6 +112,7 @@ impl Forms {
             workers: OnceLock::new(),
             threads: threads.max(1),
             lanes: HashMap::new(),
+            calls: 0,
             cache: MaskCache::new(MOST_MASK_BYTES),
             matchers: VecDeque::new(),
             matcher_bytes: Arc::default(),
@@ -208,10 +215,14 @@ impl Forms {
 
     /// A lane for each state: that of its matcher, if too many others do not have it.
     fn assign<'a>(&mut self, missing: Vec<(usize, StateKey, &'a mut FormState)>) -> Vec<Vec<Task<'a>>> {
-        self.lanes.retain(|_, lanes| lanes.form.strong_count() > 0);
-        for lanes in self.lanes.values_mut() {
-            lanes.lanes.retain(|lane| !lane.is_over());
-        }
+        self.calls += 1;
+        let (calls, rests) = (self.calls, self.calls.is_multiple_of(IDLE_CALLS));
+        self.lanes.retain(|_, lanes| {
+            let is_idle = rests && calls - lanes.last_call > IDLE_CALLS;
+            // Besides the list, matchers have a lane.
+            lanes.lanes.retain(|lane| !lane.is_over() && !(is_idle && Arc::strong_count(lane) == 1));
+            lanes.form.strong_count() > 0 && !(is_idle && lanes.lanes.is_empty())
+        });
         let mut of_form: HashMap<u64, usize> = HashMap::new();
         missing.iter().for_each(|(_, key, _)| *of_form.entry(key.form).or_default() += 1);
         let mut jobs: HashMap<*const Lane, Vec<Task>> = HashMap::new();
@@ -222,6 +233,7 @@ impl Forms {
             let load = |lane: &Arc<Lane>| jobs.get(&Arc::as_ptr(lane)).map_or(0, Vec::len);
             let form = state.form();
             let known = self.lanes.entry(key.form).or_insert_with(|| FormLanes::new(form));
+            known.last_call = calls;
             let own = state.slot.lock().as_ref().map(|matcher| matcher.lane().clone());
             let own = own.filter(|own| known.lanes.iter().any(|lane| Arc::ptr_eq(lane, own)) && load(own) < most);
             let lane = own.unwrap_or_else(|| {
@@ -285,11 +297,11 @@ impl Forms {
 
 impl FormLanes {
     fn new(form: &Arc<CompiledForm>) -> FormLanes {
-        FormLanes { form: Arc::downgrade(form), lanes: Vec::new() }
+        FormLanes { form: Arc::downgrade(form), lanes: Vec::new(), last_call: 0 }
     }
 
     fn add(&mut self, form: &CompiledForm) -> Arc<Lane> {
-        let lane = Lane::new(form);
+        let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy());
         self.lanes.push(lane.clone());
         lane
     }

@@ -27,6 +27,16 @@ pub(crate) enum Fault {
     Failed(String),
 }
 
+impl Fault {
+    /// The fault of a token that llguidance does not take, by its message.
+    fn of(message: &str) -> Fault {
+        match message.contains("doesn't satisfy the grammar") {
+            true => Fault::Refused,
+            false => Fault::Failed(plain(message)),
+        }
+    }
+}
+
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -45,9 +55,14 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A lane of its own lexer.
+    /// A lane of its own lexer, without what others have learnt.
     pub fn new(form: &CompiledForm) -> Arc<Lane> {
         Arc::new(Lane { start: form.fresh_parser(), is_over: AtomicBool::new(false) })
+    }
+
+    /// A lane whose lexer begins with what this one's has learnt.
+    pub fn copy(&self) -> Arc<Lane> {
+        Arc::new(Lane { start: self.start.deep_clone(), is_over: AtomicBool::new(false) })
     }
 
     pub fn is_over(&self) -> bool {
@@ -149,10 +164,7 @@ impl Matcher {
                 continue;
             }
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
-            taken.map_err(|error| match self.parser.parser.get_error() {
-                None => Fault::Refused,
-                Some(_) => Fault::Failed(plain(&error.to_string())),
-            })?;
+            taken.map_err(|error| Fault::of(&error.to_string()))?;
             self.read = at + 1;
         }
         Ok(())

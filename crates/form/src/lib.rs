@@ -14,6 +14,7 @@ mod lanes;
 mod mask;
 mod masks;
 mod reasoning;
+mod schema;
 mod spec;
 mod state;
 mod trial;
