@@ -52,19 +52,26 @@ fn forms() -> Vec<(&'static str, Form)> {
         ("person", Form::Json(with_options(json!({"whitespace_flexible": true})))),
         ("person", Form::Json(with_options(json!({"whitespace_pattern": "( |\n *)?"})))),
         ("any object", Form::JsonObject),
-        ("tree", Form::Json(json!({
-            "$defs": {"node": {"type": "object", "properties": {
-                "name": {"type": "string", "maxLength": 20},
-                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3}
-            }, "required": ["name", "children"], "additionalProperties": false}},
-            "$ref": "#/$defs/node"
-        }))),
+        (
+            "tree",
+            Form::Json(json!({
+                "$defs": {"node": {"type": "object", "properties": {
+                    "name": {"type": "string", "maxLength": 20},
+                    "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3}
+                }, "required": ["name", "children"], "additionalProperties": false}},
+                "$ref": "#/$defs/node"
+            })),
+        ),
         ("pattern", Form::Regex(r"([A-Z][a-z]{2,12} ){2,30}\d{3}-\d{4}".to_string())),
         ("choice", Form::Choice((0..200).map(|n| format!("choice number {n}")).collect())),
-        ("arithmetic", Form::Lark(
-            "start: sum\nsum: product | sum \"+\" product\nproduct: atom | product \"*\" atom\natom: /[0-9]{1,9}/ | \"(\" sum \")\""
-                .to_string(),
-        )),
+        (
+            "arithmetic",
+            Form::Lark(
+                "start: sum\nsum: product | sum \"+\" product\nproduct: atom | product \"*\" atom\n\
+             atom: /[0-9]{1,9}/ | \"(\" sum \")\""
+                    .to_string(),
+            ),
+        ),
     ]
 }
 
@@ -93,12 +100,15 @@ fn person() -> Value {
 
 /// Texts of a form, as models write them.
 fn texts(name: &str) -> Vec<String> {
-    let note = "The meeting was moved to Thursday; please bring the printed plans, and tell Ada that the \\\"blue\\\" room is \
+    let note = "The meeting was moved to Thursday; bring the printed plans, and tell Ada that the \\\"blue\\\" room is \
                 free from nine to eleven. If it rains we meet in the hall. ";
     let value = match name {
         "person" => json!({"name": "Ada Lovelace", "age": 36, "tags": ["red", "blue"], "note": note.repeat(2),
             "inner": {"x": -12.75, "mail": "ada@example.com"}}),
-        "any object" => json!({"title": "Plans", "rooms": vec![json!({"name": "blue", "seats": 12, "open": true}); 8], "text": note}),
+        "any object" => {
+            let rooms = vec![json!({"name": "blue", "seats": 12, "open": true}); 8];
+            json!({"title": "Plans", "rooms": rooms, "text": note})
+        }
         "tree" => {
             let leaf = json!({"name": "leaf of a tree", "children": []});
             let node = json!({"name": "a branch", "children": [leaf, leaf, leaf]});
@@ -156,7 +166,12 @@ fn single(form: &Arc<CompiledForm>, tokenizer: &Tokenizer, text: &str) {
         cold = if round == 0 { time } else { cold };
     }
     let [mean, cold] = [best, cold].map(|time| time.as_micros() / tokens.len() as u128);
-    println!("  {} tokens, {} bytes: {mean} us a mask, {} us at worst; {cold} us the first time", tokens.len(), text.len(), worst.as_micros());
+    println!(
+        "  {} tokens, {} bytes: {mean} us a mask, {} us at worst; {cold} us the first time",
+        tokens.len(),
+        text.len(),
+        worst.as_micros()
+    );
     println!("  bytes of a branch's matcher by tokens: {sizes:?}");
 }
 
@@ -194,6 +209,10 @@ fn batch(form: &Arc<CompiledForm>, ends: &[TokenId], dice: &mut Dice) {
             }
         }
     }
-    println!("  {BRANCHES} branches, {steps} steps: {} us a step, {} us at worst", time.as_micros() / 60, worst.as_micros());
+    println!(
+        "  {BRANCHES} branches, {steps} steps: {} us a step, {} us at worst",
+        time.as_micros() / 60,
+        worst.as_micros()
+    );
     println!("  {:?}", forms.counts());
 }

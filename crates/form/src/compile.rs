@@ -1,6 +1,7 @@
-//! Compiles forms for a model's vocabulary. Equal forms are compiled once while one is in use or was lately. What a form
-//! may take is bounded: by checks of its size, by a trial in a helper process ([`crate::trial`]), by llguidance's limits
-//! of work, and by a deadline; a few threads at most compile at once, so that bad forms do not hold up others for long.
+//! Compiles forms for a model's vocabulary. Equal forms are compiled once while one is in use or was lately. What a
+//! form may take is bounded: by checks of its size, by a trial in a helper process ([`crate::trial`]), by llguidance's
+//! limits of work, and by a deadline; a few threads at most compile at once, so that bad forms do not hold up others
+//! for long.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -229,7 +230,7 @@ impl FormCompiler {
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
         let left = MOST_WAIT.saturating_sub(start.elapsed());
-        receiver.recv_timeout(left).unwrap_or_else(|_| Err(Refusal::too_much("it takes more than a second")))
+        receiver.recv_timeout(left).unwrap_or_else(|_| Err(Refusal::later("it takes more than a second")))
     }
 }
 

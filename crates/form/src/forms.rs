@@ -1,6 +1,6 @@
 //! The masks of an engine's branches. A state that some branch was in costs a look-up; the others are computed by
-//! worker threads, each state once, by matchers that are brought up to date, cloned from that of a branch that forked, or
-//! made again from the state's tokens. Branches of one form are spread over lanes, each worked on by one thread.
+//! worker threads, each state once, by matchers that are brought up to date, cloned from that of a branch that forked,
+//! or made again from the state's tokens. Branches of one form are spread over lanes, each worked on by one thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
@@ -192,15 +192,17 @@ impl Forms {
     fn compute(&mut self, missing: Vec<(usize, StateKey, &mut FormState)>) -> Vec<(usize, Found)> {
         let jobs = self.assign(missing);
         let mut done = self.run(jobs);
-        // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more.
-        let mut found = Vec::with_capacity(done.len());
+        // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more, apart.
         for Done { task, outcome, made, replayed } in &mut done {
             if let Err(Fault::Failed(_)) = outcome {
-                let form = task.state.form().clone();
-                task.lane = self.usable_lane(&form);
+                task.lane = Lane::new(task.state.form());
                 (*outcome, *made, *replayed) = work(task);
+                if let Some(known) = self.lanes.get_mut(&task.key.form).filter(|_| outcome.is_ok()) {
+                    known.lanes.push(task.lane.clone());
+                }
             }
         }
+        let mut found = Vec::with_capacity(done.len());
         for Done { task, outcome, made, replayed } in done {
             self.matchers.extend(made);
             self.counts.replayed += u64::from(replayed.is_some());
@@ -220,7 +222,7 @@ impl Forms {
         self.lanes.retain(|_, lanes| {
             let is_idle = rests && calls - lanes.last_call > IDLE_CALLS;
             // Besides the list, matchers have a lane.
-            lanes.lanes.retain(|lane| !lane.is_over() && !(is_idle && Arc::strong_count(lane) == 1));
+            lanes.lanes.retain(|lane| !(lane.is_over() || (is_idle && Arc::strong_count(lane) == 1)));
             lanes.form.strong_count() > 0 && !(is_idle && lanes.lanes.is_empty())
         });
         let mut of_form: HashMap<u64, usize> = HashMap::new();
@@ -244,16 +246,6 @@ impl Forms {
             jobs.entry(Arc::as_ptr(&lane)).or_default().push(Task { state, key, at, lane, total });
         }
         jobs.into_values().collect()
-    }
-
-    /// A lane of the form whose lexer works.
-    fn usable_lane(&mut self, form: &Arc<CompiledForm>) -> Arc<Lane> {
-        let known = self.lanes.entry(form.id()).or_insert_with(|| FormLanes::new(form));
-        known.lanes.retain(|lane| !lane.is_over());
-        match known.lanes.first() {
-            Some(lane) => lane.clone(),
-            None => known.add(form),
-        }
     }
 
     /// Does the jobs, each on one thread.
@@ -336,10 +328,8 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
         task.state.slot.put(matcher);
     }
     let outcome = match outcome {
-        // No text of the form begins so, but the mark may go on.
-        Err(Fault::Refused { .. }) if task.state.opening().is_some() => {
-            Ok(RawMask::new(None, false, &more, vocabulary))
-        }
+        // No text of the form goes on so; a mark that opens reasoning may.
+        Err(Fault::Refused) => Ok(RawMask::new(None, false, &more, vocabulary)),
         outcome => outcome,
     };
     (outcome, made, replayed)

@@ -15,8 +15,8 @@ const MOST_DEPTH: usize = 100;
 /// The most choices.
 const MOST_CHOICES: usize = 20_000;
 
-/// White space between the parts of JSON, where the schema says nothing else: what compact and indented JSON have. It is
-/// bounded, so that a text cannot go on with white space for ever, and has no empty line, at which chats may stop.
+/// White space between the parts of JSON, where the schema says nothing else: what compact and indented JSON have. It
+/// is bounded, so that a text cannot go on with white space for ever, and has no empty line, at which chats may stop.
 const WHITE_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,64}";
 /// The key of a schema under which llguidance reads its options.
 const OPTIONS: &str = "x-guidance";

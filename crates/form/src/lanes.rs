@@ -1,6 +1,6 @@
-//! Matchers of grammars, llguidance's. Matchers of one lane share the tables of a lexer, which grow as they work, behind
-//! a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's matcher is a
-//! clone within its lane, of a few kilobytes.
+//! Matchers of grammars, llguidance's. Matchers of one lane share the tables of a lexer, which grow as they work,
+//! behind a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's
+//! matcher is a clone within its lane, of a few kilobytes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -163,6 +163,9 @@ impl Matcher {
                 }
                 continue;
             }
+            if token.ix() >= vocabulary.tokens() {
+                return Err(Fault::Refused);
+            }
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
             taken.map_err(|error| Fault::of(&error.to_string()))?;
             self.read = at + 1;
@@ -201,8 +204,8 @@ fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabula
     }
 }
 
-/// The place of a matcher, which branches that forked share until they go on. Empty where none was made yet, or where it
-/// was dropped.
+/// The place of a matcher, which branches that forked share until they go on. Empty where none was made yet, or where
+/// it was dropped.
 #[derive(Default)]
 pub(crate) struct Slot {
     matcher: Mutex<Option<Matcher>>,

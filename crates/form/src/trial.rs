@@ -1,9 +1,8 @@
 //! Forms are compiled twice. First a helper process tries the form with a vocabulary of bytes and of the special tokens
-//! that it may name: our own executable run
-//! again (in a Python process the command `offshoot`), whose memory and CPU time the system limits, so that no schema,
-//! pattern or grammar takes more than [`BOUNDS`] or ends the process with its stack. Only a form that passes is compiled
-//! here, with the model's vocabulary. A program that has no helper compiles at once; llguidance's limits of work and a
-//! deadline bound it there, and memory is bounded by them alone.
+//! that it may name: our own executable run again (in a Python process the command `offshoot`), whose memory and CPU
+//! time the system limits, so that no schema, pattern or grammar takes more than [`BOUNDS`] or ends the process with
+//! its stack. Only a form that passes is compiled here, with the model's vocabulary. A program that has no helper
+//! compiles at once; llguidance's limits of work and a deadline bound it there, and memory is bounded by them alone.
 
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
@@ -80,7 +79,8 @@ impl Refusal {
     pub fn of(message: &str) -> Refusal {
         let found = plain(message);
         let panic = found.strip_prefix("panic: ");
-        let found = panic.map_or(found.clone(), |panic| format!("one at which the library of grammars fails ({panic})"));
+        let found =
+            panic.map_or(found.clone(), |panic| format!("one at which the library of grammars fails ({panic})"));
         Refusal::new("one that can be compiled", found)
     }
 
@@ -145,7 +145,7 @@ mod tests {
         let named = vec![(TokenId(700), "<|call|>".to_string()), (TokenId(701), "<|end|>".to_string())];
         let vocabulary = FormVocabulary::of_bytes(1000, named, vec![TokenId(701)]);
         let request = serde_json::to_vec(&request(form, &vocabulary)).unwrap();
-        serde_json::from_slice(&(|bytes: &[u8]| serde_json::to_vec(&tried(bytes)).unwrap())(&request)).unwrap()
+        tried(&request)
     }
 
     #[test]

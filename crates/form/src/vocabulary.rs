@@ -21,8 +21,8 @@ const MOST_TOKEN_BYTES: usize = 1024;
 /// Values of a byte.
 const BYTES: usize = 256;
 
-/// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the lexer,
-/// or 20,000 items of the parser, take a millisecond.
+/// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the
+/// lexer, or 20,000 items of the parser, take a millisecond.
 pub(crate) fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 10_000,
@@ -44,7 +44,7 @@ pub struct FormVocabulary {
     pub(crate) ends: Vec<TokenId>,
     /// Tokens of the model, which may be more than the tokenizer's.
     pub(crate) vocab: usize,
-    /// The special tokens and the ends of a text: what a grammar can name.
+    /// The special tokens, those that stay in texts included, and the ends of a text: what a grammar can name.
     pub(crate) named: Vec<(TokenId, String)>,
     /// What is allowed before a form begins: all but what ends the text, which would lack its form.
     pub(crate) free: Arc<StateMask>,
@@ -67,7 +67,7 @@ impl FormVocabulary {
             if bytes.len() > MOST_TOKEN_BYTES {
                 return Vec::new();
             }
-            match tokenizer.is_special(token) || ends.contains(&token) {
+            match tokenizer.is_special(token) || tokenizer.is_mark(token) || ends.contains(&token) {
                 true => {
                     named.push((token, String::from_utf8_lossy(bytes).into_owned()));
                     special_word(bytes)

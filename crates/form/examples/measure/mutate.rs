@@ -26,37 +26,96 @@ pub fn mutated(dice: &mut Dice) -> Value {
 
 /// Schemas to change.
 fn seeds() -> Vec<Value> {
-    vec![
-                json!({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string", "pattern": "^(a|b)+c{2,9}$"}}}),
-        json!({"$defs": {"n": {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}]}}, "$ref": "#/$defs/n"}),
-        json!({"allOf": [{"anyOf": [{"properties": {"a": {"type": "string"}}}, {"properties": {"b": {"type": "number"}}}]}, {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}], "type": "object"}),
-        json!({"type": "array", "prefixItems": [{"type": "number", "multipleOf": 0.01}, {"type": "string", "format": "date-time"}], "minItems": 2, "maxItems": 30}),
-        json!({"oneOf": [{"type": "object", "properties": {"kind": {"const": "x"}}, "required": ["kind"]}, {"type": "object", "properties": {"kind": {"const": "y"}}, "required": ["kind"]}]}),
-    ]
+    let texts = [
+        r#"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 60}, "age": {"type": "integer",
+            "minimum": 0, "maximum": 150}, "tags": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 4}},
+            "required": ["name", "age"], "additionalProperties": false}"#,
+        r#"{"type": "object", "additionalProperties": {"type": "array",
+            "items": {"type": "string", "pattern": "^(a|b)+c{2,9}$"}}}"#,
+        r##"{"$defs": {"n": {"anyOf": [{"type": "null"}, {"type": "object",
+            "properties": {"next": {"$ref": "#/$defs/n"}}}]}}, "$ref": "#/$defs/n"}"##,
+        r#"{"type": "object", "allOf": [{"anyOf": [{"properties": {"a": {"type": "string"}}},
+            {"properties": {"b": {"type": "number"}}}]}, {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}]}"#,
+        r#"{"type": "array", "minItems": 2, "maxItems": 30, "prefixItems": [{"type": "number", "multipleOf": 0.01},
+            {"type": "string", "format": "date-time"}]}"#,
+        r#"{"oneOf": [{"type": "object", "properties": {"kind": {"const": "x"}}, "required": ["kind"]},
+            {"type": "object", "properties": {"kind": {"const": "y"}}, "required": ["kind"]}]}"#,
+    ];
+    texts.iter().map(|text| serde_json::from_str(text).expect("it is JSON")).collect()
 }
 
 /// Changes one place of a schema.
 fn mutate(value: &mut Value, dice: &mut Dice, depth: usize) {
-    let strange = [
-        json!(-1), json!(1e308), json!(100_000), json!(1_000_000_000_000_u64), json!(null), json!([]), json!({}), json!(true),
-        json!(false), json!("^(a+)+$"), json!("(.*a){30}"), json!("((a{1,100}){1,100}){1,100}"), json!("[\\s\\S]{1,4000}x"),
-        json!("(?=a)b"), json!("\\p{L}{1,500}"), json!("https://example.com/schema.json"), json!("#/nowhere"), json!("#"),
-        json!({"$ref": "#"}), json!({"$ref": "http://localhost:1/x"}), json!({"not": {}}), json!({"type": ["string", "null"]}),
-        json!({"minLength": 100_000}), json!({"type": "string", "minLength": 5, "maxLength": 2}), json!({"const": "\u{0}\u{ffff}"}),
-        json!({"enum": []}), json!({"allOf": [{"type": "string"}, {"type": "number"}]}), json!({"multipleOf": 0}),
-        json!({"type": "integer", "minimum": 10, "maximum": 2}), json!({"minItems": 100_000}), json!({"$dynamicRef": "#x"}),
+    let strange: [&str; 31] = [
+        "-1",
+        "1e308",
+        "100000",
+        "1000000000000",
+        "null",
+        "[]",
+        "{}",
+        "true",
+        "false",
+        r#""^(a+)+$""#,
+        r#""(.*a){30}""#,
+        r#""((a{1,100}){1,100}){1,100}""#,
+        r#""[\\s\\S]{1,4000}x""#,
+        r#""(?=a)b""#,
+        r#""\\p{L}{1,500}""#,
+        r#""https://example.com/schema.json""#,
+        r##""#/nowhere""##,
+        r##""#""##,
+        r##"{"$ref": "#"}"##,
+        r#"{"$ref": "http://localhost:1/x"}"#,
+        r#"{"not": {}}"#,
+        r#"{"type": ["string", "null"]}"#,
+        r#"{"minLength": 100000}"#,
+        r#"{"type": "string", "minLength": 5, "maxLength": 2}"#,
+        r#"{"const": "\u0000\uffff"}"#,
+        r#"{"enum": []}"#,
+        r#"{"allOf": [{"type": "string"}, {"type": "number"}]}"#,
+        r#"{"multipleOf": 0}"#,
+        r#"{"type": "integer", "minimum": 10, "maximum": 2}"#,
+        r#"{"minItems": 100000}"#,
+        r##"{"$dynamicRef": "#x"}"##,
     ];
+    let strange = |dice: &mut Dice| serde_json::from_str(strange[dice.below(strange.len())]).expect("it is JSON");
     let keys = [
-        "type", "pattern", "minLength", "maxLength", "minItems", "maxItems", "$ref", "anyOf", "allOf", "oneOf", "not", "if", "enum",
-        "const", "items", "properties", "patternProperties", "additionalProperties", "required", "format", "multipleOf", "$id",
-        "x-guidance", "minProperties", "contains", "unevaluatedProperties", "dependentSchemas", "minimum",
+        "type",
+        "pattern",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+        "$ref",
+        "anyOf",
+        "allOf",
+        "oneOf",
+        "not",
+        "if",
+        "enum",
+        "const",
+        "items",
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "required",
+        "format",
+        "multipleOf",
+        "$id",
+        "x-guidance",
+        "minProperties",
+        "contains",
+        "unevaluatedProperties",
+        "dependentSchemas",
+        "minimum",
     ];
     match value {
         Value::Object(fields) if depth < 12 => {
             let inner = fields.len();
             match dice.below(6) {
                 0 => {
-                    fields.insert(keys[dice.below(keys.len())].to_string(), strange[dice.below(strange.len())].clone());
+                    fields.insert(keys[dice.below(keys.len())].to_string(), strange(dice));
                 }
                 1 if inner > 0 => {
                     let key = fields.keys().nth(dice.below(inner)).expect("below their number").clone();
@@ -87,6 +146,6 @@ fn mutate(value: &mut Value, dice: &mut Dice, depth: usize) {
             let copy = items[0].clone();
             items.extend(std::iter::repeat_n(copy, dice.below(200)));
         }
-        _ => *value = strange[dice.below(strange.len())].clone(),
+        _ => *value = strange(dice),
     }
 }

@@ -29,7 +29,10 @@ fn a_fork_at_each_token_has_the_masks_of_a_fresh_state() {
                 state.tokens().iter().for_each(|token| fresh.push(*token));
                 let alone = mask(&mut Forms::new(1), &mut fresh);
                 assert_eq!(alone.allowed, found.allowed, "{:?}", state.tokens());
-                assert_eq!((alone.forced, alone.may_end, alone.only_end), (found.forced, found.may_end, found.only_end));
+                assert_eq!(
+                    (alone.forced, alone.may_end, alone.only_end),
+                    (found.forced, found.may_end, found.only_end)
+                );
                 if !found.only_end {
                     // A fork, of which one branch goes on elsewhere, and one may go on likewise.
                     for _ in 0..2 {

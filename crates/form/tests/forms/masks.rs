@@ -45,7 +45,9 @@ fn texts_of_allowed_tokens_have_the_form() {
         }
     };
     check(Form::Json(person()), 30, &is_person);
-    check(Form::JsonObject, 1, &|text| serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value.is_object()));
+    check(Form::JsonObject, 1, &|text| {
+        serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value.is_object())
+    });
     let choices = ["yes", "no", "not at all", ""].map(str::to_string).to_vec();
     check(Form::Choice(choices.clone()), 40, &|text| choices.iter().any(|choice| choice == text));
     check(Form::Regex("^[a-c]{2,5}-[0-9]{1,3}$".to_string()), 40, &|text| {
@@ -64,7 +66,8 @@ fn json_is_compact_or_indented_but_has_no_empty_lines() {
     let form = compile(Form::Json(person()));
     let mut forms = Forms::new(1);
     let value = json!({"name": "Ada", "age": 36, "tags": ["red", "blue"]});
-    for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap(), value.to_string().replace(':', ": ")] {
+    for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap(), value.to_string().replace(':', ": ")]
+    {
         assert!(mask(&mut forms, &mut behind(&form, &text)).only_end, "{text}");
     }
     let mut state = behind(&form, "{");

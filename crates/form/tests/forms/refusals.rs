@@ -24,12 +24,13 @@ fn bad_forms_are_refused_by_name() {
     refused(json(json!({"$ref": "#/$defs/nowhere"})), &["JSON schema", "nowhere"]);
     refused(json(json!({"type": "array", "uniqueItems": true})), &["JSON schema", "uniqueItems"]);
     refused(json(json!({"type": "string", "pattern": "(?=a)b"})), &["JSON schema"]);
+    let endless = json!({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]});
+    refused(json(endless), &["JSON schema", "without end"]);
     refused(json(json!({"type": "thing"})), &["JSON schema", "thing"]);
     refused(json(json!({"type": "object", "x-guidance": {"indent": 3}})), &["JSON schema", "indent"]);
     refused(json(json!({"type": "object", "x-guidance": 3})), &["JSON schema", "x-guidance"]);
     refused(Form::Regex("(".to_string()), &["regular expression"]);
     refused(Form::Regex(r"(?!a)b".to_string()), &["regular expression"]);
-    refused(Form::Regex("((a{1,900}){1,900}){1,900}".to_string()), &["regular expression"]);
     refused(Form::Regex("a&&b[^\\s\\S]".to_string()), &["regular expression"]);
     refused(Form::Lark("start: nowhere".to_string()), &["Lark grammar", "nowhere"]);
     refused(Form::Lark(String::new()), &["Lark grammar", "start"]);
@@ -48,13 +49,16 @@ fn what_is_refused_stays_refused() {
     assert!(compiler.compile(&Arc::new(Form::JsonObject)).is_ok());
 }
 
+/// Schemas that are tried. (`examples/measure.rs` tries thousands, in a release build, and measures them.)
+const MUTATED: usize = 250;
+
 /// Schemas as strangers change them: each is compiled or refused with a message.
 #[test]
 fn mutated_schemas_are_compiled_or_refused() {
     let compiler = compiler();
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let (mut compiled, mut refused) = (0, 0);
-    for _ in 0..1000 {
+    for _ in 0..MUTATED {
         match compiler.compile(&Arc::new(Form::Json(mutated(&mut dice)))) {
             Ok(_) => compiled += 1,
             Err(error) => {
@@ -63,5 +67,5 @@ fn mutated_schemas_are_compiled_or_refused() {
             }
         }
     }
-    assert!(compiled >= 100 && refused >= 100, "{compiled} compiled, {refused} refused");
+    assert!(compiled >= 25 && refused >= 25, "{compiled} compiled, {refused} refused");
 }
