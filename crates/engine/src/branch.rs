@@ -241,8 +241,13 @@ impl ScoringState {
     /// Adds the score of the token at `next`, which follows from `versions`.
     pub fn add(&mut self, scored: SampledToken, versions: Versions) {
         versions.note(&mut self.weights, &mut self.adapters, self.records.len());
-        let mask = self.form().and_then(|form| form.masks.pop_front());
-        let forced = mask.is_some_and(|mask| mask.forced == Some(scored.token));
+        let forced = match &mut self.scores {
+            WantedScores::AsSampled { rules, form: Some(form) } => {
+                let mask = form.masks.pop_front();
+                mask.is_some_and(|mask| rules.was_forced(&mask, scored.token))
+            }
+            WantedScores::AsSampled { form: None, .. } | WantedScores::Model { .. } => false,
+        };
         self.records.push(SampledToken { forced, ..scored });
         self.requested = self.requested.max(self.records.len());
     }

@@ -6,7 +6,7 @@ use offshoot_engine::{
     EngineHandle, Extend, Finish, RootOptions, SampledToken, SamplingParams, Stop, UniformKey, WeightSpan,
 };
 
-use super::bench::{draw, finish, length, score};
+use super::bench::{draw, finish, score};
 use super::world::{Seeds, World};
 
 /// How an extend came by its tokens.
@@ -72,7 +72,7 @@ impl Record {
 
     /// Checks the experts that an extend which came to its end tells: those that the last weights have chosen.
     fn hold_routes(&self, world: &World, weights: &[Seeds]) {
-        let How::Drawn(uniforms, params, _) = &self.how else { return };
+        let How::Drawn(uniforms, params, stop) = &self.how else { return };
         if !params.routes || self.finish.reason.is_cut() {
             return;
         }
@@ -81,7 +81,8 @@ impl Record {
         let last = self.finish.weights.last().expect("something was sampled");
         let fresh = world.fresh(weights[last.version.0 as usize]);
         let root = root_behind(&fresh, params, &self.before, known);
-        let expected = finish(&fresh, draw(root, *uniforms, params.clone(), length(1))).routes;
+        let stop = Stop { max_tokens: 1, strings: Vec::new(), ..stop.clone() };
+        let expected = finish(&fresh, draw(root, *uniforms, params.clone(), stop)).routes;
         assert!(self.finish.routes.is_some() && self.finish.routes == expected, "{:?}", self.finish.reason);
     }
 }
