@@ -182,6 +182,11 @@ impl CallForm {
         self.name
     }
 
+    /// Whether calls are messages of a channel, which stand beside those of the reasoning and the content.
+    pub fn is_in_channels(&self) -> bool {
+        self.has_channels
+    }
+
     /// The texts with which a call may begin, other than without a mark.
     pub(super) fn marks(&self) -> impl Iterator<Item = &'static str> {
         self.openings.iter().map(|opening| opening.mark)

@@ -7,6 +7,7 @@ mod lists;
 mod reading;
 mod streams;
 mod token_ids;
+mod tools;
 
 use std::num::NonZeroU32;
 use std::path::Path;
