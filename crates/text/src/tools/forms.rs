@@ -195,7 +195,7 @@ impl CallForm {
 
 /// The marks of calls that some vocabularies have as special tokens. Texts keep them: without them a call would look
 /// like any text.
-pub(crate) const MARKS: [&str; 21] = [
+pub(crate) const MARKS: [&str; 27] = [
     "<tool_call>",
     "</tool_call>",
     "<|tool_call|>",
@@ -217,6 +217,12 @@ pub(crate) const MARKS: [&str; 21] = [
     "<|tool_call_begin|>",
     "<|tool_call_argument_begin|>",
     "<|tool_call_end|>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<seed:tool_call>",
+    "</seed:tool_call>",
 ];
 
 const PLAIN: CallForm = CallForm {
