@@ -22,5 +22,6 @@ mod rollout;
 mod same;
 mod served;
 mod skyrl;
+mod tools;
 mod trainer;
 mod verbs;
