@@ -176,6 +176,7 @@ fn what_only_looks_like_a_call_is_content() {
         ("hermes", "{\"name\": \"get_time\", \"arguments\": {}}"),
         ("llama3", "{\"name\": \"Ada\", \"parameters\": {}}"),
         ("llama3", "{\"name\": \"get_time\"}"),
+        ("llama3", "{\"answer\": 4, \"name\": \"get_time\", \"parameters\": {}}"),
         ("llama3", "So: {\"name\": \"get_time\", \"parameters\": {}}"),
         ("llama3", " {1, 2} is a set.\n"),
         ("mistral", "[TOOL_CALLS] is a mark"),
