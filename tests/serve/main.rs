@@ -18,6 +18,7 @@ mod pauses;
 mod prime_rl;
 mod protocol;
 mod records;
+mod responses;
 mod rollout;
 mod same;
 mod served;

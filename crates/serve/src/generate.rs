@@ -51,7 +51,7 @@ pub async fn generate(
     match request.stream {
         Some(_) => {
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
-            Ok(stream::response(server, ticket, counted, writer))
+            Ok(stream::response(server, ticket, counted, Box::new(writer)))
         }
         None => whole(server, ticket, request, head).await.inspect(|_| counted.answered()),
     }

@@ -23,6 +23,7 @@ mod options;
 mod page;
 mod random;
 mod reply;
+mod responses;
 mod rollout;
 mod routes;
 mod server;

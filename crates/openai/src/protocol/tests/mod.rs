@@ -5,6 +5,7 @@ mod answers;
 mod forms;
 mod lists;
 mod reading;
+mod responses;
 mod streams;
 mod token_ids;
 mod tools;

@@ -116,12 +116,12 @@ fn plain_message(choices: Vec<Value>) -> Vec<Value> {
 
 /// A made-up sample: what it says, and why it ends if no stop string ends it.
 #[derive(Clone, Debug)]
-struct Script {
-    tokens: Vec<TokenId>,
-    end: FinishReason,
+pub(super) struct Script {
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) end: FinishReason,
 }
 
-fn script() -> impl Strategy<Value = Script> {
+pub(super) fn script() -> impl Strategy<Value = Script> {
     const PIECES: [&str; 13] =
         ["<think>", "</think>", "</thi", "END", "EN", " a", "é", "€", "😀", "\"\\\n", "ä END", "<|end_of_text|>", " "];
     let tokens = proptest::collection::vec((0..PIECES.len(), any::<bool>()), 0..10).prop_map(|pieces| {
