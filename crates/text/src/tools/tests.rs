@@ -262,18 +262,6 @@ fn templates_tell_their_family() {
     assert_eq!(CallForm::of("{{ messages }}"), None);
 }
 
-#[test]
-fn votes_compare_names_and_arguments() {
-    let key = |text: &str| vote_key(&calls_of(text));
-    let call = |arguments: &str| format!("<tool_call>{{\"name\": \"f\", \"arguments\": {arguments}}}</tool_call>");
-    let sorted = r#"{"name":"f","arguments":{"a":[{"c":1,"d":2}],"b":1}}"#;
-    assert_eq!(key(&call(r#"{"b": 1, "a": [{"d": 2, "c": 1}]}"#)).as_deref(), Some(sorted));
-    assert_eq!(key(&call(r#"{"a":[{"c":1,"d":2}],"b":1}"#)).as_deref(), Some(sorted));
-    assert_eq!(key("It is 4."), None);
-    assert_eq!(key(&call("{\"a\": x}")), None);
-    assert_eq!(key(&format!("{}{}", call("{}"), call("{}"))).map(|key| key.lines().count()), Some(2));
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
 
