@@ -2,6 +2,7 @@
 
 mod begins;
 mod forks;
+mod calls;
 mod masks;
 #[path = "../../examples/measure/mutate.rs"]
 mod mutate;
