@@ -154,7 +154,7 @@ def test_a_split_node_goes_on_in_its_form(llm, question):
     assert all(re.fullmatch("[abc]{20}", node.text + child.text) for child in [rest, *again])
 
 
-ANSWERS = StructuredOutputsParams(json={
+ANSWERS = StructuredOutputsParams(disable_any_whitespace=True, json={
     "type": "object", "properties": {"answer": {"type": "integer", "minimum": 0, "maximum": 3}},
     "required": ["answer"], "additionalProperties": False})
 
