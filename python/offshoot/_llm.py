@@ -537,7 +537,7 @@ class LLM:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``, null of samples without. Its memory is the engine's own: there
+        ``kept_lowest``, ``kept_ids``, ``entropies`` and ``forced``, null of samples without. Its memory is the engine's own: there
         is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 

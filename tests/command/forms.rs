@@ -41,7 +41,7 @@ fn every_method_keeps_the_form() {
         json!({"best_of_n": {"samples": 4, "by": "mean_logprob"}}),
         json!({"step_beam": {"samples": 4, "expansions": 2, "delimiter": ",", "scorer": "mean_logprob"}}),
         json!({"dvts": {"samples": 4, "expansions": 2, "delimiter": ",", "scorer": "mean_logprob"}}),
-        json!({"mcts": {"samples": 4, "expansions": 2, "delimiter": ","}}),
+        json!({"mcts": {"samples": 4, "expansions": 2, "delimiter": ",", "scorer": "agreement"}}),
         json!({"tree_po": {"samples": 4, "segment": 3, "branches": 2, "tokens": 400}}),
         json!({"entropy_branching": {"paths": 2, "forks": 2, "branches": 1}}),
     ];
