@@ -216,3 +216,10 @@ def test_a_vote_says_how_answers_are_found_in_one_way(llm, question):
         offshoot.vote(llm, question, 2, json="a")
     outcome = offshoot.vote(llm, question, 2, tool_call=True, sampling_params=SamplingParams(max_tokens=4))
     assert outcome.prediction is None and outcome.votes == []
+
+
+def test_a_chat_keeps_its_form_whatever_ends_its_turns(llm):
+    messages = [{"role": "user", "content": "Mia has 3 pens and buys 4 more. How many pens does Mia have now?"}]
+    params = SamplingParams(n=4, max_tokens=120, temperature=1.2, seed=2, structured_outputs=ANSWERS)
+    for output in llm.chat(messages, params, use_tqdm=False)[0].outputs:
+        assert output.finish_reason == "stop" and json.loads(output.text)["answer"] in range(4)
