@@ -1,8 +1,8 @@
 //! Forms over the bundled model's tokenizer: masks, forks, marks of reasoning, refusals.
 
 mod begins;
-mod forks;
 mod calls;
+mod forks;
 mod masks;
 #[path = "../../examples/measure/mutate.rs"]
 mod mutate;
