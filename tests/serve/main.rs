@@ -12,6 +12,7 @@ mod branches;
 mod browser;
 mod ends;
 mod files;
+mod forms;
 mod page;
 mod pauses;
 mod prime_rl;
