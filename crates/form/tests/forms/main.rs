@@ -1,5 +1,6 @@
 //! Forms over the bundled model's tokenizer: masks, forks, marks of reasoning, refusals.
 
+mod calls;
 mod masks;
 
 use std::path::Path;

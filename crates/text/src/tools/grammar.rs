@@ -159,7 +159,7 @@ impl GrammarWriter<'_> {
                     let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
                     format!("({}) {}", values.join(" | "), self.literal(&close))
                 }
-                Some(_) => self.text_until(&close),
+                Some(_) => self.text_until(tags.after_value),
                 None => format!("{} {}", json_of(parameter, schema), self.literal(&close)),
             };
             let argument = format!("{} {value} \"\\n\"", self.literal(&open));
