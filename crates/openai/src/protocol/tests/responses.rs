@@ -150,6 +150,7 @@ fn items_are_messages() {
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So:", "annotations": []}]},
         {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{\"a\": 1}"},
         {"type": "function_call", "call_id": "c2", "name": "add", "arguments": ""},
+        {"type": "function_call", "call_id": "c3", "name": "add", "arguments": "{\"a", "status": "incomplete"},
         {"type": "function_call_output", "call_id": "c1", "output": "2"},
         {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "3"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Done?"}], "encrypted_content": "x"},
