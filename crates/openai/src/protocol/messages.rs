@@ -69,7 +69,7 @@ pub fn tools(tools: &Value) -> Result<Vec<Value>, Refusal> {
             return Err(wrong(&at(".type"), "\"function\"", &tool["type"]));
         }
         let function = &tool["function"];
-        let Some(name) = function["name"].as_str().filter(|name| !name.is_empty()) else {
+        let Some(name) = function["name"].as_str() else {
             return Err(wrong(&at(".function"), "an object with the function's `name`", function));
         };
         if list[..index].iter().any(|earlier| earlier["function"]["name"] == name) {

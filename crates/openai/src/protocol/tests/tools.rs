@@ -83,7 +83,6 @@ fn choices_that_cannot_be_are_refused_by_name() {
         (json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}}), "tool_choice"),
         (json!({"parallel_tool_calls": 1}), "parallel_tool_calls"),
         (json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}), "tools"),
-        (json!({"tools": [{"type": "function", "function": {"name": ""}}]}), "tools"),
         (json!({"tools": [tool("look"), tool("look")]}), "tools"),
     ] {
         let refusal = chat(HERMES, fields.clone()).err().unwrap_or_else(|| panic!("{fields}"));
@@ -135,7 +134,7 @@ fn answers_show_calls() {
     // A text that was cut, one call at most, and no calls at all.
     let cut = whole(&request, &[&PARIS[..50], PARIS, ""], &FinishReason::Length);
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
-    assert_eq!(cut["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], "{\"city");
+    assert_eq!(cut["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":");
     let single = chat(HERMES, json!({"parallel_tool_calls": false})).expect("a chat");
     let answer = whole(&single, &[&both], &FinishReason::EndOfText);
     assert_eq!(answer["choices"][0]["message"]["tool_calls"].as_array().map(Vec::len), Some(1));
