@@ -48,8 +48,8 @@ impl Form {
 }
 
 impl Form {
-    /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an equal
-    /// schema says the same, as it is for [`Form::Json`].
+    /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an
+    /// equal schema says the same, as it is for [`Form::Json`].
     ///
     /// # Errors
     ///
