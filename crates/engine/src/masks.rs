@@ -1,6 +1,6 @@
 //! What forms allow at the positions that a late step samples or scores. Asks the states of its branches' forms, puts
-//! forced tokens on their paths, and fails samples whose state is lost. The states and their masks are left to the crate
-//! of forms.
+//! forced tokens on their paths, and fails samples whose state is lost. The states and their masks are left to the
+//! crate of forms.
 //!
 //! # Forced tokens
 //! A token is *forced* if its form allows no other one. Where one is, the mask behind it is asked for at once, and so
