@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use offshoot_core::ids::TokenId;
+use offshoot_text::tools::{ArgumentsForm, CallForm, calls_of};
 use offshoot_text::{AddSpecial, ChatOptions, ChatPlace, Message, Speaker, SpecialText, StopMatcher, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -252,6 +253,18 @@ fn special_tokens_by_their_names() {
         assert_eq!(Value::Object(tokenizer.special_tokens().clone()), expected);
     }
     assert_eq!(Value::Object(tiny_tokenizer().special_tokens().clone()), json!({"eos_token": "<end>"}));
+}
+
+/// A text would not tell its reasoning apart without them.
+#[test]
+fn texts_keep_marks_of_reasoning_that_are_special() {
+    let special = |text: &str| json!({"content": text, "special": true});
+    let added = json!({"258": special("[THINK]"), "259": special("[/THINK]"), "260": special("[OTHER]")});
+    let folder = tiny(json!({"eos_token": "<end>", "added_tokens_decoder": added}));
+    write(folder.path(), "added_tokens.json", &json!({"<end>": 257, "[THINK]": 258, "[/THINK]": 259, "[OTHER]": 260}));
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(tokenizer.decode(&[258, 256, 259, 260, 256, 257].map(TokenId)), "[THINK]ab[/THINK]ab");
+    assert_eq!([258, 260].map(|token| tokenizer.is_mark(TokenId(token))), [true, false]);
 }
 
 #[test]
@@ -606,6 +619,43 @@ fn chat_templates_of_real_models() {
     assert_eq!(mistral.chat(&question).unwrap(), "<s>[INST] 2 < 3?\n [/INST]");
     let error = mistral.chat(&talk).unwrap_err().to_string();
     assert!(error.contains("the chat template refuses: Conversation roles must alternate"), "{error}");
+}
+
+/// Expected strings: Python's jinja2 3.1.6 with the settings of transformers' `apply_chat_template`, on 7 March 2025.
+#[test]
+fn earlier_calls_by_templates_of_real_models() {
+    let call = json!({"name": "look", "arguments": {"city": "Århus", "days": 2}});
+    let talk = [
+        say("user", "How warm?"),
+        say("assistant", "").with("tool_calls", vec![json!({"id": "c1", "type": "function", "function": call})]),
+        say("tool", "7 \"deg\"").with("tool_call_id", "c1"),
+    ];
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": parameters}});
+    let now = UNIX_EPOCH + Duration::from_secs(1_741_305_600);
+    let options = ChatOptions { now, tools: vec![tool], ..ChatOptions::default() };
+    let qwen = "How warm?<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \
+                \"Århus\", \"days\": 2}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n7 \"deg\"\n\
+                </tool_response><|im_end|>\n<|im_start|>assistant\n";
+    let llama = "How warm?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"look\", \
+                 \"parameters\": {\"city\": \"Århus\", \"days\": 2}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>\
+                 \n\n\"7 \\\"deg\\\"\"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+    for (config, length, end, family) in [
+        ("Qwen2.5-0.5B-Instruct", 844, qwen, "hermes"),
+        ("Qwen3-1.7B", 774, qwen, "hermes"),
+        ("Llama-3.2-1B-Instruct", 977, llama, "llama3"),
+    ] {
+        let Some(tokenizer) = with_templates_of(&format!("executorch/{config}")) else { return };
+        assert_eq!(tokenizer.arguments_form(&options), ArgumentsForm::Value, "{config}");
+        let text = tokenizer.chat_with(&talk, &options).unwrap();
+        assert_eq!((text.chars().count(), &text[text.find("How warm?").unwrap()..]), (length, end), "{config}");
+        // What a model writes as it saw its earlier call is found.
+        let call = end.split_once("assistant").unwrap().1.split("<|").find(|piece| piece.contains("look")).unwrap();
+        let call = call.trim_start_matches("end_header_id|>");
+        assert_eq!(calls_of(call).len(), 1, "{config}: {call}");
+        let template = tokenizer.chat_template().unwrap();
+        assert_eq!(CallForm::of(template).map(CallForm::name), Some(family), "{config}");
+    }
 }
 
 #[test]
