@@ -47,6 +47,18 @@ impl Form {
     }
 }
 
+impl Form {
+    /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an equal
+    /// schema says the same, as it is for [`Form::Json`].
+    ///
+    /// # Errors
+    ///
+    /// No value has it.
+    pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
+        rewritten(schema).map_err(|refusal| Error::value("JSON schema", refusal.expected, refusal.found))
+    }
+}
+
 /// The grammar of `form`.
 ///
 /// # Errors
