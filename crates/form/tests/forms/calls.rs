@@ -1,5 +1,5 @@
-//! Grammars of answers that must call tools, as `offshoot_text` writes them: each family's own calls fit, and every walk
-//! over allowed tokens ends in calls that the family's reader finds, with arguments that the tools take.
+//! Grammars of answers that must call tools, as `offshoot_text` writes them: each family's own calls fit, and every
+//! walk over allowed tokens ends in calls that the family's reader finds, with arguments that the tools take.
 
 use std::path::Path;
 use std::sync::Arc;
