@@ -18,8 +18,8 @@ use tempfile::TempDir;
 const FAMILIES: [(&str, &str); 12] = [
     (
         "<tool_call> {\"name\"",
-        "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}\n\
-         </tool_call>",
+        "<tool_call>\n{\"name\": \"look\", \"arguments\": \
+         {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}\n</tool_call>",
     ),
     (
         "<tool_call><function=",
@@ -43,8 +43,8 @@ const FAMILIES: [(&str, &str); 12] = [
     ("<|tool_call>", "<|tool_call>call:look{city:<|\"|>Oslo<|\"|>,days:2,unit:<|\"|>c<|\"|>}<tool_call|>"),
     (
         "<|tool_call|> <|/tool_call|>",
-        "<|tool_call|>{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}\
-         <|/tool_call|>",
+        "<|tool_call|>{\"name\": \"look\", \"arguments\": \
+         {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}<|/tool_call|>",
     ),
     (
         "<|channel|><|message|>",
