@@ -68,6 +68,7 @@ impl Sampling {
             presence_penalty,
             logit_bias: logit_bias.into_iter().map(|(token, bias)| (TokenId(token), bias)).collect(),
             allowed: allowed_token_ids.map(token_ids),
+            form: None,
             bad_words: bad_words.into_iter().map(token_ids).collect(),
             top_logprobs: logprobs,
             logprobs_mode: word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?,

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use offshoot_text::reasoning::ContentStart;
+
 /// What a text must be, from its first byte to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -37,6 +39,21 @@ pub enum FormBegin {
         /// The mark that closes the reasoning. What stands before it is free.
         close: String,
     },
+    /// Behind the header of the channel `final` (gpt-oss' harmony format): what stands before it is free.
+    FinalChannel,
+}
+
+impl From<ContentStart> for FormBegin {
+    /// A form begins where the content of an answer does.
+    fn from(start: ContentStart) -> Self {
+        match start {
+            ContentStart::AtOnce => FormBegin::AtOnce,
+            ContentStart::BehindReasoning { open, close } => {
+                FormBegin::BehindReasoning { open: open.map(str::to_owned), close: close.to_owned() }
+            }
+            ContentStart::FinalChannel => FormBegin::FinalChannel,
+        }
+    }
 }
 
 /// The form of a sample.

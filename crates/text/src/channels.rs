@@ -2,6 +2,8 @@
 //! `<|start|>assistant<|channel|>NAME<|message|>TEXT<|end|>`. The channel `final` is the answer, every other one is
 //! reasoning. The result does not depend on how the text was cut into pieces.
 
+use super::content_start::ContentStart;
+
 /// The mark with which such a text begins: the template has written what stands before it.
 pub const BEGIN: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
@@ -74,6 +76,17 @@ impl ChannelSplitter {
                     self.held.drain(..at + MESSAGE.len());
                 }
             }
+        }
+    }
+
+    /// Where in the rest of the text the content begins.
+    pub(super) fn content_start(&self) -> ContentStart {
+        match self.within {
+            Some(Channel::Answer) => ContentStart::AtOnce,
+            None if channel_of(&self.held) == Channel::Answer => {
+                ContentStart::BehindReasoning { open: None, close: MESSAGE }
+            }
+            Some(Channel::Reasoning) | None => ContentStart::FinalChannel,
         }
     }
 

@@ -15,6 +15,7 @@
 mod channels;
 mod chat;
 mod choices;
+mod content_start;
 mod gguf;
 mod growth;
 pub mod jinja;

@@ -6,21 +6,30 @@ use std::borrow::Cow;
 
 pub use super::channels::SplitText;
 use super::channels::{self, ChannelSplitter, beginning_of};
+pub use super::content_start::ContentStart;
 
 /// The marks around the reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Marks {
-    open: &'static str,
-    close: &'static str,
+pub(super) struct Marks {
+    pub open: &'static str,
+    /// What `open` begins with: all of it, or that part of it which is one token and begins nothing else.
+    pub begin: &'static str,
+    pub close: &'static str,
+}
+
+impl Marks {
+    const fn new(open: &'static str, close: &'static str) -> Self {
+        Marks { open, begin: open, close }
+    }
 }
 
 /// The marks of most models, those that others are told to write, and those of Gemma 4, Seed-OSS and Magistral.
-const MARKS: [Marks; 5] = [
-    Marks { open: "<think>", close: "</think>" },
-    Marks { open: "<thinking>", close: "</thinking>" },
-    Marks { open: "<|channel>thought\n", close: "<channel|>" },
-    Marks { open: "<seed:think>", close: "</seed:think>" },
-    Marks { open: "[THINK]", close: "[/THINK]" },
+pub(super) const MARKS: [Marks; 5] = [
+    Marks::new("<think>", "</think>"),
+    Marks::new("<thinking>", "</thinking>"),
+    Marks { begin: "<|channel>", ..Marks::new("<|channel>thought\n", "<channel|>") },
+    Marks::new("<seed:think>", "</seed:think>"),
+    Marks::new("[THINK]", "[/THINK]"),
 ];
 
 /// Where in an answer a text begins, which its prompt tells.
@@ -38,15 +47,19 @@ pub enum TextStart {
 impl TextStart {
     /// Behind `prompt`, which ends with `answer` where it has begun one.
     pub fn of(prompt: &str, answer: Option<&str>) -> Self {
-        let is_open = match answer {
-            Some(answer) => MARKS.iter().any(|marks| is_open(marks, answer)),
-            None => MARKS.iter().any(|marks| prompt.trim_end().ends_with(marks.open.trim_end())),
-        };
-        if is_open {
+        if opened(prompt, answer).is_some() {
             return TextStart::Reasoning;
         }
         ChannelSplitter::behind(prompt).map_or(TextStart::Answer, TextStart::Channels)
     }
+}
+
+/// The marks of the reasoning that `prompt` has opened and not closed, which ends with `answer` where it has begun one.
+pub(super) fn opened(prompt: &str, answer: Option<&str>) -> Option<&'static Marks> {
+    MARKS.iter().find(|marks| match answer {
+        Some(answer) => is_open(marks, answer),
+        None => prompt.trim_end().ends_with(marks.open.trim_end()),
+    })
 }
 
 /// Whether an answer has opened its reasoning and not closed it.
