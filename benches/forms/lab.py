@@ -13,10 +13,14 @@ def add_options(parser: argparse.ArgumentParser):
     parser.add_argument("--tokenizer", default=str(ROOT / "tasks/models/demo"), help="folder with a tokenizer.json")
 
 
-def verdicts(given, forms):
-    """One answer for each `(name, form, texts)`: `error` where the form is refused, else `texts`, what becomes of each.
-    `seconds` and `peak_mb` are those of compiling it and its first mask."""
-    lines = "".join(json.dumps({"name": name, "form": form, "texts": texts}) + "\n" for name, form, texts in forms)
-    ran = subprocess.run([given.lab, "forms", "--tokenizer", given.tokenizer], input=lines.encode(),
+def ask(given, lines):
+    """The answers of the program to these lines."""
+    ran = subprocess.run([given.lab, "forms", "--tokenizer", given.tokenizer], input="\n".join(lines).encode(),
                          stdout=subprocess.PIPE, check=True)
     return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def verdicts(given, forms):
+    """One answer for each `(name, form, texts)`: `error` where the form is refused, else `texts`, what becomes of
+    each."""
+    return ask(given, (json.dumps({"name": name, "form": form, "texts": texts}) for name, form, texts in forms))
