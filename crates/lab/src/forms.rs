@@ -1,4 +1,4 @@
-//! `offshoot-lab forms`: compiles forms that come as lines of JSON, and says whether texts have them, token by token, as
+//! `offshoot-lab forms` compiles forms that come as lines of JSON, and says whether texts have them, token by token, as
 //! if each had been sampled. What forms are and how they are held is the crate `offshoot-form`'s.
 
 use std::io::BufRead;
