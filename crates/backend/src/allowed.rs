@@ -26,6 +26,15 @@ impl AllowedTokens {
         Self { words, vocab }
     }
 
+    /// The set whose [`words`](Self::words) are these. Bits past the vocabulary are cleared, missing words are 0.
+    pub fn from_words(mut words: Vec<u32>, vocab: usize) -> Self {
+        words.resize(vocab.div_ceil(BITS), 0);
+        if let Some(last) = words.last_mut().filter(|_| !vocab.is_multiple_of(BITS)) {
+            *last &= (1 << (vocab % BITS)) - 1;
+        }
+        Self { words, vocab }
+    }
+
     /// Whether `token` is one of them.
     pub fn contains(&self, token: TokenId) -> bool {
         self.words.get(token.ix() / BITS).is_some_and(|word| word >> (token.ix() % BITS) & 1 == 1)
@@ -58,6 +67,15 @@ mod tests {
         let found: Vec<u32> = (0..96).filter(|&token| set.contains(TokenId(token))).collect();
         assert_eq!((found, set.count(), set.vocab()), (vec![0, 31, 32, 69], 4, 70));
         assert_eq!(AllowedTokens::new([], 64).words(), [0, 0]);
+    }
+
+    #[test]
+    fn words_make_the_set_that_has_them() {
+        let of = |words: &[u32], vocab| AllowedTokens::from_words(words.to_vec(), vocab);
+        assert_eq!(of(&[1, u32::MAX], 34), AllowedTokens::new([0, 32, 33].map(TokenId), 34));
+        assert_eq!(of(&[2, 0, 7], 64), AllowedTokens::new([TokenId(1)], 64));
+        assert_eq!(of(&[2], 64), AllowedTokens::new([TokenId(1)], 64));
+        assert_eq!(of(&[u32::MAX], 32).count(), 32);
     }
 
     #[test]

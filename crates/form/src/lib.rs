@@ -1,9 +1,26 @@
 //! Forms that sampled texts must have: JSON, patterns, grammars, choices. Defines what a form is ([`Form`]), compiles it
-//! for a vocabulary, and says which tokens may come next behind those that were sampled. The grammars themselves are
-//! llguidance's. Who samples, and when the tokens of a form begin, is left to the engine.
+//! for a vocabulary ([`FormCompiler`]), keeps a branch's place in it ([`FormState`]), and says which tokens may come next
+//! ([`Forms`]). The grammars themselves are llguidance's. Who samples, and when the tokens of a form begin, is left to
+//! the engine.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod compile;
+mod forms;
+mod grammar;
+mod lanes;
+mod mask;
+mod masks;
+mod reasoning;
 mod spec;
+mod state;
+mod trial;
+mod vocabulary;
 
+pub use compile::{CompiledForm, FormCompiler};
+pub use forms::{FormCounts, Forms};
+pub use mask::StateMask;
 pub use spec::{Form, FormBegin, SampleForm};
+pub use state::FormState;
+pub use trial::TRIAL;
+pub use vocabulary::FormVocabulary;

@@ -1,0 +1,262 @@
+//! Compiles forms for a model's vocabulary. Equal forms are compiled once while one is in use or was lately. What a form
+//! may take is bounded: by checks of its size, by a trial in a helper process ([`crate::trial`]), by llguidance's limits
+//! of work, and by a deadline; a few threads at most compile at once, so that bad forms do not hold up others for long.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use llguidance::TokenParser;
+use offshoot_core::bounded::caught;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_text::Tokenizer;
+
+use crate::grammar::check_size;
+use crate::lanes::{Lane, Matcher};
+use crate::spec::Form;
+use crate::trial::{Refusal, parser, try_form};
+use crate::vocabulary::FormVocabulary;
+
+/// Forms that are compiled at once.
+const MOST_AT_ONCE: usize = 4;
+/// How long a caller waits for a form, and how long for its turn.
+const MOST_WAIT: Duration = Duration::from_secs(1);
+/// Stack of a thread that compiles; what is not touched takes no memory.
+const STACK_BYTES: usize = 64 << 20;
+/// Refused forms that are remembered.
+const MOST_REFUSED: usize = 64;
+/// Bytes of the lexers of compiled forms that are kept though nobody uses them.
+const MOST_RECENT_BYTES: usize = 64 << 20;
+
+/// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
+pub struct CompiledForm {
+    id: u64,
+    vocabulary: Arc<FormVocabulary>,
+    tokenizer: Arc<Tokenizer>,
+    /// At the form's beginning; never moved on.
+    start: TokenParser,
+}
+
+impl std::fmt::Debug for CompiledForm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompiledForm").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl CompiledForm {
+    fn new(form: &Form, vocabulary: Arc<FormVocabulary>, tokenizer: Arc<Tokenizer>) -> Result<CompiledForm, Refusal> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let start = parser(form, &vocabulary)?;
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), vocabulary, tokenizer, start })
+    }
+
+    /// A number that no other form of this process has.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn vocabulary(&self) -> &FormVocabulary {
+        &self.vocabulary
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// A parser at the form's beginning, with a lexer of its own.
+    pub(crate) fn fresh_parser(&self) -> TokenParser {
+        self.start.deep_clone()
+    }
+
+    /// An error if the form allows no first token and no empty text.
+    fn check_beginning(self) -> Result<CompiledForm, Refusal> {
+        let mut matcher = Matcher::new(Lane::new(&self), Arc::default());
+        let mask = matcher.mask(&[], &[], &self.vocabulary).map_err(|fault| Refusal::of(&fault.to_string()))?;
+        match mask.may_end || mask.words.iter().any(|&word| word != 0) {
+            true => Ok(self),
+            false => Err(Refusal::of("no text has it, or none of the model's tokens begins one")),
+        }
+    }
+
+    /// Bytes of its lexer, about.
+    fn bytes(&self) -> usize {
+        self.start.parser.lexer_stats().num_bytes
+    }
+}
+
+/// Compiles forms for one model. Shared by all replicas, and by all threads that accept requests.
+pub struct FormCompiler {
+    tokenizer: Arc<Tokenizer>,
+    ends: Vec<TokenId>,
+    vocab: usize,
+    /// Made when the first form comes.
+    vocabulary: OnceLock<Result<Arc<FormVocabulary>, Refusal>>,
+    known: Mutex<Known>,
+    /// Signalled when a form is no longer pending.
+    is_done: Condvar,
+    turns: Arc<Turns>,
+}
+
+/// The forms that were compiled or refused, by their JSON. (Schemas that differ in the order of their fields are
+/// different forms, though their values are equal.)
+#[derive(Default)]
+struct Known {
+    forms: HashMap<Vec<u8>, Weak<CompiledForm>>,
+    /// Those that are being compiled.
+    pending: HashSet<Vec<u8>>,
+    /// The compiled forms that were used last, the latest last, with their bytes.
+    recent: VecDeque<(Arc<CompiledForm>, usize)>,
+    /// The forms that were refused last, and why.
+    refused: VecDeque<(Vec<u8>, Refusal)>,
+}
+
+impl Known {
+    fn get(&mut self, key: &[u8]) -> Option<Result<Arc<CompiledForm>, Refusal>> {
+        if let Some((_, refusal)) = self.refused.iter().find(|(refused, _)| refused == key) {
+            return Some(Err(refusal.clone()));
+        }
+        let form = self.forms.get(key)?.upgrade()?;
+        self.use_form(&form);
+        Some(Ok(form))
+    }
+
+    fn insert(&mut self, key: Vec<u8>, outcome: &Result<Arc<CompiledForm>, Refusal>) {
+        match outcome {
+            Ok(form) => {
+                self.forms.retain(|_, form| form.strong_count() > 0);
+                self.forms.insert(key, Arc::downgrade(form));
+                self.use_form(form);
+            }
+            // Where there was no time for it, it may be compiled later.
+            Err(refusal) if refusal.is_final => {
+                self.refused.push_back((key, refusal.clone()));
+                if self.refused.len() > MOST_REFUSED {
+                    self.refused.pop_front();
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn use_form(&mut self, form: &Arc<CompiledForm>) {
+        self.recent.retain(|(other, _)| !Arc::ptr_eq(other, form));
+        self.recent.push_back((form.clone(), form.bytes()));
+        let mut bytes: usize = self.recent.iter().map(|(_, bytes)| bytes).sum();
+        while bytes > MOST_RECENT_BYTES && self.recent.len() > 1 {
+            bytes -= self.recent.pop_front().map_or(0, |(_, bytes)| bytes);
+        }
+    }
+}
+
+impl FormCompiler {
+    /// A compiler for a model of `vocab` tokens, of which `ends` end a text.
+    pub fn new(tokenizer: Arc<Tokenizer>, ends: Vec<TokenId>, vocab: usize) -> FormCompiler {
+        FormCompiler {
+            tokenizer,
+            ends,
+            vocab,
+            vocabulary: OnceLock::new(),
+            known: Mutex::default(),
+            is_done: Condvar::new(),
+            turns: Arc::default(),
+        }
+    }
+
+    /// The form for this model: the one that others use, if they use an equal one. Waits at most a few seconds, where
+    /// many are compiled at once.
+    ///
+    /// # Errors
+    ///
+    /// The form is no form of its kind, no text has it, or it takes more than a second or 200 MiB.
+    pub fn compile(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>> {
+        let key = serde_json::to_vec(form).expect("a form is JSON");
+        let error = |refusal: Refusal| Error::value(form.kind(), refusal.expected, refusal.found);
+        {
+            let mut known = self.known();
+            loop {
+                if let Some(outcome) = known.get(&key) {
+                    return outcome.map_err(error);
+                }
+                if known.pending.insert(key.clone()) {
+                    break;
+                }
+                known = self.is_done.wait(known).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        let outcome = caught(|| self.compile_anew(form)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
+        let mut known = self.known();
+        known.pending.remove(&key);
+        known.insert(key, &outcome);
+        self.is_done.notify_all();
+        outcome.map_err(error)
+    }
+
+    /// The model's tokens as grammars are matched with them; made by the first call.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer's tokens make no trie.
+    pub fn vocabulary(&self) -> Result<Arc<FormVocabulary>> {
+        self.made_vocabulary().map_err(|refusal| Error::value("the tokenizer", refusal.expected, refusal.found))
+    }
+
+    fn made_vocabulary(&self) -> Result<Arc<FormVocabulary>, Refusal> {
+        let make = || FormVocabulary::new(&self.tokenizer, &self.ends, self.vocab).map(Arc::new);
+        self.vocabulary.get_or_init(|| make().map_err(|error| Refusal::of(&error.to_string()))).clone()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn compile_anew(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>, Refusal> {
+        check_size(form)?;
+        let vocabulary = self.made_vocabulary()?;
+        let turn = Turn::take(&self.turns)?;
+        try_form(form)?;
+        let (sender, receiver) = mpsc::channel();
+        let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
+        let work = move || {
+            let compiled = caught(|| CompiledForm::new(&form, vocabulary, tokenizer)?.check_beginning());
+            // Nobody waits any more for one that took too long.
+            let _ = sender.send(compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new));
+            drop(turn);
+        };
+        let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
+        thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
+        receiver.recv_timeout(MOST_WAIT).unwrap_or_else(|_| Err(Refusal::too_much("it takes more than a second")))
+    }
+}
+
+/// Turns that are taken: of forms being compiled, those included that nobody waits for any more.
+#[derive(Default)]
+struct Turns {
+    taken: Mutex<usize>,
+    is_free: Condvar,
+}
+
+/// A turn to compile, given back when it is dropped.
+struct Turn(Arc<Turns>);
+
+impl Turn {
+    fn take(turns: &Arc<Turns>) -> Result<Turn, Refusal> {
+        let taken = turns.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = turns.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= MOST_AT_ONCE);
+        let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled; try again")));
+        }
+        *taken += 1;
+        Ok(Turn(turns.clone()))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.is_free.notify_one();
+    }
+}

@@ -1,0 +1,338 @@
+//! The masks of an engine's branches. A state that some branch was in costs a look-up; the others are computed by
+//! worker threads, each state once, by matchers that are brought up to date, cloned from that of a branch that forked, or
+//! made again from the state's tokens. Branches of one form are spread over lanes, each worked on by one thread.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock, Weak};
+
+use offshoot_core::error::{Error, Result};
+use rayon::prelude::*;
+
+use crate::compile::CompiledForm;
+use crate::lanes::{Fault, Lane, Matcher, MatcherBytes, Slot};
+use crate::mask::{RawMask, StateMask};
+use crate::masks::MaskCache;
+use crate::state::{FormState, StateKey};
+
+/// Bytes of masks that are kept.
+const MOST_MASK_BYTES: usize = 256 << 20;
+/// Bytes of matchers beyond which those of branches that wait are dropped.
+const MOST_MATCHER_BYTES: usize = 128 << 20;
+/// States that a lane computes in one call before another lane is made.
+const LANE_STATES: usize = 16;
+/// States that are computed by the caller, for which threads would take longer to wake.
+const FEW_STATES: usize = 2;
+/// Stack of a worker, for the recursion of deep patterns; what is not touched takes no memory.
+const STACK_BYTES: usize = 32 << 20;
+
+/// What the masks of an engine took so far; bytes and lanes are of now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FormCounts {
+    /// Masks that were asked for of states whose form has begun.
+    pub asked: u64,
+    /// Masks that were computed: one for each distinct state, or more where the state was forgotten meanwhile.
+    pub computed: u64,
+    /// Masks that another branch in the same state had, in an earlier call or in the same one.
+    pub shared_states: u64,
+    /// Masks computed whose set of tokens another state had.
+    pub shared_sets: u64,
+    /// Matchers that were made again from a state's tokens.
+    pub replayed: u64,
+    /// Tokens that these read.
+    pub replayed_tokens: u64,
+    /// Masks asked for that have one token only.
+    pub forced: u64,
+    /// Masks asked for that have no token.
+    pub dead_ends: u64,
+    /// States whose mask could not be computed.
+    pub failed: u64,
+    /// Forms in use.
+    pub forms: usize,
+    /// Copies of forms' lexers.
+    pub lanes: usize,
+    /// Bytes of masks.
+    pub mask_bytes: usize,
+    /// Bytes of matchers, about.
+    pub matcher_bytes: usize,
+}
+
+/// All masks of an engine: its worker threads, its matchers' lanes, and the masks that were computed.
+pub struct Forms {
+    /// Started when first needed; none where they do not start.
+    workers: OnceLock<Option<rayon::ThreadPool>>,
+    threads: usize,
+    lanes: HashMap<u64, FormLanes>,
+    cache: MaskCache,
+    /// The places of all matchers; some are gone.
+    matchers: VecDeque<Weak<Slot>>,
+    matcher_bytes: Arc<MatcherBytes>,
+    most_matcher_bytes: usize,
+    counts: FormCounts,
+}
+
+/// The lanes of a form.
+struct FormLanes {
+    form: Weak<CompiledForm>,
+    lanes: Vec<Arc<Lane>>,
+}
+
+/// A state to be computed.
+struct Task<'a> {
+    state: &'a mut FormState,
+    key: StateKey,
+    /// Where the state is among those of the call.
+    at: usize,
+    lane: Arc<Lane>,
+    total: Arc<MatcherBytes>,
+}
+
+/// What a worker did for a task.
+struct Done<'a> {
+    task: Task<'a>,
+    outcome: Result<RawMask, Fault>,
+    /// The place of a matcher that the state did not have.
+    made: Option<Weak<Slot>>,
+    /// Tokens that a matcher read that was made again.
+    replayed: Option<usize>,
+}
+
+/// The mask of a state, or why it has none.
+type Found = Result<Arc<StateMask>, Fault>;
+
+impl Forms {
+    /// Masks that `threads` threads compute.
+    pub fn new(threads: usize) -> Forms {
+        Forms {
+            workers: OnceLock::new(),
+            threads: threads.max(1),
+            lanes: HashMap::new(),
+            cache: MaskCache::new(MOST_MASK_BYTES),
+            matchers: VecDeque::new(),
+            matcher_bytes: Arc::default(),
+            most_matcher_bytes: MOST_MATCHER_BYTES,
+            counts: FormCounts::default(),
+        }
+    }
+
+    /// These masks and matchers, bounded to so many bytes. What is beyond is computed again where it is needed again.
+    pub fn with_bounds(self, mask_bytes: usize, matcher_bytes: usize) -> Forms {
+        Forms { cache: MaskCache::new(mask_bytes), most_matcher_bytes: matcher_bytes, ..self }
+    }
+
+    /// What each state allows next, in the states' order.
+    ///
+    /// # Errors
+    ///
+    /// Of a state: a step takes more work than it may. A state that has a token which its form does not allow is none:
+    /// its mask is empty.
+    pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>>> {
+        let mut found: Vec<Option<Found>> = vec![None; states.len()];
+        let mut first: HashMap<StateKey, usize> = HashMap::new();
+        let mut same = Vec::new();
+        let mut missing = Vec::new();
+        for (at, state) in states.iter_mut().enumerate() {
+            let Some(key) = state.key() else {
+                found[at] = Some(Ok(state.free_mask()));
+                continue;
+            };
+            self.counts.asked += 1;
+            if let Some(mask) = self.cache.get(&key) {
+                found[at] = Some(Ok(mask));
+            } else if let Some(&first) = first.get(&key) {
+                same.push((at, first));
+            } else {
+                first.insert(key, at);
+                missing.push((at, key, &mut **state));
+                continue;
+            }
+            self.counts.shared_states += 1;
+        }
+        if !missing.is_empty() {
+            for (at, mask) in self.compute(missing) {
+                found[at] = Some(mask);
+            }
+            self.bound_matchers();
+        }
+        for (at, first) in same {
+            found[at] = found[first].clone();
+        }
+        let found: Vec<Found> =
+            found.into_iter().map(|mask| mask.expect("each state was looked up or computed")).collect();
+        for mask in &found {
+            match mask {
+                Ok(mask) if mask.forced.is_some() => self.counts.forced += 1,
+                Ok(mask) if mask.is_dead_end() => self.counts.dead_ends += 1,
+                Ok(_) => {}
+                Err(_) => self.counts.failed += 1,
+            }
+        }
+        found.into_iter().map(|mask| mask.map_err(error)).collect()
+    }
+
+    /// What the masks took so far.
+    pub fn counts(&self) -> FormCounts {
+        FormCounts {
+            shared_sets: self.cache.shared_sets,
+            forms: self.lanes.values().filter(|lanes| lanes.form.strong_count() > 0).count(),
+            lanes: self.lanes.values().map(|lanes| lanes.lanes.len()).sum(),
+            mask_bytes: self.cache.bytes(),
+            matcher_bytes: self.matcher_bytes.get(),
+            ..self.counts
+        }
+    }
+
+    /// The masks of states that are all different, and not known yet.
+    fn compute(&mut self, missing: Vec<(usize, StateKey, &mut FormState)>) -> Vec<(usize, Found)> {
+        let jobs = self.assign(missing);
+        let mut done = self.run(jobs);
+        // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more.
+        let mut found = Vec::with_capacity(done.len());
+        for Done { task, outcome, made, replayed } in &mut done {
+            if let Err(Fault::Failed(_)) = outcome {
+                let form = task.state.form().clone();
+                task.lane = self.usable_lane(&form);
+                (*outcome, *made, *replayed) = work(task);
+            }
+        }
+        for Done { task, outcome, made, replayed } in done {
+            self.matchers.extend(made);
+            self.counts.replayed += u64::from(replayed.is_some());
+            self.counts.replayed_tokens += replayed.unwrap_or(0) as u64;
+            let vocab = task.state.form().vocabulary().vocab;
+            let mask = outcome.map(|raw| self.cache.insert(task.key, raw, vocab));
+            self.counts.computed += u64::from(mask.is_ok());
+            found.push((task.at, mask));
+        }
+        found
+    }
+
+    /// A lane for each state: that of its matcher, if too many others do not have it.
+    fn assign<'a>(&mut self, missing: Vec<(usize, StateKey, &'a mut FormState)>) -> Vec<Vec<Task<'a>>> {
+        self.lanes.retain(|_, lanes| lanes.form.strong_count() > 0);
+        for lanes in self.lanes.values_mut() {
+            lanes.lanes.retain(|lane| !lane.is_over());
+        }
+        let mut of_form: HashMap<u64, usize> = HashMap::new();
+        missing.iter().for_each(|(_, key, _)| *of_form.entry(key.form).or_default() += 1);
+        let mut jobs: HashMap<*const Lane, Vec<Task>> = HashMap::new();
+        for (at, key, state) in missing {
+            let states = of_form[&key.form];
+            let wanted = states.div_ceil(LANE_STATES).min(self.threads);
+            let most = states.div_ceil(wanted);
+            let load = |lane: &Arc<Lane>| jobs.get(&Arc::as_ptr(lane)).map_or(0, Vec::len);
+            let form = state.form();
+            let known = self.lanes.entry(key.form).or_insert_with(|| FormLanes::new(form));
+            let own = state.slot.lock().as_ref().map(|matcher| matcher.lane().clone());
+            let own = own.filter(|own| known.lanes.iter().any(|lane| Arc::ptr_eq(lane, own)) && load(own) < most);
+            let lane = own.unwrap_or_else(|| {
+                let least = known.lanes.iter().min_by_key(|lane| load(lane)).cloned();
+                least.filter(|lane| load(lane) < most).unwrap_or_else(|| known.add(form))
+            });
+            let total = self.matcher_bytes.clone();
+            jobs.entry(Arc::as_ptr(&lane)).or_default().push(Task { state, key, at, lane, total });
+        }
+        jobs.into_values().collect()
+    }
+
+    /// A lane of the form whose lexer works.
+    fn usable_lane(&mut self, form: &Arc<CompiledForm>) -> Arc<Lane> {
+        let known = self.lanes.entry(form.id()).or_insert_with(|| FormLanes::new(form));
+        known.lanes.retain(|lane| !lane.is_over());
+        match known.lanes.first() {
+            Some(lane) => lane.clone(),
+            None => known.add(form),
+        }
+    }
+
+    /// Does the jobs, each on one thread.
+    fn run<'a>(&self, jobs: Vec<Vec<Task<'a>>>) -> Vec<Done<'a>> {
+        let job = |tasks: Vec<Task<'a>>| -> Vec<Done<'a>> {
+            let lane = tasks.first().map(|task| task.lane.clone());
+            let done = tasks.into_iter().map(|mut task| {
+                let (outcome, made, replayed) = work(&mut task);
+                Done { task, outcome, made, replayed }
+            });
+            let done = done.collect();
+            lane.iter().for_each(|lane| lane.check_size());
+            done
+        };
+        let few = jobs.iter().map(Vec::len).sum::<usize>() <= FEW_STATES || jobs.len() == 1;
+        let start = || {
+            let named = rayon::ThreadPoolBuilder::new().thread_name(|ix| format!("forms {ix}"));
+            named.num_threads(self.threads).stack_size(STACK_BYTES).build().ok()
+        };
+        match if few { None } else { self.workers.get_or_init(start).as_ref() } {
+            Some(workers) => workers.install(|| jobs.into_par_iter().flat_map_iter(job).collect()),
+            None => jobs.into_iter().flat_map(job).collect(),
+        }
+    }
+
+    /// Drops matchers beyond the bound, those first that were not used since they were last looked at.
+    fn bound_matchers(&mut self) {
+        self.matchers.retain(|slot| slot.strong_count() > 0);
+        let mut left = 2 * self.matchers.len();
+        while self.matcher_bytes.get() > self.most_matcher_bytes && left > 0 {
+            left -= 1;
+            let Some(slot) = self.matchers.pop_front() else { break };
+            let Some(held) = slot.upgrade() else { continue };
+            match held.take_used() {
+                true => self.matchers.push_back(slot),
+                false => *held.lock() = None,
+            }
+        }
+    }
+}
+
+impl FormLanes {
+    fn new(form: &Arc<CompiledForm>) -> FormLanes {
+        FormLanes { form: Arc::downgrade(form), lanes: Vec::new() }
+    }
+
+    fn add(&mut self, form: &CompiledForm) -> Arc<Lane> {
+        let lane = Lane::new(form);
+        self.lanes.push(lane.clone());
+        lane
+    }
+}
+
+/// The mask of a task's state; the place of its matcher, if it has a new one; and how many tokens that one read again.
+fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<usize>) {
+    let form = task.state.form().clone();
+    let tokens = task.state.tokens().len();
+    let vocabulary = form.vocabulary();
+    let more = task.state.opening().map(|opening| opening.tokens(form.tokenizer(), vocabulary.tokens()));
+    let more = more.unwrap_or_default();
+    let is_own = Arc::strong_count(&task.state.slot) == 1;
+    let held = {
+        let mut held = task.state.slot.lock();
+        let fits = |matcher: &&Matcher| Arc::ptr_eq(matcher.lane(), &task.lane) && matcher.read() <= tokens;
+        match held.as_ref().filter(fits) {
+            Some(_) if is_own => held.take(),
+            other => other.cloned(),
+        }
+    };
+    let replayed = (held.is_none() && tokens > 0).then_some(tokens);
+    let is_new = held.is_none() || !is_own;
+    let mut matcher = held.unwrap_or_else(|| Matcher::new(task.lane.clone(), task.total.clone()));
+    let outcome = matcher.mask(task.state.tokens(), &more, vocabulary);
+    let mut made = None;
+    if outcome.is_ok() {
+        if is_new {
+            task.state.slot = Arc::default();
+            made = Some(Arc::downgrade(&task.state.slot));
+        }
+        task.state.slot.put(matcher);
+    }
+    let outcome = match outcome {
+        // No text of the form begins so, but the mark may go on.
+        Err(Fault::Refused { .. }) if task.state.opening().is_some() => {
+            Ok(RawMask::new(None, false, &more, vocabulary))
+        }
+        outcome => outcome,
+    };
+    (outcome, made, replayed)
+}
+
+fn error(fault: Fault) -> Error {
+    Error::value("a sample's form", "a step within the limits of work", fault.to_string())
+}

@@ -1,0 +1,260 @@
+//! The grammar of a form, in llguidance's terms, after checks of its size and depth: recursion over what passes ends
+//! before the stack does. What a grammar takes to compile is bounded elsewhere.
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::{Map, Value, json};
+
+use crate::spec::Form;
+use crate::trial::Refusal;
+
+/// The longest form, in bytes of its JSON, pattern, grammar or choices.
+const MOST_BYTES: usize = 256 << 10;
+/// The deepest nesting of objects and lists in a schema, and of brackets in a pattern or grammar.
+const MOST_DEPTH: usize = 100;
+/// The most choices.
+const MOST_CHOICES: usize = 20_000;
+
+/// White space between the parts of JSON, where the schema says nothing else: what compact and indented JSON have, and
+/// bounded, so that a text cannot go on with white space for ever.
+const WHITE_SPACE: &str = r"[ \t]{1,4}|(\r?\n){1,2}[ \t]{0,64}";
+/// The key of a schema under which llguidance reads its options.
+const OPTIONS: &str = "x-guidance";
+
+impl Form {
+    /// What messages call a form of its kind.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Form::JsonObject => "JSON object",
+            Form::Json(_) => "JSON schema",
+            Form::Regex(_) => "regular expression",
+            Form::Lark(_) => "Lark grammar",
+            Form::Choice(_) => "choice",
+        }
+    }
+}
+
+/// The grammar of `form`.
+///
+/// # Errors
+///
+/// The form is too long or too deep, or is not of its kind at all.
+pub(crate) fn grammar(form: &Form) -> Result<TopLevelGrammar, Refusal> {
+    check_size(form)?;
+    let lark = |text: String| TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(text));
+    match form {
+        Form::JsonObject => Ok(TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))?)),
+        Form::Json(schema) => Ok(TopLevelGrammar::from_json_schema(with_options(schema.clone())?)),
+        Form::Regex(pattern) => Ok(TopLevelGrammar::from_regex(&without_anchors(pattern))),
+        Form::Lark(text) if text.trim().is_empty() => {
+            Err(Refusal::new("rules, of which one is called `start`", "an empty text"))
+        }
+        Form::Lark(text) => Ok(lark(text.clone())),
+        Form::Choice(choices) if choices.is_empty() => Err(Refusal::new("one text or more", "none")),
+        Form::Choice(choices) => Ok(lark(choice_grammar(choices))),
+    }
+}
+
+/// Refuses what is too long or too deep.
+pub(crate) fn check_size(form: &Form) -> Result<(), Refusal> {
+    let beyond = |expected: String, found: String| Err(Refusal::new(expected, found));
+    let (bytes, depth) = match form {
+        Form::JsonObject => (0, 0),
+        Form::Json(schema) => (json_bytes(schema), json_depth(schema)),
+        Form::Regex(text) | Form::Lark(text) => (text.len(), bracket_depth(text)),
+        Form::Choice(choices) => (choices.iter().map(String::len).sum(), 0),
+    };
+    if depth > MOST_DEPTH {
+        return beyond(format!("at most {MOST_DEPTH} levels of nesting"), "more".to_string());
+    }
+    if bytes > MOST_BYTES {
+        return beyond(format!("at most {} KiB", MOST_BYTES >> 10), format!("{} KiB", bytes.div_ceil(1 << 10)));
+    }
+    match form {
+        Form::Choice(choices) if choices.len() > MOST_CHOICES => {
+            beyond(format!("at most {MOST_CHOICES} texts"), choices.len().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Levels of objects and lists, up to one more than the most allowed.
+fn json_depth(value: &Value) -> usize {
+    let mut deepest = 0;
+    let mut left = vec![(value, 0)];
+    while let Some((value, depth)) = left.pop() {
+        deepest = deepest.max(depth);
+        if depth > MOST_DEPTH {
+            break;
+        }
+        match value {
+            Value::Array(items) => left.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(fields) => left.extend(fields.values().map(|field| (field, depth + 1))),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// Bytes of a value's keys and texts, and a few for each value; not much more than the most allowed.
+fn json_bytes(value: &Value) -> usize {
+    let mut bytes = 0;
+    let mut left = vec![value];
+    while let Some(value) = left.pop() {
+        bytes += 2;
+        match value {
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) => left.extend(items),
+            Value::Object(fields) => {
+                bytes += fields.keys().map(|key| key.len() + 3).sum::<usize>();
+                left.extend(fields.values());
+            }
+            _ => bytes += 4,
+        }
+        if bytes > 2 * MOST_BYTES {
+            break;
+        }
+    }
+    bytes
+}
+
+/// Brackets that are open at once, whatever they mean.
+fn bracket_depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}
+
+/// The schema with our white space, where it does not choose its own.
+fn with_options(schema: Value) -> Result<Value, Refusal> {
+    let mut schema = match schema {
+        Value::Object(fields) => fields,
+        Value::Bool(true) => Map::new(),
+        Value::Bool(false) => return Err(Refusal::new("one that accepts something", "false")),
+        other => {
+            let found = match other {
+                Value::Null => "null",
+                Value::Array(_) => "a list",
+                Value::String(_) => "a text",
+                _ => "a number",
+            };
+            return Err(Refusal::new("an object", found));
+        }
+    };
+    let options = schema.entry(OPTIONS).or_insert_with(|| json!({}));
+    let Value::Object(options) = options else {
+        return Err(Refusal::new(format!("an object as `{OPTIONS}`"), options.to_string()));
+    };
+    if !options.contains_key("whitespace_pattern") && !options.contains_key("whitespace_flexible") {
+        options.insert("whitespace_pattern".to_string(), WHITE_SPACE.into());
+    }
+    Ok(Value::Object(schema))
+}
+
+/// The grammar of one of several texts: an alternative each, which the lexer makes one automaton of.
+fn choice_grammar(choices: &[String]) -> String {
+    let literal = |text: &String| serde_json::to_string(text).expect("texts are JSON");
+    let texts: Vec<String> = choices.iter().filter(|text| !text.is_empty()).map(literal).collect();
+    let empty = if texts.len() < choices.len() { r#""""# } else { "" };
+    match (texts.is_empty(), empty) {
+        (true, _) => format!("start: {empty}"),
+        (false, "") => format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")),
+        (false, empty) => format!("start: CHOICE | {empty}\nCHOICE: {}", texts.join(" | ")),
+    }
+}
+
+/// The pattern without anchors where an alternative of the whole begins or ends: the whole text must match anyway.
+fn without_anchors(pattern: &str) -> String {
+    const BEGINS: [&str; 2] = ["^", r"\A"];
+    const ENDS: [&str; 3] = ["$", r"\Z", r"\z"];
+    let mut kept = String::with_capacity(pattern.len());
+    let (mut depth, mut in_class, mut at_begin) = (0_usize, false, true);
+    let mut rest = pattern;
+    if let Some(end) = rest.strip_prefix("(?").and_then(|flags| flags.find(|c: char| !c.is_ascii_alphabetic())) {
+        // Flags of the whole pattern.
+        if rest[2 + end..].starts_with(')') && end > 0 {
+            kept.push_str(&rest[..end + 3]);
+            rest = &rest[end + 3..];
+        }
+    }
+    while let Some(c) = rest.chars().next() {
+        let whole = depth == 0 && !in_class;
+        if let Some(anchor) = BEGINS.iter().find(|anchor| whole && at_begin && rest.starts_with(**anchor)) {
+            rest = &rest[anchor.len()..];
+            continue;
+        }
+        if let Some(anchor) = ENDS.iter().find(|anchor| whole && rest.starts_with(**anchor)) {
+            let behind = &rest[anchor.len()..];
+            if behind.is_empty() || behind.starts_with('|') {
+                rest = behind;
+                continue;
+            }
+        }
+        at_begin = whole && c == '|';
+        let escaped = if c == '\\' { rest[1..].chars().next() } else { None };
+        match c {
+            '[' if !in_class => in_class = true,
+            ']' if in_class && !kept.ends_with('[') && !kept.ends_with("[^") => in_class = false,
+            '(' if !in_class => depth += 1,
+            ')' if !in_class => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let taken = c.len_utf8() + escaped.map_or(0, char::len_utf8);
+        kept.push_str(&rest[..taken]);
+        rest = &rest[taken..];
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anchors_of_the_whole_are_left_out() {
+        let cases = [
+            ("^a+$", "a+"),
+            (r"\Aa\Z", "a"),
+            ("^a$|^b$", "a|b"),
+            ("^(a|b)$", "(a|b)"),
+            (r"a\$", r"a\$"),
+            (r"^\^a$", r"\^a"),
+            ("[$^]", "[$^]"),
+            ("[^$]$", "[^$]"),
+            ("[]$]$", "[]$]"),
+            ("(?i)^yes$", "(?i)yes"),
+            ("(?:^a)$", "(?:^a)"),
+            (r"a\\$", r"a\\"),
+            ("", ""),
+        ];
+        for (pattern, expected) in cases {
+            assert_eq!(without_anchors(pattern), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn long_and_deep_forms_are_refused() {
+        let refused = |form: Form| {
+            let refusal = grammar(&form).map(|_| ()).unwrap_err();
+            format!("{}: expected {}, found {}", form.kind(), refusal.expected, refusal.found)
+        };
+        let mut deep = json!({"type": "string"});
+        for _ in 0..MOST_DEPTH + 1 {
+            deep = json!({"not": deep});
+        }
+        assert_eq!(refused(Form::Json(deep)), "JSON schema: expected at most 100 levels of nesting, found more");
+        let long = json!({"const": "a".repeat(MOST_BYTES)});
+        assert_eq!(refused(Form::Json(long)), "JSON schema: expected at most 256 KiB, found 257 KiB");
+        let brackets = format!("start: {}\"a\"{}", "(".repeat(101), ")".repeat(101));
+        assert_eq!(refused(Form::Lark(brackets)), "Lark grammar: expected at most 100 levels of nesting, found more");
+        assert_eq!(refused(Form::Choice(Vec::new())), "choice: expected one text or more, found none");
+        assert_eq!(refused(Form::Json(json!(false))), "JSON schema: expected one that accepts something, found false");
+        assert_eq!(refused(Form::Json(json!([1]))), "JSON schema: expected an object, found a list");
+    }
+}

@@ -1,0 +1,220 @@
+//! Matchers of grammars, llguidance's. Matchers of one lane share the tables of a lexer, which grow as they work, behind
+//! a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's matcher is a
+//! clone within its lane, of a few kilobytes.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use llguidance::TokenParser;
+use llguidance::api::StopReason;
+use offshoot_core::bounded::caught;
+use offshoot_core::ids::TokenId;
+
+use crate::compile::CompiledForm;
+use crate::mask::RawMask;
+use crate::trial::plain;
+use crate::vocabulary::FormVocabulary;
+
+/// Lexer states of a lane, of 1 to 2 kB each, beyond which it is replaced by a fresh one.
+const MOST_STATES: usize = 20_000;
+
+/// Why a state has no mask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The form does not allow a token at its place.
+    Refused,
+    /// A limit of work is exceeded, or the library fails.
+    Failed(String),
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Refused => f.write_str("a token that the form does not allow"),
+            Fault::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The matchers of a form that share one lexer.
+pub(crate) struct Lane {
+    /// At the form's beginning; never moved on.
+    start: TokenParser,
+    /// Set when its lexer has failed or is too large: its matchers are made again in another lane.
+    is_over: AtomicBool,
+}
+
+impl Lane {
+    /// A lane of its own lexer.
+    pub fn new(form: &CompiledForm) -> Arc<Lane> {
+        Arc::new(Lane { start: form.fresh_parser(), is_over: AtomicBool::new(false) })
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Ends a lane whose lexer has grown too large.
+    pub fn check_size(&self) {
+        if self.start.parser.lexer_stats().num_states > MOST_STATES {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes that the matchers of an engine hold, about.
+#[derive(Debug, Default)]
+pub(crate) struct MatcherBytes(AtomicUsize);
+
+impl MatcherBytes {
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A branch's matcher.
+pub(crate) struct Matcher {
+    parser: TokenParser,
+    lane: Arc<Lane>,
+    /// Tokens since the form's beginning that it has read.
+    read: usize,
+    /// Its share of `total`.
+    bytes: usize,
+    total: Arc<MatcherBytes>,
+}
+
+impl Clone for Matcher {
+    fn clone(&self) -> Self {
+        Matcher::of(self.parser.clone(), self.lane.clone(), self.read, self.total.clone())
+    }
+}
+
+impl Drop for Matcher {
+    fn drop(&mut self) {
+        self.total.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Matcher {
+    /// A matcher at its form's beginning.
+    pub fn new(lane: Arc<Lane>, total: Arc<MatcherBytes>) -> Matcher {
+        Matcher::of(lane.start.clone(), lane, 0, total)
+    }
+
+    fn of(parser: TokenParser, lane: Arc<Lane>, read: usize, total: Arc<MatcherBytes>) -> Matcher {
+        let mut matcher = Matcher { parser, lane, read, bytes: 0, total };
+        matcher.count_bytes();
+        matcher
+    }
+
+    pub fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    pub fn read(&self) -> usize {
+        self.read
+    }
+
+    /// Reads the tokens of a state that it has not read yet, and computes the state's mask: without one if a token is
+    /// not allowed.
+    pub fn mask(
+        &mut self,
+        tokens: &[TokenId],
+        more: &[TokenId],
+        vocabulary: &FormVocabulary,
+    ) -> Result<RawMask, Fault> {
+        let done = caught(|| {
+            self.read_on(tokens, vocabulary)?;
+            self.compute(more, vocabulary)
+        });
+        let done = done.unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
+        if matches!(done, Err(Fault::Failed(_))) {
+            self.lane.is_over.store(true, Ordering::Relaxed);
+        }
+        self.count_bytes();
+        done
+    }
+
+    fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
+        for (at, &token) in tokens.iter().enumerate().skip(self.read) {
+            if self.parser.stopped() {
+                // Behind a form's end only what ends a text may stand.
+                match vocabulary.ends.contains(&token) {
+                    true => self.read = at + 1,
+                    false => return Err(Fault::Refused),
+                }
+                continue;
+            }
+            let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
+            taken.map_err(|error| match self.parser.parser.get_error() {
+                None => Fault::Refused,
+                Some(_) => Fault::Failed(plain(&error.to_string())),
+            })?;
+            self.read = at + 1;
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
+        if self.parser.stopped() {
+            return match self.parser.stop_reason() {
+                StopReason::NoExtension | StopReason::EndOfSentence => Ok(RawMask::new(None, true, more, vocabulary)),
+                StopReason::NoExtensionBias => Ok(RawMask::new(None, false, more, vocabulary)),
+                reason => Err(Fault::Failed(reason.to_string())),
+            };
+        }
+        let may_end = self.parser.is_accepting();
+        match self.parser.compute_mask() {
+            Ok(set) => {
+                self.parser.invalidate_bias_cache();
+                Ok(RawMask::new(Some(&set), may_end, more, vocabulary))
+            }
+            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => {
+                Ok(RawMask::new(None, may_end, more, vocabulary))
+            }
+            Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
+        }
+    }
+
+    /// Brings its share of the total up to date.
+    fn count_bytes(&mut self) {
+        /// Measured: of a matcher at its beginning, and for each byte of its text.
+        const BEGINNING: usize = 2 << 10;
+        const TEXT_BYTE: usize = 24;
+        let bytes = BEGINNING + TEXT_BYTE * self.parser.final_bytes().len();
+        self.total.0.fetch_add(bytes, Ordering::Relaxed);
+        self.total.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+/// The place of a matcher, which branches that forked share until they go on. Empty where none was made yet, or where it
+/// was dropped.
+#[derive(Default)]
+pub(crate) struct Slot {
+    matcher: Mutex<Option<Matcher>>,
+    /// Whether it was used since somebody looked.
+    is_used: AtomicBool,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").finish_non_exhaustive()
+    }
+}
+
+impl Slot {
+    pub fn lock(&self) -> MutexGuard<'_, Option<Matcher>> {
+        self.matcher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn put(&self, matcher: Matcher) {
+        self.is_used.store(true, Ordering::Relaxed);
+        *self.lock() = Some(matcher);
+    }
+
+    /// Whether it was used since this was last asked.
+    pub fn take_used(&self) -> bool {
+        self.is_used.swap(false, Ordering::Relaxed)
+    }
+}

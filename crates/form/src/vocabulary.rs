@@ -1,0 +1,112 @@
+//! A model's tokens in the form that grammars are matched with: llguidance's trie of their bytes, and its slices, which
+//! are sets of tokens whose texts are often all allowed or all banned (the insides of JSON strings). One is made per
+//! tokenizer, when its first form comes; compiled forms share it.
+
+use std::sync::Arc;
+
+use llguidance::ParserFactory;
+use llguidance::api::ParserLimits;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use offshoot_core::bounded::caught;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_text::Tokenizer;
+
+use crate::mask::StateMask;
+
+/// The longest text of a token that the trie has, in bytes. Forms never allow longer ones.
+const MOST_TOKEN_BYTES: usize = 1024;
+
+/// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the lexer,
+/// or 20,000 items of the parser, take a millisecond.
+pub(crate) fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: 2000,
+        initial_lexer_fuel: 1_000_000,
+        step_lexer_fuel: 200_000,
+        step_max_items: 50_000,
+        // 1 to 2 kB each, in each lane.
+        max_lexer_states: 10_000,
+        max_grammar_size: 500_000,
+        precompute_large_lexemes: true,
+        verbose_errors: false,
+    }
+}
+
+/// The tokens of a model as grammars are matched with them.
+pub struct FormVocabulary {
+    pub(crate) factory: ParserFactory,
+    /// The tokens that end a text.
+    pub(crate) ends: Vec<TokenId>,
+    /// Tokens of the model, which may be more than the tokenizer's.
+    pub(crate) vocab: usize,
+    /// What is allowed before a form begins: all but what ends the text, which would lack its form.
+    pub(crate) free: Arc<StateMask>,
+    /// What is allowed where a text may end before its form begins: all.
+    pub(crate) all: Arc<StateMask>,
+}
+
+impl FormVocabulary {
+    /// The vocabulary of a model of `vocab` tokens, of which `ends` end a text.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer's tokens make no trie, as where there are more than 4 million distinct beginnings of them.
+    pub fn new(tokenizer: &Tokenizer, ends: &[TokenId], vocab: usize) -> Result<Self> {
+        let tokens = tokenizer.vocab_size().min(vocab);
+        let is_end = |token: TokenId| ends.contains(&token);
+        let word = |token: TokenId| {
+            let bytes = tokenizer.token_bytes(token);
+            if bytes.len() > MOST_TOKEN_BYTES {
+                return Vec::new();
+            }
+            match tokenizer.is_special(token) || is_end(token) {
+                // Only what grammars name, or the end of a text, allows a special token.
+                true => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
+                // No text has this byte; behind it llguidance would read the name of a special token.
+                false if bytes.len() > 1 && bytes[0] == TokTrie::SPECIAL_TOKEN_MARKER => Vec::new(),
+                false => bytes.to_vec(),
+            }
+        };
+        let words: Vec<Vec<u8>> = (0..tokens).map(|ix| word(TokenId::new(ix))).collect();
+        let ends: Vec<TokenId> = ends.iter().copied().filter(|end| end.ix() < tokens).collect();
+        let factory = caught(|| factory(&words, &ends)).and_then(|made| made);
+        let factory = factory.map_err(|why| {
+            Error::format(tokenizer.folder(), format!("grammars cannot be matched with its tokens: {why}"))
+        })?;
+        Ok(FormVocabulary::of(factory, ends, vocab))
+    }
+
+    fn of(factory: ParserFactory, ends: Vec<TokenId>, vocab: usize) -> FormVocabulary {
+        let [free, all] = [&ends[..], &[]].map(|banned| Arc::new(StateMask::free(banned, vocab)));
+        FormVocabulary { factory, ends, vocab, free, all }
+    }
+
+    /// The tokens that have a text: ids below this.
+    pub(crate) fn tokens(&self) -> usize {
+        self.factory.tok_env().tok_trie().vocab_size()
+    }
+
+    /// The vocabulary of which each byte is a token, and nothing else: grammars are tried with it.
+    pub(crate) fn of_bytes() -> FormVocabulary {
+        let words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+        let factory = factory(&words, &[]).expect("256 tokens make a trie");
+        FormVocabulary::of(factory, Vec::new(), words.len())
+    }
+}
+
+fn factory(words: &[Vec<u8>], ends: &[TokenId]) -> Result<ParserFactory, String> {
+    let end = ends.first().map_or(INVALID_TOKEN, |end| end.0);
+    let mut trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words);
+    if !ends.is_empty() {
+        trie = trie.with_eos_tokens(&ends.iter().map(|end| end.0).collect::<Vec<u32>>());
+    }
+    // Not canonical: a grammar allows all spellings of a text, not only the tokenizer's own.
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let slices = if words.len() > 4096 { SlicedBiasComputer::json_slices() } else { Vec::new() };
+    let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| e.to_string())?;
+    *factory.limits_mut() = limits();
+    factory.quiet();
+    Ok(factory)
+}
