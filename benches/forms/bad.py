@@ -24,6 +24,8 @@ import hostile
 import lab
 
 SECONDS, MEGABYTES = 1.0, 200.0
+#: Tokens that are drawn from the masks of a form that is accepted.
+DRAWN = 60
 FIELDS = {"json": "json", "regex": "regex", "lark": "grammar", "choice": "choice"}
 
 
@@ -71,14 +73,17 @@ class Memory:
 
 
 def in_lab(given, found):
-    """In a process of Rust, one thread."""
-    lines = [f'{{"name":{json.dumps(name)},"form":{{"{kind}":{text}}},"texts":[]}}' for name, kind, text in found]
+    """In a process of Rust; of an accepted form tokens are drawn from its masks alone, without a model."""
+    lines = [f'{{"name":{json.dumps(name)},"form":{{"{kind}":{text}}},"draw":{DRAWN}}}'
+             for name, kind, text in found]
     for (name, _, _), answer in zip(found, lab.ask(given, lines), strict=True):
-        yield {"name": name, "error": answer.get("error"), "seconds": answer["seconds"], "mb": answer["peak_mb"] or 0.0}
+        drawn = answer.get("drawn") or {"finish": None, "slowest_seconds": 0.0}
+        yield {"name": name, "error": answer.get("error"), "seconds": answer["seconds"], "mb": answer["peak_mb"] or 0.0,
+               "finish": drawn["finish"], "slowest mask": drawn["slowest_seconds"]}
 
 
 def in_python(_, found):
-    """In this process, through the package; an accepted form samples four tokens."""
+    """In this process, through the package; of an accepted form tokens are sampled."""
     import offshoot
 
     with offshoot.LLM(offshoot.demo_model(), device="cpu", kv_memory=256) as llm:
@@ -91,7 +96,7 @@ def in_python(_, found):
             begun, error = time.monotonic(), None
             try:
                 form = offshoot.StructuredOutputsParams(**{FIELDS[kind]: value})
-                params = offshoot.SamplingParams(max_tokens=4, seed=1, structured_outputs=form)
+                params = offshoot.SamplingParams(max_tokens=DRAWN, seed=1, structured_outputs=form)
                 llm.generate(["Question:"], params, use_tqdm=False)
             except (ValueError, TypeError, RuntimeError) as caught:
                 error = f"{type(caught).__name__}: {caught}"
@@ -110,7 +115,7 @@ def post(given, body):
 
 
 def at_server(given, found):
-    """Through the protocol; an accepted form samples four tokens. Others ask meanwhile."""
+    """Through the protocol; of an accepted form tokens are sampled. Others ask meanwhile."""
     memory, waits, done = Memory(given.pid) if given.pid else None, [], threading.Event()
 
     def ask_others():
@@ -129,8 +134,8 @@ def at_server(given, found):
             if memory:
                 memory.start()
             begun = time.monotonic()
-            status, answer = post(given, f'{{"model":{json.dumps(given.model)},"prompt":"Question:","max_tokens":4,'
-                                         f'"structured_outputs":{{"{FIELDS[kind]}":{text}}}}}')
+            status, answer = post(given, f'{{"model":{json.dumps(given.model)},"prompt":"Question:",'
+                                         f'"max_tokens":{DRAWN},"structured_outputs":{{"{FIELDS[kind]}":{text}}}}}')
             seconds = time.monotonic() - begun
             error = f"{status}: {answer['error']['message']}" if status != 200 else None
             assert status in (200, 400), (name, status, answer)
@@ -150,20 +155,21 @@ def main():
     lines = list({"lab": in_lab, "python": in_python, "server": at_server}[given.process](given, found))
     accepted = sum(not line["error"] for line in lines)
     print(f"{len(lines)} forms in {time.monotonic() - begun:.1f} s: {accepted} accepted")
-    for word, unit in (("seconds", "s"), ("mb", "MB")):
+    for word, unit in (("seconds", "s"), ("mb", "MB"), ("slowest mask", "s")):
         print(f"\nmost {word}:")
-        for line in sorted(lines, key=lambda line: -line[word])[:8]:
+        for line in sorted((line for line in lines if word in line), key=lambda line: -line[word])[:8]:
             print(f"  {line[word]:8.3f} {unit}  {line['name']}: {(line['error'] or 'accepted')[:150]}")
     print("\nforms by hand:")
     for line in lines:
         if not line["name"].startswith("mutation"):
-            said = (line["error"] or "accepted")[:200]
+            said = (line["error"] or f"accepted; {line.get('finish') or ''}")[:200]
             print(f"  {line['seconds']:6.3f} s {line['mb']:6.1f} MB  {line['name']}: {said!r}")
     print("\nerrors of mutations:")
     errors = collections.Counter((line["error"] or "accepted")[:110] for line in lines
                                  if line["name"].startswith("mutation"))
     for error, count in errors.most_common(40):
         print(f"  {count:5} {error!r}")
+    print("\nends of texts:", collections.Counter(str(line.get("finish"))[:110] for line in lines).most_common(20))
     if given.record:
         pathlib.Path(given.record).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     beyond = [line["name"] for line in lines if line["seconds"] > SECONDS or line["mb"] > MEGABYTES]

@@ -197,37 +197,45 @@ def places(value):
             yield from places(inner)
 
 
+def is_schema(value):
+    """Whether a value in a schema is likely a schema itself."""
+    return isinstance(value, dict) and bool(value.keys() & {"type", "anyOf", "oneOf", "allOf", "enum", "const", "$ref",
+                                                            "properties", "items", "pattern", "format"})
+
+
 def mutate(draw, holder, bases):
-    held, key = draw.choice(list(places(holder)))
+    """Changes one place: mostly a schema for another that means something, one time in eight anything for anything."""
+    at_random = list(places(holder))
+    schemas = [(held, key) for held, key in at_random if is_schema(held[key])]
+    if not schemas or draw.random() < 1 / 8:
+        held, key = draw.choice(at_random)
+        held[key] = copy.deepcopy(draw.choice([
+            None, True, False, 0, -1, 1e30, 10**12, 0.1, "", "x" * 3000, "\x00", "\ud83d\ude42", [], {}, [[]],
+            {"type": []}, {"type": "object", "properties": 1}, {"enum": "a"}, {"items": [{}]}]))
+        return
+    held, key = draw.choice(schemas)
     old = held[key]
-    match draw.randrange(9):
-        case 0 if held is not holder:
-            del held[key]
+    match draw.randrange(8):
+        case 0:
+            others = [other[name] for other, name in places([draw.choice(bases)]) if is_schema(other[name])]
+            held[key] = copy.deepcopy(draw.choice(others))
         case 1:
-            other, name = draw.choice(list(places([draw.choice(bases)])))
-            held[key] = copy.deepcopy(other[name])
+            held[key] = {"$ref": draw.choice(["#", "#/properties", "#/$defs/node", "#/nothing", "#/properties/a", "",
+                                              "x.json", "http://localhost:1/s"])}
         case 2:
-            held[key] = draw.choice([None, True, False, 0, -1, 1e30, 10**12, -10**12, 0.1, "", "x" * 3000, "\x00",
-                                     "\ud83d\ude42", [], {}, [[]], {"type": []}])
+            held[key] = nested(draw.choice([1, 5, 20]), old)
         case 3:
-            held[key] = {"$ref": draw.choice(["#", "#/properties", "#/$defs", "#/nothing", "#/$defs/node", "x.json",
-                                              "http://localhost:1/s", "#/properties/a", ""])}
-        case 4:
-            held[key] = nested(draw.choice([1, 5, 60]), old if isinstance(old, dict) else None)
-        case 5:
-            held[key] = {draw.choice(["anyOf", "oneOf", "allOf", "enum", "type", "prefixItems", "not"]):
+            held[key] = {draw.choice(["anyOf", "oneOf", "allOf", "prefixItems"]):
                          [copy.deepcopy(old) for _ in range(draw.choice([1, 2, 30]))]}
-        case 6 if isinstance(old, dict):
+        case 4:
             old[draw.choice(["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
                              "minimum", "exclusiveMaximum", "multipleOf"])] = draw.choice(
                                  [0, 1, 3, 1000, 10**6, 10**15, -5, 0.5])
-        case 7 if isinstance(old, dict):
-            old["pattern"] = draw.choice(["(a+)+$", "(x{300}){300}", "^(a|b)*a(a|b){30}$", "[", "\\p{L}{500}",
-                                          "(?!a)b", "^$", "\\bword\\b", ".*.*.*.*.*=.*",
-                                          "\\d+(\\.\\d+){0,500}"])
-        case 8 if isinstance(old, (dict, list)) and old:
-            for _ in range(3):
-                inner, name = draw.choice(list(places(old)))
-                inner[name] = copy.deepcopy(held[key]) if len(json.dumps(held[key])) < 20_000 else 1
-        case _:
-            held[key] = [copy.deepcopy(old)] if draw.random() < 0.5 else {"items": copy.deepcopy(old)}
+        case 5:
+            held[key] = {"type": "string", "pattern": draw.choice([
+                "(a+)+$", "(x{300}){300}", "^(a|b)*a(a|b){30}$", "[", "\\p{L}{500}", "(?!a)b", "^$", "\\bword\\b",
+                ".*.*.*.*.*=.*", "\\d+(\\.\\d+){0,500}", "^[^\\s]+(\\s[^\\s]+)*$"])}
+        case 6:
+            old.pop(draw.choice(list(old)))
+        case 7:
+            held[key] = {"type": "array", "items": copy.deepcopy(old), "minItems": draw.choice([0, 2, 10**4])}

@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::out;
@@ -31,6 +32,9 @@ struct Question {
     form: Form,
     #[serde(default)]
     texts: Vec<String>,
+    /// Tokens to draw at most, each one of those that are allowed, all alike.
+    #[serde(default)]
+    draw: usize,
 }
 
 /// What becomes of a form and its texts.
@@ -42,14 +46,27 @@ struct Answer {
     error: Option<String>,
     /// Of each text: `accepted`, `unfinished`, or where it is refused.
     texts: Vec<String>,
-    /// To compile the form and to compute its first mask.
+    /// To compile the form, and to compute its first mask.
     seconds: f64,
-    /// Memory that this process took more meanwhile, at its highest, in MB; only Linux tells it.
+    /// Memory that this process took more at its highest, also for the texts, in MB; only Linux tells it.
     peak_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drawn: Option<Drawn>,
+}
+
+/// A text of tokens that were drawn.
+#[derive(Debug, Serialize)]
+struct Drawn {
+    text: String,
+    tokens: usize,
+    /// `stop`: it ended where it may; `length`; `dead_end`; or why there was no mask.
+    finish: String,
+    /// For the mask that took longest.
+    slowest_seconds: f64,
 }
 
 impl FormsArgs {
-    /// Answers each line of stdin with a line: `{"name": …, "form": …, "texts": […]}`.
+    /// Answers each line of stdin, `{"name": …, "form": …, "texts": […], "draw": …}`, with a line.
     ///
     /// # Errors
     ///
@@ -73,19 +90,23 @@ impl FormsArgs {
 fn answer(line: &str, tokenizer: &Tokenizer, compiler: &FormCompiler, forms: &mut Forms) -> Answer {
     let before = memory::restart_peak();
     let start = Instant::now();
-    let (mut name, mut texts) = (String::new(), Vec::new());
-    let compiled = serde_json::from_str(line).map_err(|error| format!("no form: {error}")).and_then(|asked: Question| {
-        (name, texts) = (asked.name, asked.texts);
-        let compiled = compiler.compile(&Arc::new(asked.form)).map_err(|error| error.to_string())?;
-        first_mask(&compiled, forms).map(|()| compiled)
-    });
+    let (mut name, mut texts, mut draw) = (String::new(), Vec::new(), 0);
+    let compiled =
+        serde_json::from_str(line).map_err(|error| format!("no form: {error}")).and_then(|asked: Question| {
+            (name, texts, draw) = (asked.name, asked.texts, asked.draw);
+            let compiled = compiler.compile(&Arc::new(asked.form)).map_err(|error| error.to_string())?;
+            first_mask(&compiled, forms).map(|()| compiled)
+        });
     let seconds = start.elapsed().as_secs_f64();
-    let peak_mb = before.and_then(|before| Some(memory::peak()?.saturating_sub(before) as f64 / 1e6));
-    let (error, texts) = match compiled {
-        Ok(form) => (None, texts.iter().map(|text| verdict(text, &form, tokenizer, forms)).collect()),
-        Err(error) => (Some(error), Vec::new()),
+    let (error, texts, drawn) = match compiled {
+        Ok(form) => {
+            let drawn = (draw > 0).then(|| drawn(&form, draw, tokenizer, forms));
+            (None, texts.iter().map(|text| verdict(text, &form, tokenizer, forms)).collect(), drawn)
+        }
+        Err(error) => (Some(error), Vec::new(), None),
     };
-    Answer { name, error, texts, seconds, peak_mb }
+    let peak_mb = before.and_then(|before| Some(memory::peak()?.saturating_sub(before) as f64 / 1e6));
+    Answer { name, error, texts, seconds, peak_mb, drawn }
 }
 
 /// Computes what may come first, which shows what a form costs that compiles.
@@ -93,6 +114,38 @@ fn first_mask(form: &Arc<CompiledForm>, forms: &mut Forms) -> Result<(), String>
     let mut state = FormState::begin(Arc::clone(form), &FormBegin::AtOnce);
     let masks = forms.masks(&mut [&mut state]);
     masks.into_iter().try_for_each(|mask| mask.map(drop)).map_err(|error| error.to_string())
+}
+
+/// Draws at most `most` tokens from the masks, each token of a mask alike; an end that is drawn ends the text.
+fn drawn(form: &Arc<CompiledForm>, most: usize, tokenizer: &Tokenizer, forms: &mut Forms) -> Drawn {
+    let mut state = FormState::begin(Arc::clone(form), &FormBegin::AtOnce);
+    let (mut dice, mut tokens, mut slowest_seconds) = (Dice::new(most as u64), Vec::new(), 0.0_f64);
+    let finish = loop {
+        let start = Instant::now();
+        let mask = forms.masks(&mut [&mut state]).pop().expect("a mask for each state");
+        slowest_seconds = slowest_seconds.max(start.elapsed().as_secs_f64());
+        let mask = match mask {
+            Ok(mask) => mask,
+            Err(error) => break error.to_string(),
+        };
+        let allowed: Vec<TokenId> = (0..tokenizer.vocab_size() as u32)
+            .map(TokenId)
+            .filter(|&token| mask.allowed.as_ref().is_none_or(|allowed| allowed.contains(token)))
+            .collect();
+        if allowed.is_empty() {
+            break if mask.may_end { "stop" } else { "dead_end" }.to_owned();
+        }
+        let token = dice.pick(&allowed);
+        if Some(token) == tokenizer.eos() {
+            break "stop".to_owned();
+        }
+        if tokens.len() == most {
+            break "length".to_owned();
+        }
+        tokens.push(token);
+        state.push(token);
+    };
+    Drawn { text: tokenizer.decode(&tokens), tokens: tokens.len(), finish, slowest_seconds }
 }
 
 /// Whether a text has the form: each of its tokens is allowed behind those before it, and the text may end.
@@ -175,6 +228,20 @@ mod tests {
         assert_eq!(answer.texts[1], "unfinished");
         assert!(answer.texts[2].starts_with("refused at byte "), "{}", answer.texts[2]);
         assert_eq!(answer.texts[3], "unfinished");
+    }
+
+    #[test]
+    fn texts_that_are_drawn_have_the_form_or_begin_it() {
+        let [answer] = &answers(&[r#"{"name": "a", "form": {"choice": ["one", "two"]}, "draw": 9}"#])[..] else {
+            panic!("one answer to one line")
+        };
+        let drawn = answer.drawn.as_ref().expect("tokens were to be drawn");
+        assert!(["one", "two"].contains(&drawn.text.as_str()) && drawn.finish == "stop", "{drawn:?}");
+        let [answer] = &answers(&[r#"{"name": "a", "form": {"regex": "a{50}"}, "draw": 3}"#])[..] else {
+            panic!("one answer to one line")
+        };
+        let drawn = answer.drawn.as_ref().expect("tokens were to be drawn");
+        assert!(drawn.text.bytes().all(|byte| byte == b'a') && drawn.finish == "length", "{drawn:?}");
     }
 
     #[test]

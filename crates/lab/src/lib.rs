@@ -1,5 +1,5 @@
-//! The laboratory, `offshoot-lab`: `check` compares a device with its definition, `bench` measures it, `forms` says which
-//! texts have which forms. A program of its own, which the product does not need: nothing depends on it.
+//! The laboratory, `offshoot-lab`: `check` compares a device with its definition, `bench` measures it, `forms` says
+//! which texts have which forms. A program of its own, which the product does not need: nothing depends on it.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
