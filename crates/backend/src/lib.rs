@@ -71,7 +71,7 @@ pub use saved::SavedPages;
 pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
 pub use split::{Segment, Share, Split};
-pub use step::{RowToken, StepBatch, StepShape, advance_slots};
+pub use step::{RowToken, StepBatch, StepRequests, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{ActivationDtype, Dtype, Elements, RandomWeight, Uniform, WeightView};
 
@@ -373,7 +373,7 @@ pub trait Backend: Send + 'static {
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Advances the loaded batch by one token per row ([`StepBatch::advance`]), after counting the tokens it sampled
     /// ([`StepBatch::count_unseen`]). Only if [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times if a
-    /// request has penalties.
+    /// request has penalties. Where requests are late, the step gets new ones after it is run.
     fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
     /// Whether a step that is loaded here, if `is_loaded` says so, is loaded on every device that computes the model:
     /// then all run it, else none. Asked once behind each load, before `run`.
@@ -407,9 +407,16 @@ pub trait Backend: Send + 'static {
     ) -> Result<()> {
         self.run(step, shape, ops)
     }
-    /// Waits for the oldest step that was run and not collected. Returns one sample per request; `None` of one whose
-    /// scores are all -inf, as all tokens are banned or the model's logits are no numbers. A row of a later step that
-    /// refers to such a sample ([`RowToken::Sampled`]) has token 0.
+    /// Loads the late requests ([`StepRequests::Late`]) of the step that was run last, one for each of its logits rows.
+    /// None has an `unseen` token: the host knows all tokens when it makes them. [`Backend::sample_late`] follows,
+    /// before another step is loaded. After a shortage of memory other requests can be loaded.
+    fn load_requests(&mut self, step: &mut Self::Step, requests: Vec<SampleRequest>) -> Result<()>;
+    /// Samples by the late requests that were loaded last, as [`Backend::sample`] does in a step that is loaded with
+    /// its requests. `logits`: those that the step has computed. The samples can be collected.
+    fn sample_late(&mut self, logits: &Self::Buffer, step: &mut Self::Step) -> Result<()>;
+    /// Waits for the oldest step that was run, and sampled if its requests are late, and not collected. Returns one
+    /// sample per request; `None` of one whose scores are all -inf, as all tokens are banned or the model's logits are
+    /// no numbers. A row of a later step that refers to such a sample ([`RowToken::Sampled`]) has token 0.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Option<SampledToken>>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.

@@ -218,12 +218,15 @@ pub struct SampledToken {
     /// The entropy of the model's own distribution in its place, in nats; `None` where it was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f32>,
+    /// Whether the form of its text allowed no other token in its place. A backend does not know: it says false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forced: bool,
 }
 
 impl SampledToken {
     /// A token of which nothing but its log-probability under the model is recorded.
     pub fn of(token: TokenId, logprob: f32) -> Self {
-        Self { token, logprob, rank: None, top: Vec::new(), drawn: None, entropy: None }
+        Self { token, logprob, rank: None, top: Vec::new(), drawn: None, entropy: None, forced: false }
     }
 }
 

@@ -16,6 +16,59 @@ pub enum RowToken {
     Sampled(u32),
 }
 
+/// What is sampled from the logits of a step, and when that is said.
+#[derive(Clone, Debug, Default)]
+pub enum StepRequests {
+    /// Nothing is sampled: logits are computed at most.
+    #[default]
+    None,
+    /// One for each of the step's logits rows.
+    Given(Vec<SampleRequest>),
+    /// Late requests, one for each of the step's logits rows: the step is run up to its logits, which stay as they are
+    /// until the requests are loaded ([`Backend::load_requests`](crate::Backend::load_requests)) and sampled
+    /// ([`Backend::sample_late`](crate::Backend::sample_late)). So what is allowed in a row may depend on a token that
+    /// the host reads while the device computes the row.
+    Late,
+}
+
+impl StepRequests {
+    /// The requests that the step is loaded with.
+    pub fn given(&self) -> &[SampleRequest] {
+        match self {
+            StepRequests::Given(requests) => requests,
+            StepRequests::None | StepRequests::Late => &[],
+        }
+    }
+
+    fn given_mut(&mut self) -> &mut [SampleRequest] {
+        match self {
+            StepRequests::Given(requests) => requests,
+            StepRequests::None | StepRequests::Late => &mut [],
+        }
+    }
+
+    /// Whether the step gets its requests after it is run.
+    pub fn are_late(&self) -> bool {
+        matches!(self, StepRequests::Late)
+    }
+
+    /// Whether a step of so many logits rows may have them.
+    pub fn fit(&self, logit_rows: usize) -> bool {
+        match self {
+            StepRequests::None => true,
+            StepRequests::Given(requests) => requests.len() == logit_rows,
+            StepRequests::Late => logit_rows > 0,
+        }
+    }
+}
+
+/// No requests: nothing is sampled.
+impl From<Vec<SampleRequest>> for StepRequests {
+    fn from(requests: Vec<SampleRequest>) -> Self {
+        if requests.is_empty() { StepRequests::None } else { StepRequests::Given(requests) }
+    }
+}
+
 /// The rows of one step, depth-first.
 #[derive(Clone, Debug, Default)]
 pub struct StepBatch {
@@ -34,8 +87,8 @@ pub struct StepBatch {
     pub state_runs: Vec<StateRun>,
     /// The adapter of each row; or empty, and then no row has one.
     pub adapters: Vec<Option<AdapterSlot>>,
-    /// One for each of `logit_rows`; or empty, and then logits are computed but nothing is sampled.
-    pub requests: Vec<SampleRequest>,
+    /// What is sampled from the logits.
+    pub requests: StepRequests,
 }
 
 /// Row counts of a step's buffers: those of the batch, or larger if the backend pads. Padded rows are never read.
@@ -43,7 +96,7 @@ pub struct StepBatch {
 pub struct StepShape {
     pub rows: usize,
     pub logit_rows: usize,
-    /// Whether tokens are sampled from the logits.
+    /// Whether tokens are sampled from the logits in the step itself: not by late requests.
     pub samples: bool,
     /// Whether some row has an adapter.
     pub adapters: bool,
@@ -54,26 +107,26 @@ impl StepBatch {
         StepShape {
             rows: self.tokens.len(),
             logit_rows: self.logit_rows.len(),
-            samples: !self.requests.is_empty(),
+            samples: !self.requests.given().is_empty(),
             adapters: self.adapters.iter().any(Option::is_some),
         }
     }
 
     /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from
     /// once, in order, so that request `r` samples the next token of row `r`, every row has a state of its own, and
-    /// every plan can be advanced.
+    /// every plan can be advanced. Late requests are given again for each step.
     pub fn can_advance(&self) -> bool {
         let each_once =
             self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
         let goes_on = self.state_runs.iter().all(|run| run.to.is_some() && run.rows.len() == 1);
-        let is_sampled = each_once && self.requests.len() == self.logit_rows.len();
-        is_sampled && goes_on && self.plans.iter().all(AttentionPlan::can_advance)
+        let is_sampled = !matches!(self.requests, StepRequests::None) && self.requests.fit(self.logit_rows.len());
+        each_once && is_sampled && goes_on && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
     /// Counts each request's `unseen` token as seen. `before`: the tokens the previous step sampled, by request. This
     /// is the definition; an asynchronous backend does it on the device.
     pub fn count_unseen(&mut self, before: &[TokenId]) {
-        for request in &mut self.requests {
+        for request in self.requests.given_mut() {
             let Some(unseen) = request.unseen.take() else { continue };
             let token = before[unseen as usize];
             match request.seen.iter_mut().find(|seen| seen.token == token) {
@@ -84,9 +137,9 @@ impl StepBatch {
     }
 
     /// Advances every row by one token: row `r` gets the token that request `r` samples, one position further.
-    /// `uniforms`: one per request, ignored where a request takes none. `new_pages`: for each group the new pages of
-    /// rows whose last page is full, in rising order of row. Requests with penalties must have been counted before
-    /// ([`StepBatch::count_unseen`]).
+    /// `uniforms`: one per request, ignored where a request takes none and where requests are late. `new_pages`: for
+    /// each group the new pages of rows whose last page is full, in rising order of row. Requests with penalties must
+    /// have been counted before ([`StepBatch::count_unseen`]).
     pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) {
         debug_assert!(self.can_advance());
         for (row, token) in (0u32..).zip(&mut self.tokens) {
@@ -96,10 +149,10 @@ impl StepBatch {
         advance_slots(&mut self.slots, new_pages);
         self.plans.iter_mut().for_each(|plan| plan.advance(new_pages));
         StateRun::advance(&mut self.state_runs);
-        for (row, request) in (0u32..).zip(&mut self.requests) {
+        for (row, request) in (0u32..).zip(self.requests.given_mut()) {
             request.unseen = request.has_penalties().then_some(row);
         }
-        for (request, &uniform) in self.requests.iter_mut().zip(uniforms) {
+        for (request, &uniform) in self.requests.given_mut().iter_mut().zip(uniforms) {
             request.set_uniform(uniform);
         }
     }

@@ -100,7 +100,7 @@ impl Leaves {
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             state_runs: Vec::new(),
             adapters: Vec::new(),
-            requests: vec![SampleRequest::of(Pick::Greedy); rows],
+            requests: vec![SampleRequest::of(Pick::Greedy); rows].into(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
 //! tokens, except for random numbers within rounding of a boundary, their ranks, the same log-probabilities and
-//! records. A token that is scored under the filters that it was drawn with has the same record to the bit.
+//! records. A token that is scored under the filters that it was drawn with has the same record to the bit, and so has
+//! one that is sampled by a late request.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
 use crate::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{
     ActivationDtype, AllowedTokens, Backend, Distribution, Drawn, Dtype, Filters, Pick, Records, SampleRequest,
-    SampledToken, SeenToken, StepBatch,
+    SampledToken, SeenToken, StepBatch, StepRequests, StepShape,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -38,6 +39,7 @@ pub fn sampling<B: Backend, D: Backend>(
             let repeats = found == draws.draw(backend, &draws.requests)?;
             draws.hold(definition, &expected, &found, repeats, report)?;
             draws.hold_scored(backend, &found, report)?;
+            draws.hold_late(backend, &found, report)?;
             draws.greedy().hold_counts(backend, definition, report)?;
         }
     }
@@ -52,6 +54,7 @@ pub fn sampling<B: Backend, D: Backend>(
         let repeats = found == cases.draw(backend, &cases.requests)?;
         cases.hold(definition, &expected, &found, repeats, report)?;
         cases.hold_scored(backend, &found, report)?;
+        cases.hold_late(backend, &found, report)?;
         cases.greedy().hold_counts(backend, definition, report)?;
         cases.greedy().hold_changes(backend, definition, report)?;
     }
@@ -136,19 +139,31 @@ impl SampleCases {
         Self { vocab, logits, requests, before }
     }
 
+    /// Requests that sample the tokens of `before`.
+    fn given(&self) -> Vec<SampleRequest> {
+        self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect()
+    }
+
     /// Runs two steps: one that samples given tokens, and then `requests`.
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Option<SampledToken>>> {
-        let asks = requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect();
-        let mut drawn = Vec::new();
-        for requests in [given, requests.to_vec()] {
-            let logit_rows = (0..asks as u32).collect();
-            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
-            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
-            drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
-        }
-        Ok(drawn)
+        self.draw_given(backend, &mut step, self.given())?;
+        self.draw_given(backend, &mut step, requests.to_vec())
+    }
+
+    /// Loads and runs a step that samples by `requests`.
+    fn draw_given<B: Backend>(
+        &self,
+        backend: &mut B,
+        step: &mut B::Step,
+        requests: Vec<SampleRequest>,
+    ) -> Result<Vec<Option<SampledToken>>> {
+        let asks = requests.len();
+        let logit_rows = (0..asks as u32).collect();
+        let batch = StepBatch { logit_rows, requests: requests.into(), ..rows_at(&vec![0; asks]) };
+        let shape = backend.load(step, batch)?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
+        run(backend, step, shape, |backend, step| backend.sample(&logits, step))
     }
 
     /// These cases with greedy sampling, of which nothing is reported but the token: without boundaries, every token
@@ -164,17 +179,17 @@ impl SampleCases {
     fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<Option<TokenId>>>> {
         let asks = self.requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect();
+        let given = self.given();
         let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
         let logit_rows: Vec<u32> = (0..asks as u32).collect();
-        let batch = |requests| {
+        let batch = |requests: Vec<SampleRequest>| {
             let (logit_rows, slots) = (logit_rows.clone(), slots.clone());
-            StepBatch { logit_rows, slots: vec![slots], requests, ..rows_at(&vec![0; asks]) }
+            StepBatch { logit_rows, slots: vec![slots], requests: requests.into(), ..rows_at(&vec![0; asks]) }
         };
         let mut walked = Vec::new();
         for number in 0..2 + ADVANCED {
             let shape = match number {
-                0 => backend.load(&mut step, batch(Vec::clone(&given)))?,
+                0 => backend.load(&mut step, batch(given.clone()))?,
                 1 => backend.load(&mut step, batch(self.requests.clone()))?,
                 _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
             };
@@ -185,34 +200,100 @@ impl SampleCases {
         Ok(walked)
     }
 
-    /// The tokens of five batches that one step loads, whose requests have other sets of allowed tokens each time:
-    /// those of their neighbours, then each one of its own, then again those of the beginning.
-    fn change<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<Option<TokenId>>>> {
+    /// The requests of each of some steps, which have other sets of allowed tokens each time: their own, those of
+    /// their neighbours, a distinct one for each row, one token each or none at all, their own again.
+    fn changing(&self) -> impl Iterator<Item = Vec<SampleRequest>> {
         let (asks, vocab) = (self.requests.len(), self.vocab);
-        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, vocab)?;
-        let own = |at: usize| {
-            let tokens = (0..vocab as u32).filter(|token| (token + at as u32).is_multiple_of(3));
-            Some(Arc::new(AllowedTokens::new(tokens.map(TokenId), vocab)))
+        let set =
+            move |tokens: &mut dyn Iterator<Item = u32>| Some(Arc::new(AllowedTokens::new(tokens.map(TokenId), vocab)));
+        let distinct = move |at: u32| {
+            let is_in = move |token: &u32| *token == at || token.wrapping_mul(2_654_435_761 + 2 * at) >> 30 == 0;
+            set(&mut (0..vocab as u32).filter(is_in))
         };
-        let of = |number: usize, at: usize| match number {
-            0 | 4 => self.requests[at].allowed.clone(),
+        let one = move |at: u32| set(&mut (at % 5 != 4).then_some(at.wrapping_mul(7919) % vocab as u32).into_iter());
+        let of = move |number: usize, at: usize| match number {
+            0 | 5 => self.requests[at].allowed.clone(),
             1 | 2 => self.requests[(at + number) % asks].allowed.clone(),
-            _ => own(at),
+            3 => distinct(at as u32),
+            _ => one(at as u32),
         };
+        let request = move |number: usize, at: usize| SampleRequest {
+            allowed: of(number, at),
+            unseen: None,
+            ..self.requests[at].clone()
+        };
+        (0..6).map(move |number| (0..asks).map(|at| request(number, at)).collect())
+    }
+
+    /// What each step samples by the requests of `changing`: steps that are loaded with them, or steps that get them
+    /// late, each but the first the one before, advanced.
+    fn change<B: Backend>(&self, backend: &mut B, late: bool) -> Result<Vec<Vec<Option<SampledToken>>>> {
+        let asks = self.requests.len();
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let mut changed = Vec::new();
-        for number in 0..5 {
-            let requests = (0..asks).map(|at| SampleRequest {
-                allowed: of(number, at),
-                unseen: None,
-                ..self.requests[at].clone()
-            });
-            let (logit_rows, requests) = ((0..asks as u32).collect(), requests.collect());
-            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
-            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, vocab, &self.logits)?;
-            let drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
-            changed.push(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.token)).collect());
+        for (number, requests) in self.changing().enumerate() {
+            let drawn = match (late, number) {
+                (false, _) => self.draw_given(backend, &mut step, requests)?,
+                (true, 0) => self.draw_late(backend, &mut step, requests)?,
+                (true, _) => {
+                    let shape = backend.advance(&mut step, &vec![0.0; asks], &[])?;
+                    self.sample_late(backend, &mut step, shape, requests)?
+                }
+            };
+            changed.push(drawn);
         }
         Ok(changed)
+    }
+
+    /// Loads a step of late requests, runs it and samples by them.
+    fn draw_late<B: Backend>(
+        &self,
+        backend: &mut B,
+        step: &mut B::Step,
+        requests: Vec<SampleRequest>,
+    ) -> Result<Vec<Option<SampledToken>>> {
+        let asks = requests.len();
+        let (logit_rows, slots) = ((0..asks as u32).collect(), vec![vec![KvSlot { page: PageId(0), slot: 0 }; asks]]);
+        let batch = StepBatch { logit_rows, slots, requests: StepRequests::Late, ..rows_at(&vec![0; asks]) };
+        let shape = backend.load(step, batch)?;
+        self.sample_late(backend, step, shape, requests)
+    }
+
+    /// Runs a step of this shape that was loaded or advanced, and samples by its late requests.
+    fn sample_late<B: Backend>(
+        &self,
+        backend: &mut B,
+        step: &mut B::Step,
+        shape: StepShape,
+        requests: Vec<SampleRequest>,
+    ) -> Result<Vec<Option<SampledToken>>> {
+        let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
+        backend.run(step, shape, |_, _| Ok(()))?;
+        backend.load_requests(step, requests)?;
+        backend.sample_late(&logits, step)?;
+        backend.collect(step)
+    }
+
+    /// Samples by late requests what was sampled by requests that the step was loaded with: the same to the bit.
+    fn hold_late<B: Backend>(
+        &self,
+        backend: &mut B,
+        found: &[Option<SampledToken>],
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        // The host knows what the step before has sampled.
+        let mut counted = StepBatch { requests: self.requests.clone().into(), ..StepBatch::default() };
+        counted.count_unseen(&self.before);
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
+        let late = self.draw_late(backend, &mut step, counted.requests.given().to_vec())?;
+        let other = (0..found.len()).find(|&ask| found[ask] != late[ask]);
+        let what = match other {
+            None => format!("{} of {}", found.len(), self.vocab),
+            Some(ask) => format!("{:?} for {:?} by {:?}", late[ask], found[ask], self.requests[ask]),
+        };
+        let misses = if other.is_some() { 1.0 } else { 0.0 };
+        report.see("late", None, &what, CaseResult::once(WorstError { error: misses, tolerance: 0.0 }));
+        Ok(())
     }
 
     fn hold_changes<B: Backend, D: Backend>(
@@ -221,11 +302,16 @@ impl SampleCases {
         definition: &mut D,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let (expected, found) = (self.change(definition)?, self.change(backend)?);
-        let repeats = found == self.change(backend)?;
-        let misses = if found == expected { 0.0 } else { 1.0 };
+        let (expected, found) = (self.change(definition, false)?, self.change(backend, false)?);
+        let tokens = |steps: &[Vec<Option<SampledToken>>]| {
+            steps.iter().flatten().map(|sampled| sampled.as_ref().map(|sampled| sampled.token)).collect::<Vec<_>>()
+        };
+        let repeats = found == self.change(backend, false)?;
+        let misses = if tokens(&found) == tokens(&expected) { 0.0 } else { 1.0 };
         let what = format!("{} of {}, other sets in each step", self.requests.len(), self.vocab);
         report.see("allowed", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
+        let misses = if self.change(backend, true)? == found { 0.0 } else { 1.0 };
+        report.see("late", None, &what, CaseResult::once(WorstError { error: misses, tolerance: 0.0 }));
         Ok(())
     }
 

@@ -14,8 +14,8 @@ use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, s
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
-    HeadLayout, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable, Router, SampledToken,
-    SavedPages, Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
+    HeadLayout, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable, Router, SampleRequest,
+    SampledToken, SavedPages, Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -334,6 +334,19 @@ impl Backend for Cpu {
             step.fail();
             return Err(shortage_of(shape.rows, 0));
         }
+        step.end_run();
+        Ok(())
+    }
+
+    fn load_requests(&mut self, step: &mut CpuStep, requests: Vec<SampleRequest>) -> Result<()> {
+        step.load_requests(requests);
+        Ok(())
+    }
+
+    fn sample_late(&mut self, logits: &CpuBuffer, step: &mut CpuStep) -> Result<()> {
+        let (begun, before) = (Instant::now(), self.cores.team.times());
+        self.sample(logits, step);
+        self.idle += self.cores.team.idle_since(before, begun.elapsed());
         step.finish();
         Ok(())
     }

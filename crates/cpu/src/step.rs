@@ -1,5 +1,5 @@
 //! The loaded step of the CPU backend: a batch with all tokens known, and the samples not collected yet. The CPU runs a
-//! step synchronously, so samples are ready when `run` returns.
+//! step synchronously, so samples are ready when `run` returns, or `sample_late` where requests are late.
 
 use std::collections::VecDeque;
 
@@ -18,6 +18,8 @@ pub struct CpuStep {
     tokens: Vec<TokenId>,
     /// Tokens the previous step sampled, by request; token 0 where none was.
     before: Vec<TokenId>,
+    /// The requests of the batch where they are late, once they are loaded.
+    late: Vec<SampleRequest>,
     /// Samples of the running step, by request.
     sampled: Vec<Option<SampledToken>>,
     /// Samples of finished steps that were not collected, oldest first.
@@ -92,14 +94,29 @@ impl CpuStep {
         &self.tokens
     }
 
-    /// The sample requests. Their `seen` lists include the previous step's samples.
+    /// The requests that the batch was loaded with. Their `seen` lists include the previous step's samples.
     pub fn requests(&self) -> &[SampleRequest] {
-        &self.batch.requests
+        self.batch.requests.given()
+    }
+
+    /// Loads the late requests of the step that was run last.
+    pub fn load_requests(&mut self, requests: Vec<SampleRequest>) {
+        assert!(self.batch.requests.are_late(), "late requests of a step that has its own");
+        assert_eq!(requests.len(), self.batch.logit_rows.len(), "a late request for each row of logits");
+        self.late = requests;
     }
 
     /// The sample requests, and where their samples go.
     pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<Option<SampledToken>>) {
-        (&self.batch.requests, &mut self.sampled)
+        let requests = if self.batch.requests.are_late() { &self.late } else { self.batch.requests.given() };
+        (requests, &mut self.sampled)
+    }
+
+    /// Ends a run: the step is done, unless its requests are late.
+    pub fn end_run(&mut self) {
+        if !self.batch.requests.are_late() {
+            self.finish();
+        }
     }
 
     /// Ends the step: its samples can be collected and the next step can refer to them.

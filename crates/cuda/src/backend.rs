@@ -29,8 +29,9 @@ use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements,
     ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LevelRow, LoraShape,
-    LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Split,
-    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn, with_dense,
+    LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages,
+    Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
+    with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -413,7 +414,7 @@ impl Backend for Cuda {
         }
         self.has_begun = true;
         self.forget_rounded();
-        step.finish(&self.device)
+        step.end_run(&self.device)
     }
 
     fn has_begun(&self) -> bool {
@@ -428,6 +429,15 @@ impl Backend for Cuda {
     ) -> Result<()> {
         self.without_tuning(|backend| ops(backend, step))?;
         self.forget_rounded();
+        step.end_run(&self.device)
+    }
+
+    fn load_requests(&mut self, step: &mut Step, requests: Vec<SampleRequest>) -> Result<()> {
+        step.load_requests(&self.device, &requests)
+    }
+
+    fn sample_late(&mut self, logits: &Buffer, step: &mut Step) -> Result<()> {
+        step.sample(&self.device, logits);
         step.finish(&self.device)
     }
 

@@ -34,7 +34,7 @@ pub(super) fn step_batch(
         plans,
         state_runs,
         adapters: if adapters.iter().any(Option::is_some) { adapters } else { Vec::new() },
-        requests: schedule.requests.iter().map(request).collect(),
+        requests: schedule.requests.iter().map(request).collect::<Vec<_>>().into(),
     }
 }
 

@@ -73,6 +73,8 @@ pub struct TokenRecords {
     drawn: Vec<Option<Drawn>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     entropies: Vec<Option<f32>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forced: Vec<bool>,
 }
 
 /// Adds `value` to a column that has `len` entries, if it has any: one that is empty begins with the first value that
@@ -139,6 +141,12 @@ impl TokenRecords {
         &self.entropies
     }
 
+    /// Whether the form of the text allowed no other token in each one's place ([`SampledToken::forced`]); empty where
+    /// no token was forced.
+    pub fn forced(&self) -> &[bool] {
+        &self.forced
+    }
+
     /// The likeliest tokens in the place of token number `at`; none where none were asked for.
     pub fn top(&self, at: usize) -> &[(TokenId, f32)] {
         self.top.get(at).map_or(&[], Vec::as_slice)
@@ -153,6 +161,7 @@ impl TokenRecords {
             top: self.top(at),
             drawn: self.drawn.get(at).and_then(Option::as_ref),
             entropy: self.entropies.get(at).copied().flatten(),
+            forced: self.forced.get(at).copied().unwrap_or(false),
         })
     }
 
@@ -167,7 +176,7 @@ impl TokenRecords {
 
     /// Adds the record of the next token.
     pub fn push(&mut self, sampled: SampledToken) {
-        let SampledToken { token: _, logprob, rank, top, drawn, entropy } = sampled;
+        let SampledToken { token: _, logprob, rank, top, drawn, entropy, forced } = sampled;
         let len = self.len();
         let (has_rank, has_top) = (rank.is_some(), !top.is_empty());
         let (has_drawn, has_entropy) = (drawn.is_some(), entropy.is_some());
@@ -175,6 +184,7 @@ impl TokenRecords {
         push(&mut self.top, len, top, has_top);
         push(&mut self.drawn, len, drawn, has_drawn);
         push(&mut self.entropies, len, entropy, has_entropy);
+        push(&mut self.forced, len, forced, forced);
         self.logprobs.push(logprob);
     }
 
@@ -189,6 +199,7 @@ impl TokenRecords {
             top: split(&mut self.top, first),
             drawn: split(&mut self.drawn, first),
             entropies: split(&mut self.entropies, first),
+            forced: split(&mut self.forced, first),
         }
     }
 
@@ -199,6 +210,7 @@ impl TokenRecords {
         append(&mut self.top, len, more.top, added);
         append(&mut self.drawn, len, more.drawn, added);
         append(&mut self.entropies, len, more.entropies, added);
+        append(&mut self.forced, len, more.forced, added);
         self.logprobs.extend(more.logprobs);
     }
 }
@@ -226,13 +238,16 @@ pub struct TokenRecord<'a> {
     pub drawn: Option<&'a Drawn>,
     /// The entropy of the model's distribution in its place, as [`SampledToken::entropy`].
     pub entropy: Option<f32>,
+    /// Whether the form of its text allowed no other token in its place.
+    pub forced: bool,
 }
 
 impl<'a> TokenRecord<'a> {
     /// The record of `sampled`.
     pub fn of(sampled: &'a SampledToken) -> Self {
-        let SampledToken { token, logprob, rank, top, drawn, entropy } = sampled;
-        TokenRecord { token: *token, logprob: *logprob, rank: *rank, top, drawn: drawn.as_ref(), entropy: *entropy }
+        let SampledToken { token, logprob, rank, top, drawn, entropy, forced } = sampled;
+        let (token, logprob, rank, entropy, forced) = (*token, *logprob, *rank, *entropy, *forced);
+        TokenRecord { token, logprob, rank, top, drawn: drawn.as_ref(), entropy, forced }
     }
 
     /// Its log-probability under the distribution that `mode` names. `None`: that is the one that the token was drawn
@@ -247,8 +262,8 @@ impl<'a> TokenRecord<'a> {
 
 impl From<TokenRecord<'_>> for SampledToken {
     fn from(record: TokenRecord<'_>) -> Self {
-        let TokenRecord { token, logprob, rank, top, drawn, entropy } = record;
-        SampledToken { token, logprob, rank, top: top.to_vec(), drawn: drawn.cloned(), entropy }
+        let TokenRecord { token, logprob, rank, top, drawn, entropy, forced } = record;
+        SampledToken { token, logprob, rank, top: top.to_vec(), drawn: drawn.cloned(), entropy, forced }
     }
 }
 
@@ -258,16 +273,16 @@ mod tests {
 
     use super::*;
 
-    fn sampled(token: u32, rank: bool, top: bool, drawn: bool, entropy: bool) -> SampledToken {
+    fn sampled(token: u32, [rank, top, drawn, entropy, forced]: [bool; 5]) -> SampledToken {
         let logprob = -(token as f32);
         let kept = Drawn { logprob: logprob / 2.0, kept: token + 1, lowest: logprob - 1.0, ids: None };
         SampledToken {
-            token: TokenId(token),
-            logprob,
             rank: rank.then_some(NonZeroU32::MIN),
             top: if top { vec![(TokenId(token), logprob)] } else { Vec::new() },
             drawn: drawn.then_some(kept),
             entropy: entropy.then_some(0.5),
+            forced,
+            ..SampledToken::of(TokenId(token), logprob)
         }
     }
 
@@ -278,12 +293,10 @@ mod tests {
     proptest! {
         #[test]
         fn columns_hold_what_each_token_has(
-            made in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()), 0..12),
+            made in prop::collection::vec(any::<[bool; 5]>(), 0..12),
             cut in 0_usize..12,
         ) {
-            let made = (0..).zip(made).map(|(token, (rank, top, drawn, entropy))| {
-                sampled(token, rank, top, drawn, entropy)
-            });
+            let made = (0..).zip(made).map(|(token, has)| sampled(token, has));
             let tokens: Vec<SampledToken> = made.collect();
             let whole: TokenRecords = tokens.iter().cloned().collect();
             prop_assert_eq!(read(&whole, &tokens), &tokens[..]);
@@ -300,10 +313,10 @@ mod tests {
 
     #[test]
     fn nothing_asked_is_nothing_kept() {
-        let tokens: TokenRecords = (0..4).map(|token| sampled(token, false, false, false, false)).collect();
+        let tokens: TokenRecords = (0..4).map(|token| sampled(token, [false; 5])).collect();
         assert_eq!((tokens.len(), tokens.logprobs()), (4, &[0.0, -1.0, -2.0, -3.0][..]));
         assert!(tokens.ranks().is_empty() && tokens.tops().is_empty());
-        assert!(tokens.drawn().is_empty() && tokens.entropies().is_empty());
+        assert!(tokens.drawn().is_empty() && tokens.entropies().is_empty() && tokens.forced().is_empty());
     }
 
     #[test]
@@ -315,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_mode_says_whose_log_probability_is_shown() {
-        let (drawn, unknown) = (sampled(3, false, false, true, false), sampled(3, false, false, false, false));
+        let (drawn, unknown) = (sampled(3, [false, false, true, false, false]), sampled(3, [false; 5]));
         let by = |token: &SampledToken, mode| TokenRecord::of(token).logprob_by(mode);
         assert_eq!(by(&drawn, LogprobsMode::RawLogprobs), Some(-3.0));
         assert_eq!(by(&drawn, LogprobsMode::ProcessedLogprobs), Some(-1.5));

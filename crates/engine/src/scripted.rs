@@ -517,12 +517,11 @@ impl ScriptedBranch {
         let Records { kept_ids, entropy, .. } = self.params.recorded();
         let drawn = Drawn { logprob: 0.0, kept: 1, lowest: 0.0, ids: kept_ids.then(|| vec![token]) };
         SampledToken {
-            token,
-            logprob,
             rank: tops.map(|_| NonZeroU32::MIN),
             top: tops.filter(|&tops| tops > 0).map_or_else(Vec::new, |_| vec![(token, logprob)]),
             drawn: self.params.recorded().of_drawn().then_some(drawn),
             entropy: entropy.then_some(0.0),
+            ..SampledToken::of(token, logprob)
         }
     }
 

@@ -7,7 +7,9 @@
 
 mod compile;
 mod forms;
+mod gbnf;
 mod grammar;
+mod json_style;
 mod lanes;
 mod mask;
 mod masks;
@@ -19,6 +21,7 @@ mod vocabulary;
 
 pub use compile::{CompiledForm, FormCompiler};
 pub use forms::{FormCounts, Forms};
+pub use json_style::JsonStyle;
 pub use mask::StateMask;
 pub use spec::{Form, FormBegin, SampleForm};
 pub use state::FormState;

@@ -241,7 +241,7 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
         plans,
         state_runs: Vec::new(),
         adapters: Vec::new(),
-        requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
+        requests: rows.iter().map(|_| SampleRequest::of(pick)).collect::<Vec<_>>().into(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use offshoot_backend::{
-    AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RouteShape, RowToken, Split, StateDtype,
-    StepBatch, StepRows, StepShape,
+    AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RouteShape, RowToken, SampleRequest, Split,
+    StateDtype, StepBatch, StepRows, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
@@ -27,6 +27,7 @@ use super::lora::{AdaptedIx, AdaptedLayer, Adapter, StagedAdapter, StepAdapters}
 use super::model_weights::ModelWeights;
 use super::operands::{LoadedRope, StepOperands, load_ropes};
 use super::parts::NormLayer;
+use super::runner::StepFailure;
 use super::update::{CheckedUpdate, WeightForm, no_weights};
 
 /// A loaded model with its activation buffers.
@@ -392,10 +393,24 @@ impl<B: Backend> Decoder<B> {
             self.activations.resize(backend, shape)?;
             Ok(shape)
         });
-        match (backend.agree(step, loaded.is_ok()), loaded) {
-            (false, Ok(_)) => Err(Error::Internal("another device of the model cannot load the step".to_owned())),
-            (_, loaded) => loaded,
-        }
+        agreed(backend, step, loaded)
+    }
+
+    /// Samples by the late requests of the step that was enqueued last, one for each row of its logits.
+    ///
+    /// # Errors
+    ///
+    /// The device lacks memory for requests or results, or fails.
+    pub fn sample_late(
+        &mut self,
+        backend: &mut B,
+        step: &mut B::Step,
+        requests: Vec<SampleRequest>,
+    ) -> Result<(), StepFailure> {
+        let loaded = backend.load_requests(step, requests);
+        agreed(backend, step, loaded).map_err(StepFailure::before)?;
+        let sampled = backend.sample_late(&self.activations.logits, step);
+        sampled.map_err(|error| StepFailure { error, has_begun: true })
     }
 
     fn check_adapters(&self, batch: &StepBatch) -> Result<()> {
@@ -494,6 +509,14 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
+/// What was loaded here, if every device that computes the model has loaded it.
+fn agreed<B: Backend, T>(backend: &mut B, step: &mut B::Step, loaded: Result<T>) -> Result<T> {
+    match (backend.agree(step, loaded.is_ok()), loaded) {
+        (false, Ok(_)) => Err(Error::Internal("another device of the model cannot load the step".to_owned())),
+        (_, loaded) => loaded,
+    }
+}
+
 /// Checks what a backend would panic on. Token ids and lengths come from the input of callers; other errors are
 /// bugs.
 fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result<()> {
@@ -515,7 +538,7 @@ fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result
         && batch.slots.iter().all(|slots| slots.len() == rows)
         && batch.logit_rows.is_sorted()
         && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
-        && (batch.requests.is_empty() || batch.requests.len() == batch.logit_rows.len())
+        && batch.requests.fit(batch.logit_rows.len())
         && batch.plans.len() == hints.len()
         && batch.plans.iter().zip(hints).all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
         && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())

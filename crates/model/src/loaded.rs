@@ -11,7 +11,9 @@ use super::lora::{Adapter, StagedAdapter};
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
 use super::sleep::{self, PartMemory, Sleep, SleepParts, WeightSleep};
 use super::update::{CheckedUpdate, WeightForm, no_weights};
-use offshoot_backend::{AdapterSlot, Backend, MemoryPart, SampledToken, SavedPages, StepBatch, StepShape};
+use offshoot_backend::{
+    AdapterSlot, Backend, MemoryPart, SampleRequest, SampledToken, SavedPages, StepBatch, StepShape,
+};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::KvSlot;
@@ -31,6 +33,16 @@ pub struct Loaded<B: Backend> {
     room: Option<(usize, usize)>,
     /// What sleeps.
     asleep: SleepParts,
+    late: LateRequests,
+}
+
+/// The late requests of the step that was submitted last, one for each of so many rows of logits.
+#[derive(Clone, Copy)]
+enum LateRequests {
+    /// It has none.
+    None,
+    Awaited(usize),
+    Given(usize),
 }
 
 const PREPARED: &str = "an engine prepares its model before the first step";
@@ -47,7 +59,7 @@ impl<B: Backend> Loaded<B> {
     /// `decoder` was loaded on this backend.
     pub(super) fn new(backend: B, decoder: Decoder<B>) -> Self {
         let asleep = SleepParts::NONE;
-        Loaded { step: None, backend, decoder, kv: None, room: None, asleep, staged: None }
+        Loaded { step: None, backend, decoder, kv: None, room: None, asleep, staged: None, late: LateRequests::None }
     }
 
     pub(super) fn backend(&self) -> &B {
@@ -95,14 +107,44 @@ impl<B: Backend> Loaded<B> {
         self.decoder.end_update(is_loaded);
     }
 
-    /// Enqueues the loaded step.
-    fn enqueue(&mut self, shape: StepShape) -> Result<(), StepFailure> {
+    /// Refuses a step while the one before it waits for its requests.
+    fn check_sampled(&self) -> Result<(), StepFailure> {
+        match self.late {
+            LateRequests::Awaited(rows) => {
+                let found = format!("a step is submitted while the last one waits for {rows} late requests");
+                Err(StepFailure::before(Error::Internal(found)))
+            }
+            LateRequests::None | LateRequests::Given(_) => Ok(()),
+        }
+    }
+
+    /// Enqueues the loaded step, which then waits for its `late` requests.
+    fn enqueue(&mut self, shape: StepShape, late: LateRequests) -> Result<(), StepFailure> {
         let Loaded { step, backend, decoder, kv, .. } = self;
         let (step, kv) = (step.as_mut().expect(PREPARED), kv.as_mut().expect(ALLOCATED));
         match decoder.enqueue(backend, kv, step, shape) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.late = late;
+                Ok(())
+            }
             Err(error) => Err(StepFailure { error, has_begun: backend.has_begun() }),
         }
+    }
+
+    /// Enqueues the sampling of the late requests of the step that was submitted last.
+    pub(super) fn sample_late(&mut self, requests: Vec<SampleRequest>) -> Result<(), StepFailure> {
+        let LateRequests::Awaited(rows) = self.late else {
+            let found = format!("{} late requests of a step that awaits none", requests.len());
+            return Err(StepFailure::before(Error::Internal(found)));
+        };
+        if requests.len() != rows || requests.iter().any(|request| request.unseen.is_some()) {
+            let found =
+                format!("{} late requests for {rows} rows of logits, or tokens that are unseen", requests.len());
+            return Err(StepFailure::before(Error::Internal(found)));
+        }
+        self.decoder.sample_late(&mut self.backend, self.step.as_mut().expect(PREPARED), requests)?;
+        self.late = LateRequests::Given(rows);
+        Ok(())
     }
 }
 
@@ -199,6 +241,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn clear(&mut self) {
         self.step = None;
+        self.late = LateRequests::None;
         self.kv = None;
         self.room = None;
         self.asleep.kv = false;
@@ -240,16 +283,28 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure> {
         self.check_awake()?;
+        self.check_sampled()?;
+        let late =
+            if batch.requests.are_late() { LateRequests::Awaited(batch.logit_rows.len()) } else { LateRequests::None };
         let step = self.step.as_mut().expect(PREPARED);
         let shape = self.decoder.load_batch(&mut self.backend, step, batch).map_err(StepFailure::before)?;
-        self.enqueue(shape)
+        self.enqueue(shape, late)
     }
 
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure> {
         self.check_awake()?;
+        self.check_sampled()?;
+        let late = match self.late {
+            LateRequests::Given(rows) | LateRequests::Awaited(rows) => LateRequests::Awaited(rows),
+            LateRequests::None => LateRequests::None,
+        };
         let step = self.step.as_mut().expect(PREPARED);
         let loaded = self.decoder.load_advanced(&mut self.backend, step, uniforms, new_pages);
-        self.enqueue(loaded.map_err(StepFailure::before)?)
+        self.enqueue(loaded.map_err(StepFailure::before)?, late)
+    }
+
+    fn sample(&mut self, requests: Vec<SampleRequest>) -> Result<()> {
+        self.sample_late(requests).map_err(|failure| failure.error)
     }
 
     fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {

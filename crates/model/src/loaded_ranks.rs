@@ -14,7 +14,7 @@ use super::sleep::{Sleep, SleepParts, undone};
 use super::update::{CheckedUpdate, WeightForm};
 use offshoot_backend::ranks::members::Members;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
-use offshoot_backend::{AdapterSlot, Backend, SampledToken, SavedPages, StepBatch};
+use offshoot_backend::{AdapterSlot, Backend, SampleRequest, SampledToken, SavedPages, StepBatch};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::KvSlot;
@@ -42,6 +42,9 @@ trait RankRunner: StepRunner {
     fn stage_adapter(&mut self, adapter: &Adapter) -> Result<()>;
     fn put_adapter(&mut self, slot: AdapterSlot);
     fn drop_staged(&mut self);
+
+    /// See `Loaded::sample_late`.
+    fn sample_late(&mut self, requests: Vec<SampleRequest>) -> Result<(), StepFailure>;
 
     /// Those of `slots` whose experts it reads for all ranks, which choose alike: their numbers among these, and the
     /// rank's own slots. Each is read by one rank.
@@ -75,6 +78,10 @@ impl<B: Ranked> RankRunner for Loaded<Rank<B>> {
 
     fn drop_staged(&mut self) {
         Loaded::drop_staged(self);
+    }
+
+    fn sample_late(&mut self, requests: Vec<SampleRequest>) -> Result<(), StepFailure> {
+        Loaded::sample_late(self, requests)
     }
 
     fn slots_to_read(&self, slots: &[KvSlot]) -> (Vec<usize>, Vec<KvSlot>) {
@@ -112,7 +119,8 @@ impl LoadedRanks {
         Ok(each.into_iter().min().expect("there is a rank"))
     }
 
-    /// Each rank submits, or none does. An error of one that has begun ends them all: others wait for it.
+    /// Each rank submits, or samples late requests, or none does. An error of one that has begun ends them all: others
+    /// wait for it.
     fn submit_each(
         &self,
         submit: impl Fn(&mut dyn RankRunner) -> Result<(), StepFailure> + Sync,
@@ -196,6 +204,11 @@ impl StepRunner for LoadedRanks {
 
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure> {
         self.submit_each(|loaded| loaded.submit_advanced(uniforms, new_pages))
+    }
+
+    /// Every rank gets the requests: each has all logits, and samples all of them.
+    fn sample(&mut self, requests: Vec<SampleRequest>) -> Result<()> {
+        self.submit_each(|loaded| loaded.sample_late(requests.clone())).map_err(|failure| failure.error)
     }
 
     /// All ranks draw the same tokens; the first one's are returned. An error if they do not: their keys and values

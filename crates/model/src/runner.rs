@@ -11,7 +11,9 @@ use super::lora::Adapter;
 use super::sleep::{Sleep, SleepParts};
 use super::update::{CheckedUpdate, UpdateScope, WeightForm};
 use super::weights::TensorSource;
-use offshoot_backend::{AdapterSlot, RouteShape, SampledToken, SavedPages, StepBatch, StepShape, SwapRates};
+use offshoot_backend::{
+    AdapterSlot, RouteShape, SampleRequest, SampledToken, SavedPages, StepBatch, StepShape, SwapRates,
+};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::{NewPage, PlanHints};
@@ -103,7 +105,8 @@ pub trait StepRunner: Send {
     fn wake(&mut self, parts: SleepParts) -> Result<()>;
 
     /// Submits a step: loads its integers and enqueues its ops. A device that computes asynchronously may not have
-    /// begun when this returns; any other has ended.
+    /// begun when this returns; any other has ended. A step whose requests are late ([`StepRequests::Late`](offshoot_backend::StepRequests::Late)) is computed
+    /// up to its logits.
     ///
     /// # Errors
     ///
@@ -113,12 +116,24 @@ pub trait StepRunner: Send {
 
     /// Submits the last step again, each row one token further ([`StepBatch::advance`]): only if
     /// [`StepBatch::can_advance`], and at most [`MOST_COUNTED`](offshoot_backend::MOST_COUNTED) times if a request has
-    /// penalties. `uniforms`: one for each row. `new_pages`: for rows whose token is the first of a page.
+    /// penalties. `uniforms`: one for each row, not read where requests are late. `new_pages`: for rows whose token is
+    /// the first of a page.
     ///
     /// # Errors
     ///
     /// As [`StepRunner::submit`].
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure>;
+
+    /// Gives the step that was submitted last its late requests ([`StepRequests::Late`](offshoot_backend::StepRequests::Late)), one for each row of its
+    /// logits, and enqueues their sampling: before the next step is submitted, and before the step is collected. A step
+    /// that was submitted as an advanced one gets new requests. None has an unseen token
+    /// ([`SampleRequest::unseen`]): the steps before were collected when requests are made from what they sampled.
+    ///
+    /// # Errors
+    ///
+    /// The device fails or lacks memory. After a shortage ([`Error::is_shortage`]) the step still waits for requests,
+    /// and may get others.
+    fn sample(&mut self, requests: Vec<SampleRequest>) -> Result<()>;
 
     /// Waits for the oldest step that was submitted and not collected. Returns one sample for each of its requests;
     /// `None` where no token may be sampled ([`collect`](offshoot_backend::Backend::collect)).

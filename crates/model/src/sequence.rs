@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use offshoot_backend::{AdapterSlot, Backend, RowToken, StepBatch};
+use offshoot_backend::{AdapterSlot, Backend, RowToken, StepBatch, StepRequests};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
 use offshoot_kv::plan::{PlanHints, Planner};
@@ -117,7 +117,7 @@ impl SequencePlace {
             plans,
             state_runs,
             adapters: Vec::new(),
-            requests: Vec::new(),
+            requests: StepRequests::None,
         }
     }
 

@@ -55,6 +55,17 @@ impl Clock {
         })
     }
 
+    /// The device goes on with the step that was submitted last for `device_ns`, as soon as it is free. Returns when it
+    /// has computed that step. Panics before the first step.
+    pub(super) fn go_on(&self, device_ns: f64) -> StepTime {
+        self.with(|times| {
+            times.device_free = times.now.max(times.device_free) + whole(device_ns);
+            let step = times.last.as_mut().expect("a step is submitted before the device goes on with it");
+            step.end = times.device_free;
+            *step
+        })
+    }
+
     /// The host waits for the device, and then for a copy that takes `ns`.
     pub(super) fn transfer(&self, ns: f64) {
         self.with(|times| {
@@ -92,7 +103,10 @@ mod tests {
         clock.wait_until(first.end);
         assert_eq!(clock.now(), ns(210), "time never goes back");
         clock.transfer(5.0);
-        assert_eq!(clock.submit(0.0, 1.0).begin, ns(215));
-        assert_eq!(clock.last_step().map(|step| step.number), Some(3));
+        let third = clock.submit(0.0, 1.0);
+        assert_eq!((third.begin, third.end), (ns(215), ns(216)));
+        clock.wait_until(ns(220));
+        assert_eq!(clock.go_on(3.0), StepTime { end: ns(223), ..third }, "the device has waited for the host");
+        assert_eq!(clock.last_step().map(|step| (step.number, step.end)), Some((3, ns(223))));
     }
 }

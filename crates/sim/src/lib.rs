@@ -33,8 +33,8 @@ pub use step::SimStep;
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MOST_ADAPTERS, MatrixPart, OutputMode,
-    RopeTable, Router, SampledToken, SavedPages, Scoring, Segment, Share, Split, StackShape, StepBatch, StepRows,
-    StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Segment, Share, Split, StackShape, StepBatch,
+    StepRows, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -463,7 +463,23 @@ impl Backend for Sim {
         self.spent = self.profile.step_ns;
         ops(self, step)?;
         let host = self.profile.host_step_ns + self.profile.host_row_ns * shape.rows as f64;
-        step.finish(self.clock.submit(host, self.spent));
+        let time = self.clock.submit(host, self.spent);
+        if !step.is_late() {
+            step.finish(time);
+        }
+        Ok(())
+    }
+
+    fn load_requests(&mut self, step: &mut SimStep, requests: Vec<SampleRequest>) -> Result<()> {
+        step.load_requests(requests);
+        Ok(())
+    }
+
+    /// The host's time for late requests is not modelled.
+    fn sample_late(&mut self, logits: &SimBuffer, step: &mut SimStep) -> Result<()> {
+        self.spent = 0.0;
+        self.sample(logits, step);
+        step.finish(self.clock.go_on(self.spent));
         Ok(())
     }
 

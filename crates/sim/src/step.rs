@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::clock::StepTime;
 use super::profile::DeviceProfile;
 use super::sample::sample;
-use offshoot_backend::{AdapterSlot, HeadLayout, SampledToken, StepBatch, StepShape};
+use offshoot_backend::{AdapterSlot, HeadLayout, SampleRequest, SampledToken, StepBatch, StepShape};
 use offshoot_kv::plan::NewPage;
 
 /// A loaded batch, and the samples of finished steps.
@@ -16,6 +16,8 @@ pub struct SimStep {
     batch: StepBatch,
     /// For each plan: nanoseconds per layer.
     attention_ns: Vec<f64>,
+    /// The requests of the batch where they are late, once they are loaded.
+    late: Vec<SampleRequest>,
     sampled: Vec<Option<SampledToken>>,
     /// Steps that were run and not collected, oldest first.
     done: VecDeque<(StepTime, Vec<Option<SampledToken>>)>,
@@ -24,7 +26,7 @@ pub struct SimStep {
 impl SimStep {
     pub(super) fn new(heads: Vec<(HeadLayout, usize)>, vocab: usize) -> Self {
         let (batch, attention_ns) = (StepBatch::default(), Vec::new());
-        Self { heads, vocab, batch, attention_ns, sampled: Vec::new(), done: VecDeque::new() }
+        Self { heads, vocab, batch, attention_ns, late: Vec::new(), sampled: Vec::new(), done: VecDeque::new() }
     }
 
     pub(super) fn load(&mut self, batch: StepBatch, profile: &DeviceProfile) -> StepShape {
@@ -57,8 +59,21 @@ impl SimStep {
         self.batch.adapters.iter().copied().flatten().collect::<BTreeSet<_>>().into_iter()
     }
 
+    /// Whether its requests come after it is run.
+    pub(super) fn is_late(&self) -> bool {
+        self.batch.requests.are_late()
+    }
+
+    /// Loads the late requests of the step that was run last.
+    pub(super) fn load_requests(&mut self, requests: Vec<SampleRequest>) {
+        assert!(self.is_late(), "late requests of a step that has its own");
+        assert_eq!(requests.len(), self.batch.logit_rows.len(), "a late request for each row of logits");
+        self.late = requests;
+    }
+
     pub(super) fn note_sampled(&mut self) {
-        self.sampled = self.batch.requests.iter().map(|request| sample(request, self.vocab)).collect();
+        let requests = if self.is_late() { &self.late } else { self.batch.requests.given() };
+        self.sampled = requests.iter().map(|request| sample(request, self.vocab)).collect();
     }
 
     /// Ends the step, which the device computes in `time`: its samples can be collected.

@@ -6,6 +6,8 @@ use super::content_start::ContentStart;
 
 /// The mark with which such a text begins: the template has written what stands before it.
 pub const BEGIN: &str = "<|channel|>";
+/// What the template writes before such a text.
+pub const TURN: &str = "<|start|>assistant";
 const MESSAGE: &str = "<|message|>";
 const START: &str = "<|start|>";
 const END: &str = "<|end|>";

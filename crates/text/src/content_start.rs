@@ -7,9 +7,10 @@ use super::channels;
 use super::reasoning::{MARKS, TextStart, opened};
 
 /// Where in a sample the content of its answer begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContentStart {
     /// With the first token.
+    #[default]
     AtOnce,
     /// Behind the reasoning.
     BehindReasoning {
@@ -33,6 +34,9 @@ impl ContentStart {
         }
         if let TextStart::Channels(begun) = TextStart::of(prompt, answer) {
             return begun.content_start();
+        }
+        if prompt.ends_with(channels::TURN) {
+            return ContentStart::FinalChannel;
         }
         let has_content = answer.is_some_and(|answer| !answer.trim().is_empty());
         let is_closed = || MARKS.iter().any(|marks| prompt.trim_end().ends_with(marks.close));
@@ -90,6 +94,7 @@ mod tests {
             ("<|start|>assistant<|channel|>final<|message|>", None, Some(harmony), ContentStart::AtOnce),
             ("<|start|>assistant<|channel|>final", None, Some(harmony), behind(None, "<|message|>")),
             ("<|start|>assis", None, None, ContentStart::FinalChannel),
+            ("<|start|>assistant", Some("<|start|>assistant"), None, ContentStart::FinalChannel),
         ];
         for (prompt, answer, template, start) in cases {
             assert_eq!(ContentStart::of(prompt, answer, template), start, "{prompt:?} {answer:?} {template:?}");

@@ -9,8 +9,8 @@ use super::{LoraOperands, PARTS, Place, Portion, Rank, RankBuffer, RankLora, Ran
 use crate::{
     ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, MemoryPart,
-    OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepRows,
-    StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Share, Split, StateShape,
+    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -211,6 +211,7 @@ impl<B: Ranked> Backend for Rank<B> {
         fn load(step: &mut B::Step, batch: StepBatch) -> Result<StepShape>;
         fn reserve(step: &mut B::Step, shape: StepShape) -> Result<StepShape>;
         fn advance(step: &mut B::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
+        fn load_requests(step: &mut B::Step, requests: Vec<SampleRequest>) -> Result<()>;
         fn collect(step: &mut B::Step) -> Result<Vec<Option<SampledToken>>>;
     }
 
@@ -232,6 +233,10 @@ impl<B: Ranked> Backend for Rank<B> {
         fn gated_rms_norm([x] [gate] weight: &B::Vector, eps: f32);
         fn select_rows([out] [x] step: &B::Step);
         fn sample([] [logits] step: &mut B::Step);
+    }
+
+    fn sample_late(&mut self, logits: &RankBuffer<B>, step: &mut B::Step) -> Result<()> {
+        self.0.sample_late(&logits.own, step)
     }
 
     fn is_first(&self) -> bool {

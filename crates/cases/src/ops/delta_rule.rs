@@ -201,7 +201,7 @@ fn batch(step: &ScriptStep) -> StepBatch {
     StepBatch {
         slots: vec![vec![KvSlot { page: PageId(0), slot: 0 }; rows]],
         logit_rows: (0..rows as u32).collect(),
-        requests: vec![SampleRequest::of(Pick::Greedy); rows],
+        requests: vec![SampleRequest::of(Pick::Greedy); rows].into(),
         state_runs,
         ..plain
     }

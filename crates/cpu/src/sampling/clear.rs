@@ -37,12 +37,11 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Option<SampledToke
         Distribution::Drawn => (weights[t] > 0.0).then(|| (TokenId::new(t), of_drawn[t])),
     });
     Some(SampledToken {
-        token: TokenId::new(token),
-        logprob: of_model[token],
         rank: place.and_then(|place| NonZeroU32::new(place as u32 + 1)),
         top: listed.take(request.top()).collect(),
         drawn: request.records.of_drawn().then(|| drawn(token, &scores, &weights, &of_drawn, request.records)),
         entropy: request.records.entropy.then(|| entropy(&model)),
+        ..SampledToken::of(TokenId::new(token), of_model[token])
     })
 }
 

@@ -92,11 +92,10 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
         false => 0.0,
     };
     Some(SampledToken {
-        token: TokenId::new(token),
-        logprob: of_model(token),
         rank: request.top_logprobs.and_then(|_| NonZeroU32::new(scores.before(isa, token) as u32 + 1)),
         top,
         drawn: drawn.filter(|_| request.records.of_drawn()).map(|drawn| drawn.record(token, request.records)),
         entropy: products.map(entropy),
+        ..SampledToken::of(TokenId::new(token), of_model(token))
     })
 }

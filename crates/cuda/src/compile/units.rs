@@ -160,6 +160,9 @@ pub static SAMPLE: [Source; 5] = [
 /// Launched before them when an advanced step has requests with penalties.
 pub static SAMPLE_COUNT: Source = source!("sampling/sample_count.cu");
 
+/// Launched before them when requests have sets of allowed tokens that are not on the device.
+pub static PLACE_SETS: Source = source!("sampling/place_sets.cu");
+
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// Every unit, all combinations of defines that the backend supports.
@@ -173,7 +176,7 @@ pub fn all() -> Vec<Unit> {
     all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
     let four_bit_of = |major| FourBit::ALL.into_iter().flat_map(move |format| four_bit(format, major));
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
-    all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
+    all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT, &PLACE_SETS]).map(Unit::new));
     all.push(advance());
     all.extend(exchanged_sums().into_iter().map(all_reduce));
     all.extend([2, 4, 8].into_iter().flat_map(|ranks| [all_gather(ranks), round_trip(ranks)]));

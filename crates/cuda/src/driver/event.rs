@@ -1,7 +1,7 @@
 //! Events: marks in the stream to wait for and to measure time between.
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUevent, CUresult};
+use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 
 use super::device::Device;
 use offshoot_core::error::Result;
@@ -28,8 +28,17 @@ impl Device {
 impl Event {
     /// Marks the end of all work enqueued so far. Recording again moves the mark.
     pub fn record(&self) -> Result<()> {
+        self.record_in(self.device.stream())
+    }
+
+    /// Marks the end of all work enqueued so far in `stream`, one of the device.
+    pub(super) fn record_in(&self, stream: CUstream) -> Result<()> {
         // SAFETY: event and stream live.
-        self.device.call("record an event", || unsafe { result::event::record(self.raw, self.device.stream()) })
+        self.device.call("record an event", || unsafe { result::event::record(self.raw, stream) })
+    }
+
+    pub(super) fn raw(&self) -> CUevent {
+        self.raw
     }
 
     /// Waits until the mark is reached. An event never recorded counts as reached.

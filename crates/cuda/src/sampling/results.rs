@@ -103,12 +103,11 @@ impl ResultLayout {
             ids: (returned.kept_ids && kept as usize <= MOST_KEPT).then(ids),
         });
         Some(SampledToken {
-            token,
-            logprob,
             rank: returned.top.and_then(|_| NonZeroU32::new(word(&own[PAIR..]))),
             top: tops.chunks_exact(PAIR).take(listed).map(pair).collect(),
             drawn,
             entropy: record.filter(|_| returned.entropy).map(|record| number(&record[12..])),
+            ..SampledToken::of(token, logprob)
         })
     }
 

@@ -29,8 +29,8 @@ use crate::memory::staged::Staged;
 use crate::memory::weights::Vector;
 use crate::sampling::{self, AllowedMemory, ResultLayout, SampleBuffers, SamplerKernels};
 use offshoot_backend::{
-    AdapterSlot, Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, SampledToken, Scoring, StepBatch, StepRows,
-    StepShape, advance_slots,
+    AdapterSlot, Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, SampledToken, Scoring, StepBatch,
+    StepRequests, StepRows, StepShape, advance_slots,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, LayerIx};
@@ -96,7 +96,25 @@ struct LoadedBatch {
     has_penalties: bool,
     /// Steps since the load.
     advanced: usize,
-    results: ResultLayout,
+    sampling: Sampling,
+}
+
+/// What is sampled in the loaded step, and where its results lie.
+enum Sampling {
+    None,
+    Given(ResultLayout),
+    /// Late requests; `None`: they are not loaded yet, or those of the step before were.
+    Late(Option<ResultLayout>),
+}
+
+impl Sampling {
+    fn results(&self) -> Option<&ResultLayout> {
+        match self {
+            Sampling::None => None,
+            Sampling::Given(results) => Some(results),
+            Sampling::Late(results) => results.as_ref(),
+        }
+    }
 }
 
 /// A plan, and its words on the device.
@@ -204,7 +222,11 @@ impl Step {
         // Plans reuse the memory of the previous ones.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
-        let results = ResultLayout::new(&batch.requests, shape.logit_rows, self.vocab);
+        let sampling = match &batch.requests {
+            StepRequests::None => Sampling::None,
+            StepRequests::Given(requests) => Sampling::Given(self.results_of(requests, shape)),
+            StepRequests::Late => Sampling::Late(None),
+        };
         let plan = |(number, plan): (usize, AttentionPlan)| {
             let kernels = self.kernels(number);
             assert_eq!(plan.tile, kernels.tile(plan.window), "the tile of a plan and that of the step's kernels");
@@ -215,17 +237,46 @@ impl Step {
         let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs, adapters } = batch;
         let run_plan = RunPlan::new(&state_runs, shape.rows);
         let plans = plans.into_iter().enumerate().map(plan).collect();
-        let has_penalties = requests.iter().any(SampleRequest::has_penalties);
+        let has_penalties = requests.given().iter().any(SampleRequest::has_penalties);
         let advanced = 0;
-        let mut loaded = LoadedBatch { slots, plans, state_runs, run_plan, shape, has_penalties, advanced, results };
+        let mut loaded = LoadedBatch { slots, plans, state_runs, run_plan, shape, has_penalties, advanced, sampling };
         let moves = self.fit_partials(device, &mut loaded);
         self.note_moves(moves)?;
-        let moves = self.fill(device, (&tokens, &positions, &logit_rows), &requests, &loaded);
+        let moves = self.fill(device, (&tokens, &positions, &logit_rows), &loaded);
+        self.note_moves(moves)?;
+        let moves = match &loaded.sampling {
+            Sampling::None => Ok(false),
+            Sampling::Given(results) => self.fill_requests(device, requests.given(), shape, results),
+            // The step that reads the samples is captured with their address.
+            Sampling::Late(_) => self.reserve_draws(device, shape.logit_rows),
+        };
         self.note_moves(moves)?;
         let moves = self.fill_adapters(device, &adapters, shape);
         self.note_moves(moves)?;
         self.loaded = Some(loaded);
         Ok(shape)
+    }
+
+    /// Uploads the late requests of the step that was run last, for `sample`. Also after an error no graph keeps an
+    /// address that has changed, and other requests can be loaded.
+    pub fn load_requests(&mut self, device: &Device, requests: &[SampleRequest]) -> Result<()> {
+        let shape = self.loaded.as_ref().expect("late requests are those of a step that was run").shape;
+        let results = self.results_of(requests, shape);
+        let moves = self.fill_requests(device, requests, shape, &results);
+        if moves.is_err() {
+            // Copies from this step's slot may be under way, and the next requests are written there.
+            device.synchronise()?;
+        }
+        self.note_moves(moves)?;
+        let loaded = self.loaded.as_mut().expect("it was there just now");
+        assert!(matches!(loaded.sampling, Sampling::Late(None)), "late requests of a step that has its requests");
+        loaded.sampling = Sampling::Late(Some(results));
+        Ok(())
+    }
+
+    /// Where the results of `requests` lie in a step of this shape.
+    fn results_of(&self, requests: &[SampleRequest], shape: StepShape) -> ResultLayout {
+        ResultLayout::new(requests, shape.logit_rows, self.vocab)
     }
 
     /// Counts that an address has changed, or may have.
@@ -235,16 +286,10 @@ impl Step {
     }
 
     /// `rows`: tokens, positions, logit rows. Returns whether an address changed.
-    fn fill(
-        &mut self,
-        device: &Device,
-        rows: (&[RowToken], &[u32], &[u32]),
-        requests: &[SampleRequest],
-        loaded: &LoadedBatch,
-    ) -> Result<bool> {
+    fn fill(&mut self, device: &Device, rows: (&[RowToken], &[u32], &[u32]), loaded: &LoadedBatch) -> Result<bool> {
         let now = self.staging_slots.now();
         let (tokens, positions, logit_rows) = rows;
-        let LoadedBatch { shape, results, .. } = loaded;
+        let shape = loaded.shape;
         let mut moves = false;
         let tokens = tokens.iter().map(|&token| token_word(token));
         moves |= self.tokens.fill(device, now, &words(tokens, shape.rows, 0))?;
@@ -258,16 +303,25 @@ impl Step {
             moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(planned.words.words()))?;
         }
         moves |= self.state_runs.fill(device, now, bytemuck::cast_slice(loaded.run_plan.words()))?;
-        if shape.samples {
-            let (places, moves_sets) = self.allowed.fill(device, now, requests)?;
-            moves |= moves_sets;
-            let mut block = Vec::new();
-            sampling::pack(requests, &places, shape.logit_rows, self.vocab, &mut block);
-            moves |= self.requests.fill(device, now, &block)?;
-            moves |= self.fill_uniforms(device, requests.iter().map(SampleRequest::uniform), shape.logit_rows)?;
-            moves |= self.reserve_draws(device, shape.logit_rows)?;
-            moves |= self.staging_slots.reserve(device, results.bytes())?;
-        }
+        Ok(moves)
+    }
+
+    /// Uploads what the sampler reads, and makes room for what it writes. Returns whether an address changed.
+    fn fill_requests(
+        &mut self,
+        device: &Device,
+        requests: &[SampleRequest],
+        shape: StepShape,
+        results: &ResultLayout,
+    ) -> Result<bool> {
+        let now = self.staging_slots.now();
+        let (places, mut moves) = self.allowed.fill(device, now, requests)?;
+        let mut block = Vec::new();
+        sampling::pack(requests, &places, shape.logit_rows, self.vocab, &mut block);
+        moves |= self.requests.fill(device, now, &block)?;
+        moves |= self.fill_uniforms(device, requests.iter().map(SampleRequest::uniform), shape.logit_rows)?;
+        moves |= self.reserve_draws(device, shape.logit_rows)?;
+        moves |= self.staging_slots.reserve(device, results.bytes())?;
         Ok(moves)
     }
 
@@ -311,7 +365,7 @@ impl Step {
     }
 
     /// Advances the loaded step: tokens, positions and slots are updated on the device; only uniforms and new pages
-    /// come from the host.
+    /// come from the host, and later its requests where they are late.
     pub fn advance(&mut self, device: &Device, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
         self.staging_slots.begin()?;
         let mut loaded = self.loaded.take().expect("a step is loaded before it is advanced");
@@ -331,6 +385,9 @@ impl Step {
             self.sampler.count(device, padded, requests, &self.sampler_scratch, &self.counted);
         }
         loaded.advanced += 1;
+        if let Sampling::Late(results) = &mut loaded.sampling {
+            *results = None;
+        }
         advance_slots(&mut loaded.slots, new_pages);
         loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(new_pages));
         let moves = self.fill_advanced(device, uniforms, new_pages, &mut loaded);
@@ -361,7 +418,12 @@ impl Step {
         new_pages: &[NewPage],
         loaded: &mut LoadedBatch,
     ) -> Result<bool> {
-        let mut moves = self.fill_uniforms(device, uniforms.iter().copied(), loaded.shape.logit_rows)?;
+        let mut moves = match loaded.sampling {
+            Sampling::Late(_) => false,
+            Sampling::None | Sampling::Given(_) => {
+                self.fill_uniforms(device, uniforms.iter().copied(), loaded.shape.logit_rows)?
+            }
+        };
         let stays = |planned: &UploadedPlan| !planned.words.leaves_tiles(&planned.plan);
         if new_pages.is_empty() && loaded.plans.iter().all(stays) {
             return Ok(moves);
@@ -494,10 +556,19 @@ impl Step {
         self.sampler.sample(device, logits.rows, &buffers);
     }
 
-    /// Called when the step is enqueued: enqueues the copy of its results.
+    /// Called when the run of a step is enqueued, which ends it unless its requests are late.
+    pub fn end_run(&mut self, device: &Device) -> Result<()> {
+        let loaded = self.loaded.as_ref().expect("a step is loaded before it is run");
+        match loaded.sampling {
+            Sampling::Late(_) => Ok(()),
+            Sampling::None | Sampling::Given(_) => self.finish(device),
+        }
+    }
+
+    /// Called when the step is enqueued, its samples included: enqueues the copy of its results.
     pub fn finish(&mut self, device: &Device) -> Result<()> {
-        let LoadedBatch { shape, results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
-        self.staging_slots.finish(device, shape.samples.then_some(results))
+        let loaded = self.loaded.as_ref().expect("a step is loaded before it is run");
+        self.staging_slots.finish(device, loaded.sampling.results())
     }
 
     /// Waits for the oldest step under way. Panics where there is none.

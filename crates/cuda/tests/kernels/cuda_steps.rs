@@ -54,7 +54,7 @@ fn batch_of(requests: Vec<SampleRequest>) -> StepBatch {
         plans: Vec::new(),
         state_runs: Vec::new(),
         adapters: Vec::new(),
-        requests,
+        requests: requests.into(),
     }
 }
 

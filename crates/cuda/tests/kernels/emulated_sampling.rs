@@ -9,8 +9,8 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
 use offshoot_backend::{
-    Distribution, Filters, MOST_COUNTED, MOST_KEPT, Pick, Records, RowToken, SampleRequest, SampledToken, SeenToken,
-    StepBatch,
+    AllowedTokens, Distribution, Filters, MOST_COUNTED, MOST_KEPT, Pick, Records, RowToken, SampleRequest,
+    SampledToken, SeenToken, StepBatch,
 };
 use offshoot_cases::allowed_requests;
 use offshoot_core::dice::Dice;
@@ -19,7 +19,7 @@ use offshoot_cpu::sampling::{SampleScratch, sample};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot_cuda::compile::unit::Source;
 use offshoot_cuda::compile::unit::Unit;
-use offshoot_cuda::compile::units::{SAMPLE, SAMPLE_COUNT};
+use offshoot_cuda::compile::units::{PLACE_SETS, SAMPLE, SAMPLE_COUNT};
 use offshoot_cuda::sampling::{Places, ResultLayout, SEEN_BYTES, pack, place_bytes};
 
 const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
@@ -162,7 +162,7 @@ fn advanced_requests_edit_as_new_ones_do() {
     let mut definition = StepBatch {
         tokens: vec![RowToken::Known(TokenId(0)); ASKS],
         logit_rows: (0..ASKS as u32).collect(),
-        requests: requests.clone(),
+        requests: requests.clone().into(),
         ..StepBatch::default()
     };
     let mut before = draws(&mut dice);
@@ -176,7 +176,7 @@ fn advanced_requests_edit_as_new_ones_do() {
         let advanced = device.edit(&logits);
         definition.count_unseen(&before);
         if step.is_multiple_of(8) {
-            let anew = Device::load(&kernels, &definition.requests).edit(&logits);
+            let anew = Device::load(&kernels, definition.requests.given()).edit(&logits);
             let same = advanced.iter().zip(&anew).all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(same, "{step} steps on");
         }
@@ -279,8 +279,9 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     assert!(expected.iter().filter_map(|sampled| sampled.rank).any(|rank| rank.get() as usize > CHUNK));
 }
 
-/// The kernels of `sample`, in their order.
+/// The kernels of `sample`, in their order, behind the one that puts sets in their places.
 struct SampleKernels {
+    place_sets: Emulated,
     chunks: Emulated,
     edit: Emulated,
     filter: Emulated,
@@ -291,12 +292,30 @@ struct SampleKernels {
 impl SampleKernels {
     fn compile() -> Option<Self> {
         Some(Self {
+            place_sets: Emulated::compile(&Unit::new(&PLACE_SETS), "place_sets")?,
             chunks: one_of_sample("sample_chunks")?,
             edit: one_of_sample("sample_edit")?,
             filter: one_of_sample("sample_filter")?,
             token: one_of_sample("sample_token")?,
             top: one_of_sample("sample_top")?,
         })
+    }
+
+    /// Puts sets of so many words in their places among `sets`, whose other places stay as they are.
+    fn put_in_places(&self, filled: &[(u32, &AllowedTokens)], set_words: usize, sets: &mut [u32]) {
+        let mut expected = sets.to_vec();
+        let mut copied = vec![0u32; filled.len() * set_words];
+        for (own, (place, set)) in copied.chunks_exact_mut(set_words).zip(filled) {
+            own[..set.words().len()].copy_from_slice(set.words());
+            expected[*place as usize * set_words..][..set_words].copy_from_slice(own);
+        }
+        let places: Vec<u32> = filled.iter().map(|&(place, _)| place).collect();
+        let (mut from, mut places_at, mut to) = (copied.as_ptr(), places.as_ptr(), sets.as_mut_ptr());
+        let mut quads = set_words as u32 / 4;
+        let args = [at(&mut from), at(&mut places_at), at(&mut to), at(&mut quads)];
+        // SAFETY: the arguments of place_sets, in its order, each with memory for what its head says.
+        unsafe { self.place_sets.launch(filled.len() as u32, 256, 0, ANY, &args) };
+        assert!(sets == expected, "sets in their places, and no other is changed");
     }
 
     /// What one step samples. `places` and `sets` hold the sets of allowed tokens of the steps before, as the device's
@@ -312,11 +331,7 @@ impl SampleKernels {
         let set_words = place_bytes(vocab) / size_of::<u32>();
         let placed = places.place(requests, sets.len() / set_words);
         sets.resize(sets.len().max(places.count() * set_words), 0);
-        for (place, set) in &placed.filled {
-            let words = &mut sets[*place as usize * set_words..][..set_words];
-            words.fill(0);
-            words[..set.words().len()].copy_from_slice(set.words());
-        }
+        self.put_in_places(&placed.filled, set_words, sets);
         let mut block = Vec::new();
         pack(requests, &placed.of_requests, asks, vocab, &mut block);
         let layout = ResultLayout::new(requests, asks, vocab);
@@ -451,9 +466,9 @@ fn records_are_the_definitions_and_those_of_a_re_score() {
             kernels.sample((&logits, vocab), requests, (&mut Places::default(), &mut Vec::new()), &before)
         };
         let found = sample(&requests);
-        let mut batch = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+        let mut batch = StepBatch { requests: requests.clone().into(), ..StepBatch::default() };
         batch.count_unseen(&before);
-        let expected = definition(&logits, vocab, &batch.requests);
+        let expected = definition(&logits, vocab, batch.requests.given());
         for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let what = format!("ask {ask} of {vocab} tokens: {:?}", requests[ask]);
             // No uniform and no filter of this seed lies at a boundary between two tokens.
@@ -471,6 +486,7 @@ fn records_are_the_definitions_and_those_of_a_re_score() {
         // A token that may not be kept.
         let others: Vec<SampleRequest> = batch
             .requests
+            .given()
             .iter()
             .map(|request| {
                 let token = TokenId(dice.within(0, vocab as u32 - 1));
@@ -508,9 +524,9 @@ fn allowed_tokens_are_sampled_as_by_the_definition() {
             let logits = rows_of_all_kinds(&mut dice, requests.len(), vocab);
             let before = dice.text(requests.len(), vocab);
             let found = kernels.sample((&logits, vocab), &requests, (&mut places, &mut sets), &before);
-            let mut batch = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+            let mut batch = StepBatch { requests: requests.clone().into(), ..StepBatch::default() };
             batch.count_unseen(&before);
-            let expected = definition(&logits, vocab, &batch.requests);
+            let expected = definition(&logits, vocab, batch.requests.given());
             for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 // No uniform of this seed lies at a boundary between two tokens.
                 let own =

@@ -15,7 +15,7 @@ struct Sets(Arc<Mutex<Vec<Arc<AllowedTokens>>>>);
 
 impl Watch for Sets {
     fn see(&mut self, batch: &StepBatch) {
-        let sets = batch.requests.iter().filter_map(|request| request.allowed.clone());
+        let sets = batch.requests.given().iter().filter_map(|request| request.allowed.clone());
         self.0.lock().unwrap().extend(sets);
     }
 }

@@ -17,7 +17,7 @@ pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<SampledT
     let n = u32::try_from(tokens.len()).unwrap();
     let batch = StepBatch {
         logit_rows: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
-        requests: picks.iter().map(|&pick| SampleRequest::of(pick)).collect(),
+        requests: picks.iter().map(|&pick| SampleRequest::of(pick)).collect::<Vec<_>>().into(),
         ..batch
     };
     let mut step = decoder.step(&mut backend).unwrap();

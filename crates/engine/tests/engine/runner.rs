@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offshoot_backend::{AdapterSlot, SampledToken, SavedPages, StepBatch};
+use offshoot_backend::{AdapterSlot, SampleRequest, SampledToken, SavedPages, StepBatch};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::KvSlot;
@@ -18,6 +18,9 @@ use offshoot_model::{
 pub trait Watch: Send {
     /// A step that is submitted next.
     fn see(&mut self, _: &StepBatch) {}
+
+    /// The late requests of the step that was submitted last.
+    fn see_requests(&mut self, _: &[SampleRequest]) {}
 
     fn sleep(&mut self, model: &mut dyn StepRunner, sleep: Sleep) -> Result<()> {
         model.sleep(sleep)
@@ -102,6 +105,11 @@ impl<W: Watch> StepRunner for Watched<W> {
 
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure> {
         self.model.submit_advanced(uniforms, new_pages)
+    }
+
+    fn sample(&mut self, requests: Vec<SampleRequest>) -> Result<()> {
+        self.watch.see_requests(&requests);
+        self.model.sample(requests)
     }
 
     fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {

@@ -15,7 +15,7 @@ use super::workload_file::read_shape;
 use offshoot_args::words::{DTYPES, one_of};
 use offshoot_args::{WeightArgs, whole};
 use offshoot_backend::{
-    AdapterSlot, Dtype, MOST_ADAPTERS, MOST_RANK, Pick, RowToken, SampleRequest, StepBatch, StepShape,
+    AdapterSlot, Dtype, MOST_ADAPTERS, MOST_RANK, Pick, RowToken, SampleRequest, StepBatch, StepRequests, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, TokenId};
@@ -229,7 +229,7 @@ impl Decode {
             plans: vec![Planner::default().plan(&tree.forest(rows), &self.hints)],
             state_runs: Vec::new(),
             adapters: Vec::new(),
-            requests: vec![SampleRequest::of(Pick::Greedy); rows.len()],
+            requests: vec![SampleRequest::of(Pick::Greedy); rows.len()].into(),
         }
     }
 
@@ -241,7 +241,7 @@ impl Decode {
         let trunk = tree.admit(&mut pool, &vec![TokenId(0); self.prompt]).map_err(short)?;
         let end = tree.end(trunk);
         let rows: Vec<StepRow> = (0..end).map(|position| StepRow { segment: trunk, position }).collect();
-        let prompt = StepBatch { logit_rows: Vec::new(), requests: Vec::new(), ..self.batch(&tree, &rows) };
+        let prompt = StepBatch { logit_rows: Vec::new(), requests: StepRequests::None, ..self.batch(&tree, &rows) };
         model.submit(prompt).map_err(|failure| failure.error)?;
         model.collect()?;
         tree.mark_computed(trunk, end);

@@ -8,7 +8,7 @@ use offshoot_core::out;
 
 use super::forward::definition;
 use super::options::DeviceCheck;
-use super::{deterministic, forward, long, whole};
+use super::{deterministic, forward, late, long, whole};
 use crate::bench::tables::print;
 
 /// Runs the parts that need no model folder and no engine; `done` gets each part's rows.
@@ -24,6 +24,7 @@ pub fn suite<B: AttentionLevels>(
     let mut report = CheckReport::default();
     offshoot_cases::suite(backend, &mut definition(), effort, &mut report, &mut done)?;
     report.part(&mut done, |report| forward::forwards(backend, effort, report))?;
+    report.part(&mut done, |report| late::late(backend, report))?;
     Ok(report)
 }
 

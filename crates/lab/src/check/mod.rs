@@ -7,6 +7,7 @@ mod deterministic;
 mod device;
 mod forward;
 mod kernels;
+mod late;
 mod long;
 mod options;
 mod whole;

@@ -125,6 +125,6 @@ fn batch(model: &Decoder<Cpu>, tree: &PrefixTree, rows: &[StepRow], requests: Ve
         plans: model.plan_hints().iter().map(|hints| Planner::Balanced.plan(&forest, hints)).collect(),
         state_runs: Vec::new(),
         adapters: Vec::new(),
-        requests,
+        requests: requests.into(),
     }
 }

@@ -1,7 +1,7 @@
 //! A row's logits have the same bits whether its text runs alone in one step, or in odd chunks, forked inside pages,
 //! with siblings of other lengths in the same steps; under every planner, instruction set and dtype.
 
-use offshoot_backend::{Backend, Dtype, KvDtype, RowToken, StepBatch};
+use offshoot_backend::{Backend, Dtype, KvDtype, RowToken, StepBatch, StepRequests};
 use offshoot_core::ids::{SegmentId, TokenId};
 use offshoot_cpu::kv::PAGE_TOKENS;
 use offshoot_cpu::{Cpu, CpuStep, Isa, KvStore};
@@ -94,7 +94,7 @@ impl<'a> TreeRun<'a> {
             plans,
             state_runs: Vec::new(),
             adapters: Vec::new(),
-            requests: Vec::new(),
+            requests: StepRequests::None,
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();
         let logits = self.backend.read(logits, rows.len()).unwrap();

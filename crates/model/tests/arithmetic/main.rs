@@ -14,6 +14,7 @@ mod device_tensors;
 mod families;
 mod gguf;
 mod goldens;
+mod late;
 mod lora;
 mod quantised;
 mod ranks;

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::request::PromptContent;
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::TokenId;
-use offshoot_text::reasoning::TextStart;
+use offshoot_text::reasoning::{ContentStart, TextStart};
 use offshoot_text::{AddSpecial, ChatOptions, Message, SpecialText, Tokenizer};
 
 /// A chat as text.
@@ -22,6 +22,8 @@ pub struct ChatText {
     pub continued: Option<String>,
     /// Where in the answer it ends.
     pub start: TextStart,
+    /// Where in what is sampled behind it the content begins.
+    pub content: ContentStart,
 }
 
 /// How chats are read.
@@ -150,8 +152,10 @@ impl ChatReader<'_> {
             SpecialText::Allow => (text, None),
             SpecialText::Escape | SpecialText::Refuse => (shown(&text), Some(text)),
         };
-        let start = TextStart::of(&text, continues.then_some(&*last));
-        Ok(ChatText { text, hidden, continued: continues.then_some(last), start })
+        let answer = continues.then_some(&*last);
+        let start = TextStart::of(&text, answer);
+        let content = ContentStart::of(&text, answer, Some(self.source(&options)));
+        Ok(ChatText { text, hidden, continued: continues.then_some(last), start, content })
     }
 }
 

@@ -6,7 +6,7 @@ use super::refusal::Refusal;
 use super::request::{ChoiceContent, EncodedChoice, EncodedPrompt, PromptContent, ProtocolRequest, TextPrompt};
 use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
-use offshoot_text::reasoning::TextStart;
+use offshoot_text::reasoning::{ContentStart, TextStart};
 use offshoot_text::{AddSpecial, LongBeginning};
 
 impl RequestReader<'_> {
@@ -24,8 +24,17 @@ impl RequestReader<'_> {
         request: ProtocolRequest<TextPrompt>,
         parent: &[TokenId],
     ) -> Result<ProtocolRequest, Refusal> {
-        let field = if request.endpoint == Endpoint::Chat { "messages" } else { "prompt" };
-        request.try_map(|prompt| self.encode_prompt(field, prompt, parent))
+        let is_chat = request.endpoint == Endpoint::Chat;
+        let field = if is_chat { "messages" } else { "prompt" };
+        let mut request = request.try_map(|prompt| self.encode_prompt(field, prompt, parent))?;
+        if let Some(form) = request.params.form.as_mut().filter(|_| is_chat)
+            && request.prompts.iter().any(|prompt| prompt.tokens.len() == parent.len())
+        {
+            // The chat is the branch alone, whose answer goes on.
+            let parent = self.tokenizer.decode(parent);
+            form.begin = ContentStart::of(&parent, Some(&parent), None).into();
+        }
+        Ok(request)
     }
 
     fn encode_prompt(&self, field: &str, prompt: TextPrompt, parent: &[TokenId]) -> Result<EncodedPrompt, Refusal> {

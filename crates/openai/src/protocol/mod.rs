@@ -9,6 +9,7 @@ mod encode;
 mod endpoint;
 mod fields;
 pub mod files;
+mod form;
 mod kept;
 mod limits;
 mod logprobs;

@@ -25,9 +25,8 @@ const IGNORED: [&str; 9] = [
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 18] = [
+const UNSUPPORTED: [(&str, HasNoEffect); 16] = [
     ("suffix", |value| value == ""),
-    ("response_format", |value| value["type"] == "text"),
     ("tools", is_empty),
     ("functions", is_empty),
     ("function_call", |value| value == "none"),
@@ -40,7 +39,6 @@ const UNSUPPORTED: [(&str, HasNoEffect); 18] = [
     ("web_search_options", |_| false),
     ("moderation", |_| false),
     // vLLM's.
-    ("structured_outputs", |value| value.as_object().is_some_and(|object| object.values().all(Value::is_null))),
     ("logprob_token_ids", is_empty),
     ("truncation_side", |value| value == "left"),
     ("vllm_xargs", |value| value.as_object().is_some_and(serde_json::Map::is_empty)),

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::chat::{ChatReader, ChatText};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
+use super::form;
 use super::limits::ProtocolLimits;
 use super::models::ModelNames;
 use super::official;
@@ -19,9 +20,10 @@ use super::request::{
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
+use offshoot_form::{FormBegin, SampleForm};
 use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
-use offshoot_text::reasoning::TextStart;
+use offshoot_text::reasoning::{ContentStart, TextStart};
 use offshoot_text::{AddSpecial, SpecialText, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
@@ -54,14 +56,17 @@ struct WrittenPrompt {
     text: String,
     content: PromptContent,
     start: TextStart,
+    content_start: ContentStart,
     /// The assistant's message that a chat goes on with.
     continued: Option<String>,
 }
 
 impl RequestReader<'_> {
-    /// In chats that do not say. Of answers in channels only the final one is content.
-    fn usual_reasoning(&self) -> Reasoning {
-        if self.tokenizer.has_channels() { Reasoning::Split } else { self.reasoning }
+    /// In chats that do not say. Of answers in channels only the final one is content, and only what has the form is, of
+    /// one that is asked for.
+    fn usual_reasoning(&self, form: Option<&SampleForm>) -> Reasoning {
+        let is_behind = form.is_some_and(|form| form.begin != FormBegin::AtOnce);
+        if self.tokenizer.has_channels() || is_behind { Reasoning::Split } else { self.reasoning }
     }
 
     /// Reads a request without encoding its prompts.
@@ -70,6 +75,8 @@ impl RequestReader<'_> {
         let mut fields = BodyFields::new(body);
         // openai-python's argument, which clients that write their own bodies send as it stands.
         fields.unpack("extra_body")?;
+        // NVIDIA's extensions, among them vLLM's older fields.
+        fields.unpack("nvext")?;
         let (model, adapter) = self.model(&mut fields)?;
         let (keep, parent) = self.branches(&mut fields)?;
         let texts = self.user_texts(&mut fields)?;
@@ -78,6 +85,11 @@ impl RequestReader<'_> {
             Endpoint::Chat => vec![self.chat(&mut fields, texts, parent.is_some())?],
         };
         ProtocolLimits::check("prompt", limits.prompts, prompts.len(), "prompts")?;
+        let asked_form = form::take(&mut fields)?;
+        let form_field = asked_form.as_ref().map(|asked| asked.field);
+        // A chat has one prompt, and completions begin with their content.
+        let begin = prompts.first().map(|prompt| prompt.content_start.into()).unwrap_or_default();
+        let form = asked_form.map(|asked| SampleForm { form: Arc::new(asked.form), begin });
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
         let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
         let min_finished = fields.count("min_finished", 1, n as u64)?.and_then(NonZeroUsize::new);
@@ -94,7 +106,7 @@ impl RequestReader<'_> {
         let logprobs_mode = fields.word("logprobs_mode", &LogprobsMode::WORDS)?.unwrap_or(self.logprobs_mode);
         let routes = self.routes(&mut fields)?;
         let asked = SamplingParams { routes: routes.is_some(), ..params(&mut fields)? };
-        let params = SamplingParams { top_logprobs, bad_words, logprobs_mode, records, ..asked };
+        let params = SamplingParams { top_logprobs, bad_words, form, logprobs_mode, records, ..asked };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
@@ -123,14 +135,16 @@ impl RequestReader<'_> {
             echo,
             logprobs: top_logprobs.is_some(),
             prompt_logprobs,
-            params,
-            stream: self.stream(&mut fields)?,
             reasoning: match endpoint {
                 Endpoint::Chat => {
-                    fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or_else(|| self.usual_reasoning())
+                    let usual = || self.usual_reasoning(params.form.as_ref());
+                    fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or_else(usual)
                 }
                 Endpoint::Completions => Reasoning::Keep,
             },
+            params,
+            form_field,
+            stream: self.stream(&mut fields)?,
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
             kept,
@@ -178,7 +192,9 @@ impl RequestReader<'_> {
     /// Refuses fields that do not go together, and more branches than allowed.
     fn check_together(&self, request: &ProtocolRequest<TextPrompt>) -> Result<(), Refusal> {
         let scores = request.prompts.iter().any(|prompt| !prompt.choices.is_empty());
+        let form = request.form_field;
         let refused = [
+            (scores && form.is_some(), form.unwrap_or_default(), "beside `choices`, which are scored, not sampled"),
             (scores && request.n > 1, "n", "beside `choices`, which are scored, not sampled"),
             (scores && request.echo, "echo", "beside `choices`"),
             (scores && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `choices`"),
@@ -304,7 +320,8 @@ impl RequestReader<'_> {
         follows_branch: bool,
     ) -> Result<WrittenPrompt, Refusal> {
         let messages = fields.take("messages");
-        let ChatText { text, hidden, continued, start } = self.chats(texts).take(fields, messages, follows_branch)?;
+        let ChatText { text, hidden, continued, start, content: content_start } =
+            self.chats(texts).take(fields, messages, follows_branch)?;
         // The template writes its own.
         let special = match fields.choice("add_special_tokens")? {
             Some(true) if !follows_branch => AddSpecial::Yes,
@@ -314,7 +331,7 @@ impl RequestReader<'_> {
             true => PromptContent::Tokens(Vec::new()),
             false => PromptContent::of_chat(hidden, special),
         };
-        Ok(WrittenPrompt { text, content, start, continued })
+        Ok(WrittenPrompt { text, content, start, content_start, continued })
     }
 
     /// Reads chats of these texts.
@@ -451,7 +468,8 @@ impl RequestReader<'_> {
 }
 
 fn written(text: String, content: PromptContent) -> WrittenPrompt {
-    WrittenPrompt { text, content, start: TextStart::default(), continued: None }
+    let (start, content_start) = (TextStart::default(), ContentStart::default());
+    WrittenPrompt { text, content, start, content_start, continued: None }
 }
 
 /// The limit of tokens of a request that sets none, if there is one.
@@ -470,7 +488,7 @@ fn text_prompts(
     let most_tokens = most_tokens.or(usual_tokens(endpoint));
     let stop = Stop { max_tokens: most_tokens.unwrap_or(usize::MAX).max(1), ..stop };
     let is_unlimited = most_tokens.is_none();
-    let prompt = |WrittenPrompt { text, content, start, continued: repeated }| {
+    let prompt = |WrittenPrompt { text, content, start, content_start: _, continued: repeated }| {
         let (stop, choices) = (stop.clone(), choices.clone());
         TextPrompt { text, content, stop, is_unlimited, start, repeated, most_kept: None, choices }
     };

@@ -40,6 +40,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Whether each prompt's own log-probabilities are reported, and how many of the likeliest tokens beside each.
     pub prompt_logprobs: Option<usize>,
     pub params: SamplingParams,
+    /// The field that asks for the form of `params`, for the messages of errors; `None`: there is none.
+    pub form_field: Option<&'static str>,
     /// How the answer is streamed; `None`: it is sent as a whole.
     pub stream: Option<StreamOptions>,
     /// Whether texts leave special tokens out.
@@ -300,6 +302,7 @@ impl<P> ProtocolRequest<P> {
             logprobs: self.logprobs,
             prompt_logprobs: self.prompt_logprobs,
             params: self.params,
+            form_field: self.form_field,
             stream: self.stream,
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,

@@ -203,6 +203,7 @@ pub mod tests {
             logprobs: false,
             prompt_logprobs: None,
             params: SamplingParams::default(),
+            form_field: None,
             stream: None,
             skips_special: true,
             return_token_ids: false,

@@ -2,6 +2,7 @@
 //! as the engine would report them.
 
 mod answers;
+mod forms;
 mod lists;
 mod reading;
 mod streams;

@@ -11,6 +11,7 @@ use super::{events, object, read, request, routes, tokenizer, with_reader};
 use crate::protocol::ProtocolLimits;
 use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{Finish, FinishReason, TokenRoutes, WeightSpan};
+use offshoot_form::Form;
 
 fn of_tokens(body: Value) -> Result<ProtocolRequest, Refusal> {
     with_reader(&ProtocolLimits::default(), |reader| reader.encode_tokens(reader.read_tokens(&object(body))?))
@@ -30,8 +31,9 @@ fn what_trainers_send_is_taken() {
         "features": null, "stream": false, "output_mode": "tokens", "return_token_ids": true, "sampling_params": {
             "n": 2, "temperature": 0.7, "top_p": 1.0, "top_k": 0, "min_p": null, "logprobs": 1, "seed": 7,
             "stop_token_ids": [1], "skip_special_tokens": false, "output_kind": 2, "detokenize": false,
-            "routed_experts_prompt_start": 0, "structured_outputs": null}});
+            "routed_experts_prompt_start": 0, "structured_outputs": {"regex": "a+"}}});
     let request = of_tokens(told).expect("it is right");
+    assert_eq!(request.params.form.map(|form| form.form), Some(Form::Regex("a+".to_owned()).into()));
     assert_eq!((request.n, request.request_id.as_deref()), (2, Some("r1")));
     assert_eq!(request.prompts[0].tokens, [TokenId(5), TokenId(6)]);
     assert!(request.prompts[0].is_unlimited, "the context is the limit");
@@ -39,7 +41,7 @@ fn what_trainers_send_is_taken() {
     assert_eq!((limited.prompts[0].stop.max_tokens, limited.prompts[0].is_unlimited), (3, false));
     // What completions take beside.
     for (field, fine, wrong) in [
-        ("structured_outputs", json!({"regex": null}), json!({"regex": "a"})),
+        ("structured_outputs", json!({"regex": null}), json!([])),
         ("truncation_side", json!("left"), json!("right")),
         ("logprob_token_ids", json!([]), json!([5])),
         ("vllm_xargs", json!({}), json!({"a": 1})),

@@ -1,0 +1,250 @@
+//! Reads the fields by which a request asks for the form of its answers: OpenAI's `response_format`, vLLM's
+//! `structured_outputs` and its older `guided_*`, and SGLang's `json_schema`, `regex` and `ebnf`. Whether a form can be
+//! compiled for the model is found where the request is accepted, by `offshoot_form`.
+
+use serde_json::Value;
+
+use super::fields::{BodyFields, brief};
+use super::refusal::Refusal;
+use offshoot_core::error::Error;
+use offshoot_form::{Form, JsonStyle};
+
+/// The form that a request asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AskedForm {
+    pub form: Form,
+    /// The field that has it, for the messages of errors.
+    pub field: &'static str,
+}
+
+impl AskedForm {
+    /// Of a grammar in Lark or GBNF.
+    fn grammar(field: &'static str, text: &str) -> Result<Self, Refusal> {
+        let form = Form::of_grammar(text).map_err(|error| refused(field, &error))?;
+        Ok(AskedForm { form, field })
+    }
+}
+
+/// The refusal of a request whose form, in this field, is not one.
+pub fn refused(field: &str, error: &Error) -> Refusal {
+    match error {
+        Error::Value { expected, found, .. } => Refusal::value(field, expected, found),
+        other => {
+            let refusal = Refusal::of(other);
+            let message = format!("`{field}`: {}", refusal.message);
+            Refusal { message, ..refusal }.about(field)
+        }
+    }
+}
+
+type Asked = Result<Option<AskedForm>, Refusal>;
+
+/// Takes all fields that ask for a form, of which a request has one at most.
+pub fn take(fields: &mut BodyFields) -> Asked {
+    let asked = [response_format(fields)?, structured_outputs(fields)?, guided(fields)?, of_sglang(fields)?];
+    only_one(asked.into_iter().flatten())
+}
+
+/// The one form that is asked for.
+fn only_one(asked: impl IntoIterator<Item = AskedForm>) -> Asked {
+    let mut asked = asked.into_iter();
+    let first = asked.next();
+    match (&first, asked.next()) {
+        (Some(first), Some(second)) => {
+            let place = format!("beside `{}`: a text has one form", first.field);
+            Err(Refusal::out_of_place(second.field, &place))
+        }
+        _ => Ok(first),
+    }
+}
+
+/// OpenAI's field; `json_object` may have a `schema` as llama.cpp and others take it.
+fn response_format(fields: &mut BodyFields) -> Asked {
+    const FIELD: &str = "response_format";
+    let Some(value) = fields.take(FIELD) else { return Ok(None) };
+    let expected = "an object whose `type` is \"text\", \"json_object\" or \"json_schema\"";
+    let Value::Object(format) = &value else { return Err(Refusal::value(FIELD, expected, &brief(&value))) };
+    let mut format = BodyFields::new(format);
+    let kind = format.take("type").unwrap_or_default();
+    let asked = match kind.as_str() {
+        Some("text") => None,
+        Some("json_object") => {
+            let form = match format.take("schema") {
+                None => Form::JsonObject,
+                Some(schema) => Form::Json(schema_of("response_format.schema", schema)?),
+            };
+            Some(AskedForm { form, field: FIELD })
+        }
+        Some("json_schema") => Some(json_schema(&mut format)?),
+        Some("structural_tag") => {
+            let message = "`response_format`: `structural_tag` is not supported; send `tools` for calls within a text, \
+                           or a grammar as `structured_outputs.grammar`";
+            return Err(Refusal::new("unsupported_parameter", message).about(FIELD));
+        }
+        _ => return Err(Refusal::value("response_format.type", expected, &brief(&kind))),
+    };
+    finish(format, FIELD)?;
+    Ok(asked)
+}
+
+/// The object `json_schema` of a `response_format`. `strict` changes nothing: the schema always holds.
+fn json_schema(format: &mut BodyFields) -> Result<AskedForm, Refusal> {
+    const PLACE: &str = "response_format.json_schema";
+    const FIELD: &str = "response_format.json_schema.schema";
+    let value = format.take("json_schema").unwrap_or_default();
+    let Value::Object(described) = &value else {
+        return Err(Refusal::value(PLACE, "an object with `name` and `schema`", &brief(&value)));
+    };
+    let mut described = BodyFields::new(described);
+    described.text("name").and_then(|_| described.text("description")).map_err(|refusal| within(PLACE, refusal))?;
+    described.choice("strict").map_err(|refusal| within(PLACE, refusal))?;
+    let schema = schema_of(FIELD, described.take("schema").unwrap_or_default())?;
+    finish(described, PLACE)?;
+    Ok(AskedForm { form: Form::Json(schema), field: FIELD })
+}
+
+/// vLLM's field: an object of one constraint and what goes with it. Without a constraint it changes nothing.
+fn structured_outputs(fields: &mut BodyFields) -> Asked {
+    const PLACE: &str = "structured_outputs";
+    let object = fields.object(PLACE)?;
+    let mut own = BodyFields::new(&object);
+    // What vLLM's own class writes of itself.
+    own.ignore(&["_backend", "_backend_was_auto"]);
+    let inner = |refusal: Refusal| within(PLACE, refusal);
+    let style = JsonStyle {
+        disable_any_whitespace: own.flag("disable_any_whitespace").map_err(inner)?,
+        disable_additional_properties: own.flag("disable_additional_properties").map_err(inner)?,
+        whitespace_pattern: own.text("whitespace_pattern").map_err(inner)?,
+    };
+    if own.take("structural_tag").is_some() {
+        let message = "`structured_outputs.structural_tag` is not supported; send `tools` for calls within a text, or \
+                       a grammar as `structured_outputs.grammar`";
+        return Err(Refusal::new("unsupported_parameter", message).about("structured_outputs.structural_tag"));
+    }
+    let names = ConstraintNames {
+        json: ("json", "structured_outputs.json"),
+        json_object: ("json_object", "structured_outputs.json_object"),
+        regex: ("regex", "structured_outputs.regex"),
+        choice: ("choice", "structured_outputs.choice"),
+        grammar: ("grammar", "structured_outputs.grammar"),
+    };
+    let asked = names.take(&mut own, style)?;
+    finish(own, PLACE)?;
+    Ok(asked)
+}
+
+/// vLLM's older fields, which stand by themselves in the body.
+fn guided(fields: &mut BodyFields) -> Asked {
+    let backend = fields.text("guided_decoding_backend")?;
+    // Behind the backend's name stand options: `xgrammar:disable-any-whitespace`.
+    let options = backend.as_deref().and_then(|backend| backend.split_once(':')).map_or("", |(_, options)| options);
+    let has = |option: &str| options.split(',').any(|own| own == option);
+    let style = JsonStyle {
+        disable_any_whitespace: has("disable-any-whitespace"),
+        disable_additional_properties: has("no-additional-properties"),
+        whitespace_pattern: fields.text("guided_whitespace_pattern")?,
+    };
+    let names = ConstraintNames {
+        json: ("guided_json", "guided_json"),
+        json_object: ("guided_json_object", "guided_json_object"),
+        regex: ("guided_regex", "guided_regex"),
+        choice: ("guided_choice", "guided_choice"),
+        grammar: ("guided_grammar", "guided_grammar"),
+    };
+    names.take(fields, style)
+}
+
+/// SGLang's fields.
+fn of_sglang(fields: &mut BodyFields) -> Asked {
+    let mut asked = Vec::new();
+    if let Some(schema) = fields.take("json_schema") {
+        let form = Form::Json(schema_of("json_schema", schema)?);
+        asked.push(AskedForm { form, field: "json_schema" });
+    }
+    if let Some(pattern) = fields.text("regex")? {
+        asked.push(AskedForm { form: Form::Regex(pattern), field: "regex" });
+    }
+    if let Some(grammar) = fields.text("ebnf")? {
+        asked.push(AskedForm::grammar("ebnf", &grammar)?);
+    }
+    only_one(asked)
+}
+
+/// What the fields of vLLM's constraints are called: in their object, and in messages.
+struct ConstraintNames {
+    json: (&'static str, &'static str),
+    json_object: (&'static str, &'static str),
+    regex: (&'static str, &'static str),
+    choice: (&'static str, &'static str),
+    grammar: (&'static str, &'static str),
+}
+
+impl ConstraintNames {
+    fn take(self, fields: &mut BodyFields, style: JsonStyle) -> Asked {
+        let wrong = |field: &str, expected: &str, found: &Value| Refusal::value(field, expected, &brief(found));
+        let mut text = |(key, field): (&str, &str)| match fields.take(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(wrong(field, "a string", &other)),
+        };
+        let (regex, grammar) = (text(self.regex)?, text(self.grammar)?);
+        let mut asked = Vec::new();
+        if let Some(schema) = fields.take(self.json.0) {
+            let schema = schema_of(self.json.1, schema)?;
+            asked.push(AskedForm { form: style.clone().form(schema), field: self.json.1 });
+        }
+        match fields.take(self.json_object.0) {
+            None | Some(Value::Bool(false)) => {}
+            Some(Value::Bool(true)) => asked.push(AskedForm { form: style.object(), field: self.json_object.1 }),
+            Some(other) => return Err(wrong(self.json_object.1, "true or false", &other)),
+        }
+        if let Some(pattern) = regex {
+            asked.push(AskedForm { form: Form::Regex(pattern), field: self.regex.1 });
+        }
+        if let Some(choices) = fields.take(self.choice.0) {
+            let text = |value: &Value| value.as_str().map(str::to_owned);
+            let texts: Option<Vec<String>> = choices.as_array().and_then(|list| list.iter().map(text).collect());
+            let texts = texts.filter(|list| !list.is_empty());
+            let texts = texts.ok_or_else(|| wrong(self.choice.1, "a list of strings, at least one", &choices))?;
+            asked.push(AskedForm { form: Form::Choice(texts), field: self.choice.1 });
+        }
+        if let Some(grammar) = grammar {
+            asked.push(AskedForm::grammar(self.grammar.1, &grammar)?);
+        }
+        only_one(asked)
+    }
+}
+
+/// A JSON Schema, or its text.
+fn schema_of(field: &str, value: Value) -> Result<Value, Refusal> {
+    let expected = "a JSON Schema: an object, true or false, or its text";
+    let schema = match value {
+        Value::String(text) => serde_json::from_str(&text).map_err(|error| {
+            let found = format!("text that is not JSON: {error}");
+            Refusal::value(field, expected, &found)
+        })?,
+        value => value,
+    };
+    match schema {
+        Value::Object(_) | Value::Bool(_) => Ok(schema),
+        Value::Null => Err(Refusal::value(field, expected, "nothing")),
+        other => Err(Refusal::value(field, expected, &brief(&other))),
+    }
+}
+
+/// The refusal of a field of the object `place`.
+fn within(place: &str, refusal: Refusal) -> Refusal {
+    match &refusal.param {
+        None => refusal,
+        Some(param) => {
+            let whole = format!("{place}.{param}");
+            let message = refusal.message.replace(&format!("`{param}`"), &format!("`{whole}`"));
+            Refusal { message, ..refusal }.about(whole)
+        }
+    }
+}
+
+/// Refuses fields of the object `place` that were not read.
+fn finish(fields: BodyFields, place: &str) -> Result<(), Refusal> {
+    fields.finish().map_err(|refusal| within(place, refusal))
+}
