@@ -197,7 +197,7 @@ def check_a_history_of_calls(client):
     assert again.usage.prompt_tokens > answer.usage.prompt_tokens
 
 
-def check_the_runner_of_tools(client):
+def check_a_typed_answer_beside_tools(client):
     class Answer(BaseModel):
         answer: int = Field(ge=0, le=9)
 
