@@ -49,7 +49,7 @@ impl LengthEstimator {
     fn growing(&self, branch: &Branch, cache: &KvCache, alone: Option<usize>) -> Option<GrowingBranch> {
         let BranchWork::Sample(sampling) = &branch.work else { return None };
         let page_tokens = cache.prefix.page_tokens() as usize;
-        let now = branch.tokens.len() + sampling.in_flight.tokens;
+        let now = branch.tokens.len().max(sampling.requested());
         // A segment that was split at its end, because others continue there, has no page left.
         let has_page =
             |lease: Lease| lease.own && cache.prefix.first_position(lease.segment) < cache.prefix.end(lease.segment);
@@ -85,7 +85,7 @@ fn decodes(branch: &Branch) -> bool {
     branch.lease().is_some_and(|lease| lease.own)
         && matches!(
             &branch.work,
-            BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.rules.begin
+            BranchWork::Sample(sampling) if branch.tokens.len().max(sampling.requested()) > sampling.rules.begin
         )
 }
 

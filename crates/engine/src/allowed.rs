@@ -1,14 +1,17 @@
-//! The tokens that an extend may sample: those allowed, without those that `bad_words`, `min_tokens` and `logit_bias`
-//! ban. Extends that allow the same tokens share one set, so that a device holds it once. Who bans what at a position
+//! The tokens that an extend may sample: those allowed, also by the form of its text, without those that `bad_words`,
+//! `min_tokens` and `logit_bias` ban. Extends that allow the same tokens share one set, so that a device holds it once. Who bans what at a position
 //! is left to `sampler`.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Weak};
 
+use crate::facts::EngineFacts;
+use crate::request::Stop;
 use offshoot_backend::AllowedTokens;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_form::StateMask;
 
 /// The sets of allowed tokens that extends have, each once.
 #[derive(Default)]
@@ -20,7 +23,19 @@ pub(super) struct AllowedSets {
 impl AllowedSets {
     /// The set of these tokens of `vocab`: the one that another extend has, if one has the same.
     pub fn share(&mut self, tokens: Vec<TokenId>, vocab: usize) -> Arc<AllowedTokens> {
-        let set = AllowedTokens::new(tokens, vocab);
+        self.share_set(AllowedTokens::new(tokens, vocab))
+    }
+
+    /// The set of what is left, which others may have; `None`: all.
+    pub fn share_left(&mut self, left: Left) -> Option<Arc<AllowedTokens>> {
+        match left {
+            Left::All => None,
+            Left::Set(set) => Some(set),
+            Left::New(set) => Some(self.share_set(set)),
+        }
+    }
+
+    fn share_set(&mut self, set: AllowedTokens) -> Arc<AllowedTokens> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&set);
         self.sets.retain(|(_, held)| held.strong_count() > 0);
         let same_hash = self.sets.iter().filter(|(other, _)| *other == hash);
@@ -30,6 +45,55 @@ impl AllowedSets {
         let set = Arc::new(set);
         self.sets.push((hash, Arc::downgrade(&set)));
         set
+    }
+}
+
+/// The tokens that may be sampled, but for those that are banned.
+pub(super) enum Left {
+    All,
+    /// A set that a form or an extend has.
+    Set(Arc<AllowedTokens>),
+    New(AllowedTokens),
+}
+
+impl Left {
+    /// The tokens that a form allows by `mask` and an extend by `allowed`. Where the text of the form may end, so it may
+    /// by the stop tokens of `stop`, and not by the model's own where `stop` ignores these.
+    pub fn of(
+        mask: Option<&StateMask>,
+        allowed: Option<&Arc<AllowedTokens>>,
+        stop: &Stop,
+        facts: &EngineFacts,
+    ) -> Self {
+        let of_extend = || allowed.map_or(Left::All, |allowed| Left::Set(allowed.clone()));
+        let Some((mask, of_form)) = mask.and_then(|mask| Some((mask, mask.allowed.as_ref()?))) else {
+            return of_extend();
+        };
+        let more: Vec<TokenId> = match mask.may_end {
+            true => stop.tokens.iter().copied().filter(|&token| !of_form.contains(token)).collect(),
+            false => Vec::new(),
+        };
+        let fewer: Vec<TokenId> = match stop.ignore_eos {
+            true => facts.eos.iter().copied().filter(|token| !stop.tokens.contains(token)).collect(),
+            false => Vec::new(),
+        };
+        if allowed.is_none() && more.is_empty() && !fewer.iter().any(|&token| of_form.contains(token)) {
+            return Left::Set(of_form.clone());
+        }
+        let is_left = |token: &TokenId| {
+            (of_form.contains(*token) && !fewer.contains(token) || more.contains(token))
+                && allowed.is_none_or(|allowed| allowed.contains(*token))
+        };
+        Left::New(AllowedTokens::new((0..facts.vocab).map(TokenId::new).filter(is_left), facts.vocab))
+    }
+
+    /// The set; `None`: all tokens.
+    pub fn set(&self) -> Option<&AllowedTokens> {
+        match self {
+            Left::All => None,
+            Left::Set(set) => Some(set),
+            Left::New(set) => Some(set),
+        }
     }
 }
 

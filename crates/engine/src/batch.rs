@@ -2,24 +2,26 @@
 
 use crate::branch::{Branch, BranchWork};
 use crate::cache::Branches;
-use crate::schedule::{LogitsRequest, Schedule};
-use offshoot_backend::{AdapterSlot, RowToken, SampleRequest, StepBatch};
+use crate::schedule::Schedule;
+use offshoot_backend::{AdapterSlot, RowToken, StepBatch, StepRequests};
 use offshoot_core::ids::{AdapterVersion, GroupIx};
 use offshoot_kv::plan::AttentionPlan;
 use offshoot_kv::{PrefixTree, StateRun};
 
-/// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits.
-/// `slot`: where an adapter is loaded that a branch has.
+/// The rows of a schedule as the decoder takes them. `logit_rows`: those of its requests, which are sorted
+/// ([`Schedule::logit_rows`]), and `requests` what is asked for each. `slot`: where an adapter is loaded that a branch
+/// has.
+#[expect(clippy::too_many_arguments, reason = "each is one field of the batch, or what several are made from")]
 pub(super) fn step_batch(
-    schedule: &mut Schedule,
+    schedule: &Schedule,
+    logit_rows: Vec<u32>,
+    requests: StepRequests,
     branches: &Branches,
     prefix: &PrefixTree,
     plans: Vec<AttentionPlan>,
     state_runs: Vec<StateRun>,
     slot: impl Fn(AdapterVersion) -> AdapterSlot,
-    request: impl Fn(&LogitsRequest) -> SampleRequest,
 ) -> StepBatch {
-    let logit_rows = schedule.logit_rows();
     let slots_in = |group: GroupIx| match group {
         GroupIx(0) => schedule.rows.iter().map(|row| row.slot).collect(),
         _ => schedule.rows.iter().map(|row| prefix.slot_in(group, row.at.segment, row.at.position)).collect(),
@@ -34,7 +36,7 @@ pub(super) fn step_batch(
         plans,
         state_runs,
         adapters: if adapters.iter().any(Option::is_some) { adapters } else { Vec::new() },
-        requests: schedule.requests.iter().map(request).collect::<Vec<_>>().into(),
+        requests,
     }
 }
 

@@ -1,6 +1,9 @@
 //! A branch as the engine keeps it: its tokens, its lease on the prefix tree, and the work in progress. Holds
 //! everything that survives preemption; keys and values belong to the prefix tree.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
 use crate::records::TokenRecords;
@@ -14,6 +17,7 @@ use crate::weights::{AdapterSpan, Versions, WeightSpan};
 use offshoot_backend::{Distribution, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, SegmentId, TokenId};
+use offshoot_form::{FormState, StateMask};
 use offshoot_kv::TokenScore;
 
 pub(super) struct Branch {
@@ -101,8 +105,11 @@ pub(super) struct SamplingState {
     /// Length of the branch at which the extend ends at the latest.
     pub limit: usize,
     pub in_flight: InFlight,
-    /// Those of the tokens that are kept.
+    /// Those of the tokens that are kept. Behind them the path may have forced tokens whose records are awaited.
     pub records: TokenRecords,
+    /// What the form of the sample, if it has one, allows at the positions behind those with records: at all that are
+    /// requested, and at those of forced tokens that the path has already.
+    pub masks: VecDeque<Arc<StateMask>>,
     /// The token that ended it and is not kept.
     pub stop_token: Option<SampledToken>,
     /// As `Finish::routes`.
@@ -146,7 +153,28 @@ pub(super) enum WantedScores {
     Model { tops: usize },
     /// Their records as an extend by these rules, which begins with the first of them, would have sampled them. No
     /// other branch can take them over, nor does this one.
-    AsSampled(Box<SamplingRules>),
+    AsSampled {
+        rules: Box<SamplingRules>,
+        /// The state of the form of the rules, if they have one, at the first position whose score is not collected.
+        form: Option<FormState>,
+    },
+}
+
+impl SamplingState {
+    /// The first position whose record is not collected.
+    pub fn next(&self) -> usize {
+        self.rules.begin + self.records.len()
+    }
+
+    /// The first position that is not requested.
+    pub fn requested(&self) -> usize {
+        self.next() + self.in_flight.tokens
+    }
+
+    /// What the form allows at `position`; `None`: there is none, or it is not known yet.
+    pub fn mask_at(&self, position: usize) -> Option<&Arc<StateMask>> {
+        self.masks.get(position.checked_sub(self.next())?)
+    }
 }
 
 impl ScoringState {
@@ -166,7 +194,7 @@ impl ScoringState {
     pub fn shared_tops(&self) -> Option<usize> {
         match &self.scores {
             WantedScores::Model { tops } => Some(*tops),
-            WantedScores::AsSampled(_) => None,
+            WantedScores::AsSampled { .. } => None,
         }
     }
 
@@ -174,7 +202,7 @@ impl ScoringState {
     pub fn top_of(&self) -> Distribution {
         match &self.scores {
             WantedScores::Model { .. } => Distribution::Model,
-            WantedScores::AsSampled(rules) => rules.params.top_of(),
+            WantedScores::AsSampled { rules, .. } => rules.params.top_of(),
         }
     }
 
@@ -189,6 +217,9 @@ impl ScoringState {
     /// Adds the score of the token at `next`, which follows from `versions`.
     pub fn add(&mut self, scored: SampledToken, versions: Versions) {
         versions.note(&mut self.weights, &mut self.adapters, self.records.len());
+        if let WantedScores::AsSampled { form: Some(form), .. } = &mut self.scores {
+            form.push(scored.token);
+        }
         self.records.push(scored);
         self.requested = self.requested.max(self.records.len());
     }
@@ -278,15 +309,17 @@ impl Branch {
         }
     }
 
-    /// `None` if nothing can be computed before its requests are collected: it rests then, or must know its last token.
+    /// `None` if nothing is to be computed: it rests, or all that it needs is requested.
     pub fn need(&self) -> Option<NeededPositions> {
         let known = self.tokens.len();
         match &self.work {
             BranchWork::Idle => None,
-            BranchWork::Sample(sampling) if sampling.in_flight.tokens > 0 && sampling.rules.looks_back() => None,
+            // Behind the position that is sampled next the path may have forced tokens, whose records are requested,
+            // too. Nothing is sampled behind the last token that the limit allows.
             BranchWork::Sample(sampling) => {
-                let end = known + sampling.in_flight.tokens;
-                (end < sampling.limit).then(|| NeededPositions { match_upto: known, logits_from: end - 1, end })
+                let logits_from = sampling.requested() - 1;
+                let end = known.max(sampling.requested()).min(sampling.limit - 1);
+                (logits_from < end).then(|| NeededPositions { match_upto: known.min(end), logits_from, end })
             }
             // The last token is not computed: only its own probability is needed.
             BranchWork::Score(scoring) => {
@@ -344,6 +377,7 @@ impl Branch {
 
     /// Ends the work with `reason` and sends the event.
     pub fn finish(&mut self, reason: FinishReason) {
+        self.take_back_forced();
         if reason.is_cut() {
             self.take_back_unscored();
         }
@@ -374,6 +408,7 @@ impl Branch {
 
     /// Ends the work with an error and sends the event.
     pub fn fail(&mut self, error: Error) {
+        self.take_back_forced();
         if self.is_pin {
             log::warn!("the prefix of branch {} is not pinned: {error}", self.id);
         } else {
@@ -400,5 +435,35 @@ impl Branch {
         if let BranchWork::Score(scoring) = &self.work {
             self.tokens.take_back(scoring.next());
         }
+    }
+
+    /// Removes forced tokens whose records are not collected from the branch, whose extend is about to end.
+    pub fn take_back_forced(&mut self) {
+        if let BranchWork::Sample(sampling) = &self.work {
+            self.tokens.take_back(sampling.next());
+        }
+    }
+
+    /// Whether what may be sampled at its next position depends on tokens that a step in flight may sample, or is to be
+    /// asked of a form.
+    pub fn samples_late(&self) -> bool {
+        match &self.work {
+            BranchWork::Sample(sampling) => sampling.rules.looks_back(),
+            BranchWork::Score(_) | BranchWork::Idle => self.is_in_form(),
+        }
+    }
+
+    /// Whether it samples, or scores, in a form.
+    pub fn is_in_form(&self) -> bool {
+        match &self.work {
+            BranchWork::Sample(sampling) => sampling.rules.params.form.is_some(),
+            BranchWork::Score(scoring) => matches!(scoring.scores, WantedScores::AsSampled { form: Some(_), .. }),
+            BranchWork::Idle => false,
+        }
+    }
+
+    /// Whether the result of a request of this generation is one that it waits for.
+    pub fn awaits(&self, generation: u64) -> bool {
+        self.generation == generation && !self.rests()
     }
 }

@@ -282,13 +282,16 @@ impl KvCache {
         self.matched = None;
     }
 
-    /// Tells the prefix tree the token of a slot that was assigned before its token was known, or takes the slot back.
-    pub fn settle(&mut self, branch: &mut Branch) {
+    /// Tells the prefix tree the token of a slot that was assigned before its token was known; takes the slot back where
+    /// the extend of the branch `ends` without it.
+    pub fn settle(&mut self, branch: &mut Branch, ends: bool) {
         let Some(lease) = branch.lease().filter(|lease| self.prefix.is_pending(lease.segment)) else { return };
         let position = self.prefix.end(lease.segment) as usize - 1;
         match branch.tokens.get(position) {
             Some(&token) => self.prefix.settle(lease.segment, token),
-            None => self.prefix.take_back(&mut self.pages, lease.segment),
+            None if ends => self.prefix.take_back(&mut self.pages, lease.segment),
+            // A forced token before it was recorded.
+            None => return,
         }
         self.count_unshared(branch);
     }

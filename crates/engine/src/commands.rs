@@ -1,6 +1,8 @@
 //! The engine's side of the channel: executes commands between steps, a bounded number at a time so that steps are not
 //! delayed, and sleeps while nothing runs.
 
+use std::collections::VecDeque;
+
 use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::allowed::AllowedSets;
@@ -10,8 +12,10 @@ use crate::commit::append_said;
 use crate::engine::Engine;
 use crate::events::EventSender;
 use crate::handle::Command;
+use crate::path_form::ReadyForm;
+use crate::ready::ReadyExtend;
 use crate::records::TokenRecords;
-use crate::request::{Continuation, Event, Extend, FinishReason, SamplingParams, Scoring, Stop};
+use crate::request::{Continuation, Event, FinishReason, SamplingParams, Scoring, Stop};
 use crate::said::Said;
 use crate::sampler::SamplingRules;
 use crate::text::BranchText;
@@ -279,15 +283,16 @@ impl Engine {
         }
     }
 
-    fn extend(&mut self, extend: Extend, said: Said, events: &EventSender) {
-        let Extend { branch: id, continuation } = extend;
-        if let Err(error) = self.try_extend(id, continuation, said, events) {
+    fn extend(&mut self, extend: ReadyExtend, said: Said, events: &EventSender) {
+        let id = extend.branch;
+        if let Err(error) = self.try_extend(extend, said, events) {
             events.send(Event::Failed { id, error });
         }
     }
 
     /// Begins to extend a branch, behind what was `said` of the extend already: nothing of given tokens.
-    fn try_extend(&mut self, id: BranchId, continuation: Continuation, said: Said, events: &EventSender) -> Result<()> {
+    fn try_extend(&mut self, extend: ReadyExtend, said: Said, events: &EventSender) -> Result<()> {
+        let ReadyExtend { branch: id, continuation, form } = extend;
         let branch = self.branches.get_mut(&id).ok_or_else(|| unknown_branch(id))?;
         if !branch.rests() {
             return Err(busy_branch(id));
@@ -310,12 +315,14 @@ impl Engine {
                     return Err(Error::value("routes", format!("{expected} ({RETURN_ROUTED_EXPERTS})"), "true"));
                 }
                 let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &stop)?;
+                branch.tokens.set_form(form.as_ref());
                 let begin = branch.tokens.len();
                 let sampling = SamplingState {
                     limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
                     rules: rules(branch, params, stop, &mut self.allowed, self.facts.vocab),
                     in_flight: InFlight::default(),
                     records: TokenRecords::default(),
+                    masks: VecDeque::new(),
                     stop_token: None,
                     routes: None,
                     weights: Vec::new(),
@@ -332,7 +339,7 @@ impl Engine {
                 }
                 Ok(())
             }
-            Continuation::Given { tokens, scoring } => self.given(id, tokens, scoring, events),
+            Continuation::Given { tokens, scoring } => self.given(id, tokens, scoring, form, events),
         }
     }
 
@@ -341,6 +348,7 @@ impl Engine {
         id: BranchId,
         tokens: Vec<TokenId>,
         scoring: Option<Scoring>,
+        form: Option<ReadyForm>,
         events: &EventSender,
     ) -> Result<()> {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
@@ -364,7 +372,8 @@ impl Engine {
             Some(Scoring::Model { top }) => WantedScores::Model { tops: top.min(self.facts.vocab) },
             Some(Scoring::AsSampled { params, stop }) => {
                 let rules = rules(branch, *params, *stop, &mut self.allowed, self.facts.vocab);
-                WantedScores::AsSampled(Box::new(rules))
+                let form = form.map(|ready| branch.tokens.state_under(&ready));
+                WantedScores::AsSampled { rules: Box::new(rules), form }
             }
         };
         branch.tokens.give(&tokens);
@@ -390,6 +399,9 @@ impl Engine {
     pub(super) fn cut(&mut self, ids: &[BranchId], reason: FinishReason) {
         let mut ended = Vec::new();
         for &id in ids {
+            if let Some(branch) = self.branches.get_mut(&id) {
+                branch.take_back_forced();
+            }
             let routes = self.note_routes(id);
             if let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) {
                 self.cache.keep_sampled(branch);

@@ -5,6 +5,7 @@ use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventBatcher;
 use crate::facts::EngineFacts;
+use crate::metrics::Metrics;
 use crate::records::TokenRecord;
 use crate::request::{Event, FinishReason, Stop};
 use crate::said::Said;
@@ -23,7 +24,7 @@ impl Engine {
     pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<Option<SampledToken>>) {
         let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());
         for (request, sampled) in requests.iter().zip(sampled) {
-            let is_current = |branch: &&mut Branch| branch.generation == request.generation && !branch.rests();
+            let is_current = |branch: &&mut Branch| branch.awaits(request.generation);
             let Some(branch) = self.branches.get_mut(&request.branch).filter(is_current) else {
                 self.metrics.tokens_discarded += 1;
                 continue;
@@ -37,8 +38,11 @@ impl Engine {
                 self.metrics.tokens_discarded += 1;
                 continue;
             }
-            let outcome = answer(branch, sampled, &self.facts, &mut self.cache, &mut batcher);
-            self.cache.settle(branch);
+            let outcome = answer(branch, sampled, &self.facts, &mut self.cache, &mut batcher, &mut self.metrics);
+            if outcome.is_some() {
+                branch.take_back_forced();
+            }
+            self.cache.settle(branch, outcome.is_some());
             if let Some(outcome) = outcome {
                 batcher.flush();
                 self.cache.keep_sampled(branch);
@@ -46,7 +50,12 @@ impl Engine {
                 let outcome = outcome.and_then(|reason| self.note_routes(request.branch).map(|()| reason));
                 if let Some(branch) = self.branches.get_mut(&request.branch) {
                     match outcome {
-                        Ok(reason) => branch.finish(reason),
+                        Ok(reason) => {
+                            if reason.ends_form(&self.facts.eos) {
+                                branch.tokens.end_form();
+                            }
+                            branch.finish(reason);
+                        }
                         Err(error) => branch.fail(error),
                     }
                 }
@@ -83,13 +92,14 @@ fn answer(
     facts: &EngineFacts,
     cache: &mut KvCache,
     batcher: &mut EventBatcher,
+    metrics: &mut Metrics,
 ) -> Option<Result<FinishReason, Error>> {
-    let Some(sampled) = sampled else { return Some(Err(sampler::why_none(branch, facts))) };
+    let Some(sampled) = sampled else { return Some(sampler::end_at_none(branch, facts)) };
     if !sampled.logprob.is_finite() {
         return Some(Err(sampler::no_numbers()));
     }
     match branch.work {
-        BranchWork::Sample(_) => accept(branch, sampled, facts, cache.versions(branch), batcher).map(Ok),
+        BranchWork::Sample(_) => accept(branch, sampled, facts, cache.versions(branch), batcher, metrics).map(Ok),
         BranchWork::Score(_) => record(branch, sampled, cache).map(Ok),
         BranchWork::Idle => None,
     }
@@ -102,9 +112,14 @@ fn accept(
     facts: &EngineFacts,
     versions: Versions,
     batcher: &mut EventBatcher,
+    metrics: &mut Metrics,
 ) -> Option<FinishReason> {
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
     sampling.in_flight.tokens -= 1;
+    let mask = sampling.masks.pop_front();
+    let forced = mask.as_ref().is_some_and(|mask| mask.forced.is_some());
+    metrics.tokens_forced += u64::from(forced);
+    let sampled = SampledToken { forced, ..sampled };
     versions.note(&mut sampling.weights, &mut sampling.adapters, sampling.records.len());
     let stop = &sampling.rules.stop;
     let stops = stop_token(stop, sampled.token, &facts.eos);
@@ -113,6 +128,10 @@ fn accept(
         return stops;
     }
     let heard = sampling.events.hears_tokens().then(|| vec![sampled.clone()]);
+    let of_form = mask.as_ref().and_then(|mask| mask.allowed.as_ref());
+    if of_form.is_some_and(|allowed| !allowed.contains(sampled.token)) {
+        branch.tokens.end_form(); // A stop token of the extend alone, behind the complete text.
+    }
     let Appended { text, ends } = append(sampling, &mut branch.tokens, sampled, facts);
     if let Some(tokens) = heard {
         let (id, Versions { weights, adapter }) = (branch.id, versions);
@@ -138,9 +157,12 @@ fn append(sampling: &mut SamplingState, path: &mut TokenPath, sampled: SampledTo
     if let Some(counts) = &mut sampling.rules.counts {
         counts.add(token, true);
     }
+    match path.get(sampling.next()) {
+        Some(&forced) => debug_assert_eq!(forced, token, "no other token is allowed in the place of a forced one"),
+        None => path.push_sampled(token),
+    }
     sampling.records.push(sampled);
-    path.push_sampled(token);
-    let is_full = path.len() >= facts.context;
+    let is_full = sampling.next() >= facts.context;
     let ends = stops
         .or(piece.stopped_by.map(FinishReason::StopString))
         .or(at_limit.then_some(FinishReason::Length))

@@ -29,6 +29,9 @@ pub struct EngineConfig {
     /// Whether the next step is submitted while the last one is computed. Saves the host's time if the device computes
     /// asynchronously, and costs one discarded token per finished branch.
     pub run_ahead: bool,
+    /// Whether tokens that the form of a text forces, of which no other is allowed in each one's place, are computed
+    /// several in one step, and not one after the other.
+    pub joins_forced: bool,
     /// Whether results must be exact, also where that is slower.
     pub deterministic: bool,
     /// Whether the experts of each token are kept beside its keys and values, for extends that ask for them
@@ -56,6 +59,7 @@ impl Default for EngineConfig {
             swap_bytes: 0,
             swap_at_any_cost: false,
             run_ahead: false,
+            joins_forced: true,
             deterministic: false,
             keeps_routes: false,
             adapters: AdapterLimits::NONE,

@@ -74,6 +74,7 @@ impl Engine {
     /// Publishes what the engine is now: some hundred bytes.
     pub(super) fn publish(&mut self) {
         self.count_memory();
+        self.count_masks();
         self.count_pins();
         let held = self.cache.prefix.leased().pages;
         let (total, free) = (self.cache.pages.capacity(), self.cache.pages.free());

@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::pool::PoolParts;
 use crate::prefix_costs::PrefixCosts;
 use crate::prefix_store::PrefixStore;
+use crate::ready::FormSource;
 use crate::schedule::{LogitsRequest, Schedule};
 use crate::scheduler::Scheduler;
 use crate::status::StatusPlace;
@@ -30,6 +31,7 @@ use offshoot_core::figures::bytes;
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::memory::MemoryFault;
 use offshoot_core::setting::{MAX_BRANCHES, MAX_LORAS};
+use offshoot_form::{FormCompiler, Forms};
 use offshoot_kv::plan::PlanStats;
 use offshoot_model::{RunnerFacts, StepLimits, StepRunner};
 use offshoot_text::Tokenizer;
@@ -44,6 +46,9 @@ pub struct Engine {
     /// For each step that was submitted and not collected, one request for each of its samples. Oldest first; at most
     /// one between two calls of `step`.
     pub(super) submitted: VecDeque<Vec<LogitsRequest>>,
+    /// The requests of the step that was submitted last, of `submitted`, if the model has not got them yet. `None`
+    /// between two calls of `step`.
+    pub(super) late: Option<Vec<LogitsRequest>>,
     /// The most rows of a step, below those of one that failed while it ran and changed states, since when there was
     /// always work.
     pub(super) most_run_rows: usize,
@@ -54,6 +59,8 @@ pub struct Engine {
     pub(super) branches: Branches,
     pub(super) scheduler: Scheduler,
     pub(super) allowed: AllowedSets,
+    /// What the forms of samples allow.
+    pub(super) forms: Forms,
     pub(super) adapters: Adapters,
     /// The adapters that stay in their slots though no branch has them.
     pub(super) kept_adapters: BTreeSet<AdapterVersion>,
@@ -88,6 +95,8 @@ pub(super) struct LoadedStep {
     pub stats: Vec<PlanStats>,
     /// `None` if the next step cannot repeat this one.
     pub steady: Option<SteadySteps>,
+    /// Whether the model gets its requests once the steps before it are collected.
+    pub is_late: bool,
     /// Kept only if plans are checked.
     pub copy: Option<StepBatch>,
 }
@@ -97,7 +106,7 @@ pub(super) struct LoadedStep {
 /// be read again.
 pub(super) struct SteadySteps {
     /// Number of steps that may repeat it. After them a branch reaches its limit, may sample an end token for the first
-    /// time, frees pages, or has as many tokens counted on the device as the backend allows
+    /// time (if its requests are not made anew for each step), frees pages, or has as many tokens counted on the device as the backend allows
     /// ([`MOST_COUNTED`](offshoot_backend::MOST_COUNTED)).
     pub steps: usize,
     /// One for each row.
@@ -202,7 +211,11 @@ impl Engine {
         let identity = config.prefix_store.as_ref().map(|store| store.weights.clone());
         let (handle, commands, exit_reason) = {
             let form = Some(model.weight_form());
-            EngineHandle::new(facts.clone(), Weights::first(identity), form)
+            let compiler = |tokenizer: &Arc<Tokenizer>| {
+                Arc::new(FormCompiler::new(tokenizer.clone(), facts.eos.clone(), facts.vocab))
+            };
+            let forms = tokenizer.as_ref().map(compiler).map_or(FormSource::NoTokenizer, FormSource::Compiler);
+            EngineHandle::new(facts.clone(), Weights::first(identity), form, forms)
         };
         let restore_cost = RestoreCost {
             page_bytes,
@@ -221,6 +234,7 @@ impl Engine {
             swapped: HashMap::new(),
             loaded: None,
             submitted: VecDeque::new(),
+            late: None,
             most_run_rows: usize::MAX,
             tokenizer,
             facts,
@@ -229,6 +243,7 @@ impl Engine {
             branches: Branches::default(),
             scheduler: Scheduler::default(),
             allowed: AllowedSets::default(),
+            forms: Forms::new(mask_threads()),
             adapters,
             kept_adapters: BTreeSet::new(),
             metrics: Metrics::default(),
@@ -255,6 +270,13 @@ impl Engine {
         self.model.clear();
         self.model
     }
+}
+
+/// Threads that compute masks, at most: beyond, masks of one step are too few.
+const MOST_MASK_THREADS: usize = 16;
+
+fn mask_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |threads| threads.get().min(MOST_MASK_THREADS))
 }
 
 /// Refuses steps whose rows and logits alone are more than the memory that is free.

@@ -16,7 +16,7 @@ use crate::lent::{Lend, LentPart};
 use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::place::{QueueKey, RootOptions};
-use crate::request::Extend;
+use crate::ready::{FormSource, ReadyExtend};
 use crate::said::Said;
 use crate::status::{EngineStatus, Pause, StatusPlace};
 use crate::token_path::TokenPath;
@@ -24,7 +24,7 @@ use crate::weights::{CheckedWeights, WeightLabels, Weights, WeightsUpdate};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::setting::{MAX_LORA_RANK, MAX_LORAS};
-use offshoot_kv::MappedSegment;
+use offshoot_kv::{CacheSalt, MappedSegment};
 use offshoot_model::{Sleep, SleepParts, SleepTags, WeightForm};
 
 /// Messages to the engine's thread. The sender names new branches, so only those with a
@@ -41,12 +41,12 @@ pub(crate) enum Command {
         children: Vec<BranchId>,
     },
     Start {
-        extends: Vec<Extend>,
+        extends: Vec<ReadyExtend>,
         events: EventSender,
     },
     /// Begins an extend behind what another engine has sampled for it. Its end has all of its tokens.
     Continue {
-        extend: Extend,
+        extend: ReadyExtend,
         said: Said,
         events: EventSender,
     },
@@ -182,6 +182,8 @@ pub struct EngineHandle {
     status: StatusPlace,
     /// By which new weights are checked; `None`: the engine is scripted.
     form: Option<Arc<WeightForm>>,
+    /// Of several engines, which have one tokenizer, that of the first.
+    forms: FormSource,
     /// Held while the weights are updated.
     updating: Arc<Mutex<()>>,
     /// Held while adapters change.
@@ -196,8 +198,9 @@ impl EngineHandle {
         facts: EngineFacts,
         weights: Weights,
         form: Option<Arc<WeightForm>>,
+        forms: FormSource,
     ) -> (Self, Receiver<Command>, ExitReason) {
-        Self::publishing(facts, weights, form, LivePlace::default())
+        Self::publishing(facts, weights, form, forms, LivePlace::default())
     }
 
     /// A handle for an engine that publishes in `live`.
@@ -205,6 +208,7 @@ impl EngineHandle {
         facts: EngineFacts,
         weights: Weights,
         form: Option<Arc<WeightForm>>,
+        forms: FormSource,
         live: LivePlace,
     ) -> (Self, Receiver<Command>, ExitReason) {
         let (commands, receiver) = unbounded();
@@ -217,6 +221,7 @@ impl EngineHandle {
             live,
             status: StatusPlace::new(EngineStatus::new(weights)),
             form,
+            forms,
             updating: Arc::default(),
             adapting: Arc::default(),
             next_adapter: Arc::default(),
@@ -252,12 +257,22 @@ impl EngineHandle {
 
     /// Makes a branch of these tokens with a place of its own in the queue. Forks inherit it.
     pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
-        self.check_prompt(&tokens)?;
-        let branch = self.name_branch();
+        self.send_root(options, |salt, adapter| TokenPath::of(salt, adapter, tokens))
+    }
+
+    /// Makes a branch of the path that `path` makes with the salt and the adapter of `options`.
+    pub(crate) fn send_root(
+        &self,
+        options: RootOptions,
+        path: impl FnOnce(Option<CacheSalt>, Option<AdapterVersion>) -> TokenPath,
+    ) -> Result<BranchId> {
         let RootOptions { priority, beside, home, salt, adapter } = options;
+        let path = path(salt, adapter);
+        self.check_prompt(&path.all())?;
         self.check_adapter(adapter)?;
+        let branch = self.name_branch();
         let place = QueueKey { priority, order: beside.unwrap_or(branch), branch };
-        self.send(Command::Root { place, path: TokenPath::of(salt, adapter, tokens), home })?;
+        self.send(Command::Root { place, path, home })?;
         Ok(branch)
     }
 
@@ -452,6 +467,10 @@ impl EngineHandle {
     /// By what new weights are checked; `None`: the engine is scripted and has no weights.
     pub fn weight_form(&self) -> Option<Arc<WeightForm>> {
         self.form.clone()
+    }
+
+    pub(crate) fn forms(&self) -> &FormSource {
+        &self.forms
     }
 
     pub(crate) fn status_place(&self) -> StatusPlace {

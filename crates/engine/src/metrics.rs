@@ -79,6 +79,22 @@ sums! {
         pub tokens_sampled: u64,
         /// Tokens sampled after their branch stopped or was cancelled, discarded. Not part of `tokens_sampled`.
         pub tokens_discarded: u64,
+        /// Tokens of `tokens_sampled` that the form of their text forced: no other was allowed in their place.
+        #[serde(default)]
+        pub tokens_forced: u64,
+        /// Times that it was asked what a form allows behind the tokens that a branch has sampled: once for each of
+        /// them, and for each of the steps ahead of forced ones.
+        #[serde(default)]
+        pub masks_asked: u64,
+        /// Masks that were computed for that: one for each state in which a branch was first.
+        #[serde(default)]
+        pub masks_computed: u64,
+        /// Masks that another branch in the same state had.
+        #[serde(default)]
+        pub masks_shared: u64,
+        /// Places in forms that were found again from their tokens.
+        #[serde(default)]
+        pub matchers_replayed: u64,
         /// Tokens recomputed after preemption or eviction.
         pub tokens_recomputed: u64,
         /// Bytes of keys and values that the plans read, all layers.
@@ -126,6 +142,9 @@ sums! {
         pub seconds_idle: Option<f64>,
         /// Waiting for the samples of submitted steps.
         pub seconds_waiting: f64,
+        /// Waiting for what forms allow; a device computes meanwhile.
+        #[serde(default)]
+        pub seconds_masking: f64,
         /// Committing samples: text, stop conditions, events.
         pub seconds_committing: f64,
     }

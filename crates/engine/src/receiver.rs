@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, never, select};
 
 use crate::events::{EventReader, Hear};
 use crate::handle::{Command, EngineHandle};
-use crate::request::{Continuation, Event, Extend, Finish, Scoring};
+use crate::request::{Event, Extend, Finish};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
 
@@ -69,19 +69,6 @@ impl EngineHandle {
         }
         Ok(finished.into_iter().map(|finish| finish.expect("every branch ends, and none failed")).collect())
     }
-
-    fn check_extends(&self, extends: &[Extend]) -> Result<()> {
-        for extend in extends {
-            let (params, stop) = match &extend.continuation {
-                Continuation::Sampled { params, stop, .. } => (params, stop),
-                Continuation::Given { scoring: Some(Scoring::AsSampled { params, stop }), .. } => (&**params, &**stop),
-                Continuation::Given { scoring: None | Some(Scoring::Model { .. }), .. } => continue,
-            };
-            params.check(self.facts().vocab)?;
-            stop.check_beside(params, self.facts().vocab, &self.facts().eos)?;
-        }
-        Ok(())
-    }
 }
 
 impl EventReceiver {
@@ -94,13 +81,13 @@ impl EventReceiver {
         self.start_hearing(extends, self.hear)
     }
 
-    /// Starts to extend branches; `hear` says which of their events arrive here.
+    /// Starts to extend branches; `hear` says which of their events arrive here. Their forms are compiled here.
     pub fn start_hearing(&mut self, extends: Vec<Extend>, hear: Hear) -> Result<()> {
-        self.handle.check_extends(&extends)?;
         let branches: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
         if branches.len() < extends.len() {
             return Err(Error::value("branches to extend", "each of them once", "one of them twice"));
         }
+        let extends = self.handle.make_ready(extends)?;
         self.handle.send(Command::Start { extends, events: self.events.sender(hear) })?;
         self.unfinished.extend(branches);
         Ok(())

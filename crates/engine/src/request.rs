@@ -173,7 +173,7 @@ impl SamplingParams {
 
     /// Whether the tokens that may be sampled depend on those sampled before, which the host must know.
     pub(crate) fn looks_back(&self) -> bool {
-        self.bad_words.iter().any(|word| word.len() > 1)
+        self.form.is_some() || self.bad_words.iter().any(|word| word.len() > 1)
     }
 
     /// Whether more is asked for than tokens and texts: log-probabilities or a record.
@@ -475,14 +475,6 @@ impl Extend {
             continuation: Continuation::Given { tokens, scoring: Some(Scoring::AsSampled { params, stop }) },
         }
     }
-
-    /// Number of given tokens.
-    pub(crate) fn tokens_given(&self) -> usize {
-        match &self.continuation {
-            Continuation::Sampled { .. } => 0,
-            Continuation::Given { tokens, .. } => tokens.len(),
-        }
-    }
 }
 
 /// An event of what is extended: of a branch, as its `EventReceiver` has it; or of a sample or a node, as those who
@@ -591,6 +583,15 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
+    /// Whether the text of a form is complete, so that nothing goes on in it.
+    pub(crate) fn ends_form(&self, eos: &[TokenId]) -> bool {
+        match self {
+            FinishReason::EndOfText => true,
+            FinishReason::StopToken(token) => eos.contains(token),
+            _ => false,
+        }
+    }
+
     /// Whether somebody ended the extend before it was complete.
     pub fn is_cut(&self) -> bool {
         matches!(self, FinishReason::Cancelled | FinishReason::OutOfTime | FinishReason::Aborted)

@@ -1,18 +1,20 @@
-//! Builds the request that samples a branch's next token: its uniform, its parameters, and the tokens that are banned;
-//! and the request that scores a given token as if it were sampled so. The backend samples (`Backend::sample` defines
+//! Builds the request that samples a branch's next token: its uniform, its parameters, and the tokens that are banned
+//! or, by the form of its text, not allowed; and the request that scores a given token as if it were sampled so. The backend samples (`Backend::sample` defines
 //! the order of penalties, temperature, top-k, top-p and min-p).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::allowed::Candidates;
+use crate::allowed::{Candidates, Left};
 use crate::branch::{Branch, BranchWork, SamplingState, WantedScores};
 use crate::facts::EngineFacts;
-use crate::request::{SamplingParams, Stop};
+use crate::request::{FinishReason, SamplingParams, Stop};
 use crate::token_counts::TokenCounts;
 use crate::token_path;
 use offshoot_backend::{AllowedTokens, Filters, Pick, SampleRequest};
 use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
+use offshoot_form::StateMask;
 
 /// How the tokens of an extend are sampled, from position `begin` on: everything but their random numbers.
 pub(super) struct SamplingRules {
@@ -30,6 +32,23 @@ impl SamplingRules {
     /// Whether the tokens that may be sampled depend on those sampled before, which the host must know.
     pub fn looks_back(&self) -> bool {
         self.params.looks_back()
+    }
+
+    /// The tokens that may be sampled, but for those that are banned, where the form allows `mask`.
+    pub fn left_under(&self, mask: Option<&Arc<StateMask>>, facts: &EngineFacts) -> Left {
+        Left::of(mask.map(|mask| &**mask), self.allowed.as_ref(), &self.stop, facts)
+    }
+
+    /// Whether `token`, the only one that the form allows at `position` of `branch`, can be sampled there and go on the
+    /// path before it is: it ends nothing, and nothing bans it.
+    pub fn may_force(&self, branch: &Branch, position: usize, token: TokenId, eos: &[TokenId]) -> bool {
+        let ends = eos.contains(&token) || self.stop.tokens.contains(&token);
+        let is_allowed = self.allowed.as_ref().is_none_or(|allowed| allowed.contains(token));
+        let is_banned = || {
+            self.last_of_bad_words(branch, position).contains(&token)
+                || self.params.tokens_biased_away().contains(&token)
+        };
+        !ends && is_allowed && !is_banned()
     }
 
     /// First position whose token may end the text.
@@ -55,6 +74,7 @@ impl SamplingRules {
         position: usize,
         counts: Option<&TokenCounts>,
         pick: Pick,
+        allowed: Option<Arc<AllowedTokens>>,
         eos: &[TokenId],
     ) -> SampleRequest {
         let params = &self.params;
@@ -66,7 +86,7 @@ impl SamplingRules {
             presence_penalty: params.presence_penalty,
             logit_bias: params.logit_bias.clone(),
             banned: ends.into_iter().chain(words).collect(),
-            allowed: self.allowed.clone(),
+            allowed,
             top_logprobs: params.top_logprobs,
             top_of: params.top_of(),
             records: params.recorded(),
@@ -96,15 +116,21 @@ impl SamplingRules {
     }
 }
 
-/// The request for the logits of the row at `position` of `branch`.
-pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
+/// The request for the logits of the row at `position` of `branch`. `allowed`: the tokens that may be sampled but for
+/// those that are banned; `None`: all.
+pub(super) fn request(
+    branch: &Branch,
+    position: usize,
+    allowed: Option<Arc<AllowedTokens>>,
+    eos: &[TokenId],
+) -> SampleRequest {
     match &branch.work {
-        BranchWork::Sample(sampling) => sample_request(branch, sampling, position + 1, eos),
+        BranchWork::Sample(sampling) => sample_request(branch, sampling, position + 1, allowed, eos),
         BranchWork::Score(scoring) => match &scoring.scores {
             WantedScores::Model { tops } => {
                 SampleRequest { top_logprobs: Some(*tops), ..SampleRequest::of(given(branch, position + 1, None)) }
             }
-            WantedScores::AsSampled(rules) => score_request(branch, rules, position + 1, eos),
+            WantedScores::AsSampled { rules, .. } => score_request(branch, rules, position + 1, allowed, eos),
         },
         BranchWork::Idle => SampleRequest::of(given(branch, position + 1, None)),
     }
@@ -116,38 +142,69 @@ fn given(branch: &Branch, position: usize, under: Option<Filters>) -> Pick {
 }
 
 /// The request for the token at `position`.
-fn sample_request(branch: &Branch, sampling: &SamplingState, position: usize, eos: &[TokenId]) -> SampleRequest {
+fn sample_request(
+    branch: &Branch,
+    sampling: &SamplingState,
+    position: usize,
+    allowed: Option<Arc<AllowedTokens>>,
+    eos: &[TokenId],
+) -> SampleRequest {
     let SamplingState { rules, uniforms, in_flight, .. } = sampling;
     let uniform = || uniforms.uniform(token_path::position(position));
     let pick = rules.filters().map_or(Pick::Greedy, |filters| Pick::Random { filters, uniform: uniform() });
+    // Forced tokens before it that are not recorded yet.
+    let forced = sampling.next()..position.min(branch.tokens.len());
+    let counts = rules.counts.as_ref().map(|counts| match forced.is_empty() {
+        true => Cow::Borrowed(counts),
+        false => Cow::Owned(counted_behind(counts.clone(), &branch.tokens.slice(forced))),
+    });
     SampleRequest {
-        unseen: (rules.counts.is_some() && in_flight.tokens > 0).then_some(in_flight.request),
-        ..rules.request(branch, position, rules.counts.as_ref(), pick, eos)
+        unseen: (rules.counts.is_some() && position > branch.tokens.len()).then_some(in_flight.request),
+        ..rules.request(branch, position, counts.as_deref(), pick, allowed, eos)
     }
 }
 
-/// The request that scores the given token at `position` as if `rules` had sampled it, and all given ones before it.
-fn score_request(branch: &Branch, rules: &SamplingRules, position: usize, eos: &[TokenId]) -> SampleRequest {
-    let counts = rules.counts.clone().map(|mut counts| {
-        branch.tokens.slice(rules.begin..position).iter().for_each(|&token| counts.add(token, true));
-        counts
-    });
-    let pick = given(branch, position, Some(rules.filters().unwrap_or_default()));
-    rules.request(branch, position, counts.as_ref(), pick, eos)
+/// `counts` with those of `tokens`, which count as sampled.
+fn counted_behind(mut counts: TokenCounts, tokens: &[TokenId]) -> TokenCounts {
+    tokens.iter().for_each(|&token| counts.add(token, true));
+    counts
 }
 
-/// Why no token was sampled at the end of `branch`: what bans all of them, or else the model's logits.
-pub(super) fn why_none(branch: &Branch, facts: &EngineFacts) -> Error {
-    let BranchWork::Sample(sampling) = &branch.work else { return no_numbers() };
-    let (rules, position) = (&sampling.rules, branch.tokens.len());
+/// The request that scores the given token at `position` as if `rules` had sampled it, and all given ones before it.
+fn score_request(
+    branch: &Branch,
+    rules: &SamplingRules,
+    position: usize,
+    allowed: Option<Arc<AllowedTokens>>,
+    eos: &[TokenId],
+) -> SampleRequest {
+    let before = || branch.tokens.slice(rules.begin..position);
+    let counts = rules.counts.clone().map(|counts| counted_behind(counts, &before()));
+    let pick = given(branch, position, Some(rules.filters().unwrap_or_default()));
+    rules.request(branch, position, counts.as_ref(), pick, allowed, eos)
+}
+
+/// How an extend ends where no token was sampled: its text ends if its form lets it, and is in a dead end if its form
+/// leaves no token that is not banned; else an error that says what bans all of them, or that the model's logits are no
+/// numbers.
+pub(super) fn end_at_none(branch: &Branch, facts: &EngineFacts) -> Result<FinishReason, Error> {
+    let BranchWork::Sample(sampling) = &branch.work else { return Err(no_numbers()) };
+    let (rules, position) = (&sampling.rules, sampling.next());
+    let mask = sampling.mask_at(position);
     let bans = [
         ("bad_words", rules.last_of_bad_words(branch, position)),
         ("min_tokens", rules.ends_banned(position, &facts.eos)),
         ("logit_bias", rules.params.tokens_biased_away()),
     ];
-    let candidates = Candidates { vocab: facts.vocab, allowed: rules.allowed.as_deref(), bans };
-    let left = format!("a token that may be sampled as number {}", position - rules.begin + 1);
-    candidates.check(&left).err().unwrap_or_else(no_numbers)
+    let left = rules.left_under(mask, facts);
+    let candidates = Candidates { vocab: facts.vocab, allowed: left.set(), bans };
+    let expected = format!("a token that may be sampled as number {}", position - rules.begin + 1);
+    match (candidates.check(&expected), mask) {
+        (Ok(()), _) => Err(no_numbers()),
+        (Err(_), Some(mask)) if mask.may_end => Ok(FinishReason::EndOfText),
+        (Err(_), Some(_)) => Ok(FinishReason::DeadEnd),
+        (Err(error), None) => Err(error),
+    }
 }
 
 /// The error of logits that are NaN or infinite.

@@ -244,12 +244,13 @@ impl Schedule {
     }
 
     /// Where branches go on: the segment of the last row of each whose logits it requests, and the position after it.
-    /// To be asked before the requests are sorted.
     pub fn branch_ends(&self) -> impl Iterator<Item = (SegmentId, u32)> {
         let rows: HashMap<u32, StepRow> = self.rows.iter().map(|row| (row.taken, row.at)).collect();
-        let last_of_branch = self.requests.chunk_by(|one, next| one.branch == next.branch).filter_map(<[_]>::last);
-        last_of_branch.map(move |request| {
-            let StepRow { segment, position } = rows[&request.row];
+        // A branch's requests come in rising order, but those of others may come between them.
+        let mut last_of_branch: IdMap<BranchId, u32> = IdMap::default();
+        last_of_branch.extend(self.requests.iter().map(|request| (request.branch, request.row)));
+        last_of_branch.into_values().map(move |row| {
+            let StepRow { segment, position } = rows[&row];
             (segment, position + 1)
         })
     }

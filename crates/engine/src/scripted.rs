@@ -16,8 +16,9 @@ use crate::handle::{Command, EngineHandle, live};
 use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::prefix_costs::PrefixCosts;
+use crate::ready::{FormSource, ReadyExtend};
 use crate::records::TokenRecords;
-use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
+use crate::request::{Continuation, Event, Finish, FinishReason, SamplingParams};
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
 use crate::token_path::TokenPath;
@@ -160,7 +161,8 @@ impl EngineHandle {
             prefix_costs: PrefixCosts::default(),
             replicas: 1,
         });
-        let (handle, commands, exit_reason) = EngineHandle::new(facts, Weights::first(None), None);
+        let (handle, commands, exit_reason) =
+            EngineHandle::new(facts, Weights::first(None), None, FormSource::Scripted);
         let (live_place, status) = (handle.live_place(), handle.status_place());
         let adapters = Adapters::new(handle.facts().adapters);
         let mut engine = Scripted {
@@ -197,7 +199,7 @@ struct Scripted<F> {
     /// Versions that branches of other engines have.
     kept_adapters: BTreeSet<AdapterVersion>,
     /// Extends that were started during a pause, and what was said of each.
-    held: Vec<(Extend, Said, EventSender)>,
+    held: Vec<(ReadyExtend, Said, EventSender)>,
 }
 
 /// A branch in progress.
@@ -391,7 +393,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     }
 
     /// Starts an extend, at the end of a pause if there is one.
-    fn take(&mut self, extend: Extend, said: Said, events: EventSender) {
+    fn take(&mut self, extend: ReadyExtend, said: Said, events: EventSender) {
         let is_paused = self.status.lock().is_paused();
         match is_paused {
             true => self.held.push((extend, said, events)),
@@ -399,8 +401,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         }
     }
 
-    fn start(&mut self, extend: Extend, said: Said, events: EventSender) {
-        let Extend { branch, continuation } = extend;
+    fn start(&mut self, extend: ReadyExtend, said: Said, events: EventSender) {
+        let ReadyExtend { branch, continuation, form: _ } = extend;
         let ready = self.status.lock().check_ready("an engine to sample or score with");
         if let Err(error) = ready {
             events.send(Event::Failed { id: branch, error });
@@ -541,7 +543,7 @@ mod tests {
     use offshoot_model::{SleepParts, TensorsInMemory, UpdateScope};
 
     use super::*;
-    use crate::request::{SamplingParams, Stop};
+    use crate::request::{Extend, SamplingParams, Stop};
     use crate::uniforms::UniformKey;
     use crate::weights::WeightsUpdate;
 

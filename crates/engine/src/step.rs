@@ -1,18 +1,21 @@
 //! One step: submitted (scheduled, planned, loaded, enqueued on the device), then collected (its samples are committed
 //! to their branches). With `EngineConfig::run_ahead` the next step is submitted while the device computes, from tokens
-//! that the host has not read yet.
+//! that the host has not read yet. Where what may be sampled depends on these, as it does in a form, the step is *late*:
+//! the device computes its logits while the host collects the step before it, and gets its requests then.
 
 use std::time::Instant;
 
-use crate::branch::{BranchWork, KvHold};
+use crate::allowed::Left;
+use crate::branch::{BranchWork, KvHold, WantedScores};
 use crate::cache::Transfer;
 use crate::config::EngineConfig;
 use crate::engine::{Engine, LoadedStep, SteadySteps, SwappedBytes};
+use crate::masks::ScoredMasks;
 use crate::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::scheduler::StepBudget;
 use crate::states::NoState;
 use crate::{batch, sampler};
-use offshoot_backend::MOST_COUNTED;
+use offshoot_backend::{MOST_COUNTED, Pick, SampleRequest, StepRequests};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, GroupIx, PageId, StateId};
 use offshoot_kv::plan::{AttentionPlan, NewPage, PlanStats};
@@ -28,14 +31,18 @@ enum Submitted {
 }
 
 impl Engine {
-    /// Submits the next step, then collects the one before it; also the submitted one if steps do not run ahead.
+    /// Submits the next step, collects the one before it, and gives the submitted one its requests if it is late;
+    /// collects it, too, if steps do not run ahead.
     pub(super) fn step(&mut self) -> Result<()> {
         let submitted = self.submit()?;
         // Counters are updated before the sample's event is sent.
         self.publish();
-        let ahead = usize::from(submitted && self.config.run_ahead);
-        while self.submitted.len() > ahead {
+        while self.submitted.len() > usize::from(submitted) {
             self.collect()?;
+        }
+        self.sample_late()?;
+        if !self.config.run_ahead {
+            self.collect_all()?;
         }
         Ok(())
     }
@@ -67,7 +74,57 @@ impl Engine {
     fn note_loaded(&mut self, loaded: LoadedStep) {
         self.count_step(&loaded);
         self.submitted.push_back(loaded.schedule.requests.clone());
+        self.late = loaded.is_late.then(|| loaded.schedule.requests.clone());
         self.loaded = Some(loaded);
+    }
+
+    /// Gives the step that was submitted last its requests, if it is late: all tokens before them are known by now.
+    fn sample_late(&mut self) -> Result<()> {
+        let Some(requests) = self.late.take() else { return Ok(()) };
+        let mut began = Instant::now();
+        let masks = self.find_masks(&requests);
+        lap(&mut began, &mut self.metrics.seconds_masking);
+        let made = requests.iter().map(|request| self.sample_request(request, &masks)).collect();
+        match self.model.sample(made) {
+            Err(error) if error.is_shortage() => self.sample_without_forms(&requests, &error)?,
+            sampled => sampled?,
+        }
+        lap(&mut began, &mut self.metrics.seconds_forward);
+        Ok(())
+    }
+
+    /// Gives the step that was submitted last its requests again, for which the device lacked memory: masks are what
+    /// takes it, so that the branches that have forms fail.
+    fn sample_without_forms(&mut self, requests: &[LogitsRequest], error: &Error) -> Result<()> {
+        let in_form = requests.iter().map(|request| request.branch).filter(|id| self.branches[id].is_in_form());
+        let failed: Vec<(BranchId, Error)> = in_form.map(|id| (id, error.same_shortage())).collect();
+        if failed.is_empty() {
+            return Err(error.same_shortage());
+        }
+        log::warn!("{} samples in forms fail: {error}", failed.len());
+        self.fail_some(failed);
+        let made = requests.iter().map(|request| self.sample_request(request, &ScoredMasks::new())).collect();
+        self.model.sample(made)
+    }
+
+    /// What a step is asked for one of its rows. Results that no branch waits for any more are discarded: whatever is
+    /// asked for them will do.
+    fn sample_request(&mut self, request: &LogitsRequest, masks: &ScoredMasks) -> SampleRequest {
+        let Some(branch) = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation)) else {
+            return SampleRequest::of(Pick::Greedy);
+        };
+        let position = request.position + 1;
+        let left = match &branch.work {
+            BranchWork::Sample(sampling) => sampling.rules.left_under(sampling.mask_at(position), &self.facts),
+            BranchWork::Score(scoring) => match &scoring.scores {
+                WantedScores::Model { .. } => Left::All,
+                WantedScores::AsSampled { rules, .. } => {
+                    rules.left_under(masks.get(&(request.branch, position)), &self.facts)
+                }
+            },
+            BranchWork::Idle => Left::All,
+        };
+        sampler::request(branch, request.position, self.allowed.share_left(left), &self.facts.eos)
     }
 
     /// Waits for the oldest submitted step and commits its samples.
@@ -122,6 +179,11 @@ impl Engine {
                 continue;
             }
             let submitted = if part.rows.is_empty() { Ok(Submitted::Rows) } else { self.submit_rows(part.clone()) };
+            let running = self.scheduler.running();
+            self.sample_late()?;
+            if self.scheduler.running() < running {
+                return Ok(()); // Later rows may be of a branch that has failed: they are scheduled again.
+            }
             match (submitted, halves) {
                 (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
                 // Later rows may need what this row was to compute: they are scheduled again.
@@ -143,12 +205,7 @@ impl Engine {
         ended.extend(part.requests.iter().map(|request| request.branch));
         ended.sort_unstable();
         ended.dedup();
-        for id in &ended {
-            let Some(branch) = self.branches.get_mut(id) else { continue };
-            self.scheduler.note_end(branch, true);
-            branch.fail(error.same_shortage());
-        }
-        self.retire(ended);
+        self.fail_some(ended.into_iter().map(|id| (id, error.same_shortage())).collect());
     }
 
     /// Plans the rows of `schedule` and submits them as a step.
@@ -165,14 +222,22 @@ impl Engine {
         let forest = self.forest(&schedule.rows);
         let (plans, stats) = self.plan(forest)?;
         let mut began = Instant::now();
-        let eos = &self.facts.eos;
-        let sample_request =
-            |request: &LogitsRequest| sampler::request(&self.branches[&request.branch], request.position, eos);
+        let is_late = schedule.requests.iter().any(|request| self.branches[&request.branch].samples_late());
+        // In the order in which the batch has them.
+        let logit_rows = schedule.logit_rows();
+        let requests = match is_late {
+            true => StepRequests::Late,
+            false => {
+                let none = ScoredMasks::new();
+                let made = schedule.requests.iter().map(|request| self.sample_request(request, &none));
+                made.collect::<Vec<_>>().into()
+            }
+        };
         let (prefix, runs) = (&self.cache.prefix, states.runs.clone());
         let slot =
             |version: AdapterVersion| self.adapters.slot(version).expect("branches that run have adapters in slots");
-        let batch = batch::step_batch(&mut schedule, &self.branches, prefix, plans, runs, slot, sample_request);
-        let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
+        let batch = batch::step_batch(&schedule, logit_rows, requests, &self.branches, prefix, plans, runs, slot);
+        let steady = if batch.can_advance() { self.steady(&schedule, is_late) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
         if let Err(failure) = self.model.submit(batch) {
@@ -187,7 +252,7 @@ impl Engine {
         self.metrics.seconds_idle = self.model.idle().map(|idle| idle.as_secs_f64());
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
-        self.note_loaded(LoadedStep { schedule, stats, steady, copy });
+        self.note_loaded(LoadedStep { schedule, stats, steady, is_late, copy });
         Ok(Submitted::Rows)
     }
 
@@ -252,15 +317,12 @@ impl Engine {
     }
 
     /// The steps that may repeat `schedule`, which is about to be submitted; `None` if none may.
-    fn steady(&self, schedule: &Schedule) -> Option<SteadySteps> {
+    fn steady(&self, schedule: &Schedule, is_late: bool) -> Option<SteadySteps> {
         let Schedule { rows, requests, .. } = schedule;
         let mut steady = SteadySteps { steps: usize::MAX, uniforms: Vec::with_capacity(rows.len()) };
         for (row, request) in rows.iter().zip(requests) {
             let branch = self.branches.get(&request.branch)?;
             let BranchWork::Sample(sampling) = &branch.work else { return None };
-            if sampling.rules.looks_back() {
-                return None; // Each token may ban others.
-            }
             let (segment, next) = (row.at.segment, request.position + 1);
             let prefix = &self.cache.prefix;
             let is_own = branch.lease().is_some_and(|lease| lease.own && lease.segment == segment)
@@ -270,10 +332,11 @@ impl Engine {
                 return None;
             }
             let rules = &sampling.rules;
-            let until = if rules.bans_ends(next) { rules.may_end_at() } else { sampling.limit };
+            // Late requests are made anew for each step.
+            let until = if rules.bans_ends(next) && !is_late { rules.may_end_at() } else { sampling.limit };
             steady.steps = steady.steps.min(until.min(sampling.limit).saturating_sub(next + 1));
             steady.steps = steady.steps.min(self.cache.steps_until_freed(segment, row.at.position));
-            if rules.counts.is_some() {
+            if rules.counts.is_some() && !is_late {
                 steady.steps = steady.steps.min(MOST_COUNTED);
             }
             steady.uniforms.push(sampling.uniforms);

@@ -1,14 +1,16 @@
 //! The tokens of a branch, prompt first. Tokens up to the last fork are shared with the forks and never copied; later
-//! ones are the branch's own. Records which tokens were sampled, and counts occurrences once for all branches that
-//! share a run. What the engine does with tokens is left to the rest of it.
+//! ones are the branch's own. Records which tokens were sampled, and in which form the last ones are, and counts
+//! occurrences once for all branches that share a run. What the engine does with tokens is left to the rest of it.
 
 use std::borrow::Cow;
 use std::ops::{Index, Range};
 use std::sync::{Arc, OnceLock, Weak};
 
 use crate::path_adapters::PathAdapters;
+use crate::path_form::{PathForm, ReadyForm};
 use crate::token_counts::{RunCounts, TokenCounts};
 use offshoot_core::ids::{AdapterVersion, TokenId};
+use offshoot_form::FormState;
 use offshoot_kv::CacheSalt;
 
 /// The position at which so many tokens end.
@@ -54,6 +56,15 @@ impl TokenRun {
         }
     }
 
+    /// Removes all but the first `len` tokens.
+    fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.sampled.retain_mut(|range| {
+            range.end = range.end.min(len);
+            range.start < range.end
+        });
+    }
+
     /// This run followed by `next`.
     fn joined(&self, next: TokenRun) -> TokenRun {
         let mut joined =
@@ -88,6 +99,8 @@ pub(crate) struct TokenPath {
     shared: Arc<[SharedRun]>,
     /// The branch's own tokens, after the shared ones.
     own: TokenRun,
+    /// The form that its last tokens are in, and that an extend under the same form goes on with.
+    form: Option<PathForm>,
 }
 
 /// The beginning that a path shares with others, as long as one of them lives.
@@ -103,14 +116,19 @@ impl TokenPath {
     /// A path of given tokens, all computed with `adapter`.
     pub fn of(salt: Option<CacheSalt>, adapter: Option<AdapterVersion>, tokens: Vec<TokenId>) -> Self {
         let own = TokenRun { tokens, ..TokenRun::default() };
-        TokenPath { salt, adapters: PathAdapters::of(adapter), shared: Arc::default(), own }
+        TokenPath { salt, adapters: PathAdapters::of(adapter), shared: Arc::default(), own, form: None }
+    }
+
+    /// This path, whose last tokens are in a form.
+    pub fn in_form(self, form: Option<PathForm>) -> Self {
+        TokenPath { form, ..self }
     }
 
     /// A path of the same tokens for another branch. All forks share one copy, which the first of them makes.
     pub fn fork(&mut self) -> Self {
         self.share();
-        let (adapters, shared) = (self.adapters.clone(), self.shared.clone());
-        TokenPath { salt: self.salt, adapters, shared, own: TokenRun::default() }
+        let (adapters, shared, form) = (self.adapters.clone(), self.shared.clone(), self.form.clone());
+        TokenPath { salt: self.salt, adapters, shared, own: TokenRun::default(), form }
     }
 
     /// Turns the own tokens into a shared run.
@@ -203,18 +221,60 @@ impl TokenPath {
     /// Appends a sampled token.
     pub fn push_sampled(&mut self, token: TokenId) {
         self.own.push_sampled(token);
+        if let Some(form) = &mut self.form {
+            form.state.push(token);
+        }
     }
 
-    /// Appends given tokens.
+    /// Appends given tokens, behind which nothing goes on in the form of those before them.
     pub fn give(&mut self, tokens: &[TokenId]) {
         self.own.tokens.extend_from_slice(tokens);
+        self.form = None;
     }
 
-    /// Removes the last given tokens, so that `len` are left. Panics if they are shared or were sampled.
+    /// Removes the last tokens, so that `len` are left. Panics if they are shared.
     pub fn take_back(&mut self, len: usize) {
+        if len >= self.len() {
+            return;
+        }
         let left = len.checked_sub(self.shared_len()).expect("what others share is not taken back");
-        self.own.tokens.truncate(left);
-        assert!(self.own.sampled.last().is_none_or(|last| last.end <= left), "only given tokens are taken back");
+        self.own.truncate(left);
+        if let Some(mut form) = self.form.take() {
+            form.go_back(&self.slice(form.from()..len));
+            self.form = Some(form);
+        }
+    }
+
+    /// Has the tokens that are sampled next in a form, or in none. They go on in the one that the last tokens are in if
+    /// that is the same.
+    pub fn set_form(&mut self, ready: Option<&ReadyForm>) {
+        let goes_on = |form: &PathForm| ready.is_some_and(|ready| form.goes_on_with(ready));
+        if !self.form.as_ref().is_some_and(goes_on) {
+            self.form = ready.map(|ready| PathForm::of(ready.clone(), self.len(), &[]));
+        }
+    }
+
+    /// The state in which an extend under this form goes on, or begins.
+    pub fn state_under(&self, ready: &ReadyForm) -> FormState {
+        match &self.form {
+            Some(form) if form.goes_on_with(ready) => form.state.clone(),
+            _ => ready.behind(&[]),
+        }
+    }
+
+    /// Ends the form of the last tokens: its text is complete.
+    pub fn end_form(&mut self) {
+        self.form = None;
+    }
+
+    /// Lends the form, until [`put_form`](Self::put_form).
+    pub fn take_form(&mut self) -> Option<PathForm> {
+        self.form.take()
+    }
+
+    /// Puts back what [`take_form`](Self::take_form) has lent.
+    pub fn put_form(&mut self, form: PathForm) {
+        self.form = Some(form);
     }
 
     pub fn is_sampled(&self, position: usize) -> bool {
@@ -294,7 +354,10 @@ mod tests {
             for (tokens, sampled, forked) in turns {
                 let new: Vec<TokenId> = next.by_ref().take(tokens).collect();
                 match sampled {
-                    true => new.iter().for_each(|&token| path.push_sampled(token)),
+                    true => {
+                        new.iter().chain([&TokenId(0)]).for_each(|&token| path.push_sampled(token));
+                        path.take_back(path.len() - 1);
+                    }
                     false => {
                         path.give(&new);
                         path.give(&[TokenId(0)]);

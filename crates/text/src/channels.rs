@@ -4,6 +4,8 @@
 
 use super::content_start::ContentStart;
 
+use super::tools::AnswerPart;
+
 /// The mark with which such a text begins: the template has written what stands before it.
 pub const BEGIN: &str = "<|channel|>";
 /// What the template writes before such a text.
@@ -11,14 +13,20 @@ pub const TURN: &str = "<|start|>assistant";
 const MESSAGE: &str = "<|message|>";
 const START: &str = "<|start|>";
 const END: &str = "<|end|>";
+/// Ends a call; most models' lists of ends have it, so that no text shows it.
+const CALL: &str = "<|call|>";
+/// What stands before the name of a function in a header. An answer may begin with it.
+pub(super) const RECIPIENT: &str = "to=functions.";
 const ASSISTANT: &str = "assistant";
 const FINAL: &str = "final";
 
-/// New text of both parts of an answer.
+/// New text of both parts of an answer, and of the calls of tools that stand in channels of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SplitText {
     pub reasoning: String,
     pub content: String,
+    /// Their beginnings, arguments and ends, where the splitter finds calls.
+    pub calls: Vec<AnswerPart>,
 }
 
 /// Splits one text from its first mark on.
@@ -28,17 +36,27 @@ pub struct ChannelSplitter {
     within: Option<Channel>,
     /// Text that may belong to a mark, or a header so far.
     held: String,
+    /// Whether messages to functions are calls, not reasoning.
+    finds_calls: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Channel {
     Answer,
     Reasoning,
+    /// The message is the arguments of a call.
+    Call,
 }
 
 impl ChannelSplitter {
     pub fn new() -> Self {
-        ChannelSplitter { within: None, held: String::new() }
+        ChannelSplitter { within: None, held: String::new(), finds_calls: false }
+    }
+
+    /// The same, but messages to functions are calls if `finds_calls`.
+    pub fn with_calls(mut self, finds_calls: bool) -> Self {
+        self.finds_calls = finds_calls;
+        self
     }
 
     /// Where the answer that a prompt ends with goes on; `None`: it has no answer in channels, or none yet.
@@ -55,26 +73,38 @@ impl ChannelSplitter {
         let mut split = SplitText::default();
         self.held.push_str(piece);
         loop {
-            let mark = if self.within.is_some() { END } else { MESSAGE };
-            let found = self.held.find(mark);
             match self.within {
                 Some(channel) => {
-                    let certain = found.unwrap_or_else(|| self.held.len() - beginning_of(END, &self.held));
+                    // Only a call ends with its own mark.
+                    let ends = if channel == Channel::Call { &[END, CALL][..] } else { &[END] };
+                    let found = ends.iter().filter_map(|end| Some((self.held.find(end)?, end.len()))).min();
+                    let begun = || ends.iter().map(|end| beginning_of(end, &self.held)).max().unwrap_or(0);
+                    let certain = found.map_or_else(|| self.held.len() - begun(), |(at, _)| at);
                     let text = &self.held[..certain];
                     match channel {
                         Channel::Answer => split.content += text,
                         Channel::Reasoning => split.reasoning += text,
+                        Channel::Call if text.is_empty() => {}
+                        Channel::Call => split.calls.push(AnswerPart::Arguments(text.to_owned())),
                     }
                     self.held.drain(..certain);
-                    if found.is_none() {
-                        return split;
-                    }
-                    self.held.drain(..END.len());
+                    let Some((_, mark)) = found else { return split };
+                    self.held.drain(..mark);
                     self.within = None;
+                    if channel == Channel::Call {
+                        split.calls.push(AnswerPart::CallEnds);
+                    }
                 }
                 None => {
-                    let Some(at) = found else { return split };
-                    self.within = Some(channel_of(&self.held[..at]));
+                    let Some(at) = self.held.find(MESSAGE) else { return split };
+                    let header = &self.held[..at];
+                    self.within = Some(match recipient(header).filter(|_| self.finds_calls) {
+                        Some(name) => {
+                            split.calls.push(AnswerPart::CallBegins { name: name.to_owned() });
+                            Channel::Call
+                        }
+                        None => channel_of(header),
+                    });
                     self.held.drain(..at + MESSAGE.len());
                 }
             }
@@ -88,7 +118,7 @@ impl ChannelSplitter {
             None if channel_of(&self.held) == Channel::Answer => {
                 ContentStart::BehindReasoning { open: None, close: MESSAGE }
             }
-            Some(Channel::Reasoning) | None => ContentStart::FinalChannel,
+            Some(Channel::Reasoning | Channel::Call) | None => ContentStart::FinalChannel,
         }
     }
 
@@ -96,11 +126,22 @@ impl ChannelSplitter {
     pub fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
         match self.within {
-            Some(Channel::Answer) => SplitText { reasoning: String::new(), content: rest },
-            Some(Channel::Reasoning) => SplitText { reasoning: rest, content: String::new() },
+            Some(Channel::Answer) => SplitText { content: rest, ..SplitText::default() },
+            Some(Channel::Reasoning) => SplitText { reasoning: rest, ..SplitText::default() },
+            Some(Channel::Call) => {
+                let rest = Some(rest).filter(|rest| !rest.is_empty()).map(AnswerPart::Arguments);
+                SplitText { calls: rest.into_iter().chain([AnswerPart::CallEnds]).collect(), ..SplitText::default() }
+            }
             None => SplitText::default(),
         }
     }
+}
+
+/// The function that a header names as the message's recipient, before or behind the name of the channel.
+fn recipient(header: &str) -> Option<&str> {
+    let (_, name) = header.rsplit_once(RECIPIENT)?;
+    let end = name.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(name.len());
+    Some(&name[..end]).filter(|name| !name.is_empty())
 }
 
 /// The channel that a header names: the word after its last mark, before a recipient or another mark.

@@ -29,6 +29,7 @@ mod special;
 mod stops;
 mod stream;
 mod tokenizer;
+pub mod tools;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -314,6 +315,13 @@ impl Tokenizer {
     /// Whether the token is special: not part of any text.
     pub fn is_special(&self, token: TokenId) -> bool {
         self.pieces.is_special(token)
+    }
+
+    /// Whether texts keep the token although it is special: the marks of channels and of calls.
+    pub fn is_mark(&self, token: TokenId) -> bool {
+        let added = self.inner.get_added_vocabulary();
+        let is_special = |text: String| added.is_special_token(&text);
+        !self.is_special(token) && added.simple_id_to_token(token.0).is_some_and(is_special)
     }
 
     /// Whether the model answers in channels (gpt-oss, Gemma 4): its texts keep their marks.

@@ -183,6 +183,7 @@ pub(super) fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Token
         .filter(|marks| vocabulary.contains_key(marks[0]))
         .flat_map(|marks| marks.iter())
         .copied()
+        .chain(super::tools::MARKS)
         .collect();
     let mut entries = vec![None; size];
     for (text, id) in vocabulary {

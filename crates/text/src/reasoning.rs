@@ -84,6 +84,13 @@ pub fn answer_part(text: &str) -> Cow<'_, str> {
     if content == text { Cow::Borrowed(text) } else { Cow::Owned(content) }
 }
 
+/// The part of a whole sample that may call tools: what follows its reasoning, or all of a text in channels.
+pub(super) fn called_part(text: &str) -> Cow<'_, str> {
+    let begin = text.trim_start();
+    let is_in_channels = begin.starts_with(channels::BEGIN) || begin.starts_with(channels::RECIPIENT);
+    if is_in_channels { Cow::Borrowed(text) } else { answer_part(text) }
+}
+
 /// The marks whose opening one a text begins with.
 fn opening(text: &str) -> Option<&'static Marks> {
     MARKS.iter().find(|marks| text.trim_start().starts_with(marks.open))
@@ -126,6 +133,8 @@ pub struct ReasoningSplitter {
     part: Part,
     /// Text that may belong to a mark.
     held: String,
+    /// Whether messages to functions in channels are calls, not reasoning.
+    finds_calls: bool,
 }
 
 impl ReasoningSplitter {
@@ -135,7 +144,27 @@ impl ReasoningSplitter {
             TextStart::Reasoning => Part::Opened,
             TextStart::Channels(begun) => Part::Channels(begun),
         };
-        ReasoningSplitter { part, held: String::new() }
+        ReasoningSplitter { part, held: String::new(), finds_calls: false }
+    }
+
+    /// The same, but messages to functions in channels are calls if `finds_calls`.
+    #[must_use]
+    pub fn with_calls(mut self, finds_calls: bool) -> Self {
+        self.finds_calls = finds_calls;
+        if let Part::Channels(channels) = self.part {
+            self.part = Part::Channels(channels.with_calls(finds_calls));
+        }
+        self
+    }
+
+    /// Whether it is known what the text begins with.
+    pub(super) fn has_begun(&self) -> bool {
+        self.part != Part::Beginning
+    }
+
+    /// Whether the text stands in channels.
+    pub(super) fn is_in_channels(&self) -> bool {
+        matches!(self.part, Part::Channels(_))
     }
 
     pub fn push(&mut self, piece: &str) -> SplitText {
@@ -147,9 +176,10 @@ impl ReasoningSplitter {
             if let Some(marks) = MARKS.into_iter().find(|marks| text.starts_with(marks.open)) {
                 self.held = text[marks.open.len()..].to_owned();
                 self.part = Part::Reasoning(marks);
-            } else if text.starts_with(channels::BEGIN) {
-                self.part = Part::Channels(ChannelSplitter::new());
-            } else if !opens.any(|open| open.starts_with(text)) && !channels::BEGIN.starts_with(text) {
+            } else if self.headers().any(|begin| text.starts_with(begin)) {
+                self.part = Part::Channels(ChannelSplitter::new().with_calls(self.finds_calls));
+            } else if !opens.any(|open| open.starts_with(text)) && !self.headers().any(|begin| begin.starts_with(text))
+            {
                 self.part = Part::Content;
             }
         }
@@ -182,11 +212,18 @@ impl ReasoningSplitter {
         split
     }
 
+    /// What an answer in channels may begin with.
+    fn headers(&self) -> impl Iterator<Item = &'static str> {
+        let recipient = self.finds_calls.then_some(channels::RECIPIENT);
+        [channels::BEGIN].into_iter().chain(recipient)
+    }
+
     /// Like [`push`](Self::push), with a piece that ends the text.
     pub fn push_last(&mut self, piece: &str) -> SplitText {
         let (mut split, rest) = (self.push(piece), self.finish());
         split.reasoning += &rest.reasoning;
         split.content += &rest.content;
+        split.calls.extend(rest.calls);
         split
     }
 
@@ -194,9 +231,9 @@ impl ReasoningSplitter {
     fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
         match &mut self.part {
-            Part::Opened | Part::Reasoning(_) => SplitText { reasoning: rest, content: String::new() },
+            Part::Opened | Part::Reasoning(_) => SplitText { reasoning: rest, ..SplitText::default() },
             Part::Channels(channels) => channels.finish(),
-            Part::Beginning | Part::Content => SplitText { reasoning: String::new(), content: rest },
+            Part::Beginning | Part::Content => SplitText { content: rest, ..SplitText::default() },
         }
     }
 }
@@ -318,7 +355,7 @@ mod tests {
             }
             let prompt = format!("{user}<|start|>assistant{}", &answer[..cut]);
             let mut splitter = ReasoningSplitter::new(TextStart::of(&prompt, None));
-            let SplitText { reasoning, content } = splitter.push_last(&answer[cut..]);
+            let SplitText { reasoning, content, .. } = splitter.push_last(&answer[cut..]);
             assert!(whole.reasoning.ends_with(&reasoning) && whole.content.ends_with(&content), "{prompt}");
             assert_eq!(content == "yes", cut <= answer.len() - "yes".len(), "{prompt}: {content}");
         }

@@ -5,17 +5,19 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_channel::Receiver;
 
 use super::router::Router;
+use crate::ready::FormSource;
 use crate::status::{EngineStatus, StatusPlace};
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventReader, EventSender, Extend, Finish, FinishReason, Hear,
-    LivePlace, Priority, QueueKey, SampledToken, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey, Weights,
+    LivePlace, Priority, QueueKey, ReadyExtend, SampledToken, SamplingParams, ScriptedReply, Stop, TokenPath,
+    UniformKey, Weights,
 };
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId, WeightVersion};
 
 /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
 pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
     let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
-    EngineHandle::publishing(facts, Weights::first(None), None, LivePlace::default())
+    EngineHandle::publishing(facts, Weights::first(None), None, FormSource::Scripted, LivePlace::default())
 }
 
 /// A router before these engines, without a thread.
@@ -47,8 +49,10 @@ pub fn root(branch: BranchId, home: usize) -> Command {
     Command::Root { place: place(branch), path: TokenPath::new(vec![TokenId(7); 40]), home: Some(home) }
 }
 
-pub fn sampled(branch: BranchId) -> Extend {
-    Extend::sampled(branch, &SamplingParams::default(), &Stop::max_tokens(3), UniformKey::root(1, "a"))
+pub fn sampled(branch: BranchId) -> ReadyExtend {
+    let (params, stop) = (SamplingParams::default(), Stop::max_tokens(3));
+    let Extend { continuation, .. } = Extend::sampled(branch, &params, &stop, UniformKey::root(1, "a"));
+    ReadyExtend { branch, continuation, form: None }
 }
 
 /// Ends an extend as the engine would that was given this command.

@@ -91,8 +91,13 @@ impl Router {
         match &task.extend.continuation {
             Continuation::Given { .. } => record.path.give(&finish.tokens),
             Continuation::Sampled { stop, .. } => {
-                let room = self.replicas[0].engine.facts().context.saturating_sub(record.path.len());
+                let facts = self.replicas[0].engine.facts();
+                let room = facts.context.saturating_sub(record.path.len());
+                record.path.set_form(task.extend.form.as_ref());
                 finish.tokens.iter().for_each(|&token| record.path.push_sampled(token));
+                if finish.reason.ends_form(&facts.eos) {
+                    record.path.end_form();
+                }
                 if !stop.is_exact() && task.cut.is_none() {
                     self.lengths.note(finish.tokens.len(), most_sampled(stop, room));
                 }

@@ -3,7 +3,7 @@
 
 use std::ops::{AddAssign, SubAssign};
 
-use crate::{Continuation, Extend, SampledLengths, Stop};
+use crate::{Continuation, SampledLengths, Stop};
 
 /// Tokens to compute and tokens to sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl Pace {
 }
 
 /// The tokens to sample that an extend is expected to bring.
-pub fn expected(lengths: SampledLengths, extend: &Extend, room: usize) -> u64 {
-    let Continuation::Sampled { stop, .. } = &extend.continuation else { return 0 };
+pub fn expected(lengths: SampledLengths, continuation: &Continuation, room: usize) -> u64 {
+    let Continuation::Sampled { stop, .. } = continuation else { return 0 };
     let most = most_sampled(stop, room) as u64;
     match lengths.most {
         0 => most,

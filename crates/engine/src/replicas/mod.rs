@@ -43,7 +43,7 @@ pub fn join(engines: Vec<EngineHandle>) -> Result<EngineHandle> {
     let live = LivePlace::before(engines.iter().map(EngineHandle::live_place).collect());
     let (handle, commands, exit_reason) = {
         let first = &engines[0];
-        EngineHandle::publishing(facts, first.weights(), first.weight_form(), live.clone())
+        EngineHandle::publishing(facts, first.weights(), first.weight_form(), first.forms().clone(), live.clone())
     };
     let router = Router::new(engines, commands, live, handle.status_place());
     let work = move || {

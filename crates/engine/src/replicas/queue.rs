@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::{Event, EventSender, Extend, FinishReason, QueueKey, Said};
+use crate::{Event, EventSender, FinishReason, QueueKey, ReadyExtend, Said};
 use offshoot_core::ids::BranchId;
 
 use super::load::Work;
@@ -12,7 +12,7 @@ use super::prefix::Prefix;
 /// An extend that has not ended, with all that another replica needs to begin it again.
 pub struct Task {
     pub key: QueueKey,
-    pub extend: Extend,
+    pub extend: ReadyExtend,
     /// The sender to its client.
     pub events: EventSender,
     /// The branch's tokens, with those that are given to it and those behind which it goes on.

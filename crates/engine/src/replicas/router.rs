@@ -11,8 +11,8 @@ use crate::path_adapters::PathAdapters;
 use crate::status::StatusPlace;
 use crate::updates::Draining;
 use crate::{
-    Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
-    LivePlace, QueueKey, Said, SampledLengths, TokenPath, busy_branch, unknown_branch,
+    Command, EngineHandle, Event, EventBatcher, EventSender, Finish, FinishReason, Hear, LiveMetrics, LivePlace,
+    QueueKey, ReadyExtend, Said, SampledLengths, TokenPath, busy_branch, unknown_branch,
 };
 use offshoot_core::error::Error;
 use offshoot_core::ids::{AdapterVersion, BranchId};
@@ -47,7 +47,7 @@ pub(super) struct Router {
     /// Prefixes that are copied.
     pub loans: Vec<Loan>,
     /// Extends that were started during a pause.
-    pub held: BTreeMap<QueueKey, (Extend, EventSender)>,
+    pub held: BTreeMap<QueueKey, (ReadyExtend, EventSender)>,
     pub status: StatusPlace,
     pub draining: Draining,
     /// Pauses and sleeps so far: what an earlier command comes to is not to undo a later one.
@@ -255,8 +255,8 @@ impl Router {
         self.send_each(there, |_, branches| Command::SetAdapter { branches, adapter });
     }
 
-    pub(super) fn start(&mut self, extends: Vec<Extend>, events: &EventSender) {
-        let mut follow: Vec<Vec<Extend>> = self.replicas.iter().map(|_| Vec::new()).collect();
+    pub(super) fn start(&mut self, extends: Vec<ReadyExtend>, events: &EventSender) {
+        let mut follow: Vec<Vec<ReadyExtend>> = self.replicas.iter().map(|_| Vec::new()).collect();
         let status = self.status.read();
         // The prompt that was placed last, and where: those that begin like it join it.
         let mut last: Option<(Prefix, usize)> = None;
@@ -307,9 +307,10 @@ impl Router {
         });
     }
 
-    fn task(&self, extend: Extend, key: QueueKey, events: &EventSender, prefix: Prefix, length: usize) -> Task {
+    fn task(&self, extend: ReadyExtend, key: QueueKey, events: &EventSender, prefix: Prefix, length: usize) -> Task {
         let room = self.replicas[0].engine.facts().context.saturating_sub(length);
-        let work = Work { prompt: extend.tokens_given() as u64, output: expected(self.lengths, &extend, room) };
+        let work =
+            Work { prompt: extend.tokens_given() as u64, output: expected(self.lengths, &extend.continuation, room) };
         Task { key, extend, events: events.clone(), prefix, work, cut: None, said: Said::default() }
     }
 
@@ -521,8 +522,8 @@ impl Router {
     /// Gives a replica's engine what waits for it, as far as it has room, up to the place `held`. What waits for a
     /// prefix that is copied is passed over.
     pub(super) fn give(&mut self, at: usize, held: Option<QueueKey>) {
-        let mut starts: [(Hear, Vec<Extend>); 2] = [(Hear::Finishes, Vec::new()), (Hear::Tokens, Vec::new())];
-        let mut go_on: Vec<(Hear, Extend, Said)> = Vec::new();
+        let mut starts: [(Hear, Vec<ReadyExtend>); 2] = [(Hear::Finishes, Vec::new()), (Hear::Tokens, Vec::new())];
+        let mut go_on: Vec<(Hear, ReadyExtend, Said)> = Vec::new();
         let (mut passed, mut passed_over): (Option<QueueKey>, usize) = (None, 0);
         let mut given: Option<Prefix> = None;
         while let Some(key) = self.replicas[at].queue.next(passed) {

@@ -16,7 +16,7 @@ use crossbeam_channel::Sender;
 use crate::status::{Pause, PauseMode};
 use crate::updates::{cannot_wait, not_paused, weights_lost};
 use crate::weights::CheckedWeights;
-use crate::{Command, Event, EventSender, Extend, FinishReason, LoadedAdapter, NewAdapter, Weights};
+use crate::{Command, Event, EventSender, FinishReason, LoadedAdapter, NewAdapter, ReadyExtend, Weights};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId};
 use offshoot_model::{Sleep, SleepParts};
@@ -53,7 +53,7 @@ impl Router {
     }
 
     /// The extend of a branch that is held, which begins no more.
-    pub(super) fn take_held(&mut self, branch: BranchId) -> Option<(Extend, EventSender)> {
+    pub(super) fn take_held(&mut self, branch: BranchId) -> Option<(ReadyExtend, EventSender)> {
         let place = self.branches.get(&branch)?.place;
         self.held.remove(&place)
     }

@@ -52,7 +52,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::admission::{AdmissionCost, Commitment, LengthEstimator};
-use crate::branch::{Branch, BranchWork, KvHold, Stage};
+use crate::branch::{Branch, BranchWork, KvHold, NeededPositions, Stage};
 use crate::cache::{Branches, KvCache};
 use crate::place::{Priority, QueueKey};
 use crate::schedule::{Schedule, StepRoom, first_row};
@@ -339,12 +339,20 @@ impl Scheduler {
     /// The rows of decoding branches, then those of prompts and given tokens as far as the step has room; and the room
     /// that is left.
     fn rows_of_running(&self, branches: &Branches, cache: &KvCache, budget: StepBudget) -> (Schedule, StepRoom) {
-        let (decodes, chunks): (Vec<_>, Vec<_>) = self
-            .running
-            .iter()
-            .map(|place| &branches[&place.branch])
-            .filter_map(|branch| branch.need().map(|need| (branch, need)))
-            .partition(|(branch, need)| first_row(branch, need, cache) + 1 >= need.end);
+        let (mut decodes, mut chunks) = (Vec::with_capacity(self.running.len()), Vec::new());
+        for branch in self.running.iter().map(|place| &branches[&place.branch]) {
+            let Some(need) = branch.need() else { continue };
+            let (first, next) = (first_row(branch, &need, cache), need.logits_from + 1);
+            if first + 1 >= need.end {
+                decodes.push((branch, need));
+            } else if first == need.logits_from && matches!(branch.work, BranchWork::Sample(_)) {
+                // The first of several forced tokens is decoded in any case, so that the branch goes on.
+                decodes.push((branch, NeededPositions { end: next, ..need }));
+                chunks.push((branch, NeededPositions { logits_from: next, ..need }));
+            } else {
+                chunks.push((branch, need));
+            }
+        }
         let mut schedule = Schedule::for_rows(self.running.len());
         for place in &self.running {
             schedule.scoring.add_in_flight(&cache.prefix, &branches[&place.branch]);

@@ -4,6 +4,7 @@ use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{EngineConfig, EngineHandle, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 
 use super::bench::{EOS, draw, finish, finishes, give, in_turn, key, length, pages, params, prompt, roomy, score};
+use super::forms::forms;
 use offshoot_core::dice::Dice;
 
 /// Which runs ahead where `config` says so.
@@ -44,7 +45,11 @@ fn any_draw(dice: &mut Dice, branch: BranchId, ordinal: u64) -> Extend {
         include_stop: dice.one_in(2),
         show_special: false,
     };
-    let params = match dice.within(1, 6) {
+    let params = match dice.within(1, 8) {
+        6 => params().form(forms().swap_remove(dice.within(0, 4) as usize)),
+        7 => SamplingParams { frequency_penalty: 0.5, logit_bias: vec![(EOS, -9.0)], ..params() }
+            .form(forms().swap_remove(dice.within(0, 4) as usize))
+            .bad_word([TokenId(98)]),
         4 => params().allowed((97..123).map(TokenId)),
         5 => (97..123).fold(params().bad_word([EOS]), |params, at| params.bad_word([at, at + 1].map(TokenId))),
         1 => SamplingParams { repetition_penalty: 1.4, frequency_penalty: 0.3, ..params() },
@@ -85,6 +90,7 @@ fn the_same_events_with_and_without() {
             EngineConfig { step_rows: 7, max_branches: 5, ..roomy() },
             pages(18),
             EngineConfig { swap_bytes: 8 * page_bytes, ..pages(18) },
+            EngineConfig { joins_forced: false, ..roomy() },
         ] {
             assert_eq!(any_story(&engine(config.clone()), seed), expected, "seed {seed}, {config:?}");
             assert_eq!(any_story(&engine(ahead(config.clone())), seed), expected, "seed {seed}, ahead, {config:?}");

@@ -15,6 +15,7 @@ mod ahead;
 mod allowed;
 mod any;
 mod bursts;
+mod forms;
 mod jobs;
 mod levels;
 mod pages;

@@ -12,18 +12,24 @@ use offshoot_engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
 pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<SampledToken> {
+    let requests = picks.iter().map(|&pick| SampleRequest::of(pick)).collect();
+    let sampled = forward_with(shape, tokens, requests);
+    sampled.into_iter().map(|sampled| sampled.expect("a token is left")).collect()
+}
+
+/// As `forward`, of whole requests; `None` where no token may be sampled.
+pub fn forward_with(shape: Shape, tokens: &[TokenId], requests: Vec<SampleRequest>) -> Vec<Option<SampledToken>> {
     let (mut backend, mut decoder) = decoder(shape);
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, Planner::Flat);
     let n = u32::try_from(tokens.len()).unwrap();
     let batch = StepBatch {
-        logit_rows: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
-        requests: picks.iter().map(|&pick| SampleRequest::of(pick)).collect::<Vec<_>>().into(),
+        logit_rows: (n - u32::try_from(requests.len()).unwrap()..n).collect(),
+        requests: requests.into(),
         ..batch
     };
     let mut step = decoder.step(&mut backend).unwrap();
     decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
-    let sampled = backend.collect(&mut step).unwrap();
-    sampled.into_iter().map(|sampled| sampled.expect("a token is left")).collect()
+    backend.collect(&mut step).unwrap()
 }
 
 /// All of `tokens` as the rows of one step, and room for them.

@@ -95,6 +95,19 @@ fn scored_as_sampled(mode: Mode, shape: Shape, config: EngineConfig, params: &Sa
     }
 }
 
+fn what_was_sampled_in_a_form_is_scored_alike(mode: Mode) {
+    for (number, form) in (0..).zip(super::forms::forms()) {
+        for of in [LogprobsMode::RawLogprobs, LogprobsMode::ProcessedLogprobs] {
+            let penalised = SamplingParams { repetition_penalty: 1.3, frequency_penalty: 0.4, ..params() };
+            let params = recorded(if number % 2 == 0 { params() } else { penalised }, of).form(form.clone());
+            for (shape, step_rows) in [(Shape::Full, 64), (Shape::Full, 5), (Shape::Hybrid, 9)] {
+                let config = EngineConfig { step_rows, ..roomy() };
+                scored_as_sampled(mode, shape, config, &params, &Stop::max_tokens(24));
+            }
+        }
+    }
+}
+
 #[test]
 fn what_was_sampled_is_scored_alike() {
     let shapes = prop::sample::select(vec![Shape::Full, Shape::LongWindowed, Shape::Hybrid]);
@@ -218,4 +231,5 @@ in_modes! {
     what_could_not_be_drawn_has_no_probability,
     a_record_holds_what_was_asked_for,
     the_ending_token_is_recorded_whole,
+    what_was_sampled_in_a_form_is_scored_alike,
 }

@@ -19,8 +19,10 @@ pub trait Watch: Send {
     /// A step that is submitted next.
     fn see(&mut self, _: &StepBatch) {}
 
-    /// The late requests of the step that was submitted last.
-    fn see_requests(&mut self, _: &[SampleRequest]) {}
+    /// The late requests of the step that was submitted last; an error in the place of the model's own answer.
+    fn see_requests(&mut self, _: &[SampleRequest]) -> Result<()> {
+        Ok(())
+    }
 
     fn sleep(&mut self, model: &mut dyn StepRunner, sleep: Sleep) -> Result<()> {
         model.sleep(sleep)
@@ -108,7 +110,7 @@ impl<W: Watch> StepRunner for Watched<W> {
     }
 
     fn sample(&mut self, requests: Vec<SampleRequest>) -> Result<()> {
-        self.watch.see_requests(&requests);
+        self.watch.see_requests(&requests)?;
         self.model.sample(requests)
     }
 

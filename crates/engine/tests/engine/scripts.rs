@@ -8,6 +8,7 @@ use offshoot_kv::plan::Planner;
 use super::bench::{
     Mode, Shape, draw, finishes, give, key, mislead, pages, params, prompt, room_for, roomy, score, unsure,
 };
+use super::forms::forms;
 use crate::full::some_or_full;
 use offshoot_core::dice::Dice;
 
@@ -55,6 +56,10 @@ fn story(engine: &EngineHandle, seed: u64, lengths: Lengths) -> Vec<Finish> {
             extends.push(match dice.within(1, 4) {
                 1 => give(*branch, prompt(salt, more)),
                 2 => score(*branch, prompt(salt, more)),
+                3 => {
+                    let params = params().form(forms().swap_remove(dice.within(0, 4) as usize));
+                    draw(*branch, key(&format!("{round}"), ordinal), params, unsure(more))
+                }
                 _ => draw(*branch, key(&format!("{round}"), ordinal), params(), unsure(more)),
             });
             *len += more;

@@ -1,0 +1,163 @@
+//! What forms allow at the positions that a late step samples or scores. Asks the states of its branches' forms, puts
+//! forced tokens on their paths, and fails samples whose state is lost. The states and their masks are left to the crate
+//! of forms.
+//!
+//! # Forced tokens
+//! A token is *forced* if its form allows no other one. Where one is, the mask behind it is asked for at once, and so
+//! on: the run of forced tokens goes on the branch's path before it is sampled. The step after it computes the rows of
+//! the whole run, samples each of them from its own logits under its own mask, and goes on behind the last. So the
+//! tokens, and all that is recorded of them, are those of steps of one row. They are accepted one by one as their
+//! records arrive ([`commit`](super::commit)): what ends the extend among them takes the rest back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::branch::{Branch, BranchWork, WantedScores};
+use crate::engine::Engine;
+use crate::path_form::PathForm;
+use crate::schedule::LogitsRequest;
+use offshoot_core::error::Error;
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_form::{FormState, StateMask};
+
+/// The most forced tokens that a branch's path has ahead of what is sampled.
+const MOST_FORCED: usize = 32;
+
+/// What forms allow at the positions of tokens that are scored as if they were sampled.
+pub(super) type ScoredMasks = HashMap<(BranchId, usize), Arc<StateMask>>;
+
+impl Engine {
+    /// Asks for what forms allow at the positions that follow the rows of `requests`, whose tokens are all known.
+    /// Returns the masks of scored positions; those of samples are kept with them. Branches whose state is lost fail.
+    pub(super) fn find_masks(&mut self, requests: &[LogitsRequest]) -> ScoredMasks {
+        let mut failed = Vec::new();
+        let mut wanted: Vec<BranchId> =
+            requests.iter().filter(|request| self.lacks_mask(request)).map(|request| request.branch).collect();
+        while !wanted.is_empty() {
+            wanted = self.ask_sampled(&wanted, &mut failed);
+        }
+        let scored = self.ask_scored(requests, &mut failed);
+        self.fail_some(failed);
+        scored
+    }
+
+    /// Whether the mask of a request is to be asked for: it has a form, and the mask is not known.
+    fn lacks_mask(&self, request: &LogitsRequest) -> bool {
+        let branch = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation));
+        branch.is_some_and(|branch| match &branch.work {
+            BranchWork::Sample(sampling) => {
+                sampling.rules.params.form.is_some() && sampling.mask_at(request.position + 1).is_none()
+            }
+            BranchWork::Idle | BranchWork::Score(_) => false,
+        })
+    }
+
+    /// Asks for the masks behind the paths of these branches. Returns those whose path has a forced token more.
+    fn ask_sampled(&mut self, wanted: &[BranchId], failed: &mut Vec<(BranchId, Error)>) -> Vec<BranchId> {
+        let mut forms: Vec<(BranchId, PathForm)> = Vec::with_capacity(wanted.len());
+        for &id in wanted {
+            let branch = self.branches.get_mut(&id).expect("it has a request that it waits for");
+            forms.push((id, branch.tokens.take_form().expect("an extend with a form has its state on its path")));
+        }
+        let mut states: Vec<&mut FormState> = forms.iter_mut().map(|(_, form)| &mut form.state).collect();
+        let masks = self.forms.masks(&mut states);
+        let mut forced = Vec::new();
+        for ((id, form), mask) in forms.into_iter().zip(masks) {
+            let branch = self.branches.get_mut(&id).expect("it was there just now");
+            branch.tokens.put_form(form);
+            match mask {
+                Ok(mask) => {
+                    if add_mask(branch, mask, &self.facts.eos, self.config.joins_forced) == Added::Forced {
+                        forced.push(id);
+                    }
+                }
+                Err(error) => failed.push((id, error)),
+            }
+        }
+        let joins = |id: &&BranchId| match &self.branches[id].work {
+            // From the second one on: the row of the first follows in any case.
+            BranchWork::Sample(sampling) => self.branches[id].tokens.len() > sampling.requested(),
+            BranchWork::Idle | BranchWork::Score(_) => false,
+        };
+        // The next step has several rows of a branch, so that it cannot repeat this one.
+        self.scheduler.changed |= forced.iter().any(|id| joins(&id));
+        forced
+    }
+
+    /// Asks for the masks of given tokens that are scored as if they were sampled in a form.
+    fn ask_scored(&mut self, requests: &[LogitsRequest], failed: &mut Vec<(BranchId, Error)>) -> ScoredMasks {
+        let mut asked: Vec<((BranchId, usize), FormState)> = Vec::new();
+        // Requests are in the order of rows, so that those of one branch have rising positions.
+        let mut ahead: HashMap<BranchId, (usize, FormState)> = HashMap::new();
+        for request in requests {
+            let Some(branch) = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation))
+            else {
+                continue;
+            };
+            let BranchWork::Score(scoring) = &branch.work else { continue };
+            let WantedScores::AsSampled { form: Some(form), .. } = &scoring.scores else { continue };
+            let position = request.position + 1;
+            let (at, state) = ahead.entry(request.branch).or_insert_with(|| (scoring.next(), form.clone()));
+            branch.tokens.slice(*at..position).iter().for_each(|&token| state.push(token));
+            *at = position;
+            asked.push(((request.branch, position), state.clone()));
+        }
+        let mut states: Vec<&mut FormState> = asked.iter_mut().map(|(_, state)| state).collect();
+        let masks = if states.is_empty() { Vec::new() } else { self.forms.masks(&mut states) };
+        let mut scored = ScoredMasks::new();
+        for ((place, _), mask) in asked.into_iter().zip(masks) {
+            match mask {
+                Ok(mask) => _ = scored.insert(place, mask),
+                Err(error) => failed.push((place.0, error)),
+            }
+        }
+        scored
+    }
+
+    /// Fails branches that have work.
+    pub(super) fn fail_some(&mut self, failed: Vec<(BranchId, Error)>) {
+        let mut ended = Vec::new();
+        for (id, error) in failed {
+            let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) else { continue };
+            branch.take_back_forced();
+            self.cache.settle(branch, true);
+            self.scheduler.note_end(branch, true);
+            branch.fail(error);
+            ended.push(id);
+        }
+        self.retire(ended);
+    }
+
+    /// Takes the counts of forms over into the metrics.
+    pub(super) fn count_masks(&mut self) {
+        let counts = self.forms.counts();
+        self.metrics.masks_asked = counts.asked;
+        self.metrics.masks_computed = counts.computed;
+        self.metrics.masks_shared = counts.shared_states;
+        self.metrics.matchers_replayed = counts.replayed;
+    }
+}
+
+/// What came of a mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Added {
+    Mask,
+    /// Its only token is on the path.
+    Forced,
+}
+
+/// Keeps the mask of the position behind the path of `branch`, and puts the token that it forces on the path, if it may
+/// go there.
+fn add_mask(branch: &mut Branch, mask: Arc<StateMask>, eos: &[TokenId], joins: bool) -> Added {
+    let position = branch.tokens.len();
+    let BranchWork::Sample(sampling) = &branch.work else { return Added::Mask };
+    let has_room = position + 1 < sampling.limit && position - sampling.next() < MOST_FORCED;
+    let token = mask
+        .forced
+        .filter(|&token| joins && has_room && !mask.may_end && sampling.rules.may_force(branch, position, token, eos));
+    let BranchWork::Sample(sampling) = &mut branch.work else { return Added::Mask };
+    sampling.masks.push_back(mask);
+    let Some(token) = token else { return Added::Mask };
+    branch.tokens.push_sampled(token);
+    Added::Forced
+}

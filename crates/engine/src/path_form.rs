@@ -1,0 +1,60 @@
+//! The form that the last tokens of a path are in. It stays with the path from one extend to the next, so that an extend
+//! under the same form goes on where the last one ended. What a state allows is left to `masks`.
+
+use std::sync::Arc;
+
+use offshoot_core::ids::TokenId;
+use offshoot_form::{CompiledForm, FormBegin, FormState};
+
+/// A form for the engine's model, and where in a sample it begins.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadyForm {
+    pub form: Arc<CompiledForm>,
+    pub begin: FormBegin,
+}
+
+impl ReadyForm {
+    fn is(&self, other: &ReadyForm) -> bool {
+        Arc::ptr_eq(&self.form, &other.form) && self.begin == other.begin
+    }
+
+    /// The state behind these tokens, the first of which is the first of a sample.
+    pub fn behind(&self, tokens: &[TokenId]) -> FormState {
+        let mut state = FormState::begin(self.form.clone(), &self.begin);
+        tokens.iter().for_each(|&token| state.push(token));
+        state
+    }
+}
+
+/// The form of the tokens of a path from a position on.
+#[derive(Clone, Debug)]
+pub(crate) struct PathForm {
+    ready: ReadyForm,
+    /// The first position.
+    from: usize,
+    /// Behind all tokens of the path.
+    pub state: FormState,
+}
+
+impl PathForm {
+    /// The form of `tokens`, the last ones of a path, which begin at position `from`.
+    pub fn of(ready: ReadyForm, from: usize, tokens: &[TokenId]) -> Self {
+        let state = ready.behind(tokens);
+        PathForm { ready, from, state }
+    }
+
+    /// Whether an extend under `ready` goes on in it.
+    pub fn goes_on_with(&self, ready: &ReadyForm) -> bool {
+        self.ready.is(ready)
+    }
+
+    /// The first position.
+    pub fn from(&self) -> usize {
+        self.from
+    }
+
+    /// Goes back to the state behind `tokens`, those of the path from `from` on.
+    pub fn go_back(&mut self, tokens: &[TokenId]) {
+        self.state = self.ready.behind(tokens);
+    }
+}

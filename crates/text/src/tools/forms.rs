@@ -1,0 +1,486 @@
+//! The forms in which families of models write calls, as a table. A form is known by texts of the chat template, which
+//! shows the model its own earlier calls in it. `head` reads the styles, `grammar` writes them.
+
+use std::fmt;
+
+/// How the text of a call is written between its mark and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// An object of JSON with the tool's name and its arguments, or a list of such objects.
+    Object,
+    /// The tool's name, and the arguments as JSON behind it.
+    Named(Named),
+    /// The tool's name, and each argument between tags of its own.
+    Tagged(Tagged),
+    /// `call:NAME{key:value,…}` with strings between marks, as Gemma 4 writes it.
+    Gemma,
+}
+
+/// The name, and the arguments as JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    /// What stands before the name; may be empty.
+    pub before: &'static str,
+    /// What stands between the name and the arguments; may be empty.
+    pub after: &'static str,
+    /// What may follow the name, with a text up to `after`, and says nothing of the call (ids).
+    pub skips: Option<&'static str>,
+}
+
+/// The name, and arguments between tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tagged {
+    pub before_name: &'static str,
+    /// Empty: the name ends before white space or a tag.
+    pub after_name: &'static str,
+    pub before_key: &'static str,
+    pub after_key: &'static str,
+    /// What stands between the key and its value, behind white space; may be empty.
+    pub before_value: &'static str,
+    pub after_value: &'static str,
+    /// What ends the call; may be empty, then the form's close does.
+    pub end: &'static str,
+}
+
+/// Qwen3-Coder's, and that of families that took it over.
+const FUNCTION_TAGS: Tagged = Tagged {
+    before_name: "<function=",
+    after_name: ">",
+    before_key: "<parameter=",
+    after_key: ">",
+    before_value: "",
+    after_value: "</parameter>",
+    end: "</function>",
+};
+
+/// GLM-4.5's.
+const ARGUMENT_TAGS: Tagged = Tagged {
+    before_name: "",
+    after_name: "",
+    before_key: "<arg_key>",
+    after_key: "</arg_key>",
+    before_value: "<arg_value>",
+    after_value: "</arg_value>",
+    end: "",
+};
+
+const OBJECT: &[Style] = &[Style::Object];
+/// What families write behind `<tool_call>`. The first sign tells which: no name begins with `{` or `<`.
+const TOOL_CALL: &[Style] = &[Style::Object, Style::Tagged(FUNCTION_TAGS), Style::Tagged(ARGUMENT_TAGS)];
+/// The same without GLM's form, in which any word is the call of a tool without arguments.
+const HERMES: &[Style] = &[Style::Object, Style::Tagged(FUNCTION_TAGS)];
+const GLM: &[Style] = &[Style::Tagged(ARGUMENT_TAGS)];
+const CODER: &[Style] = &[Style::Tagged(FUNCTION_TAGS)];
+const MISTRAL: &[Style] =
+    &[Style::Object, Style::Named(Named { before: "", after: "[ARGS]", skips: Some("[CALL_ID]") }), MISTRAL_PLAIN];
+/// `[TOOL_CALLS]name{…}`.
+const MISTRAL_PLAIN: Style = Style::Named(Named { before: "", after: "", skips: None });
+const GEMMA: &[Style] = &[Style::Gemma];
+/// The older form, with a fence around the arguments, first: in the newer one no name is followed by a second separator.
+const DEEPSEEK: &[Style] = &[
+    Style::Named(Named { before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None }),
+    Style::Named(Named { before: "", after: "<｜tool▁sep｜>", skips: None }),
+];
+const KIMI: &[Style] =
+    &[Style::Named(Named { before: "functions.", after: "<|tool_call_argument_begin|>", skips: Some(":") })];
+
+/// Llama's mark of calls; several objects may stand behind one.
+pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
+
+/// A mark behind which a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opening {
+    pub mark: &'static str,
+    pub styles: &'static [Style],
+    /// Whether the mark is the beginning of the style's own text.
+    pub is_within: bool,
+}
+
+const fn opening(mark: &'static str, styles: &'static [Style]) -> Opening {
+    Opening { mark, styles, is_within: false }
+}
+
+/// How a text without a mark of its own calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BareCalls {
+    /// Never.
+    None,
+    /// By an object of JSON with which the text begins.
+    First,
+}
+
+/// How a call that must be made is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Before the first call.
+    pub begin: &'static str,
+    /// Between two calls; `None`: an answer has one call.
+    pub between: Option<&'static str>,
+    /// Behind the last call.
+    pub end: &'static str,
+    /// Before and behind each call.
+    pub before: &'static str,
+    pub after: &'static str,
+    pub style: WrittenStyle,
+}
+
+/// The style of a call that must be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrittenStyle {
+    /// An object whose arguments have this key.
+    Object(&'static str),
+    Named(Named),
+    Tagged(Tagged),
+    Gemma,
+    /// A message of the commentary channel.
+    Channel,
+}
+
+/// A family's form of calls.
+pub struct CallForm {
+    name: &'static str,
+    /// The texts that a template of the family has, all of them.
+    told_by: &'static [&'static str],
+    pub(super) openings: &'static [Opening],
+    /// The texts that end calls, and lists of calls, in any order behind a call.
+    pub(super) closes: &'static [&'static str],
+    pub(super) bare: BareCalls,
+    /// Whether each answer's messages stand in channels, which tell calls by their recipient.
+    pub(super) has_channels: bool,
+    pub(super) written: Written,
+    /// Whether the ids of its calls are nine letters and digits, which its templates demand.
+    pub has_short_ids: bool,
+}
+
+impl fmt::Debug for CallForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CallForm").field(&self.name).finish()
+    }
+}
+
+/// Forms are constants: equal ones have one name.
+impl PartialEq for CallForm {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl CallForm {
+    /// The form of the family whose chat template this is; `None`: no known one.
+    pub fn of(template: &str) -> Option<&'static CallForm> {
+        FORMS.iter().find(|form| form.told_by.iter().all(|told| template.contains(told)))
+    }
+
+    /// The form of calls of models that know none, which is given to those that must call: objects of JSON, and
+    /// nothing else.
+    pub fn unknown() -> &'static CallForm {
+        &UNKNOWN
+    }
+
+    /// The family's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The texts with which a call may begin, other than without a mark.
+    pub(super) fn marks(&self) -> impl Iterator<Item = &'static str> {
+        self.openings.iter().map(|opening| opening.mark)
+    }
+}
+
+/// The marks of calls that some vocabularies have as special tokens. Texts keep them: without them a call would look
+/// like any text.
+pub(crate) const MARKS: [&str; 21] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<|tool_call|>",
+    "<|/tool_call|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|\"|>",
+    "<|python_tag|>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+];
+
+const PLAIN: CallForm = CallForm {
+    name: "",
+    told_by: &[],
+    openings: &[],
+    closes: &[],
+    bare: BareCalls::None,
+    has_channels: false,
+    written: Written {
+        begin: "",
+        between: Some(""),
+        end: "",
+        before: "",
+        after: "",
+        style: WrittenStyle::Object("arguments"),
+    },
+    has_short_ids: false,
+};
+
+const fn object_written(
+    [begin, between, end]: [&'static str; 3],
+    [before, after]: [&'static str; 2],
+    key: &'static str,
+) -> Written {
+    Written { begin, between: Some(between), end, before, after, style: WrittenStyle::Object(key) }
+}
+
+/// The families' forms; of several whose texts a template has, the first.
+pub(super) static FORMS: [CallForm; 15] = [
+    // gpt-oss.
+    CallForm {
+        name: "harmony",
+        told_by: &["<|channel|>", "<|message|>"],
+        has_channels: true,
+        written: Written { begin: "", between: None, end: "", before: "", after: "", style: WrittenStyle::Channel },
+        ..PLAIN
+    },
+    CallForm {
+        name: "gemma4",
+        told_by: &["<|tool_call>"],
+        openings: &[opening("<|tool_call>", GEMMA)],
+        closes: &["<tool_call|>"],
+        written: Written {
+            begin: "",
+            between: Some(""),
+            end: "",
+            before: "<|tool_call>",
+            after: "<tool_call|>",
+            style: WrittenStyle::Gemma,
+        },
+        ..PLAIN
+    },
+    // DeepSeek-V3 and R1.
+    CallForm {
+        name: "deepseek_v3",
+        told_by: &["<｜tool▁call▁begin｜>", "```json"],
+        openings: DEEPSEEK_OPENINGS,
+        closes: DEEPSEEK_CLOSES,
+        written: Written {
+            begin: "<｜tool▁calls▁begin｜>",
+            between: Some("\n"),
+            end: "<｜tool▁calls▁end｜>",
+            before: "<｜tool▁call▁begin｜>",
+            after: "\n```<｜tool▁call▁end｜>",
+            style: WrittenStyle::Named(Named {
+                before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None
+            }),
+        },
+        ..PLAIN
+    },
+    CallForm {
+        name: "deepseek_v31",
+        told_by: &["<｜tool▁call▁begin｜>"],
+        openings: DEEPSEEK_OPENINGS,
+        closes: DEEPSEEK_CLOSES,
+        written: Written {
+            begin: "<｜tool▁calls▁begin｜>",
+            between: Some(""),
+            end: "<｜tool▁calls▁end｜>",
+            before: "<｜tool▁call▁begin｜>",
+            after: "<｜tool▁call▁end｜>",
+            style: WrittenStyle::Named(Named { before: "", after: "<｜tool▁sep｜>", skips: None }),
+        },
+        ..PLAIN
+    },
+    // The form that Kimi K2 has; `functions.NAME:0`, by the number of the call.
+    CallForm {
+        name: "kimi_k2",
+        told_by: &["<|tool_call_begin|>"],
+        openings: &[opening("<|tool_calls_section_begin|>", &[]), opening("<|tool_call_begin|>", KIMI)],
+        closes: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
+        written: Written {
+            begin: "<|tool_calls_section_begin|>",
+            between: Some(""),
+            end: "<|tool_calls_section_end|>",
+            before: "<|tool_call_begin|>",
+            after: "<|tool_call_end|>",
+            style: WrittenStyle::Named(Named {
+                before: "functions.",
+                after: "<|tool_call_argument_begin|>",
+                skips: Some(":"),
+            }),
+        },
+        ..PLAIN
+    },
+    // Mistral's since version 11 of its tokenizer.
+    CallForm {
+        name: "mistral_args",
+        told_by: &["[TOOL_CALLS]", "[ARGS]"],
+        openings: &[opening("[TOOL_CALLS]", MISTRAL)],
+        written: Written {
+            begin: "",
+            between: Some(""),
+            end: "",
+            before: "[TOOL_CALLS]",
+            after: "",
+            style: WrittenStyle::Named(Named { before: "", after: "[ARGS]", skips: None }),
+        },
+        has_short_ids: true,
+        ..PLAIN
+    },
+    CallForm {
+        name: "mistral",
+        told_by: &["[TOOL_CALLS]"],
+        openings: &[opening("[TOOL_CALLS]", MISTRAL)],
+        written: object_written(["[TOOL_CALLS][", ", ", "]"], ["", ""], "arguments"),
+        has_short_ids: true,
+        ..PLAIN
+    },
+    // Phi-4-mini as its template shows its calls; Phi-4-mini's own texts may say `functools` instead.
+    CallForm {
+        name: "phi4",
+        told_by: &["<|/tool_call|>"],
+        openings: PHI_OPENINGS,
+        closes: &["<|/tool_call|>"],
+        written: object_written(["", "", ""], ["<|tool_call|>", "<|/tool_call|>"], "arguments"),
+        ..PLAIN
+    },
+    // Granite 3 and Phi-4-mini as it was published: a list, and no mark at its end.
+    CallForm {
+        name: "tool_call_list",
+        told_by: &["<|tool_call|>"],
+        openings: PHI_OPENINGS,
+        closes: &["<|/tool_call|>"],
+        written: object_written(["<|tool_call|>[", ", ", "]"], ["", ""], "arguments"),
+        ..PLAIN
+    },
+    CallForm {
+        name: "phi4_functools",
+        told_by: &["<|tool|>", "<|/tool|>"],
+        openings: PHI_OPENINGS,
+        closes: &["<|/tool_call|>"],
+        written: object_written(["functools[", ", ", "]"], ["", ""], "arguments"),
+        ..PLAIN
+    },
+    // GLM-4.5 to 4.7.
+    CallForm {
+        name: "glm",
+        told_by: &["<arg_key>"],
+        openings: &[opening("<tool_call>", GLM)],
+        closes: &["</tool_call>"],
+        written: Written {
+            begin: "",
+            between: Some("\n"),
+            end: "",
+            before: "<tool_call>",
+            after: "</tool_call>",
+            style: WrittenStyle::Tagged(ARGUMENT_TAGS),
+        },
+        ..PLAIN
+    },
+    CallForm {
+        name: "seed_oss",
+        told_by: &["<seed:tool_call>", "<function="],
+        openings: &[opening("<seed:tool_call>", CODER)],
+        closes: &["</seed:tool_call>"],
+        written: Written {
+            begin: "",
+            between: Some("\n"),
+            end: "",
+            before: "<seed:tool_call>\n",
+            after: "\n</seed:tool_call>",
+            style: WrittenStyle::Tagged(FUNCTION_TAGS),
+        },
+        ..PLAIN
+    },
+    // Qwen3-Coder, Qwen3.5 and others since.
+    CallForm {
+        name: "qwen3_coder",
+        told_by: &["<function="],
+        openings: &[
+            opening("<tool_call>", HERMES),
+            // The model leaves the mark out at times.
+            Opening { mark: "<function=", styles: CODER, is_within: true },
+        ],
+        closes: &["</tool_call>"],
+        written: Written {
+            begin: "",
+            between: Some("\n"),
+            end: "",
+            before: "<tool_call>\n",
+            after: "\n</tool_call>",
+            style: WrittenStyle::Tagged(FUNCTION_TAGS),
+        },
+        ..PLAIN
+    },
+    // Hermes, Qwen2.5, Qwen3, SmolLM3 and many more.
+    CallForm {
+        name: "hermes",
+        told_by: &["<tool_call>"],
+        openings: &[opening("<tool_call>", HERMES)],
+        closes: &["</tool_call>"],
+        written: object_written(["", "\n", ""], ["<tool_call>\n", "\n</tool_call>"], "arguments"),
+        ..PLAIN
+    },
+    // Llama 3.1 to 3.3.
+    CallForm {
+        name: "llama3",
+        told_by: &["ipython", "\"parameters\""],
+        openings: &[opening(PYTHON_TAG, OBJECT)],
+        bare: BareCalls::First,
+        // The template refuses more calls than one.
+        written: Written { between: None, ..object_written(["", "", ""], ["", ""], "parameters") },
+        ..PLAIN
+    },
+];
+
+const DEEPSEEK_OPENINGS: &[Opening] =
+    &[opening("<｜tool▁calls▁begin｜>", &[]), opening("<｜tool▁call▁begin｜>", DEEPSEEK)];
+const DEEPSEEK_CLOSES: &[&str] = &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"];
+const PHI_OPENINGS: &[Opening] = &[opening("<|tool_call|>", OBJECT), opening("functools", OBJECT)];
+
+static UNKNOWN: CallForm = CallForm {
+    name: "unknown",
+    bare: BareCalls::First,
+    written: object_written(["", "\n", ""], ["", ""], "arguments"),
+    ..PLAIN
+};
+
+/// Every family's form, for texts of which nobody knows who wrote them.
+pub(crate) static ANY: CallForm = CallForm {
+    name: "any",
+    openings: &[
+        opening("<tool_call>", TOOL_CALL),
+        opening("<seed:tool_call>", CODER),
+        Opening { mark: "<function=", styles: CODER, is_within: true },
+        opening("<|tool_call>", GEMMA),
+        opening("<|tool_call|>", OBJECT),
+        opening("functools", OBJECT),
+        opening(PYTHON_TAG, OBJECT),
+        opening("[TOOL_CALLS]", MISTRAL),
+        opening("<｜tool▁calls▁begin｜>", &[]),
+        opening("<｜tool▁call▁begin｜>", DEEPSEEK),
+        opening("<|tool_calls_section_begin|>", &[]),
+        opening("<|tool_call_begin|>", KIMI),
+    ],
+    closes: &[
+        "</tool_call>",
+        "</seed:tool_call>",
+        "<tool_call|>",
+        "<|/tool_call|>",
+        "```",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_end|>",
+    ],
+    bare: BareCalls::First,
+    has_channels: true,
+    ..PLAIN
+};

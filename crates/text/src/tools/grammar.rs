@@ -1,0 +1,292 @@
+//! Writes the grammar of a text that must call tools, in llguidance's dialect of Lark: the calls in their family's own
+//! form, with arguments that the tools' schemas accept. Marks that are tokens of the vocabulary stand as those tokens.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::forms::{CallForm, Named, Tagged, WrittenStyle};
+use super::gemma::QUOTE;
+use super::tagged::kinds;
+use super::{MARKS, Tool, ToolSet};
+use crate::load::CHANNEL_MARKS;
+use crate::tokenizer::Tokenizer;
+
+/// Which calls a text must make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallDemand {
+    /// One or several, of any tools.
+    Some,
+    /// One, of any tool.
+    One,
+    /// One, of the tool with this name.
+    Named(String),
+}
+
+impl CallForm {
+    /// The grammar of a text that makes these calls and has nothing else; where it follows reasoning, with up to two
+    /// line breaks before them. Of an answer in channels the text is all of it, with a message of its reasoning, if it
+    /// has one. Lists of values and objects are written as Python writes them, unless a schema says otherwise.
+    pub fn grammar(
+        &self,
+        tools: &ToolSet,
+        demand: &CallDemand,
+        tokenizer: &Tokenizer,
+        follows_reasoning: bool,
+    ) -> String {
+        let is_asked = |tool: &&Tool| !matches!(demand, CallDemand::Named(name) if *name != tool.name);
+        let mut writer = GrammarWriter { tokenizer, rules: String::new(), texts: 0, values: 0 };
+        let calls: Vec<String> = tools
+            .tools
+            .iter()
+            .filter(is_asked)
+            .enumerate()
+            .map(|(index, tool)| writer.call(self, index, tool))
+            .collect();
+        let written = &self.written;
+        let space = if follows_reasoning { r"/\n{0,2}/ " } else { "" };
+        let (begin, end) = (writer.literal(written.begin), writer.literal(written.end));
+        let more = match (demand, written.between) {
+            (CallDemand::Some, Some(between)) => format!("({} call)*", writer.literal(between)),
+            _ => String::new(),
+        };
+        let (before, after) = (writer.literal(written.before), writer.literal(written.after));
+        let reasoning = match written.style {
+            WrittenStyle::Channel => writer.reasoning_message(),
+            _ => String::new(),
+        };
+        let calls = calls.join(" | ");
+        let rules = writer.rules;
+        format!("start: {space}{reasoning} {begin} call {more} {end}\ncall: {before} ({calls}) {after}\n{rules}")
+    }
+}
+
+struct GrammarWriter<'t> {
+    tokenizer: &'t Tokenizer,
+    /// Rules, each with its line end.
+    rules: String,
+    /// Rules of free texts so far, and rules of values.
+    texts: usize,
+    values: usize,
+}
+
+impl GrammarWriter<'_> {
+    /// The elements that match this text: marks that are one token as that token.
+    fn literal(&self, text: &str) -> String {
+        let marks = || MARKS.into_iter().chain(CHANNEL_MARKS.into_iter().flatten().copied());
+        let token = |mark: &str| Some(self.tokenizer.token(mark)?.0);
+        let mut out = String::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let next =
+                marks().filter_map(|mark| Some((rest.find(mark)?, mark, token(mark)?))).min_by_key(|next| next.0);
+            let plain = &rest[..next.map_or(rest.len(), |(at, ..)| at)];
+            if !plain.is_empty() {
+                let _ = write!(out, " {}", quoted(plain));
+            }
+            rest = &rest[plain.len()..];
+            if let Some((_, mark, id)) = next {
+                let _ = write!(out, " <[{id}]>");
+                rest = &rest[mark.len()..];
+            }
+        }
+        out.trim_start().to_owned()
+    }
+
+    /// The elements that match any text and, behind it, `end`, which the text does not have.
+    fn text_until(&mut self, end: &str) -> String {
+        if let Some(token) = self.tokenizer.token(end) {
+            return format!("/(?s:.*)/ <[{}]>", token.0);
+        }
+        let rule = format!("text{}", self.texts);
+        self.texts += 1;
+        let _ = writeln!(self.rules, "{rule}[suffix={}]: /(?s:.*)/", quoted(end));
+        rule
+    }
+
+    /// A new rule with this body; its name.
+    fn rule(&mut self, body: &str) -> String {
+        let rule = format!("value{}", self.values);
+        self.values += 1;
+        let _ = writeln!(self.rules, "{rule}: {body}");
+        rule
+    }
+
+    /// The rule of a call of `tool`; its name.
+    fn call(&mut self, form: &CallForm, index: usize, tool: &Tool) -> String {
+        let body = match form.written.style {
+            WrittenStyle::Object(key) => {
+                let head = format!("{{\"name\": {}, \"{key}\": ", Value::from(&*tool.name));
+                format!("{} {} \"}}\"", self.literal(&head), arguments(tool))
+            }
+            WrittenStyle::Named(Named { before, after, skips }) => {
+                let name = self.literal(&format!("{before}{}", tool.name));
+                let number = skips.map_or(String::new(), |skipped| format!("{} /[0-9]{{1,3}}/", quoted(skipped)));
+                format!("{name} {number} {} {}", self.literal(after), arguments(tool))
+            }
+            WrittenStyle::Tagged(tags) => self.tagged(&tags, tool),
+            WrittenStyle::Gemma => {
+                let head = self.literal(&format!("call:{}", tool.name));
+                format!("{head} {}", self.gemma_object(tool.parameters.as_ref().unwrap_or(&Value::Null), 0))
+            }
+            WrittenStyle::Channel => {
+                let head = format!("<|channel|>commentary to=functions.{} <|constrain|>json<|message|>", tool.name);
+                format!("{} {}", self.literal(&head), arguments(tool))
+            }
+        };
+        let rule = format!("tool{index}");
+        let _ = writeln!(self.rules, "{rule}: {body}");
+        rule
+    }
+
+    /// A message of the reasoning, which may be left out, and the beginning of the next message.
+    fn reasoning_message(&mut self) -> String {
+        let open = self.literal("<|channel|>analysis<|message|>");
+        let text = self.text_until("<|end|>");
+        format!("({open} {text} {})?", self.literal("<|start|>assistant"))
+    }
+
+    fn tagged(&mut self, tags: &Tagged, tool: &Tool) -> String {
+        let mut body = self.literal(&format!("{}{}{}\n", tags.before_name, tool.name, tags.after_name));
+        let schema = tool.parameters.as_ref().unwrap_or(&Value::Null);
+        for (key, parameter) in schema["properties"].as_object().into_iter().flatten() {
+            // Where no tag opens the value, it has a line of its own.
+            let line_end = if tags.before_value.is_empty() { "\n" } else { "" };
+            let open = format!("{}{key}{}\n{}", tags.before_key, tags.after_key, tags.before_value);
+            let close = format!("{line_end}{}", tags.after_value);
+            let value = match strings(parameter) {
+                Some(values) if !values.is_empty() => {
+                    let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+                    format!("({}) {}", values.join(" | "), self.literal(&close))
+                }
+                Some(_) => self.text_until(&close),
+                None => format!("{} {}", json_of(parameter, schema), self.literal(&close)),
+            };
+            let argument = format!("{} {value} \"\\n\"", self.literal(&open));
+            let _ = if is_required(schema, key) { write!(body, " {argument}") } else { write!(body, " ({argument})?") };
+        }
+        body + " " + &self.literal(tags.end)
+    }
+
+    /// An object in Gemma's form, with keys in the order in which the template writes them.
+    fn gemma_object(&mut self, schema: &Value, depth: usize) -> String {
+        let mut fields: Vec<(&String, &Value)> = schema["properties"].as_object().into_iter().flatten().collect();
+        fields.sort_by_key(|(key, _)| key.to_lowercase());
+        // From the last one: what may follow where no field has been written, and where one has.
+        let (mut first, mut later) = (String::new(), String::new());
+        for (key, value) in fields.into_iter().rev() {
+            let value = self.gemma_value(value, depth + 1);
+            let field = self.rule(&format!("{} {value}", quoted(&format!("{key}:"))));
+            let next = if later.is_empty() { field.clone() } else { format!("{field} {later}") };
+            (first, later) = match is_required(schema, key) {
+                true => (next.clone(), self.rule(&format!("\",\" {next}"))),
+                false if later.is_empty() => {
+                    (self.rule(&format!("({field})?")), self.rule(&format!("(\",\" {field})?")))
+                }
+                false => {
+                    let first = if first.is_empty() { "\"\"".to_owned() } else { first };
+                    (self.rule(&format!("{next} | {first}")), self.rule(&format!("(\",\" {field})? {later}")))
+                }
+            };
+        }
+        format!("\"{{\" {first} \"}}\"")
+    }
+
+    fn gemma_value(&mut self, schema: &Value, depth: usize) -> String {
+        /// Objects within each other whose fields are held; deeper ones have any.
+        const DEEPEST: usize = 8;
+        if let Some(values) = strings(schema).filter(|values| !values.is_empty()) {
+            let values: Vec<String> =
+                values.iter().map(|value| self.literal(&format!("{QUOTE}{value}{QUOTE}"))).collect();
+            return format!("({})", values.join(" | "));
+        }
+        let kinds = kinds(schema);
+        if kinds.is_empty() || depth > DEEPEST {
+            return self.gemma_any();
+        }
+        let kinds: Vec<String> = kinds
+            .iter()
+            .map(|kind| match *kind {
+                "string" => self.gemma_string(),
+                "integer" => INTEGER.to_owned(),
+                "number" => NUMBER.to_owned(),
+                "boolean" => r#"("true" | "false")"#.to_owned(),
+                "null" => r#""null""#.to_owned(),
+                "array" => {
+                    let item = self.gemma_value(&schema["items"], depth + 1);
+                    let item = self.rule(&item);
+                    format!("\"[\" ({item} (\",\" {item})*)? \"]\"")
+                }
+                "object" if schema["properties"].is_object() => self.gemma_object(schema, depth + 1),
+                _ => self.gemma_any(),
+            })
+            .collect();
+        format!("({})", kinds.join(" | "))
+    }
+
+    fn gemma_string(&mut self) -> String {
+        format!("{} {}", self.literal(QUOTE), self.text_until(QUOTE))
+    }
+
+    /// Any value.
+    fn gemma_any(&mut self) -> String {
+        let text = self.gemma_string();
+        let any = format!("value{}", self.values);
+        let key = "/[A-Za-z_][A-Za-z0-9_]*/";
+        self.rule(&format!(
+            "{text} | {NUMBER} | \"true\" | \"false\" | \"null\" | \"[\" ({any} (\",\" {any})*)? \"]\" | \
+             \"{{\" ({key} \":\" {any} (\",\" {key} \":\" {any})*)? \"}}\""
+        ))
+    }
+}
+
+const INTEGER: &str = "/-?(0|[1-9][0-9]{0,18})/";
+const NUMBER: &str = r"/-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?/";
+
+/// A text as Lark writes it.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// The arguments of a tool as JSON. One without a schema has none.
+fn arguments(tool: &Tool) -> String {
+    let nothing = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let schema = tool.parameters.as_ref().unwrap_or(&nothing);
+    let mut schema = schema.as_object().cloned().unwrap_or_default();
+    schema.entry("type").or_insert("object".into());
+    as_written(schema)
+}
+
+/// A value of JSON that `schema` accepts; `root` has the definitions that it names.
+fn json_of(schema: &Value, root: &Value) -> String {
+    let mut schema = schema.as_object().cloned().unwrap_or_default();
+    for key in ["$defs", "definitions"] {
+        if let Some(definitions) = root.get(key) {
+            schema.entry(key).or_insert_with(|| definitions.clone());
+        }
+    }
+    as_written(schema)
+}
+
+fn as_written(mut schema: Map<String, Value>) -> String {
+    let style = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
+    schema.entry("x-guidance").or_insert(style);
+    format!("%json {}", Value::from(schema))
+}
+
+/// The texts that a parameter of strings allows, none if all; `None`: it is no parameter of strings.
+fn strings(schema: &Value) -> Option<Vec<&str>> {
+    let values = match (&schema["const"], &schema["enum"]) {
+        (Value::String(value), _) => vec![&**value],
+        (_, Value::Array(values)) => values.iter().map(Value::as_str).collect::<Option<_>>()?,
+        _ => Vec::new(),
+    };
+    // A parameter without a schema is a string, too.
+    let is_string =
+        !values.is_empty() || kinds(schema).iter().all(|kind| *kind == "string") && schema.get("$ref").is_none();
+    is_string.then_some(values)
+}
+
+fn is_required(schema: &Value, key: &str) -> bool {
+    schema["required"].as_array().is_some_and(|required| required.iter().any(|name| name == key))
+}

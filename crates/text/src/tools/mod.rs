@@ -1,0 +1,126 @@
+//! The calls of tools in the texts of models: the forms in which families write them (`forms`), how they are found in a
+//! text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which tools
+//! there are, and what an answer shows of its calls, is left to the callers.
+#![warn(missing_docs)]
+
+mod answer;
+mod forms;
+mod gemma;
+mod grammar;
+mod head;
+mod history;
+mod json;
+mod splitter;
+mod tagged;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+pub use answer::{AnswerPart, AnswerSplitter, ReasoningText};
+pub use forms::CallForm;
+pub(crate) use forms::{ANY, MARKS};
+pub use grammar::CallDemand;
+pub use history::ArgumentsForm;
+pub use splitter::CallReader;
+
+use super::reasoning::{self, TextStart};
+
+/// A function that a model can call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// What calls name it by.
+    pub name: String,
+    /// The JSON Schema of its arguments; `None`: it has none.
+    pub parameters: Option<Value>,
+}
+
+impl Tool {
+    /// The schema of one of its parameters, if the tool names it.
+    pub fn parameter(&self, name: &str) -> Option<&Value> {
+        self.parameters.as_ref()?.get("properties")?.get(name)
+    }
+}
+
+/// The tools that a model can call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolSet {
+    /// In the order in which the model is shown them.
+    pub tools: Vec<Tool>,
+}
+
+impl ToolSet {
+    /// The tool of this name.
+    pub fn get(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The tool's name.
+    pub name: String,
+    /// The arguments as JSON text: an object, as far as the model wrote one.
+    pub arguments: String,
+}
+
+impl ToolCall {
+    /// The arguments; `None`: they are no JSON.
+    pub fn value(&self) -> Option<Value> {
+        serde_json::from_str(&self.arguments).ok()
+    }
+
+    /// The name and the arguments with sorted keys as one line of JSON; `None`: the arguments are no JSON.
+    fn normalised(&self) -> Option<String> {
+        let arguments = sorted(self.value()?);
+        Some(serde_json::json!({"name": self.name, "arguments": arguments}).to_string())
+    }
+}
+
+/// All calls in the answer of a whole text, in any family's form. What stands in the reasoning is no call.
+pub fn calls_of(text: &str) -> Vec<ToolCall> {
+    let reader = CallReader::new(&ANY, ToolSet::default().into());
+    let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Keep, Some(reader));
+    joined_calls(&splitter.push_last(&reasoning::called_part(text)))
+}
+
+/// The calls among the parts of an answer.
+pub fn joined_calls(parts: &[AnswerPart]) -> Vec<ToolCall> {
+    let mut calls: Vec<ToolCall> = Vec::new();
+    for part in parts {
+        match part {
+            AnswerPart::CallBegins { name } => {
+                calls.push(ToolCall { name: name.clone(), arguments: String::new() });
+            }
+            AnswerPart::Arguments(piece) => {
+                if let Some(call) = calls.last_mut() {
+                    call.arguments.push_str(piece);
+                }
+            }
+            AnswerPart::Reasoning(_) | AnswerPart::Content(_) | AnswerPart::CallEnds => {}
+        }
+    }
+    calls
+}
+
+/// Calls as one text that is equal for equal calls: their names, and their arguments with sorted keys, in the order of
+/// the calls. `None`: there are no calls, or arguments that are no JSON.
+pub fn vote_key(calls: &[ToolCall]) -> Option<String> {
+    let lines: Vec<String> = calls.iter().map(ToolCall::normalised).collect::<Option<_>>()?;
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// A value whose objects, at any depth, have sorted keys.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<(String, Value)> =
+                fields.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            fields.sort_by(|(a, _), (b, _)| a.cmp(b));
+            fields.into_iter().collect::<Map<_, _>>().into()
+        }
+        Value::Array(list) => list.into_iter().map(sorted).collect(),
+        other => other,
+    }
+}

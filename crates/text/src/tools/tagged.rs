@@ -1,0 +1,113 @@
+//! Arguments between tags, which become one object of JSON. The text between the tags is a string, or JSON where the
+//! tool's schema says that the parameter is no string.
+
+use serde_json::Value;
+
+use super::ToolSet;
+use super::forms::Tagged;
+use super::head::{Cursor, Next};
+
+/// What comes next of a call's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TagStep {
+    /// More text decides it.
+    More,
+    /// An argument of `bytes` bytes, as a piece of JSON.
+    Argument { bytes: usize, piece: String },
+    /// The end, behind `bytes` bytes.
+    End { bytes: usize },
+}
+
+/// Reads what `text` begins with: the next argument of a call of `tool`, or the call's end. `is_first`: no argument has
+/// been read.
+pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, is_first: bool, text: &str) -> TagStep {
+    let mut cursor = Cursor { text, at: 0 };
+    cursor.skip_space();
+    let begin = cursor.at;
+    if !tags.end.is_empty() && cursor.eat(tags.end) == Next::Found {
+        return TagStep::End { bytes: cursor.at };
+    }
+    let is_close = |rest: &str| closes.iter().any(|close| rest.starts_with(close));
+    if is_close(cursor.rest()) {
+        return TagStep::End { bytes: begin };
+    }
+    match cursor.eat(tags.before_key) {
+        Next::Found => {}
+        Next::More => return TagStep::More,
+        Next::Other => {
+            let may_close = closes.iter().chain([&tags.end]).any(|close| close.starts_with(cursor.rest()));
+            return if may_close { TagStep::More } else { TagStep::End { bytes: begin } };
+        }
+    }
+    let Some((key, _)) = cursor.rest().split_once(tags.after_key) else { return TagStep::More };
+    cursor.at += key.len() + tags.after_key.len();
+    if !tags.before_value.is_empty() {
+        cursor.skip_space();
+        match cursor.eat(tags.before_value) {
+            Next::Found => {}
+            Next::More => return TagStep::More,
+            Next::Other => return TagStep::End { bytes: begin },
+        }
+    }
+    let Some((value, _)) = cursor.rest().split_once(tags.after_value) else { return TagStep::More };
+    cursor.at += value.len() + tags.after_value.len();
+    let key = key.trim();
+    let value = value_of(value, tools.get(tool).and_then(|tool| tool.parameter(key)));
+    let comma = if is_first { "" } else { ", " };
+    TagStep::Argument { bytes: cursor.at, piece: format!("{comma}{}: {value}", Value::from(key)) }
+}
+
+/// The value that a text between tags is. It has one line break at each end that is none of its own.
+fn value_of(text: &str, schema: Option<&Value>) -> Value {
+    let text = text.strip_prefix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let kinds = schema.map_or_else(Vec::new, kinds);
+    if kinds.is_empty() || kinds == ["string"] {
+        return text.into();
+    }
+    let fits = |value: &Value| kinds.contains(&kind_of(value)) || (value.is_i64() && kinds.contains(&"number"));
+    let lower = text.trim().to_lowercase();
+    let word = match &*lower {
+        // As Python writes them.
+        "true" => Some(Value::Bool(true)),
+        "false" => Some(Value::Bool(false)),
+        "none" | "null" => Some(Value::Null),
+        _ => None,
+    };
+    let read = word.or_else(|| serde_json::from_str(text.trim()).ok());
+    match read {
+        Some(value) if fits(&value) => value,
+        // What is no string by the schema is taken as it is, if it is JSON at all.
+        Some(value) if !kinds.contains(&"string") => value,
+        _ => text.into(),
+    }
+}
+
+/// The kinds of values that a schema allows, as far as it says so itself.
+pub(super) fn kinds(schema: &Value) -> Vec<&str> {
+    let of_type = match &schema["type"] {
+        Value::String(kind) => vec![&**kind],
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if !of_type.is_empty() {
+        return of_type;
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return values.iter().map(kind_of).collect();
+    }
+    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten();
+    branches.flat_map(kinds).collect()
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}

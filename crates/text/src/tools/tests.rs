@@ -1,0 +1,318 @@
+//! Calls in the forms that families publish, in whole texts and in texts cut anywhere.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::forms::FORMS;
+use super::*;
+
+/// An answer: its reasoning, its content, and its calls, each with its name and arguments.
+type Answer = (String, String, Vec<(String, String)>);
+
+fn form(name: &str) -> &'static CallForm {
+    if name == "any" {
+        return &ANY;
+    }
+    FORMS.iter().find(|form| form.name() == name).expect("a form of this name")
+}
+
+fn weather() -> Arc<ToolSet> {
+    let properties = json!({
+        "city": {"type": "string"}, "days": {"type": "integer"}, "hourly": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}}, "zip": {"type": ["string", "integer"]},
+    });
+    let parameters = json!({"type": "object", "properties": properties, "required": ["city"]});
+    let tool = |name: &str, parameters: Option<Value>| Tool { name: name.to_owned(), parameters };
+    Arc::new(ToolSet { tools: vec![tool("get_weather", Some(parameters)), tool("get_time", None)] })
+}
+
+/// The answer of a text that comes in these pieces.
+fn split(form: &'static CallForm, start: TextStart, reasoning: ReasoningText, pieces: &[&str]) -> Answer {
+    let mut splitter = AnswerSplitter::new(start, reasoning, Some(CallReader::new(form, weather())));
+    let mut parts = Vec::new();
+    for piece in pieces {
+        parts.extend(splitter.push(piece));
+    }
+    parts.extend(splitter.push_last(""));
+    let mut answer = Answer::default();
+    let mut is_open = false;
+    for part in &parts {
+        match part {
+            AnswerPart::Reasoning(text) => answer.0 += text,
+            AnswerPart::Content(text) => answer.1 += text,
+            AnswerPart::CallBegins { .. } => is_open = true,
+            AnswerPart::Arguments(_) => assert!(is_open, "arguments of no call: {pieces:?}"),
+            AnswerPart::CallEnds => assert!(std::mem::take(&mut is_open), "an end of no call: {pieces:?}"),
+        }
+    }
+    assert!(!is_open, "a call without an end: {pieces:?}");
+    answer.2 = joined_calls(&parts).into_iter().map(|call| (call.name, call.arguments)).collect();
+    answer
+}
+
+fn whole(form: &'static CallForm, text: &str) -> Answer {
+    split(form, TextStart::Answer, ReasoningText::Split, &[text])
+}
+
+/// Checks that an answer of content and calls is read from `text`, wherever it is cut in two or into signs.
+fn check(name: &str, text: &str, content: &str, calls: &[(&str, &str)]) {
+    let owned = |(name, arguments): &(&str, &str)| ((*name).to_owned(), (*arguments).to_owned());
+    let expected: Answer = (String::new(), content.to_owned(), calls.iter().map(owned).collect());
+    assert_eq!(whole(form(name), text), expected, "{name}: {text:?}");
+    for (cut, _) in text.char_indices() {
+        let pieces = [&text[..cut], &text[cut..]];
+        let found = split(form(name), TextStart::Answer, ReasoningText::Keep, &pieces);
+        assert_eq!(found, expected, "{name}: {text:?} cut at {cut}");
+    }
+    let signs: Vec<String> = text.chars().map(String::from).collect();
+    let signs: Vec<&str> = signs.iter().map(|sign| &**sign).collect();
+    assert_eq!(split(form(name), TextStart::Answer, ReasoningText::Split, &signs), expected, "{name}: {text:?}");
+}
+
+const PARIS: (&str, &str) = ("get_weather", r#"{"city": "Paris"}"#);
+const ROME: (&str, &str) = ("get_weather", r#"{"city": "Rome", "days": 2}"#);
+
+#[test]
+fn calls_in_each_family_s_form() {
+    let object = |key: &str, (name, arguments): (&str, &str)| format!(r#"{{"name": "{name}", "{key}": {arguments}}}"#);
+    let (paris, rome) = (object("arguments", PARIS), object("arguments", ROME));
+    let hermes = format!("<tool_call>\n{paris}\n</tool_call>\n<tool_call>\n{rome}\n</tool_call>");
+    check("hermes", &hermes, "", &[PARIS, ROME]);
+    check("hermes", &format!("I look.\n{hermes}\n"), "I look.", &[PARIS, ROME]);
+    check("hermes", &format!("{hermes}\nSo."), "So.", &[PARIS, ROME]);
+
+    let coder = "Let me see.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n\
+                 <parameter=days>\n2\n</parameter>\n<parameter=hourly>\nTrue\n</parameter>\n<parameter=tags>\n\
+                 [\"a\", \"b\"]\n</parameter>\n<parameter=zip>\n75001\n</parameter>\n</function>\n</tool_call>";
+    let typed = r#"{"city": "Paris", "days": 2, "hourly": true, "tags": ["a","b"], "zip": 75001}"#;
+    check("qwen3_coder", coder, "Let me see.", &[("get_weather", typed)]);
+    let bare = "<function=get_time>\n</function>";
+    check("qwen3_coder", bare, "", &[("get_time", "{}")]);
+    let seed = "<seed:tool_call>\n<function=get_weather>\n<parameter=city>12</parameter>\n</function>\n\
+                </seed:tool_call>";
+    check("seed_oss", seed, "", &[("get_weather", r#"{"city": "12"}"#)]);
+
+    let glm = "\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n\
+               <arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>";
+    check("glm", &format!("{glm}\n<tool_call>get_time\n</tool_call>"), "", &[ROME, ("get_time", "{}")]);
+    check("glm", &glm.replace('\n', ""), "", &[ROME]);
+
+    let parameters = object("parameters", PARIS);
+    check("llama3", &parameters, "", &[PARIS]);
+    check("llama3", &format!("<|python_tag|>{parameters}; {}", object("parameters", ROME)), "", &[PARIS, ROME]);
+    let typed = format!(r#"{{"type": "function", "name": "get_weather", "parameters": {}}}"#, PARIS.1);
+    check("llama3", &typed, "", &[PARIS]);
+    let nested = format!(r#"{{"type": "function", "function": {paris}}}"#);
+    check("llama3", &nested, "", &[PARIS]);
+
+    let list = format!(r#"[TOOL_CALLS] [{{"name": "get_weather", "arguments": {}, "id": "abc"}}, {rome}]"#, PARIS.1);
+    check("mistral", &list, "", &[PARIS, ROME]);
+    let named = format!("[TOOL_CALLS]get_weather[ARGS]{}[TOOL_CALLS]get_weather[CALL_ID]9[ARGS]{}", PARIS.1, ROME.1);
+    check("mistral_args", &format!("Well.{named}"), "Well.", &[PARIS, ROME]);
+    check("mistral", &format!("[TOOL_CALLS]get_weather{}", PARIS.1), "", &[PARIS]);
+
+    let gemma = "<|tool_call>call:get_weather{city:<|\"|>Pa{r}is, <b><|\"|>,days:2,\
+                 tags:[<|\"|>a<|\"|>,{k:null}],hourly:false}<tool_call|><|tool_call>call:get_time{}<tool_call|>";
+    let converted = r#"{"city":"Pa{r}is, <b>","days":2,"tags":["a",{"k":null}],"hourly":false}"#;
+    check("gemma4", gemma, "", &[("get_weather", converted), ("get_time", "{}")]);
+
+    check("phi4", &format!("<|tool_call|>{paris}<|/tool_call|>"), "", &[PARIS]);
+    check("tool_call_list", &format!("<|tool_call|>[{paris}, {rome}]"), "", &[PARIS, ROME]);
+    check("phi4_functools", &format!("functools[{paris}]"), "", &[PARIS]);
+
+    let fenced = |(name, arguments): (&str, &str)| {
+        format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>")
+    };
+    let v3 = format!("<｜tool▁calls▁begin｜>{}\n{}<｜tool▁calls▁end｜>", fenced(PARIS), fenced(ROME));
+    check("deepseek_v3", &v3, "", &[PARIS, ROME]);
+    let plain = |(name, arguments): (&str, &str)| {
+        format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")
+    };
+    let v31 = format!("Hm.<｜tool▁calls▁begin｜>{}{}<｜tool▁calls▁end｜>", plain(PARIS), plain(ROME));
+    check("deepseek_v31", &v31, "Hm.", &[PARIS, ROME]);
+    let kimi = format!(
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{}\
+         <|tool_call_end|><|tool_calls_section_end|>",
+        PARIS.1
+    );
+    check("kimi_k2", &kimi, "", &[PARIS]);
+    // Who does not know the family finds them, too.
+    for text in [&hermes, &list, &v31, &named] {
+        let calls = calls_of(text);
+        assert_eq!(calls.iter().map(|call| &*call.arguments).collect::<Vec<_>>(), [PARIS.1, ROME.1], "{text:?}");
+    }
+    assert_eq!(calls_of(gemma).len() + calls_of(coder).len() + calls_of(glm).len() + calls_of(&parameters).len(), 5);
+}
+
+#[test]
+fn arguments_are_objects_whatever_the_model_makes_of_them() {
+    let text = |fields: &str| format!("<tool_call>{{{fields}}}</tool_call>");
+    let named = "\"name\": \"get_time\"";
+    check("hermes", &text(named), "", &[("get_time", "{}")]);
+    check("hermes", &text(&format!("{named}, \"arguments\": null")), "", &[("get_time", "{}")]);
+    check("hermes", &text(&format!(r#"{named}, "arguments": "{{\"a\": 1}}""#)), "", &[("get_time", r#"{"a": 1}"#)]);
+    check("hermes", &text(&format!(r#""arguments": {{"a": 1}}, {named}"#)), "", &[("get_time", r#"{"a": 1}"#)]);
+    let brackets = r#"{"a": "}]</tool_call>\"", "b": [{}]}"#;
+    check("hermes", &text(&format!("{named}, \"arguments\": {brackets}")), "", &[("get_time", brackets)]);
+    // A brace of the object is missing.
+    let unclosed = format!("<tool_call>{{{named}, \"arguments\": {{\"a\": 1}}</tool_call>\nSo.");
+    check("hermes", &unclosed, "So.", &[("get_time", r#"{"a": 1}"#)]);
+    // The text ends within them.
+    check("hermes", &format!("<tool_call>{{{named}, \"arguments\": {{\"a\": [1"), "", &[("get_time", r#"{"a": [1"#)]);
+    let cut = "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2";
+    check("qwen3_coder", cut, "", &[("get_weather", r#"{"city": "Paris""#)]);
+}
+
+#[test]
+fn what_only_looks_like_a_call_is_content() {
+    for (name, text) in [
+        ("hermes", "Write <tool_call> around it."),
+        ("hermes", "<tool_call> {\"nome\": \"get_time\"} </tool_call>"),
+        ("hermes", "<tool_call>{\"name\": 7}</tool_call>"),
+        ("hermes", "<tool_call>{\"name\": \"get_ti"),
+        ("hermes", " a <tool_ca"),
+        ("hermes", "{\"name\": \"get_time\", \"arguments\": {}}"),
+        ("llama3", "{\"name\": \"Ada\", \"parameters\": {}}"),
+        ("llama3", "{\"name\": \"get_time\"}"),
+        ("llama3", "So: {\"name\": \"get_time\", \"parameters\": {}}"),
+        ("llama3", " {1, 2} is a set.\n"),
+        ("mistral", "[TOOL_CALLS] is a mark"),
+        ("mistral", "[TOOL_CALLS][]"),
+        ("glm", "<tool_call>get the weather</tool_call>"),
+        ("gemma4", "<|tool_call>call:get_weather{city:<|\"|>Par"),
+        ("gemma4", "<|tool_call>call:get_weather{city}<tool_call|>"),
+        ("phi4_functools", "from functools import cache, functools[0]"),
+        ("qwen3_coder", "<function=a b>"),
+        ("deepseek_v31", "<｜tool▁calls▁begin｜>nothing"),
+        ("hermes", "\n\n \u{3000}"),
+        ("hermes", ""),
+    ] {
+        check(name, text, text, &[]);
+    }
+    // The call behind it is one.
+    let text = "<tool_call>no</tool_call> <tool_call>{\"name\": \"get_time\"}</tool_call>";
+    check("hermes", text, "<tool_call>no</tool_call>", &[("get_time", "{}")]);
+}
+
+#[test]
+fn what_stands_in_the_reasoning_is_no_call() {
+    let call = "<tool_call>{\"name\": \"get_time\"}</tool_call>";
+    let text = format!("<think>I write {call}.</think>\n\n{call}");
+    let calls = vec![("get_time".to_owned(), "{}".to_owned())];
+    for cut in 0..text.len() {
+        let pieces = [&text[..cut], &text[cut..]];
+        let parts = split(form("hermes"), TextStart::Answer, ReasoningText::Split, &pieces);
+        assert_eq!(parts, (format!("I write {call}."), String::new(), calls.clone()), "{cut}");
+        let kept = split(form("hermes"), TextStart::Answer, ReasoningText::Keep, &pieces);
+        assert_eq!(kept, (String::new(), format!("<think>I write {call}.</think>"), calls.clone()), "{cut}");
+        let opened = text.trim_start_matches("<think>");
+        let cut = cut.min(opened.len());
+        let pieces = [&opened[..cut], &opened[cut..]];
+        let parts = split(form("hermes"), TextStart::Reasoning, ReasoningText::Split, &pieces);
+        assert_eq!(parts, (format!("I write {call}."), String::new(), calls.clone()), "{cut}");
+    }
+    assert_eq!(calls_of(&text).len(), 1);
+    assert_eq!(calls_of(text.trim_start_matches("<think>")).len(), 1);
+}
+
+#[test]
+fn calls_in_channels() {
+    let analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    let calls = [
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\"}",
+        " to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}<|call|>",
+    ];
+    for call in calls {
+        for text in [format!("{analysis}{call}"), call.to_owned()] {
+            let thought = if text.starts_with('<') && text.contains("Hm.") { "Hm." } else { "" };
+            let expected = (thought.to_owned(), String::new(), vec![(PARIS.0.to_owned(), PARIS.1.to_owned())]);
+            for cut in 0..=text.len() {
+                let pieces = [&text[..cut], &text[cut..]];
+                let found = split(form("harmony"), TextStart::Answer, ReasoningText::Split, &pieces);
+                assert_eq!(found, expected, "{text:?} cut at {cut}");
+            }
+            assert_eq!(calls_of(&text).len(), 1);
+        }
+    }
+    let both = format!("{}<|call|><|start|>assistant<|channel|>final<|message|>Done.", calls[0]);
+    let (_, content, calls) = whole(form("harmony"), &both);
+    assert_eq!((&*content, calls.len()), ("Done.", 1));
+}
+
+#[test]
+fn templates_tell_their_family() {
+    for (template, name) in [
+        ("<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>", "hermes"),
+        ("<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>", "qwen3_coder"),
+        ("Environment: ipython {\"name\": function name, \"parameters\": dictionary", "llama3"),
+        ("{{- \"[TOOL_CALLS] [\" }}", "mistral"),
+        ("{{- '[TOOL_CALLS]' + name + '[ARGS]' }}", "mistral_args"),
+        ("{{- '<|tool_call>call:' + function['name'] + '{' -}}", "gemma4"),
+        ("<|start|>assistant<|channel|>commentary json<|message|>", "harmony"),
+        ("<|tool_call|>{\"name\"<|/tool_call|>", "phi4"),
+        ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>", "glm"),
+        ("<｜tool▁call▁begin｜>' + '<｜tool▁sep｜>' + '\\n' + '```json'", "deepseek_v3"),
+        ("<｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'", "deepseek_v31"),
+    ] {
+        assert_eq!(CallForm::of(template).map(CallForm::name), Some(name), "{template}");
+    }
+    assert_eq!(CallForm::of("{{ messages }}"), None);
+}
+
+#[test]
+fn votes_compare_names_and_arguments() {
+    let key = |text: &str| vote_key(&calls_of(text));
+    let call = |arguments: &str| format!("<tool_call>{{\"name\": \"f\", \"arguments\": {arguments}}}</tool_call>");
+    let sorted = r#"{"name":"f","arguments":{"a":[{"c":1,"d":2}],"b":1}}"#;
+    assert_eq!(key(&call(r#"{"b": 1, "a": [{"d": 2, "c": 1}]}"#)).as_deref(), Some(sorted));
+    assert_eq!(key(&call(r#"{"a":[{"c":1,"d":2}],"b":1}"#)).as_deref(), Some(sorted));
+    assert_eq!(key("It is 4."), None);
+    assert_eq!(key(&call("{\"a\": x}")), None);
+    assert_eq!(key(&format!("{}{}", call("{}"), call("{}"))).map(|key| key.lines().count()), Some(2));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
+
+    /// Whatever a text of marks, names and pieces of JSON is, cutting it changes nothing.
+    #[test]
+    fn cuts_change_nothing(
+        form_at in 0..FORMS.len() + 1,
+        pieces in prop::collection::vec(prop::sample::select(vec![
+            "<tool_call>", "</tool_call>", "<function=", "get_time", "get_weather", ">", "</function>", "<parameter=",
+            "city", "</parameter>", "{\"name\": \"get_time\", \"arguments\": ", "{\"name\": \"f\"", "{", "}", "\"", ": ",
+            ", ", "[", "]", "\\", " ", "\n", "x", "7", "[TOOL_CALLS]", "[ARGS]", "<|tool_call>", "call:", "<tool_call|>",
+            "<|\"|>", "<|python_tag|>", "; ", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "functools",
+            "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json\n", "<｜tool▁call▁end｜>",
+            "function", "<|tool_call|>", "<|/tool_call|>", "<think>", "</think>", "<|channel|>", "commentary",
+            "to=functions.", "<|message|>", "<|end|>", "<|start|>", "\"parameters\": {\"a\": 1}",
+        ]), 0..14),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        keeps in any::<bool>(),
+        is_open in any::<bool>(),
+    ) {
+        let form = FORMS.get(form_at).unwrap_or(&ANY);
+        let text = pieces.concat();
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+        places.retain(|&at| text.is_char_boundary(at));
+        places.sort_unstable();
+        let mut cut_pieces = Vec::new();
+        let mut from = 0;
+        for at in places.into_iter().chain([text.len()]) {
+            cut_pieces.push(&text[from..at]);
+            from = at;
+        }
+        let start = || if is_open { TextStart::Reasoning } else { TextStart::Answer };
+        let reasoning = if keeps { ReasoningText::Keep } else { ReasoningText::Split };
+        let whole = split(form, start(), reasoning, &[&text]);
+        prop_assert_eq!(split(form, start(), reasoning, &cut_pieces), whole.clone());
+        let has_channels = form.has_channels && (text.contains("<|channel|>") || text.contains("to=functions."));
+        if whole.2.is_empty() && (keeps || !text.contains("think>")) && !is_open && !has_channels
+            && !text.contains("<|channel|>")
+        {
+            prop_assert_eq!(whole.1, text);
+        }
+    }
+}
