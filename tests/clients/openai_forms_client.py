@@ -22,12 +22,18 @@ class Unit(str, enum.Enum):
     KILOGRAMS = "kg"
 
 
-class Item(BaseModel):
+class Closed(BaseModel):
+    """An object without other fields: with them the model might not find an end."""
+
+    model_config = {"extra": "forbid"}
+
+
+class Item(Closed):
     name: str = Field(max_length=6)
     unit: Unit
 
 
-class Count(BaseModel):
+class Count(Closed):
     """A count of things."""
 
     kind: Literal["count"]
@@ -37,14 +43,14 @@ class Count(BaseModel):
     parent: "Count | None" = None
 
 
-class Weather(BaseModel):
+class Weather(Closed):
     """The weather at a place."""
 
     city: Literal["Paris", "Zürich"]
     days: int = Field(ge=1, le=7)
 
 
-class Clock(BaseModel):
+class Clock(Closed):
     """The time of a zone."""
 
     zone: Literal["UTC", "CET"]
@@ -52,13 +58,13 @@ class Clock(BaseModel):
 
 def chat(client, **fields):
     return client.chat.completions.create(
-        **{"model": MODEL, "messages": CHAT, "max_tokens": 300, "temperature": 0.3, "seed": 7, **fields}
+        **{"model": MODEL, "messages": CHAT, "max_tokens": 600, "temperature": 0.3, "seed": 7, **fields}
     )
 
 
 def parse(client, **fields):
     return client.chat.completions.parse(
-        **{"model": MODEL, "messages": CHAT, "max_tokens": 300, "temperature": 0.3, "seed": 7, **fields}
+        **{"model": MODEL, "messages": CHAT, "max_tokens": 600, "temperature": 0.3, "seed": 7, **fields}
     )
 
 
@@ -82,7 +88,7 @@ def check_parse(client):
 
 
 def check_parse_of_a_chosen_kind(client):
-    class Answer(BaseModel):
+    class Answer(Closed):
         value: Weather | Clock
 
     parsed = parse(client, response_format=Answer).choices[0].message.parsed
@@ -198,7 +204,7 @@ def check_a_history_of_calls(client):
 
 
 def check_a_typed_answer_beside_tools(client):
-    class Answer(BaseModel):
+    class Answer(Closed):
         answer: int = Field(ge=0, le=9)
 
     message = parse(client, tools=tools(Weather), tool_choice="none", response_format=Answer).choices[0].message
@@ -207,7 +213,7 @@ def check_a_typed_answer_beside_tools(client):
 
 def response(client, **fields):
     return client.responses.create(
-        **{"model": MODEL, "input": "How many are 3 and 4?", "max_output_tokens": 12, "temperature": 0.3, **fields}
+        **{"model": MODEL, "input": "How many are 3 and 4?", "max_output_tokens": 12, "temperature": 0, **fields}
     )
 
 
@@ -220,9 +226,9 @@ def check_responses(client):
 
 
 def check_responses_parse(client):
-    answer = client.responses.parse(model=MODEL, input="How many are 3 and 4?", text_format=Count,
-                                    max_output_tokens=300, temperature=0.3)
-    assert isinstance(answer.output_parsed, Count), answer
+    answer = client.responses.parse(model=MODEL, input="How many are 3 and 4?", text_format=Weather,
+                                    max_output_tokens=600, temperature=0)
+    assert isinstance(answer.output_parsed, Weather), answer
 
 
 def check_responses_stream(client):
@@ -237,8 +243,8 @@ def check_responses_stream(client):
 
 
 def check_responses_stream_of_a_typed_answer(client):
-    with client.responses.stream(model=MODEL, input="How many?", text_format=Weather, max_output_tokens=200,
-                                 temperature=0.3) as stream:
+    with client.responses.stream(model=MODEL, input="How many?", text_format=Weather, max_output_tokens=600,
+                                 temperature=0) as stream:
         kinds = {event.type for event in stream}
         answer = stream.get_final_response()
     assert "response.output_text.delta" in kinds
@@ -248,7 +254,7 @@ def check_responses_stream_of_a_typed_answer(client):
 def check_responses_call_functions(client):
     functions = [openai.pydantic_function_tool(Weather)["function"]]
     functions = [{"type": "function", **function} for function in functions]
-    answer = response(client, tools=functions, tool_choice="required", max_output_tokens=200)
+    answer = response(client, tools=functions, tool_choice="required", max_output_tokens=600)
     calls = [item for item in answer.output if item.type == "function_call"]
     assert calls, answer
     for call in calls:

@@ -23,10 +23,16 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # n
 from pydantic_ai.providers.openai import OpenAIProvider  # noqa: E402
 
 QUESTION = "How many are 3 and 4?"
-SETTINGS = {"temperature": 0.3, "max_tokens": 300, "seed": 7}
+SETTINGS = {"temperature": 0.3, "max_tokens": 600, "seed": 7}
 
 
-class Count(BaseModel):
+class Closed(BaseModel):
+    """An object without other fields: with them the model might not find an end."""
+
+    model_config = {"extra": "forbid"}
+
+
+class Count(Closed):
     """A count of things."""
 
     number: int = Field(ge=0, le=99, description="how many")
@@ -34,14 +40,19 @@ class Count(BaseModel):
     words: list[Literal["many", "few"]] = Field(max_length=2)
 
 
-class Failure(BaseModel):
+class Failure(Closed):
     """That nothing can be counted."""
 
     reason: Literal["empty", "unknown"]
 
 
-@tool
-def weather(city: Literal["Paris", "Zürich"], days: Literal[1, 2, 3]) -> str:
+class Place(Closed):
+    city: Literal["Paris", "Zürich"]
+    days: Literal[1, 2, 3]
+
+
+@tool(args_schema=Place)
+def weather(city, days) -> str:
     """The weather of a city."""
     return f"{city} is sunny for {days} days"
 
@@ -72,7 +83,7 @@ def check_langchain_by_calls(server):
 
 
 def check_langchain_tools(server):
-    model = langchain(server).bind_tools([weather], tool_choice="required")
+    model = langchain(server).bind_tools([weather], tool_choice="required", strict=True)
     answer = model.invoke(QUESTION)
     assert answer.tool_calls and not answer.invalid_tool_calls, answer
     results = [ToolMessage(weather.invoke(call["args"]), tool_call_id=call["id"]) for call in answer.tool_calls]
@@ -81,12 +92,12 @@ def check_langchain_tools(server):
 
 
 def check_langchain_named_tool(server):
-    answer = langchain(server).bind_tools([weather, Failure], tool_choice="weather").invoke(QUESTION)
+    answer = langchain(server).bind_tools([weather, Failure], tool_choice="weather", strict=True).invoke(QUESTION)
     assert {call["name"] for call in answer.tool_calls} == {"weather"}, answer
 
 
 def check_langchain_streams_of_calls(server):
-    model = langchain(server).bind_tools([weather], tool_choice="required")
+    model = langchain(server).bind_tools([weather], tool_choice="required", strict=True)
     gathered = None
     for chunk in model.stream(QUESTION):
         gathered = chunk if gathered is None else gathered + chunk
@@ -98,7 +109,7 @@ def check_langchain_streams_of_calls(server):
 def check_langchain_responses(server):
     model = langchain(server, use_responses_api=True, seed=None)
     assert isinstance(model.with_structured_output(Count, method="json_schema").invoke(QUESTION), Count)
-    assert model.bind_tools([weather], tool_choice="required").invoke(QUESTION).tool_calls
+    assert model.bind_tools([weather], tool_choice="required", strict=True).invoke(QUESTION).tool_calls
 
 
 def with_instructor(server, mode):
@@ -120,7 +131,7 @@ def check_instructor_by_strict_tools(server):
 def check_instructor_by_responses(server):
     client = openai.OpenAI(base_url=server + "/v1", api_key="none", max_retries=0)
     answer = instructor.from_openai(client, mode=instructor.Mode.RESPONSES_TOOLS).responses.create(
-        model=MODEL, input=QUESTION, response_model=Count, max_retries=0, max_output_tokens=300, temperature=0.3
+        model=MODEL, input=QUESTION, response_model=Count, max_retries=0, max_output_tokens=600, temperature=0
     )
     assert isinstance(answer, Count), answer
 
