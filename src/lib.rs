@@ -101,6 +101,13 @@
 //! }
 //! ```
 //!
+//! # Texts that have a form
+//!
+//! [`SamplingParams::form`] holds what is sampled to a [`Form`]: JSON by a schema, a pattern, a grammar, one of several
+//! texts. A form goes on from one extend of a node to the next, and from a node to its forks;
+//! [`SamplingTree::fork_in_form`] begins one for all below a fork. Votes over a field of such texts find their answers
+//! by [`search::JsonPointer`].
+//!
 //! # Searches that exist
 //!
 //! Votes, best-of-N, beams over steps, tree of thoughts and Monte-Carlo tree search are in [`search`], verdicts on
@@ -148,6 +155,8 @@ pub use offshoot_engine::{
     Drawn, Finish, FinishReason, ForkKind, GroupEnd, Hear, LogprobsMode, Metrics, Records, SampledToken,
     SamplingParams, Stop, Stragglers, TokenRecord, TokenRecords, TokenRoutes,
 };
+#[doc(inline)]
+pub use offshoot_form::{Form, FormBegin, SampleForm};
 #[doc(inline)]
 pub use offshoot_kv::plan::Planner;
 #[doc(inline)]
@@ -236,8 +245,8 @@ pub mod search {
     pub use offshoot_search::vote::Decided;
     #[doc(inline)]
     pub use offshoot_search::{
-        Assess, Assessment, AssessmentRequest, Assessor, ChoiceScore, Details, FailedBranches, Outcome, Sample,
-        SearchJob, Straggler,
+        Assess, Assessment, AssessmentRequest, Assessor, CalledTools, ChoiceScore, Details, FailedBranches,
+        JsonPointer, Outcome, Sample, SearchJob, Straggler,
     };
 }
 

@@ -38,6 +38,8 @@ from offshoot.command import Job, demo_model, plan, run
 from offshoot.inputs import PromptType, TextPrompt, TokensPrompt
 from offshoot.judging import Judge, Judgement, TestVerdict, judge
 from offshoot.search import (
+    CalledTools,
+    JsonPointer,
     Outcome,
     Sample,
     beam_search,
@@ -58,7 +60,7 @@ __all__ = [
     "ScoredChoices", "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample",
     "tree_of_thoughts", "beam_search", "dvts", "mcts", "tree_po", "entropy_branching", "RolloutTrie", "Outcome",
     "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan", "Job", "demo_model", "to_arrow",
-    "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence",
+    "CalledTools", "JsonPointer", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence",
     "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine",
     "Judged", "ItemLine", "JobEstimate",
 ]

@@ -28,6 +28,7 @@ from offshoot._native import (
     Engine,
     Finish,
     Generation,
+    NativeForm,
     NativeTokenizer,
     Request,
     SampleFailed,
@@ -597,7 +598,8 @@ class LLM:
                 chat_template_kwargs or {})
             text, ids = self._engine.tokenizer.chat_tokens(json.dumps(
                 {**body, "special_tokens_in_text": special_tokens_in_text}, ensure_ascii=False))
-            prompts.append({"prompt": text, "prompt_token_ids": ids})
+            begun = conversation[-1].get("content") if continue_final_message else None
+            prompts.append(_ChatPrompt(text, ids, body["chat_template"] or self.tokenizer.chat_template, begun))
         sampling_params = self._ending_turns(sampling_params)
         return self.generate(
             prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, priority=priority)
@@ -799,14 +801,21 @@ class LLM:
         return CompletionOutput(
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason, adapter,
             kept=_kept(finish, params.return_kept or self._return_kept),
-            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights,
+            entropies=finish.records.entropies() if params.return_entropy else None,
+            forced=finish.records.forced() if params.form() is not None else None, weights=finish.weights,
             adapters=finish.adapters,
             routed_experts=_routed_experts(finish, params.routed_experts_prompt_start))
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
-        """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says."""
+        """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says. Refuses a
+        form that no text of the model has."""
+        if (said := params.form()) is not None:
+            self._check_form(*said)
         return params.sampling(room, self._engine.tokenizer, logprobs_mode=self._logprobs_mode,
                                return_kept=self._return_kept, return_routed_experts=self._routes)
+
+    def _check_form(self, argument: str, form: NativeForm) -> None:
+        self._engine.check_form(form, f"{argument}.{form.kind}")
 
     def _take_names(self, count: int) -> range:
         with self._naming:
@@ -892,11 +901,22 @@ class LLM:
                 made[key] = self._sampling(_limited(each, room), room)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
+            sampling = made[key]
+            if each.form() is not None:
+                sampling = self._behind(sampling, prompts[at], text, ids)
             requests.append(
-                Request(ids, made[key], seed % (1 << 64), name, priorities[at], min_finished, keeps, versions[at]))
+                Request(ids, sampling, seed % (1 << 64), name, priorities[at], min_finished, keeps, versions[at]))
             kept.append(_JobPrompt(text, ids, each, adapters[at]))
         generation = self._updated.generate(requests, stream=stream)
         return _Job(self, generation, kept, first, keeps)
+
+    def _behind(self, sampling: Sampling, prompt: Any, text: str | None, ids: list[int]) -> Sampling:
+        """The sampling with a form that begins where the content of an answer to the prompt does."""
+        if isinstance(prompt, _ChatPrompt):
+            return sampling.behind(prompt["prompt"], prompt.begun, prompt.template)
+        if text is None:
+            text = self._engine.tokenizer.decode(ids, skip_special_tokens=False)
+        return sampling.behind(text)
 
     def _encoding(self, given: Mapping[str, Any]) -> tuple[bool, int | None]:
         """Whether special tokens are added to texts, and the most tokens of one, by a tokenizer's arguments."""
@@ -1276,6 +1296,15 @@ class Tokenizer:
                 "add_generation_prompt": add_generation_prompt and not continue_final_message,
                 "continue_final_message": continue_final_message, "tools": list(tools) if tools else None,
                 "chat_template_kwargs": dict(variables)}
+
+
+class _ChatPrompt(dict[str, Any]):
+    """The prompt of a chat, with the template that wrote it and the text with which it has begun an answer."""
+
+    def __init__(self, text: str, ids: list[int], template: str | None, begun: Any):
+        super().__init__(prompt=text, prompt_token_ids=ids)
+        self.template = template
+        self.begun = begun if isinstance(begun, str) else None
 
 
 class Encoding(dict[str, Any]):

@@ -56,7 +56,8 @@ class CompletionOutput:
     ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
     uint16; zeros in layers without experts. ``weights``: the versions of the weights that the tokens were sampled
     under, each with the number of its first token; ``adapters`` likewise: the versions of its adapter.
-    ``lora_request``: the adapter that was asked for."""
+    ``lora_request``: the adapter that was asked for. ``forced``: of a sample with a form, whether the form allowed no
+    other token in each one's place; such a token was not drawn, and its processed log-probability is 0."""
 
     index: int
     text: str
@@ -68,6 +69,7 @@ class CompletionOutput:
     lora_request: LoRARequest | None = None
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
+    forced: list[bool] | None = None
     routed_experts: numpy.ndarray[Any, Any] | None = dataclasses.field(default=None, compare=False)
     #: Whether it was a straggler that was finished later (``LLM.finish``).
     continued: bool = False

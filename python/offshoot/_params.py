@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from offshoot._native import NativeTokenizer, Sampling
+from offshoot._forms import native_form
+from offshoot._native import NativeForm, NativeTokenizer, Sampling
 from offshoot._vllm import RequestOutputKind, asks
 
 _MOST_TOKENS = 1 << 30
@@ -96,6 +97,11 @@ class SamplingParams:
     and on every machine of the same arithmetic; each of the ``n`` has random numbers of its own, and more samples leave
     the first ones as they are. ``logprobs=k`` reports the k likeliest tokens in each one's place, ``prompt_logprobs=k``
     those of the prompt.
+
+    ``structured_outputs``: a ``StructuredOutputsParams`` with the form that samples must have, ``guided_decoding`` the
+    same by its older name. Behind a prompt that has opened the model's reasoning, or of a chat whose template may, the
+    form begins where the reasoning ends. A sample whose form allows no token, and does not end there, has the finish
+    reason ``dead_end``.
 
     Three fields are not vLLM's. ``logprobs_mode``: whose log-probabilities are reported, in place of the ``LLM``'s.
     ``return_kept``: the sets that tokens were drawn from, as ``CompletionOutput.kept``: "count" their sizes, "ids" or
@@ -197,9 +203,8 @@ class SamplingParams:
                 raise NotImplementedError(f"{name}: expected a number from 0 up, found {count}: the log-probabilities "
                                           "of the whole vocabulary are not supported")
         self.bad_words = self._bad_words()
-        for name in ("logits_processors", "guided_decoding", "structured_outputs"):
-            if getattr(self, name):
-                raise NotImplementedError(f"{name} is not supported: it would change what is sampled")
+        if self.logits_processors:
+            raise NotImplementedError("logits_processors is not supported: it would change what is sampled")
         if self.extra_args:
             raise NotImplementedError(f"extra_args is not supported, found {sorted(self.extra_args)}")
         for name in _NOT_SUPPORTED:
@@ -246,6 +251,16 @@ class SamplingParams:
         """Samples drawn of a prompt, of which ``n`` are returned."""
         return self.best_of or self.n
 
+    def form(self) -> tuple[str, NativeForm] | None:
+        """The form that samples must have, and the field that says so."""
+        said = [(name, getattr(self, name)) for name in ("structured_outputs", "guided_decoding")]
+        forms = [(name, native_form(name, given)) for name, given in said if given is not None]
+        named = [(name, form) for name, form in forms if form is not None]
+        if len(named) > 1:
+            raise ValueError("guided_decoding: expected None beside structured_outputs, whose older name it is, found "
+                             f"{self.guided_decoding!r}")
+        return named[0] if named else None
+
     def _stop(self) -> list[str]:
         stop = [self.stop] if isinstance(self.stop, str) else _listed("stop", self.stop)
         for text in stop:
@@ -286,6 +301,7 @@ class SamplingParams:
         these names are None."""
         words = self._bad_words()
         spelt = [] if tokenizer is None else [run for word in words for run in tokenizer.spellings(word)]
+        form = self.form()
         return Sampling(
             n=self.samples, temperature=self.temperature, top_p=self.top_p,
             top_k=self.top_k if self.top_k > 0 else None,
@@ -300,4 +316,5 @@ class SamplingParams:
             stop_token_ids=_listed("stop_token_ids", self.stop_token_ids), ignore_eos=self.ignore_eos,
             include_stop=self.include_stop_str_in_output, show_special=not self.skip_special_tokens,
             logprobs_mode=self.logprobs_mode or logprobs_mode, return_kept=self.return_kept or return_kept,
-            return_entropy=self.return_entropy, return_routed_experts=return_routed_experts)
+            return_entropy=self.return_entropy, return_routed_experts=return_routed_experts,
+            form=None if form is None else form[1])

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from offshoot._facts import FinishReason, NodeFacts
+from offshoot._forms import Form, form_of_fork
 from offshoot._native import NativeGrowth, NativeTree, NodeFailed
 from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
 from offshoot._rollouts import RolloutTrie
@@ -85,6 +86,12 @@ class Node:
         return numpy.frombuffer(self.tree._native.entropies(self.id), dtype=numpy.float32)
 
     @property
+    def forced(self) -> list[bool]:
+        """Whether the form of its text allowed no other token in the place of each of the node's tokens; False of tokens
+        that were given."""
+        return self.tree._native.forced(self.id)
+
+    @property
     def facts(self) -> NodeFacts:
         """How it stands: ``finish_reason``, ``stop_reason``, ``logprob``, ``score``, ``state``, ``error``."""
         return self.tree._native.facts(self.id)
@@ -96,7 +103,7 @@ class Node:
 
     @property
     def finish_reason(self) -> FinishReason | Literal["error"] | None:
-        """stop, length, abort or error; None while it has not ended."""
+        """stop, length, dead_end, abort or error; None while it has not ended."""
         return self.facts["finish_reason"]
 
     @property
@@ -118,9 +125,11 @@ class Node:
     def score(self, value: float) -> None:
         self.tree._native.set_score(self.id, float(value))
 
-    def fork(self, n: int, *, adapter: AdapterName | None = None) -> list["Node"]:
-        """``n`` new children, to be extended; ``adapter`` as of ``Tree.fork``."""
-        return self.tree.fork(self, n, adapter=adapter)
+    def fork(
+        self, n: int, *, adapter: AdapterName | None = None, form: Form | Literal[False] | None = None,
+    ) -> list["Node"]:
+        """``n`` new children, to be extended; ``adapter`` and ``form`` as of ``Tree.fork``."""
+        return self.tree.fork(self, n, adapter=adapter, form=form)
 
     def split(self, tokens: int) -> "Node":
         """Splits the node, which has no children, behind its first ``tokens`` tokens: it keeps these and can be forked
@@ -186,11 +195,20 @@ class Tree:
     def leaves(self) -> list[Node]:
         return [node for node in self.nodes if not self._native.children(node.id)]
 
-    def fork(self, at: Node, n: int, *, adapter: AdapterName | None = None) -> list[Node]:
+    def fork(
+        self, at: Node, n: int, *, adapter: AdapterName | None = None, form: Form | Literal[False] | None = None,
+    ) -> list[Node]:
         """``n`` new children of a node. They go on with the node's adapter, or with ``adapter``: what they continue is
-        then shared with forks without it, all but its last token."""
+        then shared with forks without it, all but its last token. ``form``: what is sampled from them, and from those
+        below them, has this form from their first token on, a ``StructuredOutputsParams``, a JSON Schema or a pydantic
+        model; a node's extend goes on where its last one stopped in the form. None: the form of the node, if it has
+        one; False: any text."""
         n = _whole("n", n, 1, MOST_SAMPLES)
-        return [Node(self, id) for id in self._native.fork(self._id(at), n, self.llm._adapters.version(adapter))]
+        version = self.llm._adapters.version(adapter)
+        native = None if form is None or form is False else form_of_fork(form)
+        if native is not None:
+            self.llm._check_form("form", native)
+        return [Node(self, id) for id in self._native.fork(self._id(at), n, version, native, form is False)]
 
     def extend(
         self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None, *,

@@ -106,21 +106,6 @@ class RequestOutputKind(enum.Enum):
     FINAL_ONLY = 2
 
 
-@dataclasses.dataclass(kw_only=True)
-class StructuredOutputsParams:
-    """A form that samples must have. ``SamplingParams`` refuses it: it is not supported."""
-
-    json: str | dict[str, Any] | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    disable_any_whitespace: bool = False
-    disable_additional_properties: bool = False
-    whitespace_pattern: str | None = None
-    structural_tag: str | None = None
-
-
 @dataclasses.dataclass(eq=False)
 class LoRARequest:
     """An adapter (LoRA), by a name, a number from 1 up, and the folder that it is read from when it is used first.

@@ -1,8 +1,8 @@
 """Parameters of sampling and of beam search, where vLLM has them."""
 
 from offshoot._beams import BeamSearchParams
+from offshoot._forms import GuidedDecodingParams, StructuredOutputsParams
 from offshoot._params import SamplingParams
-from offshoot._vllm import RequestOutputKind, StructuredOutputsParams
-from offshoot._vllm import StructuredOutputsParams as GuidedDecodingParams
+from offshoot._vllm import RequestOutputKind
 
 __all__ = ["SamplingParams", "BeamSearchParams", "RequestOutputKind", "StructuredOutputsParams", "GuidedDecodingParams"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from offshoot._facts import Judged, SampleFinish
 from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
-from offshoot._native import Assessed, Records, SearchPrompt
+from offshoot._native import Assessed, NativeCalls, NativePointer, Records, SearchPrompt
 from offshoot._native import search as _native_search
 from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _flag, _number, _whole
 from offshoot._rollouts import RolloutTrie
@@ -33,7 +33,7 @@ _Aggregate = Literal["last", "min", "product"]
 _Decide = Literal["best", "vote", "weighted_vote"]
 _NO_WORDS = "words: expected the values of the words that `value`'s prompt is answered by, found none"
 
-#: An answer in a text: a pattern (its first group, of the last match), or a function.
+#: An answer in a text: a pattern (its first group, of the last match), or a function, such as ``JsonPointer("/answer")``.
 Answer = str | re.Pattern[str] | Callable[[str], "str | None"]
 
 #: Whether a text or an answer is right, and what a text is worth; a second argument is the prompt's index.
@@ -121,12 +121,15 @@ class Outcome:
 
 @_search_of
 def vote(
-    llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Grade | None = None,
+    llm: LLM, prompts: Any, n: int = 40, *, answer: Answer | None = None, json: str | None = None,
+    tool_call: bool = False, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None,
     stop_when: Literal["never", "certain"] | float = "never", min_finished: int | None = None,
     use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right. Once
+    """Self-consistency: ``n`` samples vote by their answers: those that ``answer`` finds; with ``json`` the values at
+    this JSON pointer, such as "/answer", in the JSON of their texts; with ``tool_call`` their calls of tools, or with
+    both the values at the pointer in their last call, such as "/arguments/city". ``grade(answer)`` says whether an answer is right. Once
     ``min_finished`` have finished the others are cancelled: they are ``stragglers`` of the outcome.
     ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely
     to."""
@@ -139,7 +142,7 @@ def vote(
     else:
         until = _choice("stop_when", stop_when, ("never", "certain"))
     method = {"vote": {"n": _whole("n", n, 1, MOST_SAMPLES), "stop_when": until}}
-    assess = _Assess(answer=answer, grade=grade)
+    assess = _Assess(answer=_voted(answer, json, _flag("tool_call", tool_call)), grade=grade)
     return _search(
         llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
         min_finished=_min_finished(min_finished, n))
@@ -381,6 +384,56 @@ def _answer_of(answer: Answer | None) -> Callable[[str], str | None]:
         return None if found is None else next((group for group in found.groups() if group is not None), found.group())
 
     return last
+
+
+class JsonPointer:
+    """Finds the answer of a text in a field of its JSON, for ``answer`` of any search: the value at ``pointer`` (RFC
+    6901), such as "/answer" or "/steps/0/result"; a string as it is, anything else as JSON with sorted keys. The JSON
+    is the text behind its reasoning, or the last that has the field and stands in it, in a fence or between other
+    words. A text without it, or with null there, has no answer."""
+
+    def __init__(self, pointer: str):
+        if not isinstance(pointer, str):
+            raise TypeError(f"pointer: expected a JSON pointer as a text, found {pointer!r}")
+        self.pointer, self._native = pointer, NativePointer(pointer)
+
+    def __repr__(self) -> str:
+        return f"JsonPointer({self.pointer!r})"
+
+    def __call__(self, text: str) -> str | None:
+        return self._native(text)
+
+
+class CalledTools:
+    """Finds the answer of a text in its calls of tools, in whatever form its model writes them, for ``answer`` of any
+    search: all of its calls, each as ``{"name": …, "arguments": …}``, or the value at ``pointer`` in the last call that
+    has one, such as "/arguments/city". A text without calls, or with one whose arguments are no JSON, has no answer."""
+
+    def __init__(self, pointer: str | None = None):
+        if pointer is not None and not isinstance(pointer, str):
+            raise TypeError(f"pointer: expected a JSON pointer as a text, found {pointer!r}")
+        self.pointer, self._native = pointer, NativeCalls(pointer)
+
+    def __repr__(self) -> str:
+        return f"CalledTools({self.pointer!r})" if self.pointer is not None else "CalledTools()"
+
+    def __call__(self, text: str) -> str | None:
+        return self._native(text)
+
+
+def _voted(answer: Answer | None, pointer: str | None, tool_call: bool) -> Answer:
+    """How the answers of a vote are found."""
+    if answer is not None:
+        if pointer is not None or tool_call:
+            raise TypeError(f"answer: expected none beside {'json' if pointer is not None else 'tool_call'}, found "
+                            f"{answer!r}")
+        return answer
+    if pointer is None and not tool_call:
+        raise TypeError("vote: expected how answers are found (`answer`, `json` or `tool_call`), found none of them")
+    if tool_call:
+        return CalledTools(pointer)
+    assert pointer is not None
+    return JsonPointer(pointer)
 
 
 def _with_index(name: str, function: Callable[..., Any] | None) -> Callable[[int, Any], Any] | None:

@@ -24,6 +24,7 @@ use pyo3::types::PyDict;
 
 use crate::errors::{OrRaise, exception};
 use crate::events::NativeFinish;
+use crate::forms::NativeForm;
 use crate::generation::{Generation, OwnedRequest, Request};
 use crate::params::{Sampling, token_ids, word};
 use crate::process::{self, OfProcess};
@@ -331,6 +332,18 @@ impl Engine {
         let closed = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The last handle waits for the step in progress.
         py.detach(|| drop(closed));
+    }
+
+    /// Refuses a form that cannot be compiled, or that no text of the model has. `argument`: what an error calls it.
+    fn check_form(&self, py: Python<'_>, form: &NativeForm, argument: &str) -> PyResult<()> {
+        let handle = self.handle()?;
+        let compiled = py.detach(|| handle.compile_form(&form.0));
+        compiled.map(drop).map_err(|error| {
+            exception(match error {
+                Error::Value { expected, found, .. } => Error::value(argument, expected, found),
+                other => other,
+            })
+        })
     }
 
     /// Begins to sample prompts. `stream`: whether tokens are heard of, too.

@@ -69,17 +69,21 @@ pub struct SampleRecords {
     /// Empty where it is recorded of no token, like `entropies`.
     drawn: Vec<Option<Drawn>>,
     entropies: Vec<Option<f32>>,
+    /// Whether the form allowed no other token in each one's place; empty where none was forced.
+    forced: Vec<bool>,
 }
 
 impl SampleRecords {
     fn new<'r>(records: impl Iterator<Item = TokenRecord<'r>> + Clone) -> SampleRecords {
         let has_drawn = records.clone().any(|record| record.drawn.is_some());
         let has_entropy = records.clone().any(|record| record.entropy.is_some());
+        let has_forced = records.clone().any(|record| record.forced);
         let drawn = || records.clone().map(|record| record.drawn.cloned()).collect();
         let entropies = || records.clone().map(|record| record.entropy).collect();
         SampleRecords {
             tokens: records.clone().count(),
             drawn: if has_drawn { drawn() } else { Vec::new() },
+            forced: if has_forced { records.clone().map(|record| record.forced).collect() } else { Vec::new() },
             entropies: if has_entropy { entropies() } else { Vec::new() },
         }
     }
@@ -123,6 +127,11 @@ impl SampleRecords {
     /// Their ids as bytes of bit sets; None as `ids`.
     fn masks<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
         self.each_drawn(|drawn| Some(PyBytes::new(py, &KeptForm::mask(drawn.ids.as_ref()?))))
+    }
+
+    /// Whether the form of the text allowed no other token in each one's place.
+    fn forced(&self) -> Vec<bool> {
+        if self.forced.is_empty() { vec![false; self.tokens] } else { self.forced.clone() }
     }
 
     /// Entropies of the model's distribution in the tokens' places, in nats.

@@ -7,6 +7,7 @@ mod arrow;
 mod engine;
 mod errors;
 mod events;
+mod forms;
 mod generation;
 mod judging;
 mod params;
@@ -49,6 +50,8 @@ mod _offshoot {
     use super::engine::{Context, Engine};
     #[pymodule_export]
     use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleRecords, SampleTokens, SampledToken};
+    #[pymodule_export]
+    use super::forms::{NativeCalls, NativeForm, NativePointer};
     #[pymodule_export]
     use super::generation::{Generation, Request};
     #[pymodule_export]

@@ -3,8 +3,12 @@
 
 use offshoot::{SamplingParams, Stop, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Records};
+use offshoot_form::{FormBegin, SampleForm};
+use offshoot_text::reasoning::ContentStart;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::forms::NativeForm;
 
 /// The sampling of one prompt, in the engine's terms.
 #[pyclass(frozen, module = "offshoot._offshoot")]
@@ -28,7 +32,7 @@ impl Sampling {
         allowed_token_ids=None, bad_words=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
         stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false, show_special=false,
         logprobs_mode="raw_logprobs", return_kept=None, return_entropy=false,
-        return_routed_experts=false,
+        return_routed_experts=false, form=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -56,6 +60,7 @@ impl Sampling {
         return_kept: Option<&str>,
         return_entropy: bool,
         return_routed_experts: bool,
+        form: Option<&NativeForm>,
     ) -> PyResult<Sampling> {
         let kept = return_kept.map(|name| word("return_kept", &KeptForm::WORDS, name)).transpose()?;
         let params = SamplingParams {
@@ -68,7 +73,7 @@ impl Sampling {
             presence_penalty,
             logit_bias: logit_bias.into_iter().map(|(token, bias)| (TokenId(token), bias)).collect(),
             allowed: allowed_token_ids.map(token_ids),
-            form: None,
+            form: form.map(|form| SampleForm { form: form.0.clone(), begin: FormBegin::AtOnce }),
             bad_words: bad_words.into_iter().map(token_ids).collect(),
             top_logprobs: logprobs,
             logprobs_mode: word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?,
@@ -84,6 +89,25 @@ impl Sampling {
     #[getter]
     fn n(&self) -> usize {
         self.n
+    }
+
+    /// The sampling behind a prompt, of its text: where it has a form, that begins where the content of the answer
+    /// does. `answer`: the end of the prompt with which it has begun an answer; `template`: the source of the chat
+    /// template that wrote the prompt.
+    #[pyo3(signature = (prompt, answer=None, template=None))]
+    fn behind(&self, prompt: &str, answer: Option<&str>, template: Option<&str>) -> Sampling {
+        self.beginning(|| ContentStart::of(prompt, answer, template))
+    }
+}
+
+impl Sampling {
+    /// The same with a form that begins there.
+    pub fn beginning(&self, content: impl FnOnce() -> ContentStart) -> Sampling {
+        let mut sampling = self.clone();
+        if let Some(form) = &mut sampling.params.form {
+            form.begin = content().into();
+        }
+        sampling
     }
 }
 

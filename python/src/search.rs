@@ -18,6 +18,7 @@ use offshoot::search::{
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};
 use offshoot_engine::{EngineHandle, GroupEnd};
+use offshoot_text::reasoning::ContentStart;
 use offshoot_text::{AddSpecial, Tokenizer};
 use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -431,7 +432,7 @@ impl Searches<'_> {
         let mut tree = SamplingTree::new(self.engine.clone(), prompt.clone())?.seed(self.seed).named(name);
         let assess =
             PythonAssess { index, callables: &self.callables, failure: &self.failure, known: RefCell::default() };
-        let Sampling { params, stop, .. } = &self.sampling;
+        let Sampling { params, stop, .. } = &self.sampling.beginning(|| ContentStart::of(&prompt.text, None, None));
         let job = SearchJob { group_end: self.group_end, ..SearchJob::new(params, stop) };
         let mut job = job.assessed_by(assess).interrupted_by(&self.failure.ended);
         let outcome = self.drive(index, &mut tree, &mut job)?;

@@ -10,6 +10,7 @@ use offshoot::{After, Error, NodeId, NodeState, Probe, Prompt, SamplingTree, Tok
 use offshoot_core::ids::AdapterVersion;
 use offshoot_engine::{EngineHandle, LogprobsMode, RootOptions, TokenRecord};
 use offshoot_eval::view;
+use offshoot_form::{FormBegin, SampleForm};
 use offshoot_search::tree;
 use pyo3::exceptions::{PyBaseException, PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -19,6 +20,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::engine::{Engine, check_ready};
 use crate::errors::{OrRaise, exception};
 use crate::events;
+use crate::forms::NativeForm;
 use crate::params::{Sampling, token_ids, word};
 use crate::process::OfProcess;
 
@@ -111,16 +113,30 @@ impl Tree {
         Ok(Tree { engine, tree: OfProcess::new(Mutex::new(tree.seed(seed).named(name))), logprobs_mode })
     }
 
-    /// `n` new children of a node, which go on with the adapter of this version, or with the node's.
-    #[pyo3(signature = (at, n, adapter=None))]
-    fn fork(&self, py: Python<'_>, at: usize, n: usize, adapter: Option<u64>) -> PyResult<Vec<usize>> {
+    /// `n` new children of a node, which go on with the adapter of this version, or with the node's; and in `form`, in
+    /// the node's, or, with `any_text`, in none.
+    #[pyo3(signature = (at, n, adapter=None, form=None, any_text=false))]
+    fn fork(
+        &self,
+        py: Python<'_>,
+        at: usize,
+        n: usize,
+        adapter: Option<u64>,
+        form: Option<&NativeForm>,
+        any_text: bool,
+    ) -> PyResult<Vec<usize>> {
         let mut tree = self.lock_attached(py)?;
         let at = Tree::open_at(&tree, at)?;
         let children = match adapter {
             Some(version) => tree.fork_with(at, n, Some(AdapterVersion(version))),
             None => tree.fork(at, n),
         };
-        Ok(children.or_raise()?.into_iter().map(NodeId::ix).collect())
+        let children = children.or_raise()?;
+        if any_text || form.is_some() {
+            let form = form.map(|form| SampleForm { form: form.0.clone(), begin: FormBegin::AtOnce });
+            tree.set_form(&children, form);
+        }
+        Ok(children.into_iter().map(NodeId::ix).collect())
     }
 
     /// Lets nodes go on with the adapter of this version, unless what samples from them then would be refused.
@@ -144,7 +160,8 @@ impl Tree {
         let growth = {
             let tree = slf.get().lock_attached(py)?;
             let nodes = Tree::all_open_at(&tree, &nodes)?;
-            tree.growth(&nodes, &sampling.params, &sampling.stop).or_raise()?
+            let params = |at| sampling.beginning(|| tree.content_start(at)).params;
+            tree.growth_each(&nodes, params, &sampling.stop).or_raise()?
         };
         Ok(Growth::new(slf.clone_ref(py), growth))
     }
@@ -242,6 +259,13 @@ impl Tree {
         let is_known = logprobs.iter().any(Option::is_some);
         let bytes: Vec<u8> = if is_known { logprobs.iter().flat_map(shown).collect() } else { Vec::new() };
         Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Whether the form of its text allowed no other token in the place of each of the node's tokens; false of given ones.
+    fn forced(&self, py: Python<'_>, at: usize) -> PyResult<Vec<bool>> {
+        let tree = self.lock_attached(py)?;
+        let node = tree.node(Tree::at(&tree, at)?);
+        Ok(node.records().map(|record| record.is_some_and(|record| record.forced)).collect())
     }
 
     /// The entropies of the model's distribution in the tokens' places, likewise.

@@ -431,7 +431,7 @@ WRONG = [
     (dict(n=0), ValueError), (dict(n=1.5), TypeError), (dict(n=True), TypeError), (dict(temperature=-1), ValueError),
     (dict(temperature="hot"), TypeError), (dict(top_p=0), ValueError), (dict(max_tokens=0), ValueError),
     (dict(stop=[""]), ValueError), (dict(best_of=1, n=2), ValueError), (dict(logprobs=-1), NotImplementedError),
-    (dict(guided_decoding={"json": {}}), NotImplementedError), (dict(bad_words=[" "]), ValueError),
+    (dict(guided_decoding={"json": 7}), TypeError), (dict(bad_words=[" "]), ValueError),
     (dict(allowed_token_ids=[]), ValueError),
     (dict(temprature=1), TypeError), (dict(min_tokens=9, max_tokens=4), ValueError),
     (dict(top_k=2 ** 40), OverflowError),
@@ -443,7 +443,10 @@ WRONG = [
     (dict(presence_penalty=99.0), ValueError), (dict(seed=1.5), TypeError), (dict(min_p=7.0), ValueError),
     (dict(top_p=5.0), ValueError), (dict(best_of=0), ValueError), (dict(stop=""), ValueError),
     (dict(logits_processors=[lambda ids, logits: logits]), NotImplementedError),
-    (dict(structured_outputs=StructuredOutputsParams(choice=["yes"])), NotImplementedError),
+    (dict(structured_outputs={"structural_tag": "{}"}), NotImplementedError),
+    (dict(structured_outputs={"regex": "a", "choice": ["b"]}), ValueError),
+    (dict(structured_outputs={"patern": "a"}), TypeError), (dict(structured_outputs="a+"), TypeError),
+    (dict(structured_outputs={"choice": []}), ValueError), (dict(structured_outputs={"json": "{"}), ValueError),
     (dict(extra_args={"conf_threshold": 1.0}), NotImplementedError), (dict(ignore_eos="no"), TypeError),
     (dict(detokenize=None), TypeError), (dict(flat_logprobs=2), TypeError), (dict(output_kind=3), ValueError),
     (dict(output_kind="delta"), TypeError), (dict(logit_bias={1: math.nan}), ValueError),
@@ -867,7 +870,7 @@ def test_a_script_of_vllm_finds_its_modules(monkeypatch):
         for name in [name for name in sys.modules if name.startswith("vllm.")]:
             del sys.modules[name]
     assert (Model, Adapter, Flat) == (LLM, LoRARequest, FlatLogprobs), "not a second one"
-    assert (Kind, GuidedDecodingParams) == (RequestOutputKind, StructuredOutputsParams)
+    assert Kind == RequestOutputKind and issubclass(GuidedDecodingParams, StructuredOutputsParams)
     assert len({random_uuid() for _ in range(100)}) == 100
     assert destroy_model_parallel() is None and destroy_distributed_environment() is None
     adapter = Adapter(lora_name="a", lora_int_id=1, lora_path="b")

@@ -242,8 +242,8 @@ def test_what_is_refused(folder, exact):
     with offshoot.trl.use(llm=exact):
         with pytest.raises(ValueError, match="vllm_mode: expected colocate, found 'server'"):
             trainer(folder, vllm_mode="server")
-        with pytest.raises(NotImplementedError, match="structured_outputs"):
-            trainer(folder, vllm_structured_outputs_regex=r"\d+").train()
+        with pytest.raises(ValueError, match="structured_outputs.regex"):
+            trainer(folder, vllm_structured_outputs_regex="(").train()
 
 
 #: TRL without a change, for which Offshoot has the names of vLLM: what it imports of them, and nothing else.

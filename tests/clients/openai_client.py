@@ -154,6 +154,55 @@ def check_echo(client):
             assert abs(own - again) < 10 / 256, (own, again)
 
 
+def response(client, **fields):
+    fields = {"input": "How many are 3 and 4?", "max_output_tokens": 12, "temperature": 0, **fields}
+    return client.responses.create(**{"model": MODEL, **fields})
+
+
+def check_responses(client):
+    include = ["message.output_text.logprobs"]
+    whole = response(client, instructions="You count.", include=include, top_logprobs=2, metadata={"a": "b"})
+    type(whole).model_validate(whole.model_dump())
+    assert whole.status in ("completed", "incomplete") and whole.metadata == {"a": "b"}
+    [item] = whole.output
+    assert item.type == "message" and item.content[0].logprobs
+    said = [choice.message.content for choice in chat(client, temperature=0, max_tokens=12).choices]
+    assert [whole.output_text] == said, "the answer is that of the chat"
+    assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+    assert client.responses.retrieve(whole.id).output_text == whole.output_text
+    counted = client.responses.input_tokens.count(model=MODEL, instructions="You count.", input="How many are 3 and 4?")
+    assert counted.input_tokens == whole.usage.input_tokens
+    # A raw stream, and the one that puts its events together.
+    events = list(response(client, instructions="You count.", stream=True))
+    kinds = [event.type for event in events]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"], kinds
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    for event in events:
+        type(event).model_validate(event.model_dump())
+    assert events[-1].response.output_text == whole.output_text
+    with client.responses.stream(model=MODEL, input="How many are 3 and 4?", instructions="You count.",
+                                 temperature=0) as stream:
+        deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        assert stream.get_final_response().output_text == deltas
+
+
+def check_conversations(client):
+    first = response(client)
+    after = response(client, previous_response_id=first.id, input=[{"role": "user", "content": "And 5?"}])
+    said = {"role": "assistant", "content": first.output_text}
+    resent = [{"role": "user", "content": "How many are 3 and 4?"}, said, {"role": "user", "content": "And 5?"}]
+    assert response(client, input=resent, store=False).output_text == after.output_text
+    # What a response has said is sent back as it is.
+    again = [{"role": "user", "content": "How many are 3 and 4?"}, *first.output, {"role": "user", "content": "And 5?"}]
+    assert response(client, input=again).output_text == after.output_text
+    items = client.responses.input_items.list(after.id, order="asc", limit=2)
+    assert [item.content[0].text for item in items] == [resent[0]["content"], first.output_text, "And 5?"]
+    client.responses.delete(first.id)
+    gone = raises(openai.NotFoundError, lambda: response(client, previous_response_id=first.id))
+    assert gone.code == "previous_response_not_found", gone
+    assert raises(openai.BadRequestError, lambda: response(client, background=True)).param == "background"
+
+
 def check_stop(client):
     whole = texts(completion(client, temperature=0, max_tokens=24))[0]
     stop = whole.strip()[3:6]

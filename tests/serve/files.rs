@@ -29,7 +29,8 @@ fn uploaded(served: &Served, lines: &[Value]) -> Value {
     file["id"].clone()
 }
 
-fn line(id: &str, body: Value) -> Value {
+/// A line of a batch with this request.
+pub fn line(id: &str, body: Value) -> Value {
     let body = crate::served::joined(&json!({"prompt": QUESTION, "max_tokens": 2}), body);
     json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body})
 }
@@ -48,9 +49,16 @@ fn ended(served: &Served, id: &Value) -> Value {
     }
 }
 
-fn answers(served: &Served, file: &Value) -> Vec<Value> {
+/// The lines of a file of answers.
+pub fn answers(served: &Served, file: &Value) -> Vec<Value> {
     let text = served.get(&format!("/v1/files/{}/content", file.as_str().expect("an id"))).text;
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// The batch of these requests, once it has ended.
+pub fn begun_and_ended(served: &Served, lines: &[Value]) -> Value {
+    let batch = begin(served, &uploaded(served, lines)).succeeds();
+    ended(served, &batch["id"])
 }
 
 fn begin(served: &Served, file: &Value) -> Answer {

@@ -76,6 +76,10 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         let what = "prompts generated during the search are unknown and not counted";
         job.notes.push(format!("{}: {what}", task.method.name()));
     }
+    if let Some(form) = &task.sampling.form {
+        let form = form.described();
+        job.notes.push(format!("samples have a form ({form}): they may be shorter, and their masks are not counted"));
+    }
     if matches!(task.method, Method::Choose(_)) {
         job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
     }

@@ -9,7 +9,7 @@ use crate::self_consistency::vote;
 use crate::tree::{SamplingTree, ThoughtNode};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_engine::{Records, SamplingParams};
+use offshoot_engine::{Records, SamplingParams, TokenRecord};
 
 /// Samples `how.paths` solutions below `at`, and `how.branches` more from each of the `how.forks` tokens of highest
 /// entropy of each. The answer chosen is the most frequent one.
@@ -82,12 +82,14 @@ fn common(a: &str, b: &str) -> usize {
 }
 
 /// The places of the `n` largest numbers, in rising order; of equal ones, the first.
-fn highest(entropies: &[f32], n: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..entropies.len()).collect();
-    order.sort_by(|&a, &b| entropies[b].total_cmp(&entropies[a]));
+fn highest(entropies: &[Option<f32>], n: usize) -> Vec<usize> {
+    let known = entropies.iter().enumerate().filter_map(|(at, entropy)| Some((at, (*entropy)?)));
+    let mut order: Vec<(usize, f32)> = known.collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
     order.truncate(n);
-    order.sort_unstable();
-    order
+    let mut places: Vec<usize> = order.into_iter().map(|(at, _)| at).collect();
+    places.sort_unstable();
+    places
 }
 
 /// Parameters by which the entropy of each token is recorded, too.
@@ -96,8 +98,14 @@ fn recording_entropy(params: &SamplingParams) -> SamplingParams {
 }
 
 /// The entropy, in nats, of the model's distribution in the place of each token of a node; 0 where it is not recorded.
-fn entropies(node: &ThoughtNode) -> Vec<f32> {
-    node.records().map(|record| record.and_then(|record| record.entropy).unwrap_or(0.0)).collect()
+/// `None` of a token that its form forced: in its place every fork would have the same.
+fn entropies(node: &ThoughtNode) -> Vec<Option<f32>> {
+    let entropy = |record: Option<TokenRecord<'_>>| match record {
+        Some(record) if record.forced => None,
+        Some(record) => Some(record.entropy.unwrap_or(0.0)),
+        None => Some(0.0),
+    };
+    node.records().map(entropy).collect()
 }
 
 #[cfg(test)]
@@ -106,10 +114,11 @@ mod tests {
 
     #[test]
     fn the_highest_are_found_in_their_order() {
-        assert_eq!(highest(&[0.1, 0.9, 0.5, 0.9, 0.7], 3), [1, 3, 4]);
-        assert_eq!(highest(&[0.5, 0.5, 0.5], 2), [0, 1]);
-        assert_eq!(highest(&[0.5], 4), [0]);
+        assert_eq!(highest(&[0.1, 0.9, 0.5, 0.9, 0.7].map(Some), 3), [1, 3, 4]);
+        assert_eq!(highest(&[0.5, 0.5, 0.5].map(Some), 2), [0, 1]);
+        assert_eq!(highest(&[Some(0.5)], 4), [0]);
         assert_eq!(highest(&[], 4), [0usize; 0]);
+        assert_eq!(highest(&[Some(0.1), None, Some(0.2), None], 3), [0, 2], "nothing is forked where it was forced");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod assess;
 pub mod best_of_n;
+mod calls;
 pub mod choose;
 pub mod decide;
 pub mod dvts;
@@ -15,6 +16,7 @@ pub mod evaluate;
 mod job;
 pub mod mcts;
 mod outcome;
+mod pointer;
 pub mod rollout;
 pub mod scorer;
 pub mod select;
@@ -30,12 +32,14 @@ pub mod vote;
 
 pub use assess::{Assess, Assessment, AssessmentRequest, Assessor};
 pub use best_of_n::{best_by_scorer, best_of_n, sample};
+pub use calls::CalledTools;
 pub use choose::choose;
 pub use dvts::dvts;
 pub use entropy_branching::entropy_branching;
 pub use job::{Record, SearchJob};
 pub use mcts::mcts;
 pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, Straggler, tally, verdict_on};
+pub use pointer::{JsonPointer, answer_text};
 pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
 pub use step_beam::step_beam;

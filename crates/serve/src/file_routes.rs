@@ -245,10 +245,12 @@ fn wrong_form(error: &MultipartError) -> Refusal {
 
 /// What a list is asked for.
 #[derive(Deserialize)]
-struct PageOf {
-    after: Option<String>,
+pub struct PageOf {
+    pub after: Option<String>,
     limit: Option<String>,
     purpose: Option<String>,
+    /// `asc` or `desc`, where a list has an order.
+    pub order: Option<String>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for PageOf {
@@ -265,7 +267,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PageOf {
 
 impl PageOf {
     /// Objects of the page.
-    fn length(&self) -> Result<usize, Refusal> {
+    pub fn length(&self) -> Result<usize, Refusal> {
         let Some(limit) = &self.limit else { return Ok(LISTED) };
         let wrong = |_| Refusal::value("limit", "a whole number from 1 up", &format!("{:?}", shown(limit)));
         Ok(limit.parse::<usize>().map_err(wrong)?.clamp(1, MOST_LISTED))

@@ -9,6 +9,7 @@ use axum::response::Response;
 use serde_json::{Map, Value};
 
 use offshoot_engine::Priority;
+use offshoot_form::CompiledForm;
 use offshoot_launch::SampleId;
 use offshoot_openai::protocol::{
     AnswerHead, ChunkWriter, Endpoint, Keep, PromptCandidates, PromptResults, ProtocolRequest, Refusal, response,
@@ -45,11 +46,12 @@ pub async fn generate(
     let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = head(&server, endpoint.id_prefix());
     let request = Arc::new(request);
-    let ticket = submit(&server, client, &request, names(&head, &headers, &request), arrived)?;
+    let form = server.compile_form(&request).await?;
+    let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived)?;
     match request.stream {
         Some(_) => {
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
-            Ok(stream::response(server, ticket, counted, writer))
+            Ok(stream::response(server, ticket, counted, Box::new(writer)))
         }
         None => whole(server, ticket, request, head).await.inspect(|_| counted.answered()),
     }
@@ -108,11 +110,12 @@ pub fn fitted(server: &Server, mut request: ProtocolRequest) -> Result<ProtocolR
     }
 }
 
-/// Submits a request, which may be called by these names.
+/// Submits a request, which may be called by these names; `form`: its own, compiled.
 pub fn submit(
     server: &Server,
     client: ClientId,
     request: &Arc<ProtocolRequest>,
+    form: Option<Arc<CompiledForm>>,
     names: Vec<String>,
     arrived: Instant,
 ) -> Result<OpenTicket, Refusal> {
@@ -122,6 +125,7 @@ pub fn submit(
         names,
         client,
         request: request.clone(),
+        form,
         // A client's jobs go behind those of others at its wish, and not before them.
         among_all: if server.keys.are_several() { request.priority.max(Priority(0)) } else { request.priority },
         keep: request.keep.as_ref().map(time_to_live),

@@ -1,7 +1,7 @@
 //! Kept branches: a finished choice that a later request continues. An id cannot be guessed and belongs to the client
 //! that made it; its lease owns the branch in the engine, and with it the claim on its pages, until it is released or
 //! its time to live has passed. Under pressure the engine may take the pages; the branch is then computed again when it
-//! is used.
+//! is used. A response that is stored is such a branch, whose id is the response's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,6 +17,7 @@ use offshoot_openai::protocol::Refusal;
 
 use super::keys::ClientId;
 use super::random::random_hex;
+use super::responses::{KeptResponse, KeptTurns, ResponseMemory};
 
 /// How many branches may be kept.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +42,17 @@ struct Lease {
     client: ClientId,
     branch: BranchId,
     kept: KeptPrompt,
+    /// The response whose conversation the branch is, if it is one.
+    response: Option<Arc<KeptResponse>>,
     time_to_live: Duration,
     expires: Instant,
+}
+
+impl Lease {
+    /// When the branch was used last.
+    fn used(&self) -> Instant {
+        self.expires - self.time_to_live
+    }
 }
 
 #[derive(Default)]
@@ -57,11 +67,13 @@ pub struct Leases {
     engine: EngineHandle,
     limits: LeaseLimits,
     kept: Mutex<KeptBranches>,
+    /// Of the responses among them.
+    pub memory: ResponseMemory,
 }
 
 impl Leases {
     pub fn new(engine: EngineHandle, limits: LeaseLimits) -> Self {
-        Leases { engine, limits, kept: Mutex::default() }
+        Leases { engine, limits, kept: Mutex::default(), memory: ResponseMemory::default() }
     }
 
     pub fn usual_time_to_live(&self) -> Duration {
@@ -95,8 +107,57 @@ impl Leases {
     pub fn keep(&self, client: ClientId, branch: BranchId, kept: KeptPrompt, time_to_live: Duration) -> String {
         let id = format!("branch-{}", random_hex::<16>());
         let expires = Instant::now() + time_to_live;
-        self.lock().by_id.insert(id.clone(), Lease { client, branch, kept, time_to_live, expires });
+        self.lock().by_id.insert(id.clone(), Lease { client, branch, kept, response: None, time_to_live, expires });
         id
+    }
+
+    /// Makes a kept branch a response of this id. Where the responses take too much memory, those that were used
+    /// longest ago are forgotten. A branch that is gone stays so.
+    pub fn keep_response(&self, client: ClientId, branch: &str, id: String, turns: KeptTurns) {
+        let mut kept = self.lock();
+        let Some(mut lease) = kept.by_id.remove(branch).filter(|lease| lease.client == client) else { return };
+        lease.response = Some(Arc::new(self.memory.keep(turns, lease.kept.tokens.len())));
+        kept.by_id.insert(id, lease);
+        while self.memory.is_full() && self.forget_oldest(&mut kept, None) {}
+    }
+
+    /// Makes room for a response of a client that keeps as many branches as it may: the one that was used longest ago
+    /// is forgotten.
+    pub fn make_room(&self, client: ClientId) {
+        let mut kept = self.lock();
+        while kept.counts.get(&client).is_some_and(|&count| count >= self.limits.each)
+            && self.forget_oldest(&mut kept, Some(client))
+        {}
+    }
+
+    /// Whether a client can keep branches at all.
+    pub fn can_keep(&self) -> bool {
+        self.limits.each > 0
+    }
+
+    /// A response that is kept and the tokens of its branch. Its time to live begins anew.
+    pub fn response(&self, client: ClientId, id: &str) -> Result<(Arc<KeptResponse>, KeptPrompt), Refusal> {
+        let mut kept = self.lock();
+        let lease = kept.by_id.get_mut(id).filter(|lease| lease.client == client);
+        let found = lease.and_then(|lease| {
+            let response = lease.response.clone()?;
+            lease.expires = Instant::now() + lease.time_to_live;
+            Some((response, lease.kept.clone()))
+        });
+        found.ok_or_else(|| {
+            let shown: String = id.chars().take(60).collect();
+            let why = "it was deleted or not stored, its time has passed, or newer ones took its place";
+            Refusal::not_found(format!("there is no response {shown:?}: {why}"))
+        })
+    }
+
+    /// Ends the lease of the response that was used longest ago, of this client or of all; false if there is none.
+    fn forget_oldest(&self, kept: &mut KeptBranches, client: Option<ClientId>) -> bool {
+        let is_one = |lease: &Lease| lease.response.is_some() && client.is_none_or(|client| lease.client == client);
+        let oldest = kept.by_id.iter().filter(|(_, lease)| is_one(lease)).min_by_key(|(_, lease)| lease.used());
+        let Some(id) = oldest.map(|(id, _)| id.clone()) else { return false };
+        self.end(kept, &[id]);
+        true
     }
 
     /// What a kept branch, whose time to live begins anew, has.
@@ -125,9 +186,14 @@ impl Leases {
         self.end(&mut kept, &past);
     }
 
-    /// The number of kept branches.
+    /// The number of kept branches, responses among them.
     pub fn len(&self) -> usize {
         self.lock().by_id.len()
+    }
+
+    /// The number of kept responses.
+    pub fn responses(&self) -> usize {
+        self.lock().by_id.values().filter(|lease| lease.response.is_some()).count()
     }
 
     /// A kept branch as a client sees it.

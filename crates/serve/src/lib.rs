@@ -23,6 +23,7 @@ mod options;
 mod page;
 mod random;
 mod reply;
+mod responses;
 mod rollout;
 mod routes;
 mod server;
@@ -63,7 +64,7 @@ use names::ServedNames;
 pub use options::{AdapterFolder, ServeLimits, ServeOptions};
 pub use rollout::RolloutOptions;
 use rollout::{Admission, Rollout, RolloutFacts};
-use server::{LARGE_BODIES, Server};
+use server::{FORM_WORKERS, LARGE_BODIES, Server};
 use store::Store;
 use ticks::Ticks;
 
@@ -158,6 +159,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         rollout,
         created: now(),
         workers: Semaphore::new(cores),
+        form_workers: Semaphore::new(FORM_WORKERS),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
     });
     announce(&server, address)?;

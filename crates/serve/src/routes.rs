@@ -13,7 +13,9 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, extract};
 use serde_json::json;
 
-use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, SKYRL_PATH, TOKENS_PATH, tokenizer_info};
+use offshoot_openai::protocol::{
+    Endpoint, RESPONSES_PATH, Refusal, RefusalKind, SKYRL_PATH, TOKENS_PATH, tokenizer_info,
+};
 
 use super::counted::CountedRequest;
 use super::engine_metrics;
@@ -25,6 +27,7 @@ use super::keys::ClientId;
 use super::metrics::gauge;
 use super::page;
 use super::reply::{self, Answer, Refused};
+use super::responses;
 use super::rollout;
 use super::server::{AppState, Server};
 
@@ -47,6 +50,7 @@ pub fn routes(server: Arc<Server>, has_page: bool, origins: AllowedOrigins) -> R
         .route("/v1/detokenize", post(detokenize))
         .route("/v1/tokenizer_info", get(info))
         .merge(file_routes::routes())
+        .merge(responses::routes())
         .merge(events)
         .route_layer(from_fn_with_state(server.clone(), check_key));
     let open = Router::new()
@@ -99,7 +103,7 @@ async fn check_coding(request: Request, next: Next) -> Response {
 
 /// The paths of requests for samples or scores.
 fn is_for_samples(path: &str) -> bool {
-    [TOKENS_PATH, SKYRL_PATH].contains(&path) || Endpoint::ALL.iter().any(|one| one.path() == path)
+    [TOKENS_PATH, SKYRL_PATH, RESPONSES_PATH].contains(&path) || Endpoint::ALL.iter().any(|one| one.path() == path)
 }
 
 /// Counts responses, and requests for samples or scores.
@@ -184,6 +188,13 @@ async fn metrics(State(server): AppState) -> Response {
         server.dispatcher.waiting() as f64,
     );
     gauge(&mut text, "offshoot_branches_kept", "Branches that clients keep", server.leases.len() as f64);
+    gauge(&mut text, "offshoot_responses_kept", "Responses among them", server.leases.responses() as f64);
+    gauge(
+        &mut text,
+        "offshoot_responses_kept_bytes",
+        "Bytes of what they say and of their tokens",
+        server.leases.memory.bytes() as f64,
+    );
     // An engine that has stopped has no values.
     if let Ok(live) = server.engine.live() {
         engine_metrics::write(&live, server.engine.facts(), &mut text);

@@ -11,10 +11,11 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
+use offshoot_form::CompiledForm;
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
-    Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel, parse_body,
+    ProtocolRequest, Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel, parse_body,
 };
 use offshoot_text::Tokenizer;
 
@@ -36,6 +37,8 @@ const BODY_PATIENCE: Duration = Duration::from_secs(120);
 const SMALL_BODY: usize = 1 << 20;
 /// Large bodies at once: as JSON values they take many times their length.
 pub const LARGE_BODIES: usize = 4;
+/// Requests whose forms are compiled at once, or wait for that: few compile at once, and the others take a thread each.
+pub const FORM_WORKERS: usize = 64;
 
 /// How much, and how long, of a refused body is read and dropped.
 const DRAINED: usize = 64 << 20;
@@ -103,6 +106,9 @@ pub struct Server {
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
     pub workers: Semaphore,
+    /// Forms of requests that are compiled at once, or wait for it: apart from `workers`, so that a form that takes long
+    /// holds up no request without one.
+    pub form_workers: Semaphore,
     /// See [`LARGE_BODIES`].
     pub large_bodies: Arc<Semaphore>,
 }
@@ -178,7 +184,27 @@ impl Server {
         self: &Arc<Self>,
         work: impl FnOnce(&Server) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let _permit = self.workers.acquire().await.expect("the semaphore is never closed");
+        self.work_among(&self.workers, work).await
+    }
+
+    /// Compiles the form of a request, if it has one.
+    pub async fn compile_form(
+        self: &Arc<Self>,
+        request: &Arc<ProtocolRequest>,
+    ) -> Result<Option<Arc<CompiledForm>>, Refusal> {
+        if request.params.form.is_none() {
+            return Ok(None);
+        }
+        let request = request.clone();
+        self.work_among(&self.form_workers, move |server| request.compile_form(&server.engine)).await
+    }
+
+    async fn work_among<T: Send + 'static>(
+        self: &Arc<Self>,
+        workers: &Semaphore,
+        work: impl FnOnce(&Server) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let _permit = workers.acquire().await.expect("the semaphore is never closed");
         let server = self.clone();
         let guarded = move || guarded(|| Ok(work(&server))).unwrap_or_else(|error| Err(Refusal::of(&error)));
         tokio::task::spawn_blocking(guarded).await.unwrap_or_else(|_| Err(Refusal::shutting_down()))

@@ -12,7 +12,9 @@ use axum::body::{Body, Bytes};
 use axum::response::Response;
 use futures_util::stream::unfold;
 
-use offshoot_openai::protocol::{ChunkWriter, sse};
+use offshoot_engine::{Finish, SampledToken};
+use offshoot_launch::SampleId;
+use offshoot_openai::protocol::{ChunkWriter, Refusal, sse};
 
 use super::counted::CountedRequest;
 use super::dispatch::{Delivery, OpenTicket};
@@ -22,20 +24,61 @@ use super::server::Server;
 /// After so long without a chunk a comment is sent, so that proxies and clients see that the connection lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// Writes the pieces of an answer as its samples' events come.
+pub trait AnswerWriter: Send + Sync {
+    /// Appends what stands before any token, if something does.
+    fn begin(&mut self, out: &mut Vec<u8>);
+    /// Tokens of a sample have come, with this text that is final.
+    fn tokens(&mut self, sample: SampleId, tokens: Vec<SampledToken>, text: &str, out: &mut Vec<u8>);
+    /// A sample has ended; `branch`: the id under which it is kept.
+    fn finished(&mut self, sample: SampleId, finish: Finish, branch: Option<String>, out: &mut Vec<u8>);
+    /// All samples have ended; `cached`: the tokens of all prompts that were not computed for the request.
+    fn end(&mut self, cached: usize, out: &mut Vec<u8>);
+    /// The request ends without an answer.
+    fn fail(&mut self, refusal: &Refusal, out: &mut Vec<u8>);
+}
+
+impl AnswerWriter for ChunkWriter {
+    fn begin(&mut self, _: &mut Vec<u8>) {}
+
+    fn tokens(&mut self, sample: SampleId, tokens: Vec<SampledToken>, text: &str, out: &mut Vec<u8>) {
+        self.tokens(sample, tokens, text, out);
+    }
+
+    fn finished(&mut self, sample: SampleId, finish: Finish, branch: Option<String>, out: &mut Vec<u8>) {
+        self.finished(sample, finish, branch, out);
+    }
+
+    fn end(&mut self, cached: usize, out: &mut Vec<u8>) {
+        self.set_cached(cached);
+        self.end(out);
+    }
+
+    fn fail(&mut self, refusal: &Refusal, out: &mut Vec<u8>) {
+        sse::fail(refusal, out);
+    }
+}
+
 /// An answer on its way.
 struct Stream {
     server: Arc<Server>,
     ticket: OpenTicket,
     counted: CountedRequest,
-    writer: ChunkWriter,
+    writer: Box<dyn AnswerWriter>,
+    has_begun: bool,
     /// When the last chunk was written.
     written: Option<Instant>,
     has_ended: bool,
 }
 
-pub fn response(server: Arc<Server>, ticket: OpenTicket, counted: CountedRequest, writer: ChunkWriter) -> Response {
+pub fn response(
+    server: Arc<Server>,
+    ticket: OpenTicket,
+    counted: CountedRequest,
+    writer: Box<dyn AnswerWriter>,
+) -> Response {
     server.ticks.open.fetch_add(1, Ordering::Relaxed);
-    let stream = Stream { server, ticket, counted, writer, written: None, has_ended: false };
+    let stream = Stream { server, ticket, counted, writer, has_begun: false, written: None, has_ended: false };
     let pieces = unfold(stream, async |mut stream| {
         let piece = stream.next().await?;
         Some((Ok::<Bytes, Infallible>(piece), stream))
@@ -52,6 +95,12 @@ impl Stream {
             return None;
         }
         let mut out = Vec::new();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.writer.begin(&mut out);
+            if !out.is_empty() {
+                return Some(out.into());
+            }
+        }
         while out.is_empty() {
             self.pause().await;
             let Ok(deliveries) = tokio::time::timeout(KEEP_ALIVE, self.ticket.take()).await else {
@@ -83,13 +132,12 @@ impl Stream {
             Delivery::Tokens { sample, tokens, text } => self.writer.tokens(sample, tokens, &text, out),
             Delivery::Finished { sample, finish, branch } => self.writer.finished(sample, *finish, branch, out),
             Delivery::Done(cached) => {
-                self.writer.set_cached(cached.iter().sum());
-                self.writer.end(out);
+                self.writer.end(cached.iter().sum(), out);
                 self.counted.answered();
                 self.has_ended = true;
             }
             Delivery::Refused(refusal) => {
-                sse::fail(&refusal, out);
+                self.writer.fail(&refusal, out);
                 self.counted.refused();
                 self.has_ended = true;
             }

@@ -153,16 +153,23 @@ impl SpecialTexts {
         let mut pieces = text.split(HIDDEN[0]);
         let mut out = pieces.next().unwrap_or_default().replace(HIDDEN[1], "");
         for piece in pieces {
-            let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let (id, mut after) = piece.split_at(digits);
-            if let Some(rest) = after.strip_prefix(HIDDEN[1]) {
-                after = rest;
-                out.push_str(id.parse().ok().and_then(|id: u32| self.texts.get(&id)).map_or("", String::as_str));
-            }
+            let (digits, after) = split_digits(piece);
+            out.push_str(self.hidden(digits, after).unwrap_or_default());
             out.extend(after.split(HIDDEN[1]));
         }
         out.into()
     }
+
+    /// The text that a mark hides; `digits`: what follows the mark's beginning, `after`: what follows those.
+    fn hidden(&self, digits: &str, after: &str) -> Option<&str> {
+        let id = digits.parse().ok().filter(|_| after.starts_with(HIDDEN[1]))?;
+        self.texts.get(&id).map(String::as_str)
+    }
+}
+
+/// A text's digits at its beginning, and the rest.
+fn split_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len())
 }
 
 /// The pieces into which special tokens' texts can be cut. A text that begins or ends with one may make a special token
@@ -395,6 +402,28 @@ impl Tokenizer {
             true => self.special_texts().shown(text),
             false => text.into(),
         }
+    }
+
+    /// What follows the first `bytes` bytes of a rendered text, counted as [`Tokenizer::show_special`] shows it; `None`:
+    /// a hidden text, or the shown one, has no such place.
+    pub fn hidden_behind<'t>(&self, text: &'t str, bytes: usize) -> Option<&'t str> {
+        let texts = self.special_texts();
+        let (mut rest, mut seen) = (text, 0);
+        while seen < bytes {
+            let first = rest.chars().next()?;
+            let mut behind = &rest[first.len_utf8()..];
+            seen += match first {
+                first if first == HIDDEN[0] => {
+                    let (digits, after) = split_digits(behind);
+                    behind = after.strip_prefix(HIDDEN[1]).unwrap_or(after);
+                    texts.hidden(digits, after).map_or(0, str::len)
+                }
+                first if first == HIDDEN[1] => 0,
+                first => first.len_utf8(),
+            };
+            rest = behind;
+        }
+        (seen == bytes).then_some(rest)
     }
 
     /// The tokens of a rendered text: its special tokens, and hidden texts as plain text.

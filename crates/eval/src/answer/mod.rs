@@ -10,11 +10,14 @@ mod rational;
 use regex::{Captures, Regex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::answer::boxed::boxes;
 use crate::source::Place;
 use crate::source::values::Texts;
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
+use offshoot_search::{CalledTools, JsonPointer};
+use offshoot_text::reasoning::answer_part;
 
 /// The answer found in a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -96,7 +99,13 @@ pub(crate) struct AnswerRules {
     /// Patterns, tried in order: the answer is the first group of a match, or the whole match. With neither boxes nor
     /// patterns, the whole text is the answer.
     pub regex: Texts,
-    /// Which match of a pattern, or which box, is the answer (default: last); `all`: the list of them, equal ones once.
+    /// A JSON pointer (RFC 6901), such as "/answer", instead of boxes and patterns: the answer is the value there, a
+    /// string as it is, anything else as JSON with sorted keys. The JSON is the text, or stands in it, in a fence or
+    /// between other words. A text without it, or with null there, has no answer.
+    #[schemars(extend("x-expected" = "a JSON pointer, such as \"/answer\""))]
+    pub json: Option<String>,
+    /// Which match of a pattern, which box or which JSON is the answer (default: last); `all`: the list of them, equal
+    /// ones once.
     pub take: Option<Take>,
 }
 
@@ -115,6 +124,9 @@ pub(crate) enum Take {
 pub(crate) struct TaskAnswer {
     #[serde(flatten)]
     pub rules: AnswerRules,
+    /// The answer is the sample's calls of tools, instead of boxes and patterns: all of them, or with `take` one, each
+    /// as {"name": …, "arguments": …}; with `json` the value there in a call, such as "/arguments/city".
+    pub tool_call: bool,
     /// The canonical form, by which answers are counted and compared (default: text).
     pub normalise: Option<Normalise>,
 }
@@ -122,41 +134,95 @@ pub(crate) struct TaskAnswer {
 /// Finds the answer in a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Extractor {
-    /// Whether boxed answers are searched before the regexes are tried.
-    boxed: bool,
-    /// Tried in order; with neither boxes nor regexes, the whole text is the answer.
-    regexes: Vec<Regex>,
+    place: AnswerPlace,
     take: Take,
     pub normalise: Normalise,
+}
+
+/// Where in a text its answer stands.
+#[derive(Clone, Debug)]
+enum AnswerPlace {
+    /// The whole text is the answer.
+    Everywhere,
+    /// In a box, if `boxed` and there is one, or else where the first of the regexes matches that does.
+    Marked { boxed: bool, regexes: Vec<Regex> },
+    /// In a field of JSON.
+    Json(JsonPointer),
+    /// In calls of tools; `whole`: all calls are one answer.
+    Calls { tools: CalledTools, whole: bool },
 }
 
 impl Extractor {
     /// `place`: where the rules are.
     pub fn new(place: &Place<'_>, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
+        Extractor::at(place, AnswerPlace::new(place, rules)?, rules, normalise)
+    }
+
+    /// The same of the whole key `answer`, in which answers may be calls of tools.
+    pub fn of_task(place: &Place<'_>, answer: &TaskAnswer, normalise: Normalise) -> Result<Extractor> {
+        let rules = &answer.rules;
+        let at = match AnswerPlace::new(place, rules)? {
+            found if !answer.tool_call => found,
+            AnswerPlace::Everywhere => {
+                AnswerPlace::Calls { tools: CalledTools::default(), whole: rules.take.is_none() }
+            }
+            AnswerPlace::Json(pointer) => {
+                AnswerPlace::Calls { tools: CalledTools { pointer: Some(pointer) }, whole: false }
+            }
+            AnswerPlace::Marked { .. } | AnswerPlace::Calls { .. } => {
+                let expected = "false beside `boxed` or `regex`: the answer is in one of these places";
+                return Err(place.key("tool_call").wrong(expected));
+            }
+        };
+        Extractor::at(place, at, rules, normalise)
+    }
+
+    fn at(place: &Place<'_>, found: AnswerPlace, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
         let take = rules.take.unwrap_or_default();
         if take == Take::All && matches!(normalise, Normalise::Number | Normalise::Choice) {
             let expected =
                 "`last` or `first`, because an answer of this form is one (of the form `latex`, a list is one)";
             return Err(place.key("take").wrong_as(expected, "`all`"));
         }
-        let regexes = rules.regex.0.iter().map(|pattern| compile(&place.key("regex"), pattern));
-        Ok(Extractor { boxed: rules.boxed, regexes: regexes.collect::<Result<_>>()?, take, normalise })
+        Ok(Extractor { place: found, take, normalise })
+    }
+
+    /// The answer in a sample, behind its reasoning.
+    pub fn of_sample(&self, text: &str) -> Option<ExtractedAnswer> {
+        match &self.place {
+            // Calls stand beside the content of an answer in channels.
+            AnswerPlace::Calls { .. } => self.extract(text),
+            _ => self.extract(&answer_part(text)),
+        }
     }
 
     /// The answer of the last box, if boxes are enabled and there is one; otherwise the last match of the first regex
-    /// that has one. Only boxes and matches with a canonical form count; the task can choose the first instead of the
-    /// last, or all of them. The answer of a match is its first matched group, or the whole match if the regex has no
-    /// groups.
+    /// that has one; or the last value at the pointer. Only boxes, matches and values with a canonical form count; the
+    /// task can choose the first instead of the last, or all of them. The answer of a match is its first matched group,
+    /// or the whole match if the regex has no groups.
     pub fn extract(&self, text: &str) -> Option<ExtractedAnswer> {
-        if !self.boxed && self.regexes.is_empty() {
-            return self.answer(text);
+        match &self.place {
+            AnswerPlace::Everywhere => self.answer(text),
+            AnswerPlace::Json(pointer) => self.pick(pointer.answers(text).iter().map(String::as_str)),
+            AnswerPlace::Calls { tools, whole: true } => self.answer(&tools.answer(text)?),
+            AnswerPlace::Calls { tools, whole: false } => self.pick(tools.answers(text).iter().map(String::as_str)),
+            AnswerPlace::Marked { boxed, regexes } => {
+                let boxed = boxed.then(|| self.pick(boxes(text).into_iter())).flatten();
+                boxed.or_else(|| {
+                    regexes
+                        .iter()
+                        .find_map(|regex| self.pick(regex.captures_iter(text).filter_map(|captures| found(&captures))))
+                })
+            }
         }
-        let boxed = self.boxed.then(|| self.pick(boxes(text).into_iter())).flatten();
-        boxed.or_else(|| {
-            self.regexes
-                .iter()
-                .find_map(|regex| self.pick(regex.captures_iter(text).filter_map(|captures| found(&captures))))
-        })
+    }
+
+    /// The answer in a value of an item's field, if it is an object, which only a pointer goes into.
+    pub fn of_object(&self, value: &Value) -> Option<ExtractedAnswer> {
+        match (&self.place, value) {
+            (AnswerPlace::Json(pointer), Value::Object(_)) => self.answer(&pointer.answer_of(value)?),
+            _ => None,
+        }
     }
 
     fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<ExtractedAnswer> {
@@ -185,6 +251,32 @@ impl Extractor {
     }
 }
 
+impl AnswerPlace {
+    /// `place`: where the rules are.
+    fn new(place: &Place<'_>, rules: &AnswerRules) -> Result<AnswerPlace> {
+        let patterns = &rules.regex.0;
+        match &rules.json {
+            Some(_) if rules.boxed || !patterns.is_empty() => Err(place
+                .key("json")
+                .wrong("no pointer beside `boxed` or `regex`: the answer is in one of these places")),
+            Some(pointer) => pointer_of(&place.key("json"), pointer).map(AnswerPlace::Json),
+            None if !rules.boxed && patterns.is_empty() => Ok(AnswerPlace::Everywhere),
+            None => {
+                let regexes = patterns.iter().map(|pattern| compile(&place.key("regex"), pattern));
+                Ok(AnswerPlace::Marked { boxed: rules.boxed, regexes: regexes.collect::<Result<_>>()? })
+            }
+        }
+    }
+}
+
+/// Reads a JSON pointer of the task file.
+fn pointer_of(place: &Place<'_>, pointer: &str) -> Result<JsonPointer> {
+    JsonPointer::new(pointer).map_err(|error| match error {
+        Error::Value { expected, found, .. } => place.wrong_as(expected, found),
+        other => other,
+    })
+}
+
 /// The first matched group, or the whole match if the regex has no groups.
 pub(crate) fn found<'t>(captures: &Captures<'t>) -> Option<&'t str> {
     let whole = (captures.len() == 1).then(|| captures.get(0)).flatten();
@@ -208,7 +300,36 @@ mod tests {
     use super::*;
 
     fn extractor(patterns: &[&str], take: Take, normalise: Normalise) -> Extractor {
-        Extractor { boxed: false, regexes: patterns.iter().map(|p| Regex::new(p).unwrap()).collect(), take, normalise }
+        placed(AnswerPlace::Marked { boxed: false, regexes: regexes(patterns) }, take, normalise)
+    }
+
+    fn boxed(patterns: &[&str], take: Take) -> Extractor {
+        placed(AnswerPlace::Marked { boxed: true, regexes: regexes(patterns) }, take, Normalise::Latex)
+    }
+
+    #[test]
+    fn calls_of_tools_are_answers() {
+        let call =
+            |city: &str| format!("<tool_call>{{\"name\": \"w\", \"arguments\": {{\"city\": \"{city}\"}}}}</tool_call>");
+        let text = call("Oslo") + &call("Rome");
+        let of = |pointer: Option<&str>, whole, take| {
+            let pointer = pointer.map(|pointer| JsonPointer::new(pointer).expect("a pointer"));
+            placed(AnswerPlace::Calls { tools: CalledTools { pointer }, whole }, take, Normalise::AsIs)
+        };
+        let oslo = r#"{"arguments":{"city":"Oslo"},"name":"w"}"#;
+        let both = format!("[{oslo},{}]", oslo.replace("Oslo", "Rome"));
+        assert_eq!(value(&of(None, true, Take::Last), &text), Some(both));
+        assert_eq!(value(&of(None, false, Take::First), &text).as_deref(), Some(oslo));
+        assert_eq!(value(&of(Some("/arguments/city"), false, Take::Last), &text).as_deref(), Some("Rome"));
+        assert_eq!(value(&of(None, true, Take::Last), "Oslo"), None);
+    }
+
+    fn placed(place: AnswerPlace, take: Take, normalise: Normalise) -> Extractor {
+        Extractor { place, take, normalise }
+    }
+
+    fn regexes(patterns: &[&str]) -> Vec<Regex> {
+        patterns.iter().map(|pattern| Regex::new(pattern).unwrap()).collect()
     }
 
     fn value(e: &Extractor, text: &str) -> Option<String> {
@@ -261,18 +382,21 @@ mod tests {
         assert_eq!(value(&e, "The answer is 5. Q: 77").as_deref(), Some("5"));
         assert_eq!(value(&e, "perhaps $12 or 7").as_deref(), Some("7"));
         assert_eq!(value(&extractor(&["[A-D]"], Take::Last, Normalise::Choice), "A or C").as_deref(), Some("C"));
-        assert_eq!(value(&extractor(&[], Take::Last, Normalise::Text), " Orange.\n").as_deref(), Some("orange"));
+        assert_eq!(
+            value(&placed(AnswerPlace::Everywhere, Take::Last, Normalise::Text), " Orange.\n").as_deref(),
+            Some("orange")
+        );
     }
 
     #[test]
     fn boxes_come_before_regexes() {
-        let e = Extractor { boxed: true, ..extractor(&["answer is (.*)"], Take::Last, Normalise::Latex) };
+        let e = boxed(&["answer is (.*)"], Take::Last);
         assert_eq!(
             value(&e, r"\boxed{1}, no, \boxed{\dfrac12}; \boxed{ }, answer is 7").as_deref(),
             Some(r"\frac{1}{2}")
         );
         assert_eq!(value(&e, r"\boxed{1, answer is 7").as_deref(), Some("7"));
-        assert_eq!(value(&Extractor { regexes: Vec::new(), ..e.clone() }, "7"), None);
+        assert_eq!(value(&boxed(&[], Take::Last), "7"), None);
         assert_eq!(
             value(&Extractor { take: Take::First, ..e.clone() }, r"\fbox{1}, no, \boxed{2}").as_deref(),
             Some("1")
@@ -283,12 +407,39 @@ mod tests {
 
     #[test]
     fn all_answers_are_one_list() {
-        let e = Extractor { boxed: true, ..extractor(&["#([0-9]+)"], Take::All, Normalise::Latex) };
+        let e = boxed(&["#([0-9]+)"], Take::All);
         let list = Normalise::Latex.apply("3, 5, 7");
         assert_eq!(value(&e, r"$\boxed{3}$, \boxed{5}, \boxed{7}"), list);
         assert_eq!(value(&e, r"\boxed{3}: so \boxed{ 3 }, \boxed{}, \boxed{5} and \boxed{7}"), list);
         assert_eq!(value(&e, r"\boxed{4}"), Normalise::Latex.apply("4"));
         assert_eq!(value(&e, "#3 #5 #7"), list);
         assert_eq!(value(&e, "none"), None);
+    }
+    #[test]
+    fn fields_of_json_are_answers_by_the_same_normalisers() {
+        let of = |take, normalise| {
+            let pointer = JsonPointer::new("/answer").expect("a pointer");
+            placed(AnswerPlace::Json(pointer), take, normalise)
+        };
+        let text = r#"First {"answer": "$1,200.00"}, then {"answer": 18.0} and {"note": "none"}."#;
+        assert_eq!(value(&of(Take::Last, Normalise::Number), text).as_deref(), Some("18"));
+        assert_eq!(value(&of(Take::First, Normalise::Number), text).as_deref(), Some("1200"));
+        assert_eq!(value(&of(Take::All, Normalise::AsIs), text).as_deref(), Some("$1,200.00, 18"));
+        assert_eq!(value(&of(Take::Last, Normalise::Text), r#"{"answer": " Paris. "}"#).as_deref(), Some("paris"));
+        assert_eq!(value(&of(Take::Last, Normalise::Choice), r#"{"answer": "(b)"}"#).as_deref(), Some("B"));
+        assert_eq!(
+            value(&of(Take::Last, Normalise::Latex), r#"{"answer": "\\frac12"}"#),
+            Normalise::Latex.apply("0.5")
+        );
+        // One that is no number is left out, as a match of a pattern is.
+        assert_eq!(
+            value(&of(Take::Last, Normalise::Number), r#"{"answer": 7}, {"answer": "?"}"#).as_deref(),
+            Some("7")
+        );
+        assert_eq!(value(&of(Take::Last, Normalise::Text), "Paris"), None);
+        let thought = r#"<think>{"answer": 1}</think>```json
+            {"answer": 2}
+            ```"#;
+        assert_eq!(of(Take::First, Normalise::Number).of_sample(thought).map(|answer| answer.value), Some("2".into()));
     }
 }

@@ -66,6 +66,8 @@ pub struct CutShort {
     pub length: usize,
     /// The model's context was full.
     pub context_full: usize,
+    /// The form allowed no token, and did not end there.
+    pub dead_end: usize,
 }
 
 /// Tokens of the prompts and of texts that the search appended.

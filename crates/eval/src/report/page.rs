@@ -192,8 +192,12 @@ impl ReportLines<'_, '_> {
             self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", in_percent(vote)))?;
         }
         if scores.cut_short != CutShort::default() {
-            let CutShort { length, context_full } = scores.cut_short;
-            let causes = [(length, "by `max_tokens`"), (context_full, "as the model's context was full")];
+            let CutShort { length, context_full, dead_end } = scores.cut_short;
+            let causes = [
+                (length, "by `max_tokens`"),
+                (context_full, "as the model's context was full"),
+                (dead_end, "in a dead end of their form"),
+            ];
             let causes = causes.iter().filter(|(n, _)| *n > 0).map(|(n, by)| format!("{} {by}", count(*n as u64)));
             self.line("cut short", format!("{} samples", causes.collect::<Vec<_>>().join(", ")))?;
         }

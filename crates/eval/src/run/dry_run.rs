@@ -7,6 +7,7 @@ use offshoot_core::figures::{bytes, count, saved};
 use offshoot_kv::PromptTree;
 use offshoot_launch::LaunchSizes;
 use offshoot_text::LevelTokens;
+use offshoot_text::reasoning::ContentStart;
 
 use super::options::RunOptions;
 use super::prepare::{PreparedRun, RunAdapter};
@@ -52,6 +53,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         writeln!(page, "{name:<11} {value}").expect("writing to a string cannot fail");
     };
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
+    if let Some(form) = &prepared.task.sampling.form {
+        line("form", format!("{}{}", form.described(), begins(first.content)));
+    }
     line("model", format!("{}, {} context", prepared.model.display(), count(context as u64)));
     if let Some(RunAdapter { path, rank, .. }) = &prepared.adapter {
         line("adapter", format!("{}, of rank {rank}", path.display()));
@@ -105,6 +109,15 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
     Ok(page)
+}
+
+/// Where in a sample the form begins, behind the description of the form.
+fn begins(content: ContentStart) -> &'static str {
+    match content {
+        ContentStart::AtOnce => "",
+        ContentStart::BehindReasoning { .. } => ", behind the reasoning",
+        ContentStart::FinalChannel => ", in the final channel",
+    }
 }
 
 fn position(tokens: usize) -> u32 {

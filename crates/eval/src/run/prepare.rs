@@ -7,13 +7,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
-use crate::task::{Item, Method, Overrides, Sampling, Task};
+use crate::task::{Item, Method, Overrides, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{bytes, count};
 use offshoot_core::hub;
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_core::out::{self, Stage};
 use offshoot_engine::{AdapterLimits, AdapterSource, EngineFacts, EngineHandle, SamplingParams, Stop};
+use offshoot_form::{FormBegin, FormCompiler, SampleForm};
 use offshoot_model::check::{Facts, facts};
 use offshoot_model::{Adapter, ModelFolder};
 use offshoot_text::Tokenizer;
@@ -102,9 +103,10 @@ impl RenderedTask {
         let tokenizer = Arc::new(Tokenizer::load(&model)?);
         let vocab = folder.config.vocab;
         let in_file = |error| in_task_file(&task.path, error);
-        let (params, stop) = how_to_sample(&task.sampling, &tokenizer).map_err(in_file)?;
+        let (params, stop) = how_to_sample(&task, &tokenizer).map_err(in_file)?;
         let eos = &folder.config.eos;
         params.check(vocab).and_then(|()| stop.check_beside(&params, vocab, eos)).map_err(in_file)?;
+        check_form(&task, &tokenizer, &folder)?;
         let items = task.items(limit)?;
         if items.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
@@ -214,6 +216,13 @@ impl PreparedRun {
         let samples = self.task.method.samples_at_once() as usize;
         let full = branches.div_ceil(samples);
         (full + full.div_ceil(8)).min(self.items.len()).min(MOST_THREADS)
+    }
+
+    /// How samples behind this prompt are drawn: their form begins where their content does.
+    pub fn params_behind(&self, prompt: &ItemPrompt<'_>) -> SamplingParams {
+        let form = self.params.form.clone();
+        let form = form.map(|form| SampleForm { begin: prompt.content.into(), ..form });
+        SamplingParams { form, ..self.params.clone() }
     }
 
     /// The inputs for this run's engine. KV memory is unbounded if the method generates prompts during the search.
@@ -348,6 +357,16 @@ fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a form that the model's tokens cannot keep, before a model is loaded: the engine compiles it again.
+fn check_form(task: &Task, tokenizer: &Arc<Tokenizer>, folder: &ModelFolder) -> Result<()> {
+    let (Some(form), Some(settings)) = (&task.form, &task.sampling.form) else { return Ok(()) };
+    let compiler = FormCompiler::new(tokenizer.clone(), folder.config.eos.clone(), folder.config.vocab);
+    compiler.compile(form).map(drop).map_err(|error| match error {
+        Error::Value { expected, found, .. } => Error::field(&task.path, settings.key(), expected, found),
+        other => other,
+    })
+}
+
 /// Adds the file and the key of the parameter to an engine's error about it.
 fn in_task_file(path: &Path, error: Error) -> Error {
     let Error::Value { what, expected, found } = error else { return error };
@@ -359,8 +378,10 @@ fn in_task_file(path: &Path, error: Error) -> Error {
     Error::field(path, format!("sampling.{key}"), expected, found)
 }
 
-/// A task's sampling section in the engine's terms.
-fn how_to_sample(sampling: &Sampling, tokenizer: &Tokenizer) -> Result<(SamplingParams, Stop)> {
+/// A task's sampling section in the engine's terms. Its form begins at once: where it does behind a prompt is
+/// [`PreparedRun::params_behind`]'s to say.
+fn how_to_sample(task: &Task, tokenizer: &Tokenizer) -> Result<(SamplingParams, Stop)> {
+    let sampling = &task.sampling;
     let bad_words: Vec<_> = sampling.bad_words.iter().map(|word| tokenizer.spellings(word)).collect::<Result<_>>()?;
     let params = SamplingParams {
         temperature: sampling.temperature,
@@ -372,7 +393,7 @@ fn how_to_sample(sampling: &Sampling, tokenizer: &Tokenizer) -> Result<(Sampling
         presence_penalty: sampling.presence_penalty,
         logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
         allowed: sampling.allowed_token_ids.as_ref().map(|ids| ids.iter().map(|&id| TokenId(id)).collect()),
-        form: None,
+        form: task.form.clone().map(|form| SampleForm { form, begin: FormBegin::AtOnce }),
         bad_words: bad_words.concat(),
         top_logprobs: sampling.logprobs.map(|most| most as usize),
         logprobs_mode: sampling.logprobs_mode(),

@@ -15,6 +15,7 @@ use offshoot_launch::TextKey;
 use offshoot_model::ModelFolder;
 use offshoot_search::choose::{Neutral, OfferedChoice};
 use offshoot_search::scorer::ScoreQuestion;
+use offshoot_text::reasoning::ContentStart;
 use offshoot_text::{LevelTokens, LongBeginning, SharedEncoder, Tokenizer};
 
 /// Prompts that may be too long are encoded at the start, longest first, until this many bytes have been encoded. A
@@ -94,6 +95,8 @@ pub struct ItemPrompt<'a> {
     /// The offered answers, for the method `choose`. The prompt then ends before the first token that a choice could
     /// change.
     pub choices: Vec<OfferedChoice>,
+    /// Where in a sample its content begins, and so the task's form.
+    pub content: ContentStart,
 }
 
 impl ItemPrompt<'_> {
@@ -129,6 +132,7 @@ impl<'a> PromptEncoder<'a> {
     pub fn encode(&mut self, item: &'a Item) -> Result<ItemPrompt<'a>> {
         let prompt = self.task.prompt(item)?;
         let text = prompt.text(self.prompts.tokenizer())?;
+        let content = prompt.content_start(&text, self.prompts.tokenizer());
         self.check_beginning(item, &text)?;
         self.check_question(item)?;
         let encoded = match &self.task.method {
@@ -138,7 +142,7 @@ impl<'a> PromptEncoder<'a> {
         let (levels, choices) = encoded.map_err(|error| of_item(self.task, item, error))?;
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
         self.check_fits(|| about("the prompt", self.task, item), &levels.tokens, longest)?;
-        Ok(ItemPrompt { item, text, levels, choices })
+        Ok(ItemPrompt { item, text, levels, choices, content })
     }
 
     /// Refuses a text that is far too long before all of it is encoded.

@@ -67,6 +67,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
     let usual = usual_ks(samples.iter().map(|samples| samples.len()));
     let ks = asked.unwrap_or(&usual);
     let all = || samples.iter().flat_map(|samples| samples.iter());
+    let ended_by = |reason| all().filter(|sample| sample.finish == reason).count();
     let chosen: Vec<f64> = finished.iter().filter_map(|item| item.outcome.share_right()).collect();
     let is_tied = |item: &&Finished| item.outcome.correct.is_some() && item.outcome.is_tied();
     let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
@@ -93,8 +94,9 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
         verdicts: verdicts(all()),
         cut_short: CutShort {
-            length: all().filter(|sample| sample.finish == FinishReason::Length).count(),
-            context_full: all().filter(|sample| sample.finish == FinishReason::ContextFull).count(),
+            length: ended_by(FinishReason::Length),
+            context_full: ended_by(FinishReason::ContextFull),
+            dead_end: ended_by(FinishReason::DeadEnd),
         },
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: mean_choice(&chosen),

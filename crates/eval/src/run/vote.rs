@@ -70,7 +70,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     if is_without_rules(&task) {
         out::aside(format_args!(
             "note: whole texts vote, because nothing says where in them the answers are ({SET} \
-             answer.regex='#### (.*)' does, or a task file)"
+             answer.regex='#### (.*)' or answer.json=/answer does, or a task file)"
         ));
     }
     let (mut finished, mut lines) = (Vec::new(), Vec::new());
@@ -157,7 +157,7 @@ fn write(path: &Path, form: VotesForm, votes: &[Value]) -> Result<()> {
 /// Whether the task has no rule by which a text's answer would be a part of it.
 fn is_without_rules(task: &Task) -> bool {
     let rules = task.source.get("answer").and_then(Value::as_object);
-    rules.is_none_or(|rules| !rules.keys().any(|key| ["regex", "boxed"].contains(&key.as_str())))
+    rules.is_none_or(|rules| !rules.keys().any(|key| ["regex", "boxed", "json", "tool_call"].contains(&key.as_str())))
 }
 
 /// The task to vote by: the given one or one of the samples' own fields, with the vote as its method.

@@ -304,7 +304,8 @@ impl<'a> WorkerContext<'a> {
             Ok(())
         };
         let grade = |text: &str| grade(task, prompt.item, text);
-        let job = SearchJob::new(&prepared.params, &prepared.stop).recorded_by(&mut record);
+        let params = prepared.params_behind(prompt);
+        let job = SearchJob::new(&params, &prepared.stop).recorded_by(&mut record);
         let mut job = job.interrupted_by(interrupted).resuming(earlier);
         job.assessor = assessor(prepared.judging.as_ref(), prompt.item, &grade);
         job.group_end = task.method.group_end();

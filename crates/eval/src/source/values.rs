@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::schema::PATH;
 
 // A path, relative to the task file's folder.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline, extend("format" = PATH, "x-expected" = "a path, relative to the task file"))]
-pub(crate) struct TaskPath(pub String);
+pub struct TaskPath(pub String);
 
 // A string, or a list of strings.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]

@@ -245,6 +245,9 @@ impl ItemFields<'_> {
             Normalise::Number | Normalise::Latex => without_exponent,
             Normalise::Text | Normalise::Choice | Normalise::AsIs => Number::to_string,
         };
+        if let Some(answer) = self.fields.get(field).and_then(|value| extractor.of_object(value)) {
+            return Ok(vec![answer]);
+        }
         self.texts_with(field, number)?.into_iter().map(extract).collect()
     }
 

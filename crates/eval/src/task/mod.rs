@@ -25,7 +25,8 @@ use serde_json::Value;
 
 pub use items::Item;
 pub use method::{
-    Choose, EarlyStop, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps, tree_of_thought,
+    Choose, EarlyStop, FormSettings, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps,
+    tree_of_thought,
 };
 pub use prompt::TaskPrompt;
 
@@ -38,6 +39,7 @@ use items::{ItemSettings, ItemSource, Standard};
 use method::MethodSettings;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_form::Form;
 use offshoot_search::settings::BestBy;
 use offshoot_text::reasoning::answer_part;
 use offshoot_text::{AddSpecial, SharedEncoder, SpecialText, Tokenizer};
@@ -132,6 +134,8 @@ pub struct Task {
     pub adapter: Option<PathBuf>,
     pub method: Method,
     pub sampling: Sampling,
+    /// The form of `sampling`.
+    pub form: Option<Arc<Form>>,
     /// The file's JSON with the overrides applied, stored with the results.
     pub source: Value,
     items: ItemSource,
@@ -172,9 +176,11 @@ impl Task {
             .answer
             .as_ref()
             .zip(normalise)
-            .map(|(answer, normalise)| Extractor::new(&root.key("answer"), &answer.rules, normalise));
+            .map(|(answer, normalise)| Extractor::of_task(&root.key("answer"), answer, normalise));
         let grade = settings.grade.map(|grade| TaskGrading::new(&root.key("grade"), grade, normalise));
-        settings.sampling.check(&root.key("sampling"))?;
+        let place = root.key("sampling");
+        settings.sampling.check(&place)?;
+        let form = settings.sampling.form.as_ref().map(|form| form.read(&place.key("form"))).transpose()?;
         let task = Task {
             path: path.to_path_buf(),
             name: settings.name.unwrap_or(stem),
@@ -182,6 +188,7 @@ impl Task {
             adapter: overrides.adapter.clone().or(settings.adapter.map(|adapter| source.resolve(&adapter.0))),
             method: Method::new(&root.key("method"), settings.method)?,
             sampling: settings.sampling,
+            form: form.map(Arc::new),
             items: ItemSource::new(&root.key("items"), settings.items)?,
             prompt: PromptTemplate::new(&root.key("prompt"), settings.prompt)?,
             answer: answer.transpose()?,
@@ -285,7 +292,7 @@ impl Task {
 
     /// The answer in a sample, behind its reasoning. `None`: it has none, or the task has no answers.
     pub fn answer(&self, text: &str) -> Option<ExtractedAnswer> {
-        self.answer.as_ref().and_then(|extractor| extractor.extract(&answer_part(text)))
+        self.answer.as_ref().and_then(|extractor| extractor.of_sample(text))
     }
 
     /// Whether the task defines how to find an answer.

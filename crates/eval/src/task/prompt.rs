@@ -12,6 +12,7 @@ use crate::task::items::Item;
 use crate::task::shots::{ShotSettings, Shots};
 use crate::task::template::{Template, TextSettings};
 use offshoot_core::error::{Error, Result};
+use offshoot_text::reasoning::ContentStart;
 use offshoot_text::{
     AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, SharedEncoder, SpecialText, TextFault, Tokenizer,
 };
@@ -32,6 +33,15 @@ impl TaskPrompt {
             TaskPrompt::Levels(levels) => Ok(levels.concat()),
             TaskPrompt::Chat { messages, options } => tokenizer.chat_with(messages, options),
         }
+    }
+
+    /// Where in a sample behind the prompt, whose text is `text`, the content of its answer begins.
+    pub fn content_start(&self, text: &str, tokenizer: &Tokenizer) -> ContentStart {
+        let template = match self {
+            TaskPrompt::Levels(_) => None,
+            TaskPrompt::Chat { options, .. } => tokenizer.chosen_template(options),
+        };
+        ContentStart::of(text, None, template)
     }
 
     /// Encodes the prompt like Hugging Face transformers: the whole text, with the tokenizer's special tokens (a

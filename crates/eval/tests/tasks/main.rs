@@ -7,6 +7,7 @@ mod shared;
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 
+mod forms;
 mod parquet_items;
 mod same_answers;
 mod task_files;

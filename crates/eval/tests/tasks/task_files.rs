@@ -18,22 +18,22 @@ use shared::shared;
 use tempfile::TempDir;
 
 /// A folder with a task file `t.json` and whatever else is put there.
-struct Desk {
+pub struct Desk {
     folder: TempDir,
 }
 
 impl Desk {
-    fn new() -> Desk {
+    pub fn new() -> Desk {
         Desk { folder: TempDir::new().unwrap() }
     }
 
-    fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    pub fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, content).unwrap();
         path
     }
 
-    fn load_with(&self, task: &Value, overrides: &Overrides) -> Result<Task, String> {
+    pub fn load_with(&self, task: &Value, overrides: &Overrides) -> Result<Task, String> {
         let path = self.put("t.json", serde_json::to_string_pretty(task).unwrap());
         Task::load(&path, overrides).map_err(|e| {
             assert_eq!(e.exit_code(), 2);
@@ -41,11 +41,11 @@ impl Desk {
         })
     }
 
-    fn load(&self, task: &Value) -> Result<Task, String> {
+    pub fn load(&self, task: &Value) -> Result<Task, String> {
         self.load_with(task, &Overrides::default())
     }
 
-    fn items(&self, items: Value) -> Result<Vec<Item>, String> {
+    pub fn items(&self, items: Value) -> Result<Vec<Item>, String> {
         let mut task = sample_task();
         task["items"] = items;
         self.load(&task).unwrap().items(None).map_err(|e| one_sentence(e.to_string()))
@@ -57,12 +57,12 @@ fn one_sentence(message: String) -> String {
     message
 }
 
-fn sample_task() -> Value {
+pub fn sample_task() -> Value {
     json!({"items": [{"q": "1+1?", "a": 2}], "prompt": "{{q}}", "method": {"sample": {"samples": 1}}})
 }
 
 /// The sample task with one key (a dotted path) set otherwise.
-fn with(key: &str, value: Value) -> Value {
+pub fn with(key: &str, value: Value) -> Value {
     let mut task = sample_task();
     let mut place = &mut task;
     for part in key.split('.') {
@@ -74,7 +74,7 @@ fn with(key: &str, value: Value) -> Value {
 
 /// Asserts that the task is refused with a message that has all of these in it.
 #[track_caller]
-fn refused(task: &Value, parts: &[&str]) {
+pub fn refused(task: &Value, parts: &[&str]) {
     let error = Desk::new().load(task).expect_err("refused");
     assert!(error.contains("t.json"), "{error}");
     for part in parts {

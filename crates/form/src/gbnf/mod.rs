@@ -189,6 +189,7 @@ mod tests {
     use llguidance::api::TopLevelGrammar;
     use llguidance::toktrie::ApproximateTokEnv;
     use llguidance::{Matcher, ParserFactory};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -257,6 +258,25 @@ mod tests {
             let taken = matcher.try_consume_tokens(&bytes).expect("a grammar that compiles");
             let accepted = taken == bytes.len() && matcher.is_accepting().expect("it has not failed");
             assert_eq!(accepted, is_right, "{text}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a client sends is translated or refused.
+        #[test]
+        fn any_text_is_translated_or_refused(
+            parts in proptest::collection::vec(
+                prop::sample::select(vec![
+                    "root ::= ", "a ::= ", "\n", "root", "a", "\"x\"", "\"", "[a-z]", "[^", "]", "\\", "\\x41", "(", ")", "|",
+                    "*", "+", "?", "{2}", "{1,", "}", ".", "#", "é", " ", "-", "::=",
+                ]),
+                0..40,
+            )
+        ) {
+            let text = format!("root ::= {}", parts.concat());
+            if let Ok(Form::Lark(lark)) = Form::of_grammar(&text) {
+                prop_assert!(lark.starts_with("start: "), "{text}: {lark}");
+            }
         }
     }
 

@@ -3,8 +3,8 @@
 //! how many run at once.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal,
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
 use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear, KeptAdapter};
+use offshoot_form::CompiledForm;
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{
     BeginOptions, Generator, PromptOrder, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
@@ -79,7 +80,7 @@ impl BatchJob<'_> {
         requests: &[&RequestOutline],
         output: &mut BatchOutput,
         interrupted: &AtomicBool,
-        mut encode: impl FnMut(usize) -> Result<ProtocolRequest, Refusal> + Send,
+        mut encode: impl FnMut(usize) -> Result<AcceptedRequest, Refusal> + Send,
     ) -> Result<usize> {
         let places = |of: &&RequestOutline| {
             let line = of.line;
@@ -129,10 +130,11 @@ impl BatchJob<'_> {
         self.lines[line].call.as_ref().expect("a request is read from a call")
     }
 
-    fn encode(&self, line: usize) -> Result<ProtocolRequest, Refusal> {
+    fn encode(&self, line: usize) -> Result<AcceptedRequest, Refusal> {
         let mut request = self.call(line).encoded(&self.reader)?;
         request.fit_paths(self.engine.facts())?;
-        Ok(request)
+        let form = request.compile_form(&self.engine)?;
+        Ok(AcceptedRequest { request, form })
     }
 }
 
@@ -143,12 +145,18 @@ struct RequestPrompt {
     prompt: usize,
 }
 
+/// A request in tokens, with its form.
+struct AcceptedRequest {
+    request: ProtocolRequest,
+    form: Option<Arc<CompiledForm>>,
+}
+
 /// The next prompt to start.
 struct NextPrompt {
     /// Index into the places.
     place: usize,
     /// Its request, or why it is refused; `None`: sent with an earlier prompt of the request.
-    request: Option<Result<ProtocolRequest, Refusal>>,
+    request: Option<Result<AcceptedRequest, Refusal>>,
 }
 
 /// A request with prompts that have begun.
@@ -158,6 +166,8 @@ struct BegunRequest {
     prompts: Vec<OpenPrompt>,
     /// Its adapter, if it has one: prompts of it may begin after the adapter was unloaded.
     _adapter: Option<KeptAdapter>,
+    /// Its form, if it has one: each of its samples finds it compiled.
+    _form: Option<Arc<CompiledForm>>,
 }
 
 #[derive(Default)]
@@ -234,11 +244,11 @@ impl AnswerLoop<'_> {
     fn begin(&mut self, NextPrompt { place: at, request }: NextPrompt) -> Result<()> {
         let place = self.places[at];
         match request {
-            Some(Ok(request)) => {
+            Some(Ok(AcceptedRequest { request, form })) => {
                 let prompts = request.prompts.iter().map(|_| OpenPrompt::default()).collect();
                 // Where it fails, the request's own branches do, too, and say why.
                 let adapter = request.adapter.and_then(|adapter| self.work.engine.keep_adapter(adapter).ok());
-                self.open.insert(place.line, BegunRequest { request, prompts, _adapter: adapter });
+                self.open.insert(place.line, BegunRequest { request, prompts, _adapter: adapter, _form: form });
             }
             Some(Err(refusal)) => return self.refuse(place.line, refusal),
             None => {}
@@ -361,7 +371,6 @@ fn request_refusal(error: Error, facts: &EngineFacts) -> Result<Refusal> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
     use std::time::Instant;
 
     use offshoot_engine::{ScriptedCall, ScriptedReply, WeightsUpdate};

@@ -1,13 +1,17 @@
 //! Reads the fields by which a request asks for the form of its answers: OpenAI's `response_format`, vLLM's
 //! `structured_outputs` and its older `guided_*`, and SGLang's `json_schema`, `regex` and `ebnf`. Whether a form can be
-//! compiled for the model is found where the request is accepted, by `offshoot_form`.
+//! compiled for the model is found where the request is accepted ([`ProtocolRequest::compile_form`]).
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
+use super::request::ProtocolRequest;
 use offshoot_core::error::Error;
-use offshoot_form::{Form, JsonStyle};
+use offshoot_engine::EngineHandle;
+use offshoot_form::{CompiledForm, Form, JsonStyle};
 
 /// The form that a request asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +29,22 @@ impl AskedForm {
     }
 }
 
+impl ProtocolRequest {
+    /// Compiles its form, if it has one, which may take seconds; `None` also of an engine that has a script in place of
+    /// a model. Who holds what is returned has each of its samples find the form compiled.
+    ///
+    /// # Errors
+    ///
+    /// The form can't be compiled: the refusal names the field that asks for it.
+    pub fn compile_form(&self, engine: &EngineHandle) -> Result<Option<Arc<CompiledForm>>, Refusal> {
+        let Some(form) = &self.params.form else { return Ok(None) };
+        let field = self.form_field.unwrap_or("form");
+        engine.compile_form(&form.form).map_err(|error| refused(field, &error))
+    }
+}
+
 /// The refusal of a request whose form, in this field, is not one.
-pub fn refused(field: &str, error: &Error) -> Refusal {
+fn refused(field: &str, error: &Error) -> Refusal {
     match error {
         Error::Value { expected, found, .. } => Refusal::value(field, expected, found),
         other => {
@@ -103,7 +121,7 @@ fn json_schema(format: &mut BodyFields) -> Result<AskedForm, Refusal> {
     Ok(AskedForm { form: Form::Json(schema), field: FIELD })
 }
 
-/// vLLM's field: an object of one constraint and what goes with it. Without a constraint it changes nothing.
+/// vLLM's field: an object of one constraint and its options. An empty one changes nothing.
 fn structured_outputs(fields: &mut BodyFields) -> Asked {
     const PLACE: &str = "structured_outputs";
     let object = fields.object(PLACE)?;
@@ -128,9 +146,16 @@ fn structured_outputs(fields: &mut BodyFields) -> Asked {
         choice: ("choice", "structured_outputs.choice"),
         grammar: ("grammar", "structured_outputs.grammar"),
     };
+    let is_styled = style != JsonStyle::default();
     let asked = names.take(&mut own, style)?;
     finish(own, PLACE)?;
-    Ok(asked)
+    match asked {
+        None if is_styled => {
+            let expected = "one of `json`, `json_object`, `regex`, `choice` and `grammar` beside its options";
+            Err(Refusal::value(PLACE, expected, "none"))
+        }
+        asked => Ok(asked),
+    }
 }
 
 /// vLLM's older fields, which stand by themselves in the body.

@@ -1,5 +1,5 @@
-//! What an answer tells of its tokens' records beside their log-probabilities: the sets that they were drawn from, and
-//! the entropies. They stand in a choice as lists with an entry for each of `token_ids`, the token that ended it
+//! What an answer tells of its tokens' records beside their log-probabilities: the sets that they were drawn from, the
+//! entropies, and which ones their form left no choice. They stand in a choice as lists with an entry for each of `token_ids`, the token that ended it
 //! included; the entry of a token of which it is not recorded is `null`, so that no other one moves to its place.
 
 use base64::Engine as _;
@@ -18,6 +18,9 @@ pub struct RecordFields {
     /// By `return_entropy`: the entropy of the model's own distribution in each token's place, in nats.
     #[serde(skip_serializing_if = "Option::is_none")]
     entropies: Option<Vec<Option<f64>>>,
+    /// Of a sample with a form whose tokens are shown: whether the form allowed no other token in each one's place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forced: Option<Vec<bool>>,
 }
 
 /// The experts of a sample's tokens, from number `start` of its prompt on, as vLLM's clients read them: the bytes of a
@@ -59,6 +62,7 @@ impl RecordFields {
         RecordFields {
             kept: request.kept.map(|form| KeptSets::new(form, records.clone())),
             entropies: request.params.records.entropy.then(entropies),
+            forced: request.shows_forced().then(|| records.map(|record| record.forced).collect()),
         }
     }
 }

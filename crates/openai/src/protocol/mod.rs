@@ -19,6 +19,7 @@ mod official;
 mod reader;
 mod refusal;
 mod request;
+mod responses;
 mod scores;
 mod shown;
 pub mod sse;
@@ -41,5 +42,6 @@ pub use refusal::{Refusal, RefusalKind};
 pub use request::{
     EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
+pub use responses::{RESPONSE_ID_PREFIX, RESPONSES_PATH, ResponseCall, ResponseChat, ResponseWriter, Turn};
 pub use token_answer::{ExpertIds, SKYRL_PATH, TOKENS_PATH, TokenAnswer};
 pub use tokens::tokenizer_info;

@@ -20,7 +20,7 @@ use super::request::{
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
-use offshoot_form::{FormBegin, SampleForm};
+use offshoot_form::{Form, FormBegin, SampleForm};
 use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
 use offshoot_text::reasoning::{ContentStart, TextStart};
@@ -109,7 +109,7 @@ impl RequestReader<'_> {
         let params = SamplingParams { top_logprobs, bad_words, form, logprobs_mode, records, ..asked };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
-        let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
+        let (most_tokens, stop) = self.stop(endpoint, params.form.as_ref(), &mut fields)?;
         let stop = Stop { show_special: !skips_special, ..stop };
         let choices = self.choices(&mut fields, texts)?;
         let most_kept = self.most_kept(&mut fields, most_tokens.or(usual_tokens(endpoint)).unwrap_or(1))?;
@@ -395,7 +395,12 @@ impl RequestReader<'_> {
     }
 
     /// The limit of tokens, if any (0: nothing is sampled), and the other stop conditions.
-    fn stop(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<(Option<usize>, Stop), Refusal> {
+    fn stop(
+        &self,
+        endpoint: Endpoint,
+        form: Option<&SampleForm>,
+        fields: &mut BodyFields,
+    ) -> Result<(Option<usize>, Stop), Refusal> {
         let limit = u64::from(u32::MAX);
         let older = fields.count("max_tokens", 0, limit)?;
         let most_tokens = fields.count("max_completion_tokens", 0, limit)?.or(older);
@@ -405,7 +410,9 @@ impl RequestReader<'_> {
         ProtocolLimits::check("stop", self.limits.stops, strings.len() + tokens.len(), "strings and tokens")?;
         let longest = strings.iter().map(String::len).max().unwrap_or(0);
         ProtocolLimits::check("stop", self.limits.stop_bytes, longest, "bytes of a string")?;
-        if endpoint == Endpoint::Chat && !ignore_eos {
+        // JSON ends by itself, and may have what ends the turns of other texts.
+        let ends_itself = form.is_some_and(|form| matches!(*form.form, Form::Json(_) | Form::JsonObject));
+        if endpoint == Endpoint::Chat && !ignore_eos && !ends_itself {
             let own = self.tokenizer.chat_stops().iter().filter(|stop| !strings.contains(stop));
             strings.extend(own.cloned().collect::<Vec<_>>());
         }

@@ -252,6 +252,13 @@ impl<P> ProtocolRequest<P> {
         self.logprobs || self.return_token_ids || self.kept.is_some() || self.params.records.entropy
     }
 
+    /// Whether an answer says which of its samples' tokens their form left no choice: wherever it lists the tokens, or
+    /// what is recorded of each.
+    pub fn shows_forced(&self) -> bool {
+        let lists = self.return_token_ids || self.kept.is_some() || self.params.records.entropy;
+        lists && self.params.form.is_some()
+    }
+
     /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`,
     /// for `prompt_logprobs`, or because nothing else would compute them; `None`: they are not. At least one where a
     /// score is shown: one that is kept with it has its rank, too.

@@ -21,6 +21,14 @@ pub fn frame(value: &impl Serialize, out: &mut Vec<u8>) {
     out.extend_from_slice(END);
 }
 
+/// Appends a frame of an event that has a name.
+pub fn event(name: &str, value: &impl Serialize, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'\n');
+    frame(value, out);
+}
+
 /// Appends an error, and the end of the stream.
 pub fn fail(refusal: &Refusal, out: &mut Vec<u8>) {
     frame(&refusal.body(), out);

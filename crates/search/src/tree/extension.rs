@@ -13,6 +13,8 @@ use super::sampling_tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::{Continuation, Event, EventReceiver, Extend, First, SamplingParams, Scoring, Stop};
+use offshoot_form::SampleForm;
+use offshoot_text::reasoning::ContentStart;
 
 /// An event of one of the nodes being extended; tokens only after `SamplingTree::hear(Hear::Tokens)`.
 /// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that
@@ -23,7 +25,14 @@ pub type TreeEvent = Event<NodeId, (), ()>;
 /// it cancels the running nodes; their last events are lost to the tree.
 pub struct Growth {
     inner: EventReceiver,
-    by_branch: HashMap<BranchId, NodeId>,
+    by_branch: HashMap<BranchId, GrowingNode>,
+}
+
+/// A node that is being extended.
+struct GrowingNode {
+    id: NodeId,
+    /// The form of what is sampled.
+    form: Option<SampleForm>,
 }
 
 /// An event that the tree does not know yet.
@@ -43,13 +52,14 @@ impl Growth {
     ///
     /// `Error::EngineStopped`: no node can continue.
     pub fn apply(&self, tree: &mut SamplingTree, event: UnappliedEvent) -> Result<TreeEvent> {
-        let id = self.node_of(event.0.id())?;
+        let GrowingNode { id, form } = self.node_of(event.0.id())?;
+        let id = *id;
         match event.0 {
             Event::Tokens { tokens, text, weights, adapter, .. } => {
                 Ok(Event::Tokens { id, tokens, text, weights, adapter })
             }
             Event::Finished { finish, .. } => {
-                tree.grow(id, finish);
+                tree.grow(id, finish, form.clone());
                 Ok(Event::Finished { id, finish: () })
             }
             Event::Failed { error, .. } => {
@@ -70,8 +80,8 @@ impl Growth {
         self.inner.cancel_all();
     }
 
-    fn node_of(&self, branch: BranchId) -> Result<NodeId> {
-        let node = self.by_branch.get(&branch).copied();
+    fn node_of(&self, branch: BranchId) -> Result<&GrowingNode> {
+        let node = self.by_branch.get(&branch);
         node.ok_or_else(|| Error::Internal(format!("an event names branch {branch}, which was not extended here")))
     }
 }
@@ -231,31 +241,64 @@ impl SamplingTree {
         how: &SamplingParams,
         stop: impl Fn(usize, &ThoughtNode) -> Stop,
     ) -> Result<Growth> {
-        self.growth_with(nodes, |ix, node| Continuation::Sampled {
-            params: how.clone(),
-            stop: stop(ix, node),
-            uniforms: node.uniforms,
+        self.growth_sampled(nodes, |_| how.clone(), stop)
+    }
+
+    /// Starts to sample from each of `nodes`, each by its own parameters; where these have no form, in the node's.
+    fn growth_sampled(
+        &self,
+        nodes: &[NodeId],
+        how: impl Fn(NodeId) -> SamplingParams,
+        stop: impl Fn(usize, &ThoughtNode) -> Stop,
+    ) -> Result<Growth> {
+        self.growth_with(nodes, |ix| {
+            let (at, node) = (nodes[ix], &self.nodes[nodes[ix]]);
+            let mut params = how(at);
+            params.form = params.form.or_else(|| self.form(at).cloned());
+            Continuation::Sampled { params, stop: stop(ix, node), uniforms: node.uniforms }
         })
+    }
+
+    /// Like [`growth`](Self::growth), with parameters for each node.
+    pub fn growth_each(&self, nodes: &[NodeId], how: impl Fn(NodeId) -> SamplingParams, stop: &Stop) -> Result<Growth> {
+        self.growth_sampled(nodes, how, |_, _| stop.clone())
+    }
+
+    /// Where in what is sampled next from `at` the content of an answer begins: at once, or behind the reasoning that
+    /// the prompt or what was sampled since has opened. A form that begins there leaves the reasoning alone.
+    pub fn content_start(&self, at: NodeId) -> ContentStart {
+        let start = self.path(at).first().and_then(|&first| self.parent(first)).unwrap_or(at);
+        let (prompt, path) = (&self.nodes[start].text, self.path_text(at));
+        match ContentStart::of(prompt, None, None) {
+            begun if path.is_empty() => begun,
+            ContentStart::BehindReasoning { close, .. } if path.contains(close) => ContentStart::AtOnce,
+            open @ ContentStart::BehindReasoning { .. } => open,
+            ContentStart::AtOnce | ContentStart::FinalChannel => {
+                ContentStart::of(&format!("{prompt}{path}"), Some(&path), None)
+            }
+        }
     }
 
     /// Starts to append given tokens to each node, scored if `logprobs`; see [`SamplingTree::growth`].
     pub fn growth_given(&self, given: &[(NodeId, Vec<TokenId>)], logprobs: bool) -> Result<Growth> {
         let nodes: Vec<NodeId> = given.iter().map(|&(node, _)| node).collect();
         let scoring = logprobs.then_some(Scoring::Model { top: 0 });
-        self.growth_with(&nodes, |ix, _| Continuation::Given { tokens: given[ix].1.clone(), scoring: scoring.clone() })
+        self.growth_with(&nodes, |ix| Continuation::Given { tokens: given[ix].1.clone(), scoring: scoring.clone() })
     }
 
-    fn growth_with(
-        &self,
-        nodes: &[NodeId],
-        continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
-    ) -> Result<Growth> {
+    /// `continuation`: of the node with this index in `nodes`.
+    fn growth_with(&self, nodes: &[NodeId], continuation: impl Fn(usize) -> Continuation) -> Result<Growth> {
         let mut by_branch = HashMap::new();
         let mut extends = Vec::with_capacity(nodes.len());
         for (ix, &node) in nodes.iter().enumerate() {
             let branch = self.open_branch(node)?;
-            by_branch.insert(branch, node);
-            extends.push(Extend { branch, continuation: continuation(ix, &self.nodes[node]) });
+            let continuation = continuation(ix);
+            let form = match &continuation {
+                Continuation::Sampled { params, .. } => params.form.clone(),
+                Continuation::Given { .. } => None,
+            };
+            by_branch.insert(branch, GrowingNode { id: node, form });
+            extends.push(Extend { branch, continuation });
         }
         let mut inner = self.engine.receiver(self.hear);
         inner.start(extends)?;

@@ -14,6 +14,7 @@ use offshoot_engine::{
     AdapterSpan, FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey, WeightSpan,
     split_versions, version_of_token,
 };
+use offshoot_form::SampleForm;
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -61,6 +62,8 @@ pub struct TokenRun {
     ///
     /// [`Finish::adapters`]: offshoot_engine::Finish::adapters
     pub adapters: Vec<AdapterSpan>,
+    /// The form that they were sampled under; `None`: any text was allowed, or the tokens were given.
+    pub form: Option<SampleForm>,
     /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
     pub finish: FinishReason,
 }
@@ -144,7 +147,8 @@ impl ThoughtNode {
             let records = run.records.split_off(own);
             let weights = split_versions(&mut run.weights, own);
             let (adapters, finish) = (split_versions(&mut run.adapters, own), run.finish.clone());
-            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, adapters, finish });
+            let form = run.form.clone();
+            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, adapters, form, finish });
             if own > 0 {
                 let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
                 self.runs.push(TokenRun { tokens: own, finish, ..run });

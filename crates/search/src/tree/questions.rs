@@ -17,7 +17,7 @@ pub struct TreeCost {
 
 impl SamplingTree {
     /// Adds a question about `at`: a child whose context is `prompt` alone, not the nodes above. Answers are forks of
-    /// it. Its random numbers follow the path, as for forks. What prompts begin with alike is computed once.
+    /// it; the form of `at` is not theirs. Its random numbers follow the path, as for forks. What prompts begin with alike is computed once.
     ///
     /// # Errors
     ///
@@ -32,6 +32,8 @@ impl SamplingTree {
         };
         let branch = self.engine.root_with(tokens.clone(), self.place).map_err(named)?;
         let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
+        // A question's answers are no part of the thought that it is about.
+        self.forms.remove(&question);
         let node = &mut self.nodes[question];
         (node.tokens, node.text, node.asks) = (tokens, text, true);
         Ok(question)

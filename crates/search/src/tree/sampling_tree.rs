@@ -7,6 +7,7 @@ use super::nodes::{Lease, Nodes, ThoughtNode, TokenRun};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, NodeId, TokenId};
 use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey};
+use offshoot_form::SampleForm;
 
 /// A prompt as text, and its tokens, with those that a chat template or the tokenizer adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ impl From<Vec<TokenId>> for Prompt {
 /// | method | what it does |
 /// |---|---|
 /// | [`fork`](Self::fork), [`fork_all`](Self::fork_all), [`fork_each`](Self::fork_each) | add children, which can be extended |
+/// | [`fork_in_form`](Self::fork_in_form) | the same, in whose texts a form is kept |
 /// | [`extend`](Self::extend), [`extend_given`](Self::extend_given) | sample from nodes, or append tokens to them |
 /// | [`start`](Self::start) | the same as `extend`, with events while nodes grow |
 /// | [`score`](Self::score), [`probe`](Self::probe) | log-probabilities of continuations; the tree does not change |
@@ -48,6 +50,8 @@ pub struct SamplingTree {
     pub(super) failures: BTreeMap<NodeId, Error>,
     /// Nodes that go on with another adapter than the root's prompt has, and those below them.
     adapted: BTreeSet<NodeId>,
+    /// The forms of nodes that were forked in one, and of those below them.
+    pub(super) forms: BTreeMap<NodeId, SampleForm>,
     /// The place of the search's questions in the engine's queue: beside its root.
     pub(super) place: RootOptions,
 }
@@ -77,6 +81,7 @@ impl SamplingTree {
             nodes: Nodes::new(ThoughtNode { text, tokens, ..root }),
             failures: BTreeMap::new(),
             adapted: BTreeSet::new(),
+            forms: BTreeMap::new(),
             place: RootOptions { beside: Some(branch), ..place },
         })
     }
@@ -216,6 +221,36 @@ impl SamplingTree {
         Ok(children)
     }
 
+    /// Like [`fork`](Self::fork); what is sampled from the children and from those below them is in this form, or, with
+    /// `None`, any text whatever the form of `at`. The form begins at the first token of a child, unless `at` has
+    /// stopped in the middle of an equal one: see [`extend`](Self::extend).
+    ///
+    /// # Errors
+    ///
+    /// As [`fork`](Self::fork). Whether the form can be kept is found when the children are extended.
+    pub fn fork_in_form(&mut self, at: NodeId, n: usize, form: Option<SampleForm>) -> Result<Vec<NodeId>> {
+        let children = self.fork(at, n)?;
+        self.set_form(&children, form);
+        Ok(children)
+    }
+
+    /// What is sampled from these nodes, and from those that are forked from them later, is in this form, or, with
+    /// `None`, any text: as of [`fork_in_form`](Self::fork_in_form).
+    pub fn set_form(&mut self, nodes: &[NodeId], form: Option<SampleForm>) {
+        for &node in nodes {
+            match &form {
+                Some(form) => drop(self.forms.insert(node, form.clone())),
+                None => drop(self.forms.remove(&node)),
+            }
+        }
+    }
+
+    /// The form in which extends of `at` sample where their parameters name none: that of
+    /// [`fork_in_form`](Self::fork_in_form), here or above.
+    pub fn form(&self, at: NodeId) -> Option<&SampleForm> {
+        self.forms.get(&at)
+    }
+
     /// Lets nodes go on with this adapter, or with none, when they are extended next.
     ///
     /// # Errors
@@ -272,13 +307,20 @@ impl SamplingTree {
         if self.adapted.contains(&at) {
             self.adapted.insert(child);
         }
+        self.inherit_form(at, child);
         child
+    }
+
+    fn inherit_form(&mut self, at: NodeId, child: NodeId) {
+        if let Some(form) = self.forms.get(&at).cloned() {
+            self.forms.insert(child, form);
+        }
     }
 
     /// Splits `at`, which has no children, behind its first `tokens` tokens, to which the first `text` bytes of its
     /// text belong: `at` keeps these, open and as if they had been its limit, and the rest becomes a new child of it,
     /// which is returned and as open as `at` was. Forks of `at` then go on from the middle of what was sampled, and
-    /// share what is before. Penalties count its tokens there as given.
+    /// share what is before. Penalties count its tokens there as given; a form that was begun goes on.
     ///
     /// # Errors
     ///
@@ -306,10 +348,47 @@ impl SamplingTree {
         let above = [start].into_iter().chain(path[..path.len() - 1].iter().copied());
         let mut context: Vec<TokenId> = above.flat_map(|above| self.nodes[above].tokens.clone()).collect();
         context.extend(&self.nodes[at].tokens[..tokens]);
-        let branch = self.engine.root_with(context, self.place)?;
+        let branch = match self.sampled_in_form(at, tokens) {
+            Some((form, sampled)) => self.engine.root_in_form(context, self.place, &form, sampled)?,
+            None => self.engine.root_with(context, self.place)?,
+        };
         let uniforms = self.nodes[at].uniforms.child(ForkKind::Sample, 0);
         let rest = self.nodes[at].split_off(tokens, text, Lease::Open(branch), uniforms);
-        Ok(self.nodes.add(at, rest))
+        let rest = self.nodes.add(at, rest);
+        self.inherit_form(at, rest);
+        Ok(rest)
+    }
+
+    /// The form that the last of the first `tokens` tokens of `at` was sampled under, and how many tokens in a row were
+    /// since the last one that was not, or that ended its text.
+    fn sampled_in_form(&self, at: NodeId, tokens: usize) -> Option<(SampleForm, usize)> {
+        let mut found: Option<(SampleForm, usize)> = None;
+        let path = self.path(at);
+        let start = path.first().and_then(|&first| self.parent(first));
+        for node in path.iter().rev().copied().chain(start) {
+            let thought = &self.nodes[node];
+            let mut end = thought.tokens.len();
+            let kept = if node == at { tokens } else { end };
+            for run in thought.runs.iter().rev() {
+                let begin = end - run.tokens;
+                let own = kept.min(end).saturating_sub(begin);
+                let has_ended = matches!(run.finish, FinishReason::EndOfText | FinishReason::StopToken(_));
+                let is_whole = own == run.tokens;
+                end = begin;
+                if own == 0 {
+                    continue;
+                }
+                match (&mut found, &run.form) {
+                    (None, Some(form)) => found = Some((form.clone(), own)),
+                    (Some((form, count)), Some(same)) if form.form == same.form && !(has_ended && is_whole) => {
+                        // Where it began is what the first of the extends said.
+                        (*form, *count) = (same.clone(), *count + own);
+                    }
+                    _ => return found,
+                }
+            }
+        }
+        found
     }
 
     /// Sets the value of a node, which the tree only keeps.
@@ -386,11 +465,12 @@ impl SamplingTree {
         Err(Error::value(what(), "an open node, which can grow", found))
     }
 
-    pub(super) fn grow(&mut self, at: NodeId, finish: Finish) {
+    /// Writes the end of an extend into `at`; `form`: what it sampled under.
+    pub(super) fn grow(&mut self, at: NodeId, finish: Finish, form: Option<SampleForm>) {
         let node = &mut self.nodes[at];
         let Finish { reason, records, weights, adapters, .. } = finish;
         let tokens = finish.tokens.len();
-        node.runs.push(TokenRun { tokens, records, weights, adapters, finish: reason.clone() });
+        node.runs.push(TokenRun { tokens, records, weights, adapters, form, finish: reason.clone() });
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;

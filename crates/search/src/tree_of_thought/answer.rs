@@ -1,6 +1,6 @@
 //! Ends a search: paths are answered if the task has a question for it, and the best one is the outcome.
 
-use super::{Evaluate, Texts, ThoughtPath, ThoughtSearcher};
+use super::{Evaluate, SampledText, Texts, ThoughtPath, ThoughtSearcher};
 use crate::outcome::{Outcome, Sample};
 use crate::select;
 use offshoot_core::error::Result;
@@ -45,7 +45,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let late = paths.split_off(most);
         self.prune(&late);
         let ends = self.tree.fork_all(&paths.iter().map(|path| path.node).collect::<Vec<_>>(), 1)?;
-        self.draw(&ends, &answering.drawing, false)?;
+        self.draw(&ends, &answering.drawing, SampledText::Answer)?;
         let (answered, failed): (Vec<_>, Vec<_>) =
             std::mem::take(paths).into_iter().zip(ends).partition(|&(_, end)| !self.tree.has_failed(end));
         failed.iter().for_each(|(path, _)| self.tree.close(path.node));

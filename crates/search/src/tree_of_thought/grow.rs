@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Generate, Proposal, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher};
+use super::{Generate, Proposal, SampledText, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher};
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 use offshoot_engine::{FinishReason, ForkKind};
@@ -54,8 +54,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
             forks.extend(self.tree.fork(from.node, n)?.into_iter().map(|node| (from, node)));
         }
         let nodes: Vec<NodeId> = forks.iter().map(|&(_, node)| node).collect();
-        // The stop string is kept, because the next thought continues after it.
-        self.draw(&nodes, drawing, true)?;
+        self.draw(&nodes, drawing, SampledText::Thought)?;
         let mut grown = Vec::with_capacity(forks.len());
         for (from, node) in forks {
             if self.tree.has_failed(node) {
@@ -92,7 +91,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         }
         let nodes: Vec<NodeId> = proposals.iter().flat_map(|(_, proposal)| proposal.lists()).copied().collect();
         if !nodes.is_empty() {
-            self.draw(&nodes, drawing, false)?;
+            self.draw(&nodes, drawing, SampledText::Reply)?;
         }
         let mut grown = Vec::new();
         for (from, proposal) in proposals {

@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use super::{Appraisal, Evaluate, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
+use super::{Appraisal, Evaluate, SampledText, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
 use crate::evaluate::{expected_value, value_in, vote_in};
 use crate::tree::Prompt;
 use offshoot_core::error::Result;
@@ -66,7 +66,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
             ValueBy::Samples { samples, drawing } => {
                 let answers = self.answers(&new, *samples as usize)?;
                 if !answers.is_empty() {
-                    self.draw(&answers.concat(), drawing, false)?;
+                    self.draw(&answers.concat(), drawing, SampledText::Reply)?;
                 }
                 let value = |&answer: &NodeId| value_in(&self.tree.node(answer).text, words);
                 let given = |own: &Vec<NodeId>| {
@@ -105,7 +105,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     fn ballots(&mut self, prompt: Prompt, n: usize, drawing: &SamplingOverrides) -> Result<Vec<String>> {
         let question = self.tree.ask(ForkKind::Vote, self.tree.root(), prompt)?;
         let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
-        self.draw(&ballots, drawing, false)?;
+        self.draw(&ballots, drawing, SampledText::Reply)?;
         self.close_question(question);
         let cast = ballots.into_iter().filter(|&ballot| !self.tree.has_failed(ballot));
         Ok(cast.map(|ballot| self.tree.node(ballot).text.clone()).collect())

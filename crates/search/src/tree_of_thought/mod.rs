@@ -118,6 +118,18 @@ struct ThoughtPath {
     key: (Option<NodeId>, String),
 }
 
+/// What is sampled from nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SampledText {
+    /// The next thought of a path. Its stop string is kept, because the thought after it continues behind it; the job's
+    /// form goes on from one thought to the next.
+    Thought,
+    /// The answer behind a path of thoughts, in the job's form.
+    Answer,
+    /// The reply to a question about paths. It has a form of its own, which its reader expects: the job's is none of it.
+    Reply,
+}
+
 impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     fn start(&self) -> ThoughtPath {
         let node = self.tree.root();
@@ -210,8 +222,8 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// Samples from each of `nodes` until all have ended or failed.
-    fn draw(&mut self, nodes: &[NodeId], drawing: &SamplingOverrides, include_stop: bool) -> Result<()> {
-        let (params, stop) = self.sampling(drawing, include_stop);
+    fn draw(&mut self, nodes: &[NodeId], drawing: &SamplingOverrides, what: SampledText) -> Result<()> {
+        let (params, stop) = self.sampling(drawing, what);
         self.job.finish(self.tree.start(nodes, &params, &stop)?)
     }
 
@@ -220,13 +232,16 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         self.job.finish(self.tree.start_given(given, logprobs)?)
     }
 
-    fn sampling(&self, drawing: &SamplingOverrides, include_stop: bool) -> (SamplingParams, Stop) {
+    fn sampling(&self, drawing: &SamplingOverrides, what: SampledText) -> (SamplingParams, Stop) {
         let (mut params, mut stop) = (self.job.params.clone(), self.job.stop.clone());
+        if what == SampledText::Reply {
+            params.form = None;
+        }
         params.temperature = drawing.temperature.unwrap_or(params.temperature);
         stop.max_tokens = drawing.max_tokens.map_or(stop.max_tokens, |most| most as usize);
         stop.min_tokens = stop.min_tokens.min(stop.max_tokens);
         stop.strings = drawing.stop.clone().unwrap_or(stop.strings);
-        stop.include_stop |= include_stop;
+        stop.include_stop |= what == SampledText::Thought;
         (params, stop)
     }
 }

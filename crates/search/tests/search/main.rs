@@ -3,6 +3,7 @@
 #[path = "../../../../tests/common/job.rs"]
 mod job;
 
+mod forms;
 mod rollout_searches;
 mod rollouts;
 mod sampling_tree;

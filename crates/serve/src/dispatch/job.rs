@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use offshoot_engine::Priority;
+use offshoot_form::CompiledForm;
 use offshoot_launch::PromptRequest;
 use offshoot_openai::protocol::ProtocolRequest;
 
@@ -23,6 +24,8 @@ pub struct Job {
     pub client: ClientId,
     /// Its priority holds among the jobs of its client; lower numbers are served first.
     pub request: Arc<ProtocolRequest>,
+    /// The request's form, held so that each of its samples finds it compiled.
+    pub form: Option<Arc<CompiledForm>>,
     /// Its priority among the jobs of all clients, and in the engine.
     pub among_all: Priority,
     /// How long the branches of finished samples are kept; `None`: they are not.

@@ -225,6 +225,7 @@ pub mod tests {
             names: Vec::new(),
             client: ClientId(client),
             request: Arc::new(request),
+            form: None,
             among_all: Priority(priority),
             keep: None,
             deadline: None,

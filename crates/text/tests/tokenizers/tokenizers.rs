@@ -780,6 +780,12 @@ proptest! {
         let rendered = format!("<end>{}<end>", texts.iter().map(hide).collect::<String>());
         let whole = format!("<end>{}<end>", texts.iter().map(|text| shown(text)).collect::<String>());
         prop_assert_eq!(tokenizer.show_special(&rendered), &*whole);
+        for (at, _) in whole.char_indices() {
+            let behind = tokenizer.hidden_behind(&rendered, at);
+            prop_assert!(behind.is_some() || !matches!(at, 0 | 5), "{:?} {}", rendered, at);
+            prop_assert!(behind.is_none_or(|behind| tokenizer.show_special(behind) == whole[at..]), "{:?}", rendered);
+        }
+        prop_assert_eq!(tokenizer.hidden_behind(&rendered, whole.len() + 1), None);
         let tokens = ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap());
         let special: Vec<usize> = (0..tokens.len()).filter(|&at| (257..261).contains(&tokens[at])).collect();
         prop_assert_eq!(special, [0, tokens.len() - 1], "{:?}", texts);

@@ -2,6 +2,7 @@
 //! are sampled.
 
 pub mod choose;
+mod form;
 mod rollouts;
 mod sampling;
 pub mod scoring;
@@ -24,6 +25,7 @@ use offshoot_search::tree_of_thought::Generate;
 use offshoot_search::vote::{Decided, VoteTally};
 
 pub use choose::Choose;
+pub use form::FormSettings;
 pub use sampling::Sampling;
 pub use scoring::{ThoughtScoring, Verdicts};
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::form::FormSettings;
 use crate::source::Place;
 use crate::source::values::{Pairs, Texts};
 use offshoot_core::error::Result;
@@ -47,6 +48,10 @@ pub struct Sampling {
     /// Words that are not sampled: neither alone nor behind a space.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_words: Vec<String>,
+    /// The form that each sample's text must have (default: any text). It begins behind the reasoning where the model's
+    /// chat template has one. Thoughts and steps go on in it; replies to questions to the model are in no form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub form: Option<FormSettings>,
     /// The most tokens of a sample.
     #[schemars(range(min = 1))]
     pub max_tokens: u32,
@@ -120,6 +125,7 @@ impl Default for Sampling {
             logit_bias: Vec::new(),
             allowed_token_ids: None,
             bad_words: Vec::new(),
+            form: None,
             max_tokens: 256,
             min_tokens: 0,
             stop: Vec::new(),

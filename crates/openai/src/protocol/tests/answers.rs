@@ -162,6 +162,29 @@ fn records_are_lists_beside_the_ids() {
     assert_eq!(masks, listed["kept"]["ids"], "a mask has the bits of the ids, and is null where they are");
     let entropies: Value = records.iter().map(|record| json!(record.entropy.map(f64::from))).collect();
     assert_eq!(masked["entropies"], entropies);
+    let forced: Value = ids.iter().map(|id| json!(id.0.is_multiple_of(2))).collect();
+    assert_eq!(of(json!({"guided_regex": "a*"}))["forced"], forced);
+    assert!(masked.get("forced").is_none(), "there is no form");
+}
+
+/// What is told of forced tokens is told where tokens are.
+#[test]
+fn forced_tokens_are_marked_where_tokens_are_shown() {
+    for (fields, is_told) in [
+        (json!({}), false),
+        (json!({"logprobs": 1}), false),
+        (json!({"return_kept": "count"}), true),
+        (json!({"return_entropy": true}), true),
+        (json!({"return_token_ids": true}), true),
+    ] {
+        let mut body = object(json!({"prompt": "q", "guided_choice": ["a", "b"]}));
+        body.extend(object(fields.clone()));
+        let request = request(Endpoint::Completions, Value::Object(body));
+        let answer = answer(&request, &[drawn(&request, &[" a"], FinishReason::DeadEnd)]);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice.get("forced").is_some(), is_told, "{fields}");
+        assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("dead_end"), &Value::Null));
+    }
 }
 
 /// A token of which something is not recorded has null in every list, and the tokens behind it keep their places.

@@ -139,6 +139,7 @@ fn fields_that_ask_for_no_form_are_refused_by_name() {
         (outputs(json!({"structural_tag": "{}"})), unsupported, "structured_outputs.structural_tag"),
         (outputs(json!({"disable_any_whitespace": 1})), invalid, "structured_outputs.disable_any_whitespace"),
         (outputs(json!({"whitespace_pattern": 1})), invalid, "structured_outputs.whitespace_pattern"),
+        (outputs(json!({"disable_any_whitespace": true})), invalid, "structured_outputs"),
         (outputs(json!({"jsn": {}})), unknown, "structured_outputs.jsn"),
         (outputs(json!({"regex": "a", "json": {}})), unsupported, "structured_outputs.regex"),
         (json!({"guided_regex": "a", "guided_choice": ["a"]}), unsupported, "guided_choice"),

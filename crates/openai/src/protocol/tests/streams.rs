@@ -58,7 +58,7 @@ fn joined(chunks: &[Value]) -> (Vec<Value>, Value) {
                             append(&mut choice["message"][key], text);
                         }
                     }
-                    ("text" | "token_ids" | "entropies", value) => append(&mut choice[key], value),
+                    ("text" | "token_ids" | "entropies" | "forced", value) => append(&mut choice[key], value),
                     ("index", _) | (_, Value::Null) => {}
                     (_, value) => choice[key] = value.clone(),
                 }
@@ -82,7 +82,7 @@ fn plain(answer: &Value) -> Vec<Value> {
     for choice in &mut choices {
         let fields = choice.as_object_mut().expect("an object");
         fields.retain(|key, value| key == "logprobs" || !value.is_null());
-        for lists in ["token_ids", "entropies", "kept"] {
+        for lists in ["token_ids", "entropies", "forced", "kept"] {
             let is_empty =
                 |value: &Value| *value == json!([]) || value.get("counts").is_some_and(|list| *list == json!([]));
             if fields.get(lists).is_some_and(is_empty) {
@@ -116,12 +116,12 @@ fn plain_message(choices: Vec<Value>) -> Vec<Value> {
 
 /// A made-up sample: what it says, and why it ends if no stop string ends it.
 #[derive(Clone, Debug)]
-struct Script {
-    tokens: Vec<TokenId>,
-    end: FinishReason,
+pub(super) struct Script {
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) end: FinishReason,
 }
 
-fn script() -> impl Strategy<Value = Script> {
+pub(super) fn script() -> impl Strategy<Value = Script> {
     const PIECES: [&str; 13] =
         ["<think>", "</think>", "</thi", "END", "EN", " a", "é", "€", "😀", "\"\\\n", "ä END", "<|end_of_text|>", " "];
     let tokens = proptest::collection::vec((0..PIECES.len(), any::<bool>()), 0..10).prop_map(|pieces| {
@@ -139,6 +139,7 @@ fn script() -> impl Strategy<Value = Script> {
         Just(FinishReason::EndOfText),
         Just(FinishReason::StopToken(TokenId(9))),
         Just(FinishReason::Cancelled),
+        Just(FinishReason::DeadEnd),
         Just(FinishReason::OutOfTime),
     ];
     (tokens, end).prop_map(|(tokens, end)| Script { tokens, end })
@@ -146,18 +147,18 @@ fn script() -> impl Strategy<Value = Script> {
 
 fn body() -> impl Strategy<Value = (Endpoint, Value)> {
     let stop = prop_oneof![Just(json!(null)), Just(json!(["END"])), Just(json!(["END", "</", "€ "]))];
-    let flags = proptest::array::uniform7(any::<bool>());
+    let flags = proptest::array::uniform8(any::<bool>());
     let kept = prop::sample::select(vec![Value::Null, json!("count"), json!("ids"), json!("mask")]);
     let mode = prop::sample::select(vec![Value::Null, json!("raw_logprobs"), json!("processed_logprobs")]);
     let records = (kept, any::<bool>(), mode);
     let parts = (any::<bool>(), stop, flags, 0..3_usize, records);
     parts.prop_map(|(is_chat, stop, flags, min_tokens, (kept, entropy, mode))| {
-        let [logprobs, echo, ids, special, include, split, thinks] = flags;
+        let [logprobs, echo, ids, special, include, split, thinks, has_form] = flags;
         let mut body = json!({
             "n": 2, "stop": stop, "stream": true, "max_tokens": 100, "min_tokens": min_tokens,
             "stream_options": { "include_usage": true }, "return_token_ids": ids, "skip_special_tokens": !special,
             "include_stop_str_in_output": include, "return_kept": kept, "return_entropy": entropy,
-            "logprobs_mode": mode,
+            "logprobs_mode": mode, "guided_regex": if has_form { json!("a*") } else { Value::Null },
         });
         match is_chat {
             true => {

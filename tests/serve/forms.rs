@@ -1,0 +1,234 @@
+//! Answers that keep a form, as a server's clients ask for them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::files::{answers, begun_and_ended, line};
+use crate::served::{Answer, QUESTION, Served, joined};
+
+/// A schema whose JSON is short, and what its values must be.
+fn schema() -> Value {
+    json!({"type": "object", "additionalProperties": false, "required": ["pens", "who", "is_right"], "properties": {
+        "pens": {"type": "integer", "minimum": 0, "maximum": 99}, "who": {"enum": ["Mia", "Tom"]},
+        "is_right": {"type": "boolean"}}})
+}
+
+fn check(text: &Value) {
+    let text = text.as_str().expect("a text");
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+    let object = value.as_object().expect("an object");
+    assert_eq!(object.keys().collect::<Vec<_>>(), ["pens", "who", "is_right"], "{text:?}");
+    assert!(value["pens"].as_u64().is_some_and(|pens| pens < 100), "{text:?}");
+    assert!(value["who"] == "Mia" || value["who"] == "Tom", "{text:?}");
+    assert!(value["is_right"].is_boolean(), "{text:?}");
+}
+
+/// The fields of a request for samples of any kind.
+fn asks() -> Value {
+    json!({"n": 8, "seed": 3, "temperature": 1.2, "max_tokens": 200, "return_token_ids": true})
+}
+
+fn choices(answer: &Value) -> &Vec<Value> {
+    answer["choices"].as_array().expect("a list")
+}
+
+fn format() -> Value {
+    json!({"type": "json_schema", "json_schema": {"name": "pens", "strict": true, "schema": schema()}})
+}
+
+#[test]
+fn answers_have_the_schema_that_is_asked_for() {
+    let served = Served::start(&["--rollout"]);
+    let asks = joined(&asks(), json!({"response_format": format()}));
+    let completion = joined(&asks, json!({"prompt": QUESTION}));
+    let whole = served.complete(&completion);
+    for choice in choices(&whole) {
+        assert_eq!(choice["finish_reason"], "stop", "{choice}");
+        check(&choice["text"]);
+        let (ids, forced) = (&choice["token_ids"], choice["forced"].as_array().expect("a list"));
+        assert_eq!(ids.as_array().map(Vec::len), Some(forced.len()));
+        assert!(forced.contains(&json!(true)) && forced.contains(&json!(false)), "some are sampled: {forced:?}");
+    }
+    // The same as a stream.
+    let chunks = served.stream(&completion).chunks();
+    for choice in choices(&whole) {
+        let parts = chunks.iter().flat_map(choices).filter(|part| part["index"] == choice["index"]);
+        let text: String = parts.clone().filter_map(|part| part["text"].as_str()).collect();
+        let forced: Vec<&Value> = parts.filter_map(|part| part["forced"].as_array()).flatten().collect();
+        assert_eq!(text, choice["text"].as_str().expect("a text"));
+        assert_eq!(forced, choice["forced"].as_array().expect("a list").iter().collect::<Vec<_>>());
+    }
+    // Of chats, whose template here has a text that ends turns.
+    let chat = joined(&asks, json!({"messages": [{"role": "user", "content": "Mia has 3 pens. How many pens?"}]}));
+    let chat = served.post("/v1/chat/completions", &chat).succeeds();
+    choices(&chat).iter().for_each(|choice| check(&choice["message"]["content"]));
+    // Of token ids, for trainers.
+    let sampled = joined(&asks, json!({"structured_outputs": {"json": schema()}, "response_format": null}));
+    let ids = served.post("/inference/v1/generate", &json!({"token_ids": [5, 6], "sampling_params": sampled}));
+    for choice in choices(&ids.succeeds()) {
+        let text = served.post("/detokenize", &json!({"tokens": choice["token_ids"]})).succeeds()["prompt"].clone();
+        let text = text.as_str().expect("a text").trim_end_matches("<|end_of_text|>");
+        check(&json!(text));
+    }
+    // Of batches, in which one request has no form and one has a bad one.
+    let lines = [
+        line("good", joined(&asks, json!({"prompt": QUESTION}))),
+        line("plain", json!({})),
+        line("bad", json!({"guided_regex": "("})),
+    ];
+    let batch = begun_and_ended(&served, &lines);
+    assert_eq!(batch["request_counts"], json!({"total": 3, "completed": 2, "failed": 1}), "{batch}");
+    let good = answers(&served, &batch["output_file_id"]);
+    let good = good.iter().find(|answer| answer["custom_id"] == "good").expect("it is answered");
+    choices(&good["response"]["body"]).iter().for_each(|choice| check(&choice["text"]));
+    let bad = answers(&served, &batch["error_file_id"]);
+    let error = &bad[0]["response"]["body"]["error"];
+    assert_eq!((&error["code"], &error["param"]), (&json!("invalid_value"), &json!("guided_regex")), "{bad:?}");
+}
+
+#[test]
+fn texts_have_the_pattern_choice_or_grammar_that_is_asked_for() {
+    let served = Served::start(&[]);
+    let texts = |fields: Value| {
+        let body = joined(&joined(&asks(), json!({"prompt": QUESTION})), fields);
+        let answer = served.complete(&body);
+        let text = |choice: &Value| {
+            assert_eq!(choice["finish_reason"], "stop", "{choice}");
+            choice["text"].as_str().expect("a text").to_owned()
+        };
+        choices(&answer).iter().map(text).collect::<Vec<String>>()
+    };
+    for text in texts(json!({"guided_regex": "[0-9]{2}(px|em)"})) {
+        let (digits, unit) = text.split_at(2);
+        assert!(digits.bytes().all(|byte| byte.is_ascii_digit()) && ["px", "em"].contains(&unit), "{text:?}");
+    }
+    for text in texts(json!({"structured_outputs": {"choice": ["yes", "no", "not at all"]}})) {
+        assert!(["yes", "no", "not at all"].contains(&&*text), "{text:?}");
+    }
+    for text in texts(json!({"guided_grammar": "start: \"(\" start \")\" | /[ab]/"})) {
+        let depth = text.bytes().take_while(|byte| *byte == b'(').count();
+        assert_eq!(text.len(), 2 * depth + 1, "{text:?}");
+        assert!(text.ends_with(&")".repeat(depth)), "{text:?}");
+    }
+    for text in texts(json!({"structured_outputs": {"grammar": "root ::= \"<\" [x-z]{1,4} \">\""}})) {
+        let inner = text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).expect("both marks");
+        assert!((1..=4).contains(&inner.len()) && inner.bytes().all(|byte| (b'x'..=b'z').contains(&byte)), "{text:?}");
+    }
+    for text in texts(json!({"response_format": {"type": "json_object"}, "max_tokens": 3000, "n": 1, "seed": 5,
+        "temperature": 0.6}))
+    {
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+        assert!(value.is_object());
+    }
+}
+
+/// The template tells whether a form begins at once, behind reasoning that it has opened, or behind what the model opens.
+#[test]
+fn in_chats_a_form_begins_behind_the_reasoning() {
+    let served = Served::start(&["--trust-request-chat-template"]);
+    let ask = |end: &str, max_tokens: usize| {
+        let template = format!("Question: {{{{ messages[0].content }}}}\nAnswer:{end}");
+        let messages = json!([{"role": "user", "content": "Mia has 3 pens."}]);
+        let body = json!({"messages": messages, "chat_template": template, "response_format": format()});
+        let body = joined(&joined(&asks(), body), json!({ "max_tokens": max_tokens }));
+        choices(&served.post("/v1/chat/completions", &body).succeeds()).clone()
+    };
+    // It is open, and this model does not close it. No token ends the text meanwhile.
+    for choice in ask(" <think>\n", 40) {
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("length"), &json!("")));
+        assert_eq!(choice["token_ids"].as_array().map(Vec::len), Some(40), "{choice}");
+        assert!(choice["message"]["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{choice}");
+    }
+    for choice in ask(" <think>\n\n</think>\n", 200) {
+        assert_eq!((&choice["finish_reason"], &choice["message"]["reasoning_content"]), (&json!("stop"), &Value::Null));
+        check(&choice["message"]["content"]);
+    }
+    // Left to the model, which knows no marks.
+    for choice in ask("{# </think> #}", 200) {
+        match choice["message"]["reasoning_content"].as_str() {
+            Some("") => check(&choice["message"]["content"]),
+            reasoning => assert!(reasoning.is_some() && choice["finish_reason"] == "length", "{choice}"),
+        }
+    }
+}
+
+/// The form asks for a `b` behind the `a`, and no other token than `a` is allowed.
+#[test]
+fn a_form_that_cannot_go_on_ends_the_sample_with_its_own_reason() {
+    let served = Served::start(&[]);
+    let a = served.post("/tokenize", &json!({"prompt": "a", "add_special_tokens": false})).succeeds()["tokens"].clone();
+    let body = json!({"prompt": QUESTION, "guided_regex": "ab", "allowed_token_ids": a, "max_tokens": 9});
+    let answer = served.complete(&body);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["finish_reason"], &choice["text"]), (&json!("dead_end"), &json!("a")), "{choice}");
+    assert_eq!(answer["usage"]["completion_tokens"], 1);
+    let last = served.stream(&body).chunks();
+    assert_eq!(last.last().expect("a chunk")["choices"][0]["finish_reason"], "dead_end");
+}
+
+#[test]
+fn what_is_no_form_is_refused_by_its_field() {
+    let served = Served::start(&[]);
+    let format = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}});
+    let inner = "response_format.json_schema.schema";
+    for (fields, field) in [
+        (format(json!({"type": "objekt"})), inner),
+        (format(json!({"type": "integer", "minimum": 3, "maximum": 2})), inner),
+        (format(json!({"$ref": "https://example.org/schema.json"})), inner),
+        (format(json!({"type": "string", "pattern": "("})), inner),
+        (json!({"structured_outputs": {"regex": "a**{9}["}}), "structured_outputs.regex"),
+        (json!({"structured_outputs": {"grammar": "start: a"}}), "structured_outputs.grammar"),
+        (json!({"guided_regex": "("}), "guided_regex"),
+        (json!({"guided_json": {"type": "array", "whatever": 1, "contains": {"type": "null"}}}), "guided_json"),
+    ] {
+        let bodies = [
+            ("/v1/completions", json!({"prompt": "a", "max_tokens": 3})),
+            ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3})),
+        ];
+        for (path, body) in bodies {
+            for body in [body.clone(), joined(&body, json!({"stream": true}))] {
+                let refused = served.post(path, &joined(&body, fields.clone()));
+                assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!(field)), "{fields}");
+                assert!(refused.text.contains(field), "{}", refused.text);
+            }
+        }
+    }
+    // It goes on as before.
+    served.complete(&json!({"prompt": "a", "max_tokens": 1}));
+}
+
+/// Requests without forms are answered while forms that take long are compiled: fewer threads compile than wait.
+#[test]
+fn slow_forms_hold_up_no_others() {
+    const SLOW: usize = 24;
+    let served = Served::start(&[]);
+    // Each is another one, and large.
+    let slow = |number: usize| {
+        let names: Vec<String> = (0..600).map(|at| format!("f{number}_{at}")).collect();
+        let properties: serde_json::Map<String, Value> = names
+            .iter()
+            .map(|name| {
+                (name.clone(), json!({"type": "string", "pattern": format!("^({name}|[a-z]{{2,40}}){{1,9}}$")}))
+            })
+            .collect();
+        json!({"prompt": "a", "max_tokens": 1, "guided_json": {"type": "object", "properties": properties}})
+    };
+    let ended = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..SLOW {
+            let (served, ended, body) = (&served, &ended, slow(number));
+            scope.spawn(move || {
+                let answer: Answer = served.post("/v1/completions", &body);
+                assert!([200, 400].contains(&answer.status), "{}", answer.text);
+                ended.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let mut between = 0;
+        while ended.load(Ordering::Relaxed) < SLOW {
+            served.complete(&json!({"prompt": "a", "max_tokens": 1}));
+            between += usize::from(ended.load(Ordering::Relaxed) < SLOW);
+        }
+        assert!(between > 0, "the plain requests were answered behind all forms");
+    });
+}
