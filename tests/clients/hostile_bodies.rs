@@ -19,6 +19,11 @@ fn field(name: &str, value: Value) -> HostileBody {
     refused(&format!("{name}: {}", body[name].to_string().chars().take(40).collect::<String>()), body.to_string())
 }
 
+/// A schema of lists within lists, deeper than any value that is read.
+fn deep_schema() -> Value {
+    (0..110).fold(json!({"type": "null"}), |items, _| json!({"type": "array", "items": items}))
+}
+
 pub fn hostile_bodies() -> Vec<HostileBody> {
     let mut all: Vec<HostileBody> = [
         "",
@@ -97,7 +102,13 @@ pub fn hostile_bodies() -> Vec<HostileBody> {
     );
     all.extend([
         field("tools", json!([{"type": "function"}])),
-        field("response_format", json!({"type": "json_object"})),
+        field("response_format", json!({"type": "xml"})),
+        field("response_format", json!({"type": "json_schema", "json_schema": {"name": "a", "schema": deep_schema()}})),
+        field("structured_outputs", json!({"regex": "((((a{999}){999}){999}"})),
+        field("structured_outputs", json!({"grammar": "start: b"})),
+        field("guided_grammar", json!(format!("root ::= {}", "(".repeat(100_000)))),
+        field("guided_json", json!({"$ref": "http://127.0.0.1:1/schema.json"})),
+        field("guided_choice", json!([])),
         field("model", json!("../../tasks/models/demo")),
         field("model", json!(5)),
         field("timeout", json!(-1)),

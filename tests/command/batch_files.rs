@@ -255,6 +255,45 @@ fn answers_of_another_job_are_refused_by_name() {
     assert!(String::from_utf8_lossy(&ran.stdout).contains("2 of them before"), "in another order they stay");
 }
 
+/// Each request has its own form, or none; with a seed its samples do not depend on those beside it.
+#[test]
+fn answers_have_the_form_that_their_request_asks_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ask = |more: Value| {
+        let mut body = json!({"prompt": QUESTION, "max_tokens": 100, "n": 3, "seed": 8, "temperature": 1.2});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        body
+    };
+    let schema = json!({"type": "object", "properties": {"pens": {"type": "integer", "minimum": 1, "maximum": 50}},
+        "required": ["pens"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "pens", "schema": schema}});
+    let of_schema = completions("schema", ask(json!({ "response_format": format })));
+    let others = [
+        completions("pattern", ask(json!({"guided_regex": "(yes|no){2}"}))),
+        completions("plain", ask(json!({}))),
+        chat("chat", json!({"messages": [{"role": "user", "content": "How many?"}], "guided_choice": ["3", "7"]})),
+        completions("bad", ask(json!({"structured_outputs": {"json": {"$ref": "#/nowhere"}}}))),
+    ];
+    write(folder.path(), &[&[of_schema.clone()][..], &others].concat());
+    let ran = batch_on(&chat_model(folder.path()), folder.path(), "in.jsonl", "out.jsonl", &[]);
+    assert_refused(&ran, 1, "(1 invalid_value), the first (\"bad\"): `structured_outputs.json`");
+    let all = read(&folder.path().join("out.jsonl"));
+    for text in texts(&all[0]) {
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+        assert!(value["pens"].as_u64().is_some_and(|pens| (1..=50).contains(&pens)), "{text:?}");
+        assert_eq!(value.as_object().map(serde_json::Map::len), Some(1), "{text:?}");
+    }
+    for text in texts(&all[1]) {
+        assert!(["yesyes", "yesno", "noyes", "nono"].contains(&&*text), "{text:?}");
+    }
+    let said = &all[3]["response"]["body"]["choices"][0]["message"]["content"];
+    assert!(*said == "3" || *said == "7", "{said}");
+    assert_eq!(error(&all[4])["param"], "structured_outputs.json");
+    // Alone it has the same texts.
+    let alone = tempfile::tempdir().expect("a temporary folder");
+    assert_eq!(texts(&answers(alone.path(), &[of_schema])[0]), texts(&all[0]));
+}
+
 #[test]
 fn chats_are_answered_by_models_with_a_template() {
     let folder = tempfile::tempdir().expect("a temporary folder");

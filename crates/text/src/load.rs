@@ -15,6 +15,7 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
+use super::reasoning::MARKS;
 use super::tokenizer::{SurroundingTokens, Tokenizer};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
@@ -183,6 +184,8 @@ pub(super) fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Token
         .filter(|marks| vocabulary.contains_key(marks[0]))
         .flat_map(|marks| marks.iter())
         .copied()
+        // Of some models those of the reasoning are special, too (Magistral).
+        .chain(MARKS.iter().flat_map(|marks| [marks.begin, marks.close]))
         .chain(super::tools::MARKS)
         .collect();
     let mut entries = vec![None; size];

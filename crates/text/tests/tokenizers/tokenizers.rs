@@ -254,6 +254,18 @@ fn special_tokens_by_their_names() {
     assert_eq!(Value::Object(tiny_tokenizer().special_tokens().clone()), json!({"eos_token": "<end>"}));
 }
 
+/// A text would not tell its reasoning apart without them.
+#[test]
+fn texts_keep_marks_of_reasoning_that_are_special() {
+    let special = |text: &str| json!({"content": text, "special": true});
+    let added = json!({"258": special("[THINK]"), "259": special("[/THINK]"), "260": special("[OTHER]")});
+    let folder = tiny(json!({"eos_token": "<end>", "added_tokens_decoder": added}));
+    write(folder.path(), "added_tokens.json", &json!({"<end>": 257, "[THINK]": 258, "[/THINK]": 259, "[OTHER]": 260}));
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(tokenizer.decode(&[258, 256, 259, 260, 256, 257].map(TokenId)), "[THINK]ab[/THINK]ab");
+    assert_eq!([258, 260].map(|token| tokenizer.is_mark(TokenId(token))), [true, false]);
+}
+
 #[test]
 fn a_tiny_vocabulary() {
     let tokenizer = tiny_tokenizer();
