@@ -85,17 +85,18 @@ def in_lab(given, found):
 def in_python(_, found):
     """In this process, through the package; of an accepted form tokens are sampled."""
     import offshoot
+    from offshoot.sampling_params import StructuredOutputsParams
 
     with offshoot.LLM(offshoot.demo_model(), device="cpu", kv_memory=256) as llm:
         llm.generate(["Question:"], offshoot.SamplingParams(
-            max_tokens=1, structured_outputs=offshoot.StructuredOutputsParams(choice=["a"])))
+            max_tokens=1, structured_outputs=StructuredOutputsParams(choice=["a"])))
         memory = Memory("self")
         for name, kind, text in found:
             value = text if kind == "json" else json.loads(text)
             memory.start()
             begun, error = time.monotonic(), None
             try:
-                form = offshoot.StructuredOutputsParams(**{FIELDS[kind]: value})
+                form = StructuredOutputsParams(**{FIELDS[kind]: value})
                 params = offshoot.SamplingParams(max_tokens=DRAWN, seed=1, structured_outputs=form)
                 llm.generate(["Question:"], params, use_tqdm=False)
             except (ValueError, TypeError, RuntimeError) as caught:
