@@ -2,6 +2,7 @@
 //! before the stack does. What a grammar takes to compile is bounded elsewhere.
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use offshoot_core::error::Error;
 use serde_json::{Map, Value, json};
 
 use crate::schema::rewritten;
@@ -31,6 +32,18 @@ impl Form {
             Form::Lark(_) => "Lark grammar",
             Form::Choice(_) => "choice",
         }
+    }
+}
+
+impl Form {
+    /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an equal
+    /// schema says the same, as it is for [`Form::Json`].
+    ///
+    /// # Errors
+    ///
+    /// No value has it.
+    pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
+        rewritten(schema).map_err(|refusal| Error::value("JSON schema", refusal.expected, refusal.found))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Forms over the bundled model's tokenizer: masks, forks, marks of reasoning, refusals.
 
 mod begins;
+mod calls;
 mod forks;
 mod masks;
 #[path = "../../examples/measure/mutate.rs"]
