@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::{AnswerHead, ChunkWriter, PromptCandidates, response};
+use super::super::{ChunkWriter, PromptCandidates, response};
 use super::streams::{frames, head};
 use super::*;
 use offshoot_form::{Form, FormBegin};
