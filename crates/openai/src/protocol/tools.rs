@@ -183,7 +183,7 @@ pub struct CallIds<'a> {
 
 impl CallIds<'_> {
     /// The id of a call, which differs from those of all other calls, and is the same in a stream as in a whole answer.
-    fn id(&self, call: usize) -> String {
+    pub fn id(&self, call: usize) -> String {
         let CallIds { answer, choice, are_short } = self;
         let hash = blake3::hash(format!("{answer}\n{choice}\n{call}").as_bytes()).to_hex();
         if *are_short { hash[..9].to_owned() } else { format!("call_{}", &hash[..24]) }

@@ -12,7 +12,7 @@ use super::*;
 use offshoot_form::{Form, FormBegin};
 use offshoot_launch::SampleId;
 
-const HERMES: &str = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% for c in m.tool_calls or [] %}\
+pub(super) const HERMES: &str = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% for c in m.tool_calls or [] %}\
     <tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}{{ tools }}[assistant]";
 
 fn tool(name: &str) -> Value {
