@@ -78,13 +78,6 @@ def texts(value):
     return [json.dumps(one, ensure_ascii=False) for one in itertools.islice(orders(value), ORDERS)]
 
 
-def keywords(schema):
-    """All names of fields in a schema."""
-    if isinstance(schema, dict):
-        return set(schema).union(*map(keywords, schema.values()))
-    return set().union(*map(keywords, schema)) if isinstance(schema, list) else set()
-
-
 def reason(case):
     """Why a difference is as it should be, or None."""
     for said, applies in REASONS:
@@ -98,6 +91,10 @@ def has_whole_float(data):
     if isinstance(data, (list, dict)):
         return any(map(has_whole_float, data.values() if isinstance(data, dict) else data))
     return isinstance(data, float) and data.is_integer()
+
+
+#: Formats of strings that forms hold; others only annotate, as JSON Schema lets them.
+HELD = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
 
 
 def of(file, *words, valid):
@@ -121,6 +118,9 @@ REASONS = [
      and case["file"] in ("optional/format/email", "optional/format/ipv6")),
     ("\\s and \\S are Unicode's white space, which has no U+FEFF", of("ecmascript-regex", "zero-width", valid=True)),
     ("\\s and \\S are Unicode's white space, which has no U+FEFF", of("ecmascript-regex", "zero-width", valid=False)),
+    ("a format that is not held: " + ", ".join(sorted(HELD)) + " are", lambda case: not case["valid"]
+     and case["file"].startswith("optional/format/") and isinstance(case["schema"], dict)
+     and case["schema"].get("format") not in HELD),
 ]
 
 
