@@ -105,11 +105,11 @@ def trial(given, name, schema):
     verdicts = [verdict(validator, text, finish) for text, finish in choices]
     counts = collections.Counter(kind for kind, _ in verdicts)
     texts = [text for text, finish in choices if finish == "stop"]
-    doubled = sum(has_a_field_twice(text) for text in texts)
+    doubled = sum(has_a_field_twice(text) for (text, _), (kind, _) in zip(choices, verdicts) if kind == "valid")
     return {
         "schema": name, "samples": len(choices), "tokens": usage["completion_tokens"], "seconds": round(seconds, 2),
-        "distinct": len(set(texts)), "with a field twice": doubled, **counts, "faults": [message for _, message in verdicts if message],
-        "first": texts[0] if texts else None,
+        "distinct": len(set(texts)), "with a field twice": doubled, **counts,
+        "faults": [message for _, message in verdicts if message], "first": texts[0] if texts else None,
     }
 
 
@@ -123,7 +123,8 @@ def main():
     for line in lines:
         counts = {kind: count for kind, count in line.items() if isinstance(count, int) and kind != "distinct"}
         sums.update(counts)
-        others = ", ".join(f"{count} {kind}" for kind, count in counts.items() if kind not in ("samples", "tokens"))
+        others = ", ".join(f"{count} {kind}" for kind, count in counts.items()
+                           if count and kind not in ("samples", "tokens"))
         print(f"{line['schema']:34} {others}", flush=True)
         for fault in line["faults"][:3]:
             print(f"    {fault[:500]}")
