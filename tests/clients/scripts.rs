@@ -1,9 +1,12 @@
 //! The Python and shell clients of this folder against one server. OFFSHOOT_CLIENTS names the interpreter of an
-//! environment that has their packages (`.ci/run` makes one with requirements.txt); a script whose packages it lacks is
-//! skipped.
+//! environment that has their packages (`.ci/run` makes one with requirements.txt), OFFSHOOT_TYPED_CLIENTS that of one
+//! with requirements-typed.txt; a script whose packages are lacking is skipped.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+
+use serde_json::Value;
 
 use crate::served::Served;
 use crate::skip::skipped;
@@ -11,27 +14,56 @@ use crate::skip::skipped;
 /// The exit code of a script that lacks a package.
 const SKIPPED: i32 = 77;
 
-/// Runs a script; what it printed is the message if it fails.
+/// Where the scripts are.
+fn scripts() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"))
+}
+
+/// Runs a script against a server of its own.
 fn holds(script: &str) {
     let mut server = Served::start(&["--threads", "2"]);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let mut command = match script.ends_with(".sh") {
         true => Command::new("bash"),
-        false => Command::new(std::env::var_os("OFFSHOOT_CLIENTS").unwrap_or_else(|| "python3".into())),
+        false => python("OFFSHOOT_CLIENTS"),
     };
     match script.ends_with(".sh") {
-        true => command.arg(path).arg(server.url()),
-        false => command.arg(path).arg("--base-url").arg(server.url()),
+        true => command.arg(scripts().join(script)).arg(server.url()),
+        false => command.arg(scripts().join(script)).arg("--base-url").arg(server.url()),
     };
+    run(script, command);
+    server.assert_well();
+}
+
+/// The interpreter that this variable names.
+fn python(variable: &str) -> Command {
+    Command::new(std::env::var_os(variable).unwrap_or_else(|| "python3".into()))
+}
+
+/// Runs a script's command; what it printed is the message if it fails.
+fn run(script: &str, mut command: Command) {
     let ran =
         command.env("PYTHONDONTWRITEBYTECODE", "1").env("NO_PROXY", "*").output().expect("the interpreter starts");
     let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     println!("{said}");
     match ran.status.code() {
-        Some(0) => server.assert_well(),
+        Some(0) => {}
         Some(SKIPPED) => skipped(said.trim()),
         _ => panic!("{script} ends with {}:\n{said}", ran.status),
     }
+}
+
+/// The demo model in `folder`, with a chat template that has tools.
+fn write_model_with_tools(folder: &Path) {
+    let demo = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
+    std::fs::create_dir(folder).expect("a new folder");
+    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
+        symlink(demo.join(name), folder.join(name)).expect("a new name");
+    }
+    let text = std::fs::read_to_string(demo.join("tokenizer_config.json")).expect("it is there");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    let template = std::fs::read_to_string(scripts().join("tools_template.jinja")).expect("it is there");
+    config["chat_template"] = template.into();
+    std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).expect("the folder is writable");
 }
 
 #[test]
@@ -57,4 +89,25 @@ fn evalplus() {
 #[test]
 fn inspect_ai() {
     holds("inspect_client.py");
+}
+
+/// Typed answers, tools and responses: all clients against one server.
+#[test]
+fn forms_and_tools() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = folder.path().join("demo");
+    write_model_with_tools(&model);
+    let mut server = Served::start_model(&model, &["--threads", "2"]);
+    let samples = ["--samples", "3", "--max-tokens", "160"];
+    let all: [(&str, &str, &[&str]); 3] = [
+        ("openai_forms_client.py", "OFFSHOOT_CLIENTS", &[]),
+        ("typed_clients.py", "OFFSHOOT_TYPED_CLIENTS", &[]),
+        ("../../benches/forms/samples.py", "OFFSHOOT_TYPED_CLIENTS", &samples),
+    ];
+    for (script, interpreter, options) in all {
+        let mut command = python(interpreter);
+        command.arg(scripts().join(script)).arg("--base-url").arg(server.url()).args(options);
+        run(script, command);
+        server.assert_well();
+    }
 }

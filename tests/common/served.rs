@@ -23,9 +23,13 @@ pub struct Served {
 impl Served {
     /// Starts a server of the demo model with these options more.
     pub fn start(options: &[&str]) -> Served {
+        Served::start_model(&Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo"), options)
+    }
+
+    /// Starts a server of a model folder, by whose name it is called.
+    pub fn start_model(model: &Path, options: &[&str]) -> Served {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let errors = folder.path().join("errors.txt");
-        let model = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
         let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
         command.args(["serve", "--port", "0", "--model"]).arg(model).args(options);
         command.current_dir(folder.path()).env_remove("RUST_LOG").env("CUDA_VISIBLE_DEVICES", "");

@@ -7,6 +7,7 @@ use offshoot_core::error::{Error, Result};
 
 use crate::bench::BenchArgs;
 use crate::check::{DeviceCheck, check};
+use crate::forms::FormsArgs;
 
 /// Checks devices against the definition of every op, and measures them
 #[derive(Debug, Parser)]
@@ -24,6 +25,9 @@ enum LabCommand {
     Check(DeviceCheck),
     /// Measure: decode steps, matrix products, attention, the machine itself
     Bench(Box<BenchArgs>),
+    /// Compile forms, and say which texts have them. Reads lines from stdin such as {"name": "a", "form": {"regex":
+    /// "a+"}, "texts": ["aa"]}, and answers each with a line
+    Forms(FormsArgs),
 }
 
 impl Lab {
@@ -37,7 +41,7 @@ impl Lab {
         let (lab, _): (Self, _) = read(ignored_options, |_| None)?;
         match &lab.command {
             LabCommand::Bench(bench) if bench.uses_several() => {}
-            LabCommand::Bench(_) | LabCommand::Check(_) => {
+            LabCommand::Bench(_) | LabCommand::Check(_) | LabCommand::Forms(_) => {
                 lab.machine.refuse_several("bench workloads and bench allreduce")?;
             }
         }
@@ -45,6 +49,10 @@ impl Lab {
             LabCommand::Bench(bench) => bench.refuse_ignored_options()?,
             LabCommand::Check(check) if check.uses_no_device() => {
                 let expected = || "no such option with --kernels or --paths, which compute on no device".to_owned();
+                lab.machine.refuse(&["device", "threads"], expected)?;
+            }
+            LabCommand::Forms(_) => {
+                let expected = || "no such option with forms, which computes on no device".to_owned();
                 lab.machine.refuse(&["device", "threads"], expected)?;
             }
             LabCommand::Check(_) => {}
@@ -67,6 +75,7 @@ impl Lab {
                 false => Err(Error::CheckFailed),
             },
             LabCommand::Bench(bench) => bench.run(device, &self.machine.chosen_devices()?),
+            LabCommand::Forms(forms) => forms.run(),
         }
     }
 }
@@ -75,6 +84,7 @@ impl Lab {
 fn ignored_options(command: &str) -> &'static [&'static str] {
     match command {
         "check" => &["devices", "tensor_parallel"],
+        "forms" => &["device", "devices", "tensor_parallel", "threads"],
         _ => &[],
     }
 }

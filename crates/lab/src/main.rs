@@ -7,6 +7,7 @@ use offshoot_cuda::ranks::nccl::NO_MULTICAST;
 use offshoot_lab::command::Lab;
 
 fn main() -> ExitCode {
+    offshoot_core::bounded::enter_if_helper(&[&offshoot_form::TRIAL]);
     setting::spell(|name| format!("--{}", name.replace('_', "-")));
     let (variable, value) = NO_MULTICAST;
     // SAFETY: no statement before has started a thread, so nobody else reads the environment.
