@@ -1,4 +1,5 @@
-//! A vote over a field of JSON: 16 samples whose texts a schema holds to one form, and the answer that most of them give.
+//! A vote over a field of JSON: 16 samples whose texts a schema holds to one form, and the answer that most of them
+//! give.
 //!
 //!     cargo run --release --example vote_over_field
 

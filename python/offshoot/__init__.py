@@ -60,7 +60,8 @@ __all__ = [
     "ScoredChoices", "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample",
     "tree_of_thoughts", "beam_search", "dvts", "mcts", "tree_po", "entropy_branching", "RolloutTrie", "Outcome",
     "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan", "Job", "demo_model", "to_arrow",
-    "CalledTools", "JsonPointer", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence",
+    "CalledTools", "JsonPointer", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput",
+    "BeamSearchSequence",
     "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine",
     "Judged", "ItemLine", "JobEstimate",
 ]

@@ -58,6 +58,11 @@ class EngineCounters(TypedDict):
     chunks_written: int
     tokens_sampled: int
     tokens_discarded: int
+    tokens_forced: int
+    masks_asked: int
+    masks_computed: int
+    masks_shared: int
+    matchers_replayed: int
     tokens_recomputed: int
     kv_bytes_read: int
     kv_bytes_read_flat: int
@@ -78,6 +83,7 @@ class EngineCounters(TypedDict):
     seconds_forward: float
     seconds_idle: float | None
     seconds_waiting: float
+    seconds_masking: float
     seconds_committing: float
 
 

@@ -66,10 +66,9 @@ class GuidedDecodingParams(StructuredOutputsParams):
 def native_form(argument: str, given: Any) -> NativeForm | None:
     """The form of an argument: parameters as vLLM has them, or a dict of their fields; None if they ask for none."""
     fields = _fields(argument, given)
-    for unsupported in ("structural_tag",):
-        if asks(fields.get(unsupported)):
-            raise NotImplementedError(f"{argument}.{unsupported} is not supported: give json, regex, choice, grammar or "
-                                      "json_object")
+    if asks(fields.get("structural_tag")):
+        raise NotImplementedError(
+            f"{argument}.structural_tag is not supported: give json, regex, choice, grammar or json_object")
     kinds = [name for name in _KINDS if fields.get(name) is not None and fields.get(name) is not False]
     if len(kinds) > 1:
         raise ValueError(f"{argument}: expected one of {', '.join(_KINDS)}, found {' and '.join(kinds)}")

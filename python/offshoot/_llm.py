@@ -537,8 +537,8 @@ class LLM:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``, null of samples without. Its memory is the engine's own: there
-        is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
+        ``kept_lowest``, ``kept_ids`` and ``entropies``, and with forms ``forced``, null of samples without. Its memory
+        is the engine's own: there is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(
@@ -615,6 +615,9 @@ class LLM:
         own = self._engine.tokenizer.chat_stops()
         if not own or not isinstance(sampling_params, SamplingParams) or sampling_params.ignore_eos:
             return cast(SamplingParams, sampling_params)
+        # Between the values of JSON such a text is white space, and the form ends by itself.
+        if sampling_params.has_form and (said := sampling_params.form()) and said[1].kind in ("json", "json_object"):
+            return sampling_params
         params = sampling_params.clone()
         stop = [params.stop] if isinstance(params.stop, str) else list(params.stop or [])
         params.stop = stop + [text for text in own if text not in stop]
@@ -802,14 +805,14 @@ class LLM:
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason, adapter,
             kept=_kept(finish, params.return_kept or self._return_kept),
             entropies=finish.records.entropies() if params.return_entropy else None,
-            forced=finish.records.forced() if params.form() is not None else None, weights=finish.weights,
+            forced=finish.records.forced() if params.has_form else None, weights=finish.weights,
             adapters=finish.adapters,
             routed_experts=_routed_experts(finish, params.routed_experts_prompt_start))
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
         """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says. Refuses a
         form that no text of the model has."""
-        if (said := params.form()) is not None:
+        if params.has_form and (said := params.form()) is not None:
             self._check_form(*said)
         return params.sampling(room, self._engine.tokenizer, logprobs_mode=self._logprobs_mode,
                                return_kept=self._return_kept, return_routed_experts=self._routes)
@@ -902,7 +905,7 @@ class LLM:
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
             sampling = made[key]
-            if each.form() is not None:
+            if each.has_form:
                 sampling = self._behind(sampling, prompts[at], text, ids)
             requests.append(
                 Request(ids, sampling, seed % (1 << 64), name, priorities[at], min_finished, keeps, versions[at]))

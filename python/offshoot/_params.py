@@ -251,6 +251,11 @@ class SamplingParams:
         """Samples drawn of a prompt, of which ``n`` are returned."""
         return self.best_of or self.n
 
+    @property
+    def has_form(self) -> bool:
+        """Whether a field asks for a form."""
+        return self.structured_outputs is not None or self.guided_decoding is not None
+
     def form(self) -> tuple[str, NativeForm] | None:
         """The form that samples must have, and the field that says so."""
         said = [(name, getattr(self, name)) for name in ("structured_outputs", "guided_decoding")]

@@ -87,8 +87,8 @@ class Node:
 
     @property
     def forced(self) -> list[bool]:
-        """Whether the form of its text allowed no other token in the place of each of the node's tokens; False of tokens
-        that were given."""
+        """Whether the form of its text allowed no other token in the place of each of the node's tokens; False of
+        given ones."""
         return self.tree._native.forced(self.id)
 
     @property

@@ -33,7 +33,7 @@ _Aggregate = Literal["last", "min", "product"]
 _Decide = Literal["best", "vote", "weighted_vote"]
 _NO_WORDS = "words: expected the values of the words that `value`'s prompt is answered by, found none"
 
-#: An answer in a text: a pattern (its first group, of the last match), or a function, such as ``JsonPointer("/answer")``.
+#: An answer in a text: a pattern (its first group, of the last match), or a function, as ``JsonPointer("/answer")`` is.
 Answer = str | re.Pattern[str] | Callable[[str], "str | None"]
 
 #: Whether a text or an answer is right, and what a text is worth; a second argument is the prompt's index.
@@ -129,8 +129,9 @@ def vote(
 ) -> Outcome | list[Outcome]:
     """Self-consistency: ``n`` samples vote by their answers: those that ``answer`` finds; with ``json`` the values at
     this JSON pointer, such as "/answer", in the JSON of their texts; with ``tool_call`` their calls of tools, or with
-    both the values at the pointer in their last call, such as "/arguments/city". ``grade(answer)`` says whether an answer is right. Once
-    ``min_finished`` have finished the others are cancelled: they are ``stragglers`` of the outcome.
+    both the values at the pointer in their last call, such as "/arguments/city". ``grade(answer)`` says whether an
+    answer is right. Once ``min_finished`` have finished the others are cancelled: they are ``stragglers`` of the
+    outcome.
     ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely
     to."""
     if not isinstance(stop_when, str):

@@ -261,7 +261,8 @@ impl Tree {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Whether the form of its text allowed no other token in the place of each of the node's tokens; false of given ones.
+    /// Whether the form of its text allowed no other token in the place of each of the node's tokens; false of given
+    /// ones.
     fn forced(&self, py: Python<'_>, at: usize) -> PyResult<Vec<bool>> {
         let tree = self.lock_attached(py)?;
         let node = tree.node(Tree::at(&tree, at)?);

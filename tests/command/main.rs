@@ -26,6 +26,7 @@ mod batch_input;
 mod cli;
 mod deterministic;
 mod dry_run;
+mod forms;
 mod mutated;
 mod mutated_files;
 mod mutation_seeds;

@@ -23,5 +23,6 @@ mod rollout;
 mod same;
 mod served;
 mod skyrl;
+mod tools;
 mod trainer;
 mod verbs;

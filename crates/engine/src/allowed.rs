@@ -69,22 +69,22 @@ impl Left {
         let Some((mask, of_form)) = mask.and_then(|mask| Some((mask, mask.allowed.as_ref()?))) else {
             return of_extend();
         };
-        let more: Vec<TokenId> = match mask.may_end {
-            true => stop.tokens.iter().copied().filter(|&token| !of_form.contains(token)).collect(),
-            false => Vec::new(),
-        };
-        let fewer: Vec<TokenId> = match stop.ignore_eos {
-            true => facts.eos.iter().copied().filter(|token| !stop.tokens.contains(token)).collect(),
-            false => Vec::new(),
-        };
-        if allowed.is_none() && more.is_empty() && !fewer.iter().any(|&token| of_form.contains(token)) {
+        let stops = if mask.may_end { &stop.tokens[..] } else { &[] };
+        let ignored = facts.eos.iter().filter(|_| stop.ignore_eos);
+        let (more, fewer): (Vec<TokenId>, Vec<TokenId>) = (
+            stops.iter().copied().filter(|&token| !of_form.contains(token)).collect(),
+            ignored.copied().filter(|token| !stops.contains(token) && of_form.contains(*token)).collect(),
+        );
+        if allowed.is_none() && more.is_empty() && fewer.is_empty() {
             return Left::Set(of_form.clone());
         }
-        let is_left = |token: &TokenId| {
-            (of_form.contains(*token) && !fewer.contains(token) || more.contains(token))
-                && allowed.is_none_or(|allowed| allowed.contains(*token))
-        };
-        Left::New(AllowedTokens::new((0..facts.vocab).map(TokenId::new).filter(is_left), facts.vocab))
+        let mut words = of_form.words().to_vec();
+        more.iter().for_each(|token| words[token.ix() / 32] |= 1 << (token.ix() % 32));
+        fewer.iter().for_each(|token| words[token.ix() / 32] &= !(1 << (token.ix() % 32)));
+        if let Some(allowed) = allowed {
+            words.iter_mut().zip(allowed.words()).for_each(|(word, of_extend)| *word &= of_extend);
+        }
+        Left::New(AllowedTokens::from_words(words, facts.vocab))
     }
 
     /// The set; `None`: all tokens.

@@ -155,9 +155,17 @@ pub(super) enum WantedScores {
     /// other branch can take them over, nor does this one.
     AsSampled {
         rules: Box<SamplingRules>,
-        /// The state of the form of the rules, if they have one, at the first position whose score is not collected.
-        form: Option<FormState>,
+        /// The form of the rules, if they have one.
+        form: Option<ScoredForm>,
     },
+}
+
+/// The form of tokens that are scored as if they were sampled in it.
+pub(super) struct ScoredForm {
+    /// What it allows at the positions from the first one on whose score is not collected, as far as it was asked for.
+    pub masks: VecDeque<Arc<StateMask>>,
+    /// The state at the position behind those.
+    pub state: FormState,
 }
 
 impl SamplingState {
@@ -189,6 +197,22 @@ impl ScoringState {
         self.begin + self.records.len()
     }
 
+    /// The form that the tokens are scored in.
+    pub fn form(&mut self) -> Option<&mut ScoredForm> {
+        match &mut self.scores {
+            WantedScores::AsSampled { form, .. } => form.as_mut(),
+            WantedScores::Model { .. } => None,
+        }
+    }
+
+    /// What the form allows at `position`; `None`: there is none, or it is not known yet.
+    pub fn mask_at(&self, position: usize) -> Option<&Arc<StateMask>> {
+        match &self.scores {
+            WantedScores::AsSampled { form: Some(form), .. } => form.masks.get(position.checked_sub(self.next())?),
+            WantedScores::AsSampled { form: None, .. } | WantedScores::Model { .. } => None,
+        }
+    }
+
     /// How many of the likeliest tokens a score of another branch must have for this one to take it over; `None`: it
     /// takes over none.
     pub fn shared_tops(&self) -> Option<usize> {
@@ -217,10 +241,14 @@ impl ScoringState {
     /// Adds the score of the token at `next`, which follows from `versions`.
     pub fn add(&mut self, scored: SampledToken, versions: Versions) {
         versions.note(&mut self.weights, &mut self.adapters, self.records.len());
-        if let WantedScores::AsSampled { form: Some(form), .. } = &mut self.scores {
-            form.push(scored.token);
-        }
-        self.records.push(scored);
+        let forced = match &mut self.scores {
+            WantedScores::AsSampled { rules, form: Some(form) } => {
+                let mask = form.masks.pop_front();
+                mask.is_some_and(|mask| rules.was_forced(&mask, scored.token))
+            }
+            WantedScores::AsSampled { form: None, .. } | WantedScores::Model { .. } => false,
+        };
+        self.records.push(SampledToken { forced, ..scored });
         self.requested = self.requested.max(self.records.len());
     }
 }

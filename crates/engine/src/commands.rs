@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::allowed::AllowedSets;
-use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState, WantedScores};
+use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoredForm, ScoringState, WantedScores};
 use crate::cache::KvCache;
 use crate::commit::append_said;
 use crate::engine::Engine;
@@ -373,6 +373,7 @@ impl Engine {
             Some(Scoring::AsSampled { params, stop }) => {
                 let rules = rules(branch, *params, *stop, &mut self.allowed, self.facts.vocab);
                 let form = form.map(|ready| branch.tokens.state_under(&ready));
+                let form = form.map(|state| ScoredForm { masks: VecDeque::new(), state });
                 WantedScores::AsSampled { rules: Box::new(rules), form }
             }
         };

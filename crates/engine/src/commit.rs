@@ -117,7 +117,7 @@ fn accept(
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
     sampling.in_flight.tokens -= 1;
     let mask = sampling.masks.pop_front();
-    let forced = mask.as_ref().is_some_and(|mask| mask.forced.is_some());
+    let forced = mask.as_ref().is_some_and(|mask| sampling.rules.was_forced(mask, sampled.token));
     metrics.tokens_forced += u64::from(forced);
     let sampled = SampledToken { forced, ..sampled };
     versions.note(&mut sampling.weights, &mut sampling.adapters, sampling.records.len());

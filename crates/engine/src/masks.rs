@@ -9,10 +9,9 @@
 //! tokens, and all that is recorded of them, are those of steps of one row. They are accepted one by one as their
 //! records arrive ([`commit`](super::commit)): what ends the extend among them takes the rest back.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::branch::{Branch, BranchWork, WantedScores};
+use crate::branch::{Branch, BranchWork};
 use crate::engine::Engine;
 use crate::path_form::PathForm;
 use crate::schedule::LogitsRequest;
@@ -23,22 +22,18 @@ use offshoot_form::{FormState, StateMask};
 /// The most forced tokens that a branch's path has ahead of what is sampled.
 const MOST_FORCED: usize = 32;
 
-/// What forms allow at the positions of tokens that are scored as if they were sampled.
-pub(super) type ScoredMasks = HashMap<(BranchId, usize), Arc<StateMask>>;
-
 impl Engine {
-    /// Asks for what forms allow at the positions that follow the rows of `requests`, whose tokens are all known.
-    /// Returns the masks of scored positions; those of samples are kept with them. Branches whose state is lost fail.
-    pub(super) fn find_masks(&mut self, requests: &[LogitsRequest]) -> ScoredMasks {
+    /// Asks for what forms allow at the positions that follow the rows of `requests`, whose tokens are all known, and
+    /// keeps it with their branches. Branches whose state is lost fail.
+    pub(super) fn find_masks(&mut self, requests: &[LogitsRequest]) {
         let mut failed = Vec::new();
         let mut wanted: Vec<BranchId> =
             requests.iter().filter(|request| self.lacks_mask(request)).map(|request| request.branch).collect();
         while !wanted.is_empty() {
             wanted = self.ask_sampled(&wanted, &mut failed);
         }
-        let scored = self.ask_scored(requests, &mut failed);
+        self.ask_scored(requests, &mut failed);
         self.fail_some(failed);
-        scored
     }
 
     /// Whether the mask of a request is to be asked for: it has a form, and the mask is not known.
@@ -85,33 +80,35 @@ impl Engine {
     }
 
     /// Asks for the masks of given tokens that are scored as if they were sampled in a form.
-    fn ask_scored(&mut self, requests: &[LogitsRequest], failed: &mut Vec<(BranchId, Error)>) -> ScoredMasks {
-        let mut asked: Vec<((BranchId, usize), FormState)> = Vec::new();
-        // Requests are in the order of rows, so that those of one branch have rising positions.
-        let mut ahead: HashMap<BranchId, (usize, FormState)> = HashMap::new();
+    fn ask_scored(&mut self, requests: &[LogitsRequest], failed: &mut Vec<(BranchId, Error)>) {
+        let mut asked: Vec<(BranchId, FormState)> = Vec::new();
         for request in requests {
-            let Some(branch) = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation))
-            else {
-                continue;
-            };
-            let BranchWork::Score(scoring) = &branch.work else { continue };
-            let WantedScores::AsSampled { form: Some(form), .. } = &scoring.scores else { continue };
-            let position = request.position + 1;
-            let (at, state) = ahead.entry(request.branch).or_insert_with(|| (scoring.next(), form.clone()));
-            branch.tokens.slice(*at..position).iter().for_each(|&token| state.push(token));
-            *at = position;
-            asked.push(((request.branch, position), state.clone()));
-        }
-        let mut states: Vec<&mut FormState> = asked.iter_mut().map(|(_, state)| state).collect();
-        let masks = if states.is_empty() { Vec::new() } else { self.forms.masks(&mut states) };
-        let mut scored = ScoredMasks::new();
-        for ((place, _), mask) in asked.into_iter().zip(masks) {
-            match mask {
-                Ok(mask) => _ = scored.insert(place, mask),
-                Err(error) => failed.push((place.0, error)),
+            let Some(branch) = self.branches.get_mut(&request.branch) else { continue };
+            let token = branch.tokens.get(request.position + 1).copied();
+            let (Some(token), true) = (token, branch.awaits(request.generation)) else { continue };
+            let BranchWork::Score(scoring) = &mut branch.work else { continue };
+            let next = scoring.next();
+            let Some(form) = scoring.form() else { continue };
+            // The requests of a branch have rising positions.
+            if request.position + 1 >= next + form.masks.len() {
+                asked.push((request.branch, form.state.clone()));
+                form.state.push(token);
             }
         }
-        scored
+        if asked.is_empty() {
+            return;
+        }
+        let mut states: Vec<&mut FormState> = asked.iter_mut().map(|(_, state)| state).collect();
+        let masks = self.forms.masks(&mut states);
+        for ((id, _), mask) in asked.into_iter().zip(masks) {
+            let branch = self.branches.get_mut(&id).expect("it was there just now");
+            let BranchWork::Score(scoring) = &mut branch.work else { continue };
+            match (mask, scoring.form()) {
+                (Ok(mask), Some(form)) => form.masks.push_back(mask),
+                (Ok(_), None) => {}
+                (Err(error), _) => failed.push((id, error)),
+            }
+        }
     }
 
     /// Fails branches that have work.

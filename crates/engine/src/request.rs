@@ -403,6 +403,7 @@ impl Stop {
 
 /// How a branch is extended.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all sample")]
 pub enum Continuation {
     /// Tokens are sampled until a stop.
     Sampled {

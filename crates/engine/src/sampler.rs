@@ -39,6 +39,13 @@ impl SamplingRules {
         Left::of(mask.map(|mask| &**mask), self.allowed.as_ref(), &self.stop, facts)
     }
 
+    /// Whether `token` was the only one that the form allowed by `mask`: where the text may end, it may by the stop tokens
+    /// of the extend, too.
+    pub fn was_forced(&self, mask: &StateMask, token: TokenId) -> bool {
+        let stops_alike = || self.stop.tokens.iter().all(|&stop| stop == token);
+        mask.forced == Some(token) && (!mask.may_end || stops_alike())
+    }
+
     /// Whether `token`, the only one that the form allows at `position` of `branch`, can be sampled there and go on the
     /// path before it is: it ends nothing, and nothing bans it.
     pub fn may_force(&self, branch: &Branch, position: usize, token: TokenId, eos: &[TokenId]) -> bool {

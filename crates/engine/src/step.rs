@@ -10,7 +10,6 @@ use crate::branch::{BranchWork, KvHold, WantedScores};
 use crate::cache::Transfer;
 use crate::config::EngineConfig;
 use crate::engine::{Engine, LoadedStep, SteadySteps, SwappedBytes};
-use crate::masks::ScoredMasks;
 use crate::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::scheduler::StepBudget;
 use crate::states::NoState;
@@ -82,9 +81,9 @@ impl Engine {
     fn sample_late(&mut self) -> Result<()> {
         let Some(requests) = self.late.take() else { return Ok(()) };
         let mut began = Instant::now();
-        let masks = self.find_masks(&requests);
+        self.find_masks(&requests);
         lap(&mut began, &mut self.metrics.seconds_masking);
-        let made = requests.iter().map(|request| self.sample_request(request, &masks)).collect();
+        let made = requests.iter().map(|request| self.sample_request(request)).collect();
         match self.model.sample(made) {
             Err(error) if error.is_shortage() => self.sample_without_forms(&requests, &error)?,
             sampled => sampled?,
@@ -103,13 +102,13 @@ impl Engine {
         }
         log::warn!("{} samples in forms fail: {error}", failed.len());
         self.fail_some(failed);
-        let made = requests.iter().map(|request| self.sample_request(request, &ScoredMasks::new())).collect();
+        let made = requests.iter().map(|request| self.sample_request(request)).collect();
         self.model.sample(made)
     }
 
     /// What a step is asked for one of its rows. Results that no branch waits for any more are discarded: whatever is
     /// asked for them will do.
-    fn sample_request(&mut self, request: &LogitsRequest, masks: &ScoredMasks) -> SampleRequest {
+    fn sample_request(&mut self, request: &LogitsRequest) -> SampleRequest {
         let Some(branch) = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation)) else {
             return SampleRequest::of(Pick::Greedy);
         };
@@ -118,9 +117,7 @@ impl Engine {
             BranchWork::Sample(sampling) => sampling.rules.left_under(sampling.mask_at(position), &self.facts),
             BranchWork::Score(scoring) => match &scoring.scores {
                 WantedScores::Model { .. } => Left::All,
-                WantedScores::AsSampled { rules, .. } => {
-                    rules.left_under(masks.get(&(request.branch, position)), &self.facts)
-                }
+                WantedScores::AsSampled { rules, .. } => rules.left_under(scoring.mask_at(position), &self.facts),
             },
             BranchWork::Idle => Left::All,
         };
@@ -228,8 +225,7 @@ impl Engine {
         let requests = match is_late {
             true => StepRequests::Late,
             false => {
-                let none = ScoredMasks::new();
-                let made = schedule.requests.iter().map(|request| self.sample_request(request, &none));
+                let made = schedule.requests.iter().map(|request| self.sample_request(request));
                 made.collect::<Vec<_>>().into()
             }
         };

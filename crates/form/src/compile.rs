@@ -1,12 +1,13 @@
-//! Compiles forms for a model's vocabulary. Equal forms are compiled once while one is in use or was lately. What a form
-//! may take is bounded: by checks of its size, by a trial in a helper process ([`crate::trial`]), by llguidance's limits
-//! of work, and by a deadline; a few threads at most compile at once, so that bad forms do not hold up others for long.
+//! Compiles forms for a model's vocabulary. Equal forms are compiled once while one is in use or was lately. What a
+//! form may take is bounded: by checks of its size, by a trial in a helper process ([`crate::trial`]), by llguidance's
+//! limits of work, and by a deadline; a few threads at most compile at once, so that bad forms do not hold up others
+//! for long.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llguidance::TokenParser;
 use offshoot_core::bounded::caught;
@@ -216,7 +217,8 @@ impl FormCompiler {
         check_size(form)?;
         let vocabulary = self.made_vocabulary()?;
         let turn = Turn::take(&self.turns)?;
-        try_form(form)?;
+        let start = Instant::now();
+        try_form(form, &vocabulary)?;
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
         let work = move || {
@@ -227,7 +229,8 @@ impl FormCompiler {
         };
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
-        receiver.recv_timeout(MOST_WAIT).unwrap_or_else(|_| Err(Refusal::too_much("it takes more than a second")))
+        let left = MOST_WAIT.saturating_sub(start.elapsed());
+        receiver.recv_timeout(left).unwrap_or_else(|_| Err(Refusal::later("it takes more than a second")))
     }
 }
 

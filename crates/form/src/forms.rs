@@ -1,6 +1,6 @@
 //! The masks of an engine's branches. A state that some branch was in costs a look-up; the others are computed by
-//! worker threads, each state once, by matchers that are brought up to date, cloned from that of a branch that forked, or
-//! made again from the state's tokens. Branches of one form are spread over lanes, each worked on by one thread.
+//! worker threads, each state once, by matchers that are brought up to date, cloned from that of a branch that forked,
+//! or made again from the state's tokens. Branches of one form are spread over lanes, each worked on by one thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
@@ -20,6 +20,8 @@ const MOST_MASK_BYTES: usize = 256 << 20;
 const MOST_MATCHER_BYTES: usize = 128 << 20;
 /// States that a lane computes in one call before another lane is made.
 const LANE_STATES: usize = 16;
+/// Calls after which lanes are given up that no call used and no matcher is in.
+const IDLE_CALLS: u64 = 1024;
 /// States that are computed by the caller, for which threads would take longer to wake.
 const FEW_STATES: usize = 2;
 /// Stack of a worker, for the recursion of deep patterns; what is not touched takes no memory.
@@ -62,6 +64,8 @@ pub struct Forms {
     workers: OnceLock<Option<rayon::ThreadPool>>,
     threads: usize,
     lanes: HashMap<u64, FormLanes>,
+    /// Calls that computed masks.
+    calls: u64,
     cache: MaskCache,
     /// The places of all matchers; some are gone.
     matchers: VecDeque<Weak<Slot>>,
@@ -74,6 +78,8 @@ pub struct Forms {
 struct FormLanes {
     form: Weak<CompiledForm>,
     lanes: Vec<Arc<Lane>>,
+    /// The call that used it last.
+    last_call: u64,
 }
 
 /// A state to be computed.
@@ -106,6 +112,7 @@ impl Forms {
             workers: OnceLock::new(),
             threads: threads.max(1),
             lanes: HashMap::new(),
+            calls: 0,
             cache: MaskCache::new(MOST_MASK_BYTES),
             matchers: VecDeque::new(),
             matcher_bytes: Arc::default(),
@@ -185,15 +192,17 @@ impl Forms {
     fn compute(&mut self, missing: Vec<(usize, StateKey, &mut FormState)>) -> Vec<(usize, Found)> {
         let jobs = self.assign(missing);
         let mut done = self.run(jobs);
-        // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more.
-        let mut found = Vec::with_capacity(done.len());
+        // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more, apart.
         for Done { task, outcome, made, replayed } in &mut done {
             if let Err(Fault::Failed(_)) = outcome {
-                let form = task.state.form().clone();
-                task.lane = self.usable_lane(&form);
+                task.lane = Lane::new(task.state.form());
                 (*outcome, *made, *replayed) = work(task);
+                if let Some(known) = self.lanes.get_mut(&task.key.form).filter(|_| outcome.is_ok()) {
+                    known.lanes.push(task.lane.clone());
+                }
             }
         }
+        let mut found = Vec::with_capacity(done.len());
         for Done { task, outcome, made, replayed } in done {
             self.matchers.extend(made);
             self.counts.replayed += u64::from(replayed.is_some());
@@ -208,10 +217,14 @@ impl Forms {
 
     /// A lane for each state: that of its matcher, if too many others do not have it.
     fn assign<'a>(&mut self, missing: Vec<(usize, StateKey, &'a mut FormState)>) -> Vec<Vec<Task<'a>>> {
-        self.lanes.retain(|_, lanes| lanes.form.strong_count() > 0);
-        for lanes in self.lanes.values_mut() {
-            lanes.lanes.retain(|lane| !lane.is_over());
-        }
+        self.calls += 1;
+        let (calls, rests) = (self.calls, self.calls.is_multiple_of(IDLE_CALLS));
+        self.lanes.retain(|_, lanes| {
+            let is_idle = rests && calls - lanes.last_call > IDLE_CALLS;
+            // Besides the list, matchers have a lane.
+            lanes.lanes.retain(|lane| !(lane.is_over() || (is_idle && Arc::strong_count(lane) == 1)));
+            lanes.form.strong_count() > 0 && !(is_idle && lanes.lanes.is_empty())
+        });
         let mut of_form: HashMap<u64, usize> = HashMap::new();
         missing.iter().for_each(|(_, key, _)| *of_form.entry(key.form).or_default() += 1);
         let mut jobs: HashMap<*const Lane, Vec<Task>> = HashMap::new();
@@ -222,6 +235,7 @@ impl Forms {
             let load = |lane: &Arc<Lane>| jobs.get(&Arc::as_ptr(lane)).map_or(0, Vec::len);
             let form = state.form();
             let known = self.lanes.entry(key.form).or_insert_with(|| FormLanes::new(form));
+            known.last_call = calls;
             let own = state.slot.lock().as_ref().map(|matcher| matcher.lane().clone());
             let own = own.filter(|own| known.lanes.iter().any(|lane| Arc::ptr_eq(lane, own)) && load(own) < most);
             let lane = own.unwrap_or_else(|| {
@@ -232,16 +246,6 @@ impl Forms {
             jobs.entry(Arc::as_ptr(&lane)).or_default().push(Task { state, key, at, lane, total });
         }
         jobs.into_values().collect()
-    }
-
-    /// A lane of the form whose lexer works.
-    fn usable_lane(&mut self, form: &Arc<CompiledForm>) -> Arc<Lane> {
-        let known = self.lanes.entry(form.id()).or_insert_with(|| FormLanes::new(form));
-        known.lanes.retain(|lane| !lane.is_over());
-        match known.lanes.first() {
-            Some(lane) => lane.clone(),
-            None => known.add(form),
-        }
     }
 
     /// Does the jobs, each on one thread.
@@ -285,11 +289,11 @@ impl Forms {
 
 impl FormLanes {
     fn new(form: &Arc<CompiledForm>) -> FormLanes {
-        FormLanes { form: Arc::downgrade(form), lanes: Vec::new() }
+        FormLanes { form: Arc::downgrade(form), lanes: Vec::new(), last_call: 0 }
     }
 
     fn add(&mut self, form: &CompiledForm) -> Arc<Lane> {
-        let lane = Lane::new(form);
+        let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy());
         self.lanes.push(lane.clone());
         lane
     }
@@ -324,10 +328,8 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
         task.state.slot.put(matcher);
     }
     let outcome = match outcome {
-        // No text of the form begins so, but the mark may go on.
-        Err(Fault::Refused { .. }) if task.state.opening().is_some() => {
-            Ok(RawMask::new(None, false, &more, vocabulary))
-        }
+        // No text of the form goes on so; a mark that opens reasoning may.
+        Err(Fault::Refused) => Ok(RawMask::new(None, false, &more, vocabulary)),
         outcome => outcome,
     };
     (outcome, made, replayed)

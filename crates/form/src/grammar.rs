@@ -4,6 +4,7 @@
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 
+use crate::schema::rewritten;
 use crate::spec::Form;
 use crate::trial::Refusal;
 
@@ -14,9 +15,9 @@ const MOST_DEPTH: usize = 100;
 /// The most choices.
 const MOST_CHOICES: usize = 20_000;
 
-/// White space between the parts of JSON, where the schema says nothing else: what compact and indented JSON have, and
-/// bounded, so that a text cannot go on with white space for ever.
-const WHITE_SPACE: &str = r"[ \t]{1,4}|(\r?\n){1,2}[ \t]{0,64}";
+/// White space between the parts of JSON, where the schema says nothing else: what compact and indented JSON have. It
+/// is bounded, so that a text cannot go on with white space for ever, and has no empty line, at which chats may stop.
+const WHITE_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,64}";
 /// The key of a schema under which llguidance reads its options.
 const OPTIONS: &str = "x-guidance";
 
@@ -43,7 +44,7 @@ pub(crate) fn grammar(form: &Form) -> Result<TopLevelGrammar, Refusal> {
     let lark = |text: String| TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(text));
     match form {
         Form::JsonObject => Ok(TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))?)),
-        Form::Json(schema) => Ok(TopLevelGrammar::from_json_schema(with_options(schema.clone())?)),
+        Form::Json(schema) => Ok(TopLevelGrammar::from_json_schema(with_options(rewritten(schema.clone())?)?)),
         Form::Regex(pattern) => Ok(TopLevelGrammar::from_regex(&without_anchors(pattern))),
         Form::Lark(text) if text.trim().is_empty() => {
             Err(Refusal::new("rules, of which one is called `start`", "an empty text"))

@@ -1,6 +1,6 @@
-//! Matchers of grammars, llguidance's. Matchers of one lane share the tables of a lexer, which grow as they work, behind
-//! a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's matcher is a
-//! clone within its lane, of a few kilobytes.
+//! Matchers of grammars, llguidance's. Matchers of one lane share the tables of a lexer, which grow as they work,
+//! behind a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's
+//! matcher is a clone within its lane, of a few kilobytes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,16 @@ pub(crate) enum Fault {
     Failed(String),
 }
 
+impl Fault {
+    /// The fault of a token that llguidance does not take, by its message.
+    fn of(message: &str) -> Fault {
+        match message.contains("doesn't satisfy the grammar") {
+            true => Fault::Refused,
+            false => Fault::Failed(plain(message)),
+        }
+    }
+}
+
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -45,9 +55,14 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A lane of its own lexer.
+    /// A lane of its own lexer, without what others have learnt.
     pub fn new(form: &CompiledForm) -> Arc<Lane> {
         Arc::new(Lane { start: form.fresh_parser(), is_over: AtomicBool::new(false) })
+    }
+
+    /// A lane whose lexer begins with what this one's has learnt.
+    pub fn copy(&self) -> Arc<Lane> {
+        Arc::new(Lane { start: self.start.deep_clone(), is_over: AtomicBool::new(false) })
     }
 
     pub fn is_over(&self) -> bool {
@@ -125,7 +140,10 @@ impl Matcher {
     ) -> Result<RawMask, Fault> {
         let done = caught(|| {
             self.read_on(tokens, vocabulary)?;
-            self.compute(more, vocabulary)
+            // Computing leaves many items behind that the next step does not need: the clone is kept, which has none,
+            // and no room to spare.
+            let kept = self.parser.clone();
+            compute(&mut std::mem::replace(&mut self.parser, kept), more, vocabulary)
         });
         let done = done.unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
         if matches!(done, Err(Fault::Failed(_))) {
@@ -145,35 +163,14 @@ impl Matcher {
                 }
                 continue;
             }
+            if token.ix() >= vocabulary.tokens() {
+                return Err(Fault::Refused);
+            }
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
-            taken.map_err(|error| match self.parser.parser.get_error() {
-                None => Fault::Refused,
-                Some(_) => Fault::Failed(plain(&error.to_string())),
-            })?;
+            taken.map_err(|error| Fault::of(&error.to_string()))?;
             self.read = at + 1;
         }
         Ok(())
-    }
-
-    fn compute(&mut self, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
-        if self.parser.stopped() {
-            return match self.parser.stop_reason() {
-                StopReason::NoExtension | StopReason::EndOfSentence => Ok(RawMask::new(None, true, more, vocabulary)),
-                StopReason::NoExtensionBias => Ok(RawMask::new(None, false, more, vocabulary)),
-                reason => Err(Fault::Failed(reason.to_string())),
-            };
-        }
-        let may_end = self.parser.is_accepting();
-        match self.parser.compute_mask() {
-            Ok(set) => {
-                self.parser.invalidate_bias_cache();
-                Ok(RawMask::new(Some(&set), may_end, more, vocabulary))
-            }
-            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => {
-                Ok(RawMask::new(None, may_end, more, vocabulary))
-            }
-            Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
-        }
     }
 
     /// Brings its share of the total up to date.
@@ -188,8 +185,27 @@ impl Matcher {
     }
 }
 
-/// The place of a matcher, which branches that forked share until they go on. Empty where none was made yet, or where it
-/// was dropped.
+/// The mask of a parser's place.
+fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
+    if parser.stopped() {
+        return match parser.stop_reason() {
+            StopReason::NoExtension | StopReason::EndOfSentence => Ok(RawMask::new(None, true, more, vocabulary)),
+            StopReason::NoExtensionBias => Ok(RawMask::new(None, false, more, vocabulary)),
+            reason => Err(Fault::Failed(reason.to_string())),
+        };
+    }
+    let may_end = parser.is_accepting();
+    match parser.compute_mask() {
+        Ok(set) => Ok(RawMask::new(Some(&set), may_end, more, vocabulary)),
+        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
+            Ok(RawMask::new(None, may_end, more, vocabulary))
+        }
+        Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
+    }
+}
+
+/// The place of a matcher, which branches that forked share until they go on. Empty where none was made yet, or where
+/// it was dropped.
 #[derive(Default)]
 pub(crate) struct Slot {
     matcher: Mutex<Option<Matcher>>,

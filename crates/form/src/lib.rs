@@ -1,7 +1,7 @@
-//! Forms that sampled texts must have: JSON, patterns, grammars, choices. Defines what a form is ([`Form`]), compiles it
-//! for a vocabulary ([`FormCompiler`]), keeps a branch's place in it ([`FormState`]), and says which tokens may come next
-//! ([`Forms`]). The grammars themselves are llguidance's. Who samples, and when the tokens of a form begin, is left to
-//! the engine.
+//! Forms that sampled texts must have: JSON, patterns, grammars, choices. Defines what a form is ([`Form`]), compiles
+//! it for a vocabulary ([`FormCompiler`]), keeps a branch's place in it ([`FormState`]), and says which tokens may come
+//! next ([`Forms`]). The grammars themselves are llguidance's. Who samples, and when the tokens of a form begin, is
+//! left to the engine.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -14,6 +14,7 @@ mod lanes;
 mod mask;
 mod masks;
 mod reasoning;
+mod schema;
 mod spec;
 mod state;
 mod trial;

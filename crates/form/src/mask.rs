@@ -48,29 +48,42 @@ pub(crate) struct RawMask {
 }
 
 impl RawMask {
-    /// The mask of the tokens of `set`, if any, where the text `may_end`, and of those that `more` adds.
+    /// The mask of the tokens of `set`, if any, of those that end a text where it `may_end`, and of those of `more`.
     pub fn new(set: Option<&SimpleVob>, may_end: bool, more: &[TokenId], vocabulary: &FormVocabulary) -> RawMask {
-        let mut words = vec![0_u32; vocabulary.vocab.div_ceil(32)];
-        if let Some(set) = set {
-            for (word, found) in words.iter_mut().zip(set.as_slice()) {
-                *word = *found;
-            }
-        }
-        let ends = &vocabulary.ends;
-        let inner = words.iter().map(|word| word.count_ones() as usize).sum::<usize>()
-            - ends.iter().filter(|end| words[end.ix() / 32] >> (end.ix() % 32) & 1 == 1).count();
-        if may_end {
-            ends.iter().for_each(|end| words[end.ix() / 32] |= 1 << (end.ix() % 32));
-        }
-        more.iter().for_each(|token| words[token.ix() / 32] |= 1 << (token.ix() % 32));
-        let mut tokens = words.iter().zip(0_u32..).filter(|(word, _)| **word != 0);
-        let forced = match (tokens.next(), tokens.next()) {
-            (Some((word, ix)), None) if word.count_ones() == 1 => Some(TokenId(32 * ix + word.trailing_zeros())),
-            _ => None,
-        };
-        let hash = words
-            .iter()
-            .fold(0_u64, |hash, &word| (hash.rotate_left(5) ^ u64::from(word)).wrapping_mul(0x517c_c1b7_2722_0a95));
-        RawMask { hash, forced, may_end, only_end: may_end && inner == 0 && more.is_empty(), words }
+        let mut words = set.map_or_else(Vec::new, |set| set.as_slice().to_vec());
+        words.resize(vocabulary.vocab.div_ceil(32), 0);
+        // The set may have the ends, too: what else there is, is looked for without them.
+        vocabulary.ends.iter().for_each(|end| words[end.ix() / 32] &= !(1 << (end.ix() % 32)));
+        let goes_on = words.iter().any(|&word| word != 0) || !more.is_empty();
+        let ends = vocabulary.ends.iter().filter(|_| may_end);
+        ends.chain(more).for_each(|token| words[token.ix() / 32] |= 1 << (token.ix() % 32));
+        RawMask { hash: hash(&words), forced: only(&words), may_end, only_end: may_end && !goes_on, words }
     }
+}
+
+/// The only token of a set, if it has one token.
+fn only(words: &[u32]) -> Option<TokenId> {
+    let mut found = words.iter().enumerate().filter(|(_, word)| **word != 0);
+    match (found.next(), found.next()) {
+        (Some((at, word)), None) if word.is_power_of_two() => {
+            Some(TokenId::new(32 * at + word.trailing_zeros() as usize))
+        }
+        _ => None,
+    }
+}
+
+/// A hash of words, by which equal sets are found; they are compared then.
+fn hash(words: &[u32]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    /// Parts that are hashed beside each other, as each waits for its last product.
+    const PARTS: usize = 4;
+    let step = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(ODD);
+    let (chunks, rest) = words.as_chunks::<{ 2 * PARTS }>();
+    let mut parts = [0_u64; PARTS];
+    for chunk in chunks {
+        for (part, at) in parts.iter_mut().zip((0..).step_by(2)) {
+            *part = step(*part, u64::from(chunk[at]) << 32 | u64::from(chunk[at + 1]));
+        }
+    }
+    parts.into_iter().chain(rest.iter().copied().map(u64::from)).fold(0, step)
 }

@@ -27,19 +27,16 @@ pub(crate) struct MaskCache {
 #[derive(Default)]
 struct Generation {
     masks: HashMap<StateKey, Arc<StateMask>>,
-    /// The sets that its masks have.
-    sets: HashSet<*const AllowedTokens>,
+    /// The addresses of the sets that its masks have.
+    sets: HashSet<usize>,
     bytes: usize,
 }
-
-// SAFETY: the pointers are compared and never followed; each points to what a mask of the same generation owns.
-unsafe impl Send for Generation {}
 
 impl Generation {
     fn insert(&mut self, key: StateKey, mask: Arc<StateMask>) {
         self.bytes += ENTRY_BYTES;
         if let Some(set) = &mask.allowed
-            && self.sets.insert(Arc::as_ptr(set))
+            && self.sets.insert(Arc::as_ptr(set) as usize)
         {
             self.bytes += 4 * set.words().len();
         }

@@ -1,33 +1,63 @@
-//! Forms are compiled twice. First a helper process tries the form with a vocabulary of bytes: our own executable run
-//! again (in a Python process the command `offshoot`), whose memory and CPU time the system limits, so that no schema,
-//! pattern or grammar takes more than [`BOUNDS`] or ends the process with its stack. Only a form that passes is compiled
-//! here, with the model's vocabulary. A program that has no helper compiles at once; llguidance's limits of work and a
-//! deadline bound it there, and memory is bounded by them alone.
+//! Forms are compiled twice. First a helper process tries the form with a vocabulary of bytes and of the special tokens
+//! that it may name: our own executable run again (in a Python process the command `offshoot`), whose memory and CPU
+//! time the system limits, so that no schema, pattern or grammar takes more than [`BOUNDS`] or ends the process with
+//! its stack. Only a form that passes is compiled here, with the model's vocabulary. A program that has no helper
+//! compiles at once; llguidance's limits of work and a deadline bound it there, and memory is bounded by them alone.
 
-use std::sync::OnceLock;
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use llguidance::TokenParser;
 use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
+use offshoot_core::ids::TokenId;
+use serde::{Deserialize, Serialize};
 
 use crate::grammar::grammar;
 use crate::spec::Form;
 use crate::vocabulary::FormVocabulary;
 
 /// What a form may take to compile with a vocabulary of bytes.
-const BOUNDS: Bounds = Bounds { bytes: 200 << 20, cpu: Duration::from_millis(600) };
+const BOUNDS: Bounds = Bounds { bytes: 200 << 20, cpu: Duration::from_millis(500) };
 
 /// Tries a form that came as JSON. The answer is JSON, too: null, or what was expected and found.
 pub static TRIAL: Work =
     Work::new("form", |request| serde_json::to_vec(&tried(request)).expect("an optional text is JSON"));
 
+/// A form to be tried, and the tokens that it may name.
+#[derive(Serialize, Deserialize)]
+struct Request<'a> {
+    form: Cow<'a, Form>,
+    tokens: Cow<'a, NamedTokens>,
+}
+
+/// The tokens of a model that forms may name.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct NamedTokens {
+    /// Tokens with a text.
+    tokens: usize,
+    named: Vec<(TokenId, String)>,
+    ends: Vec<TokenId>,
+}
+
 fn tried(request: &[u8]) -> Option<(String, String)> {
-    static BYTES: OnceLock<FormVocabulary> = OnceLock::new();
-    let form: Form = match serde_json::from_slice(request) {
-        Ok(form) => form,
+    /// That of the last call: a program has one model, mostly.
+    static LAST: Mutex<Option<(NamedTokens, FormVocabulary)>> = Mutex::new(None);
+    let Request { form, tokens } = match serde_json::from_slice(request) {
+        Ok(request) => request,
         Err(error) => return Some(("a form".to_string(), error.to_string())),
     };
-    let refusal = parser(&form, BYTES.get_or_init(FormVocabulary::of_bytes)).err()?;
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let last = &mut *last;
+    let (_, vocabulary) = match last {
+        Some(known) if known.0 == *tokens => known,
+        _ => {
+            let tokens = tokens.into_owned();
+            let vocabulary = FormVocabulary::of_bytes(tokens.tokens, tokens.named.clone(), tokens.ends.clone());
+            last.insert((tokens, vocabulary))
+        }
+    };
+    let refusal = parser(&form, vocabulary).err()?;
     Some((refusal.expected, refusal.found))
 }
 
@@ -47,7 +77,11 @@ impl Refusal {
 
     /// Of a form that is none of its kind, or that cannot be held: the library's message.
     pub fn of(message: &str) -> Refusal {
-        Refusal::new("one that can be compiled", plain(message))
+        let found = plain(message);
+        let panic = found.strip_prefix("panic: ");
+        let found =
+            panic.map_or(found.clone(), |panic| format!("one at which the library of grammars fails ({panic})"));
+        Refusal::new("one that can be compiled", found)
     }
 
     /// Of a form that takes more than it may.
@@ -61,16 +95,22 @@ impl Refusal {
     }
 }
 
+fn request<'a>(form: &'a Form, vocabulary: &FormVocabulary) -> Request<'a> {
+    let (named, ends) = (vocabulary.named.clone(), vocabulary.ends.clone());
+    let tokens = NamedTokens { tokens: vocabulary.tokens(), named, ends };
+    Request { form: Cow::Borrowed(form), tokens: Cow::Owned(tokens) }
+}
+
 /// Has a helper process compile the form, where the program has one.
 ///
 /// # Errors
 ///
 /// The form takes more than [`BOUNDS`], or is refused.
-pub(crate) fn try_form(form: &Form) -> Result<(), Refusal> {
+pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<(), Refusal> {
     if is_unbounded() {
         return Ok(());
     }
-    let request = serde_json::to_vec(form).expect("a form is JSON");
+    let request = serde_json::to_vec(&request(form, vocabulary)).expect("a form is JSON");
     match TRIAL.call(BOUNDS, &request) {
         Ok(answer) => match serde_json::from_slice(&answer).expect("a trial answers in JSON") {
             None::<(String, String)> => Ok(()),
@@ -93,4 +133,33 @@ pub(crate) fn parser(form: &Form, vocabulary: &FormVocabulary) -> Result<TokenPa
 pub(crate) fn plain(message: &str) -> String {
     let end = ["<non-verbose/>", "<backtrace>", "<state>"].iter().filter_map(|mark| message.find(mark)).min();
     message[..end.unwrap_or(message.len())].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(form: &Form) -> Option<(String, String)> {
+        let named = vec![(TokenId(700), "<|call|>".to_string()), (TokenId(701), "<|end|>".to_string())];
+        let vocabulary = FormVocabulary::of_bytes(1000, named, vec![TokenId(701)]);
+        let request = serde_json::to_vec(&request(form, &vocabulary)).unwrap();
+        tried(&request)
+    }
+
+    #[test]
+    fn a_trial_knows_the_special_tokens_of_the_model() {
+        assert_eq!(answer(&Form::Lark("start: <|call|> /a+/ <[700]>".to_string())), None);
+        let unknown = answer(&Form::Lark("start: <|nothing|>".to_string())).expect("no such token");
+        assert!(unknown.1.contains("unknown special token"), "{unknown:?}");
+        assert_eq!(answer(&Form::Json(json!({"type": "object"}))), None);
+        assert!(answer(&Form::Regex("(".to_string())).is_some());
+    }
+
+    #[test]
+    fn messages_are_one_line_without_the_parsers_state() {
+        assert_eq!(plain("bad\n  thing\n<state>\nTokens"), "bad thing");
+        assert!(Refusal::of("panic: index\n<backtrace>\n1").found.contains("fails (index)"));
+    }
 }

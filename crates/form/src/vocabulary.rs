@@ -18,16 +18,19 @@ use crate::mask::StateMask;
 /// The longest text of a token that the trie has, in bytes. Forms never allow longer ones.
 const MOST_TOKEN_BYTES: usize = 1024;
 
-/// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the lexer,
-/// or 20,000 items of the parser, take a millisecond.
+/// Values of a byte.
+const BYTES: usize = 256;
+
+/// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the
+/// lexer, or 20,000 items of the parser, take a millisecond.
 pub(crate) fn limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 2000,
+        max_items_in_row: 10_000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
         step_max_items: 50_000,
         // 1 to 2 kB each, in each lane.
-        max_lexer_states: 10_000,
+        max_lexer_states: 50_000,
         max_grammar_size: 500_000,
         precompute_large_lexemes: true,
         verbose_errors: false,
@@ -41,6 +44,8 @@ pub struct FormVocabulary {
     pub(crate) ends: Vec<TokenId>,
     /// Tokens of the model, which may be more than the tokenizer's.
     pub(crate) vocab: usize,
+    /// The special tokens, those that stay in texts included, and the ends of a text: what a grammar can name.
+    pub(crate) named: Vec<(TokenId, String)>,
     /// What is allowed before a form begins: all but what ends the text, which would lack its form.
     pub(crate) free: Arc<StateMask>,
     /// What is allowed where a text may end before its form begins: all.
@@ -55,45 +60,58 @@ impl FormVocabulary {
     /// The tokenizer's tokens make no trie, as where there are more than 4 million distinct beginnings of them.
     pub fn new(tokenizer: &Tokenizer, ends: &[TokenId], vocab: usize) -> Result<Self> {
         let tokens = tokenizer.vocab_size().min(vocab);
-        let is_end = |token: TokenId| ends.contains(&token);
-        let word = |token: TokenId| {
+        let ends: Vec<TokenId> = ends.iter().copied().filter(|end| end.ix() < tokens).collect();
+        let mut named = Vec::new();
+        let mut word = |token: TokenId| {
             let bytes = tokenizer.token_bytes(token);
             if bytes.len() > MOST_TOKEN_BYTES {
                 return Vec::new();
             }
-            match tokenizer.is_special(token) || is_end(token) {
-                // Only what grammars name, or the end of a text, allows a special token.
-                true => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
+            match tokenizer.is_special(token) || tokenizer.is_mark(token) || ends.contains(&token) {
+                true => {
+                    named.push((token, String::from_utf8_lossy(bytes).into_owned()));
+                    special_word(bytes)
+                }
                 // No text has this byte; behind it llguidance would read the name of a special token.
                 false if bytes.len() > 1 && bytes[0] == TokTrie::SPECIAL_TOKEN_MARKER => Vec::new(),
                 false => bytes.to_vec(),
             }
         };
         let words: Vec<Vec<u8>> = (0..tokens).map(|ix| word(TokenId::new(ix))).collect();
-        let ends: Vec<TokenId> = ends.iter().copied().filter(|end| end.ix() < tokens).collect();
         let factory = caught(|| factory(&words, &ends)).and_then(|made| made);
         let factory = factory.map_err(|why| {
             Error::format(tokenizer.folder(), format!("grammars cannot be matched with its tokens: {why}"))
         })?;
-        Ok(FormVocabulary::of(factory, ends, vocab))
+        Ok(FormVocabulary::of(factory, ends, named, vocab))
     }
 
-    fn of(factory: ParserFactory, ends: Vec<TokenId>, vocab: usize) -> FormVocabulary {
+    /// A vocabulary of `tokens` ids in which only bytes have tokens, but for those `named`: grammars are tried with it.
+    pub(crate) fn of_bytes(tokens: usize, named: Vec<(TokenId, String)>, ends: Vec<TokenId>) -> FormVocabulary {
+        let tokens = tokens.max(named.len() + BYTES);
+        let mut words = vec![Vec::new(); tokens];
+        let known = named.iter().filter(|(token, _)| token.ix() < tokens);
+        known.for_each(|(token, name)| words[token.ix()] = special_word(name.as_bytes()));
+        let free = words.iter_mut().filter(|word| word.is_empty());
+        free.zip(0..=u8::MAX).for_each(|(word, byte)| word.push(byte));
+        let ends = ends.into_iter().filter(|end| end.ix() < tokens).collect::<Vec<_>>();
+        let factory = factory(&words, &ends).expect("bytes and names of tokens make a trie");
+        FormVocabulary::of(factory, ends, named, tokens)
+    }
+
+    fn of(factory: ParserFactory, ends: Vec<TokenId>, named: Vec<(TokenId, String)>, vocab: usize) -> FormVocabulary {
         let [free, all] = [&ends[..], &[]].map(|banned| Arc::new(StateMask::free(banned, vocab)));
-        FormVocabulary { factory, ends, vocab, free, all }
+        FormVocabulary { factory, ends, named, vocab, free, all }
     }
 
     /// The tokens that have a text: ids below this.
     pub(crate) fn tokens(&self) -> usize {
         self.factory.tok_env().tok_trie().vocab_size()
     }
+}
 
-    /// The vocabulary of which each byte is a token, and nothing else: grammars are tried with it.
-    pub(crate) fn of_bytes() -> FormVocabulary {
-        let words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
-        let factory = factory(&words, &[]).expect("256 tokens make a trie");
-        FormVocabulary::of(factory, Vec::new(), words.len())
-    }
+/// How the trie writes a token that only its name, or the end of a text, allows.
+fn special_word(name: &[u8]) -> Vec<u8> {
+    [&[TokTrie::SPECIAL_TOKEN_MARKER], name].concat()
 }
 
 fn factory(words: &[Vec<u8>], ends: &[TokenId]) -> Result<ParserFactory, String> {

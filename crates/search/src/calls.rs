@@ -59,8 +59,8 @@ mod tests {
 
     #[test]
     fn calls_are_answers_whatever_their_form() {
-        let hermes = "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"days\": 2.0, \"city\": \"Oslo\"}}\n\
-                      </tool_call>";
+        let call = r#"{"name": "weather", "arguments": {"days": 2.0, "city": "Oslo"}}"#;
+        let hermes = &format!("Let me see.\n<tool_call>\n{call}\n</tool_call>");
         let same = r#"{"arguments":{"city":"Oslo","days":2},"name":"weather"}"#;
         let all = CalledTools::default();
         assert_eq!(all.answer(hermes).as_deref(), Some(same));

@@ -10,7 +10,7 @@ type CounterRow = (&'static str, &'static str, fn(&LiveMetrics) -> u64);
 /// Name (behind `offshoot_engine_`), help and value of what is now.
 type GaugeRow = (&'static str, &'static str, fn(&LiveMetrics) -> usize);
 
-const COUNTERS: [CounterRow; 14] = [
+const COUNTERS: [CounterRow; 19] = [
     ("steps", "Steps submitted", |live| live.metrics.steps),
     ("rows", "Query tokens computed", |live| live.metrics.rows),
     ("prompt_tokens_logical", "Prompt tokens as if nothing were shared", |live| live.metrics.prompt_tokens_logical),
@@ -18,6 +18,11 @@ const COUNTERS: [CounterRow; 14] = [
     ("prompt_tokens_copied", "Prompt tokens copied between devices", |live| live.metrics.prompt_tokens_copied),
     ("scores_reused", "Prompt tokens whose log-probabilities were in the cache", |live| live.metrics.scores_reused),
     ("tokens_sampled", "Tokens sampled", |live| live.metrics.tokens_sampled),
+    ("tokens_forced", "Tokens sampled that the form of their text forced", |live| live.metrics.tokens_forced),
+    ("masks_asked", "Times that it was asked what a form allows next", |live| live.metrics.masks_asked),
+    ("masks_computed", "Masks of forms computed, one for each state", |live| live.metrics.masks_computed),
+    ("masks_shared", "Masks of forms that another sample in the same state had", |live| live.metrics.masks_shared),
+    ("matchers_replayed", "Places in forms found again from their tokens", |live| live.metrics.matchers_replayed),
     ("tokens_discarded", "Tokens sampled after their branch had ended", |live| live.metrics.tokens_discarded),
     ("tokens_recomputed", "Tokens recomputed after preemption or eviction", |live| live.metrics.tokens_recomputed),
     ("preemptions", "Preemptions of branches", |live| live.metrics.preemptions),
@@ -52,6 +57,8 @@ pub fn write(live: &LiveMetrics, facts: &EngineFacts, out: &mut String) {
     gauge(out, "offshoot_engine_kv_held_bytes", held, (live.pages.held * facts.page_bytes) as f64);
     let peak = "The most bytes that branches and pins held";
     gauge(out, "offshoot_engine_kv_peak_bytes", peak, live.metrics.kv_bytes_peak as f64);
+    let masking = "Seconds that steps waited for what forms allow";
+    counter(out, "offshoot_engine_masking_seconds_total", masking, live.metrics.seconds_masking);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What the server counts, and its text in Prometheus' format. Reading never waits for the engine.
 
 use std::collections::VecDeque;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -203,7 +203,7 @@ impl ServeMetrics {
 }
 
 /// Appends a counter.
-pub fn counter(out: &mut String, name: &str, help: &str, value: u64) {
+pub fn counter(out: &mut String, name: &str, help: &str, value: impl Display) {
     head(name, help, "counter", out);
     line(out, format_args!("{name} {value}"));
 }

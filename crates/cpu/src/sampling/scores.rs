@@ -50,12 +50,28 @@ pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]>
     }
     if let Some(allowed) = &request.allowed {
         assert_eq!(allowed.vocab(), scores.len(), "sample: allowed tokens and logits of one vocabulary");
-        for (scores, &word) in scores.chunks_mut(32).zip(allowed.words()) {
-            let cleared = scores.iter_mut().enumerate().filter(|(bit, _)| word >> bit & 1 == 0);
-            cleared.for_each(|(_, score)| *score = f32::NEG_INFINITY);
-        }
+        keep(&mut scores, allowed.words());
     }
     Cow::Owned(scores)
+}
+
+/// Sets scores to -inf whose bit is 0: bit `t % 32` of word `t / 32` is that of score `t`.
+fn keep(scores: &mut [f32], words: &[u32]) {
+    // A comparison with a constant for each place in a word, which the compiler does for several at once.
+    const BITS: [u32; 32] = {
+        let mut bits = [0; 32];
+        let mut at = 0;
+        while at < 32 {
+            bits[at] = 1 << at;
+            at += 1;
+        }
+        bits
+    };
+    for (scores, &word) in scores.chunks_mut(BITS.len()).zip(words) {
+        for (score, bit) in scores.iter_mut().zip(BITS) {
+            *score = if word & bit == 0 { f32::NEG_INFINITY } else { *score };
+        }
+    }
 }
 
 fn penalised(score: f32, seen: &SeenToken, request: &SampleRequest) -> f32 {

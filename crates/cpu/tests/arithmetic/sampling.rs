@@ -249,6 +249,48 @@ fn sampled_frequencies_match_probabilities() {
     }
 }
 
+/// Under a set of allowed tokens, the frequencies of many draws fit the distribution renormalised over the set: Pearson's
+/// chi-squared over its tokens is below its 99.99 % quantile.
+#[test]
+fn draws_under_a_mask_fit_the_renormalised_distribution() {
+    const DRAWS: usize = 100_000;
+    let logits: Vec<f32> = (0..24).map(|i| ((i * 13) % 17) as f32 / 5.0).collect();
+    let sets: [&[u32]; 3] = [&[0, 3, 5, 6, 11, 17, 22, 23], &[1, 2], &[4, 8, 9, 10, 12, 13, 14, 15, 16, 18, 19, 20]];
+    // By degrees of freedom 7, 1 and 11; Wilson and Hilferty's approximation at z = 3.719.
+    let quantile = |free: f64| {
+        let part = 2.0 / (9.0 * free);
+        free * (1.0 - part + 3.719 * part.sqrt()).powi(3)
+    };
+    for isa in [Isa::chosen().unwrap(), Isa::Portable] {
+        for (number, ids) in (0u64..).zip(sets) {
+            let allowed = Arc::new(AllowedTokens::new(ids.iter().map(|&id| TokenId(id)), logits.len()));
+            let mut dice = offshoot_core::dice::Dice::new(31 + number);
+            let mut counts = vec![0usize; logits.len()];
+            for _ in 0..DRAWS {
+                let uniform = f64::from(dice.within(0, u32::MAX - 1)) / f64::from(u32::MAX);
+                let request = SampleRequest { allowed: Some(allowed.clone()), ..random(0.7, None, 1.0, 0.0, uniform) };
+                counts[sample(isa, &logits, &request).token.ix()] += 1;
+            }
+            let weight = |id: u32| (f64::from(logits[id as usize]) / 0.7).exp();
+            let sum: f64 = ids.iter().map(|&id| weight(id)).sum();
+            let chi_squared: f64 = ids
+                .iter()
+                .map(|&id| {
+                    let expected = weight(id) / sum * DRAWS as f64;
+                    (counts[id as usize] as f64 - expected).powi(2) / expected
+                })
+                .sum();
+            let inside: usize = ids.iter().map(|&id| counts[id as usize]).sum();
+            assert_eq!(inside, DRAWS, "{isa}: only allowed tokens are drawn");
+            assert!(chi_squared < quantile(ids.len() as f64 - 1.0), "{isa}: {chi_squared} over {ids:?}");
+            let greedy = SampleRequest { allowed: Some(allowed), ..request(Pick::Greedy) };
+            let likeliest =
+                ids.iter().copied().max_by(|&a, &b| logits[a as usize].total_cmp(&logits[b as usize]).then(b.cmp(&a)));
+            assert_eq!(Some(sample(isa, &logits, &greedy).token.0), likeliest, "{isa}");
+        }
+    }
+}
+
 #[test]
 fn edges() {
     let logits = [1.0, 3.0, 3.0, 2.0, -5.0];

@@ -5,6 +5,7 @@ use offshoot_engine::{Engine, EngineConfig, EngineHandle, Extend, SamplingParams
 use super::bench::{
     Shape, decoder, draw, finish, finishes, give, key, length, outcomes, params, prompt, roomy, score, tokenizer,
 };
+use super::forms::forms;
 
 /// An engine on a device that refuses steps of more rows.
 fn engine_of_rows(shape: Shape, most_rows: usize, run_ahead: bool) -> EngineHandle {
@@ -23,6 +24,9 @@ fn story(engine: &EngineHandle) -> Vec<offshoot_engine::Finish> {
             0 => score(branch, prompt(i, 11)),
             1 => give(branch, prompt(i, 7)),
             2 => draw(branch, key("penalised", i), penalties.clone(), length(12)),
+            3 => {
+                draw(branch, key("formed", i), penalties.clone().form(forms().swap_remove(i as usize % 5)), length(30))
+            }
             _ => draw(branch, key("item", i), params(), length(9 + i as usize)),
         };
         (0..).zip(&branches).map(extend).collect()

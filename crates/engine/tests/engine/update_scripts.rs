@@ -17,6 +17,7 @@ use offshoot_kv::CacheSalt;
 use offshoot_model::{Sleep, SleepParts, TensorFolder, TensorSource, UpdateScope, WeightSleep};
 
 use super::bench::{Mode, Shape, VOCAB, draw, give, key, length, params, prompt, score, unsure};
+use super::forms::forms;
 use super::versions::{How, Record};
 use super::world::{HEAD, Seeds, Switch, World, tensors};
 
@@ -26,6 +27,8 @@ struct TestBranch {
     /// Whether some of them were sampled, not given.
     has_sampled: bool,
     is_busy: bool,
+    /// Which of the forms it was extended in last.
+    form: Option<usize>,
 }
 
 /// What sleeps, and what is to be done when all is awake.
@@ -109,7 +112,7 @@ impl<'w> Script<'w> {
         let salt = self.dice.one_in(5).then_some(CacheSalt([1; 16]));
         let id =
             self.engine.root_with(tokens.clone(), RootOptions { priority, salt, ..RootOptions::default() }).unwrap();
-        self.branches.push(TestBranch { id, tokens, has_sampled: false, is_busy: false });
+        self.branches.push(TestBranch { id, tokens, has_sampled: false, is_busy: false, form: None });
     }
 
     fn resting(&mut self) -> Option<usize> {
@@ -119,10 +122,10 @@ impl<'w> Script<'w> {
 
     fn fork(&mut self) {
         let Some(at) = self.resting() else { return };
-        let TestBranch { id: parent, tokens, has_sampled, .. } = &self.branches[at];
-        let (tokens, has_sampled) = (tokens.clone(), *has_sampled);
+        let TestBranch { id: parent, tokens, has_sampled, form, .. } = &self.branches[at];
+        let (tokens, has_sampled, form) = (tokens.clone(), *has_sampled, *form);
         let children = self.engine.fork(*parent, self.dice.within(1, 3) as usize).unwrap();
-        let child = |id| TestBranch { id, tokens: tokens.clone(), has_sampled, is_busy: false };
+        let child = |id| TestBranch { id, tokens: tokens.clone(), has_sampled, is_busy: false, form };
         self.branches.extend(children.into_iter().map(child));
     }
 
@@ -162,7 +165,8 @@ impl<'w> Script<'w> {
         self.receiver.start(extends).unwrap();
     }
 
-    /// With penalties and without, with records and without. Some penalties count what the branch has sampled: only of
+    /// With penalties and without, with records and without, in a form and in none. No form is that of the branch's last
+    /// extend, so that each begins with its extend. Some penalties count what the branch has sampled: only of
     /// one that has sampled nothing another engine can be asked for the same.
     fn params(&mut self, at: usize) -> SamplingParams {
         let records = Records { drawn: true, kept_ids: true, entropy: true };
@@ -172,6 +176,15 @@ impl<'w> Script<'w> {
             1 => recorded,
             _ if self.branches[at].has_sampled => SamplingParams { repetition_penalty: 1.2, ..recorded },
             _ => SamplingParams { frequency_penalty: 0.7, presence_penalty: 0.3, repetition_penalty: 1.2, ..recorded },
+        };
+        let number = self.dice.below(10);
+        let form = forms().get(number).filter(|_| self.branches[at].form != Some(number)).cloned();
+        let chosen = match form {
+            Some(form) => {
+                self.branches[at].form = Some(number);
+                chosen.form(form)
+            }
+            None => chosen,
         };
         chosen.routes(matches!(self.world.shape, Shape::Mixture))
     }
@@ -204,7 +217,8 @@ impl<'w> Script<'w> {
             }
             _ => (score(id, tokens), How::Given),
         };
-        self.branches.push(TestBranch { id, tokens: before.clone(), has_sampled: false, is_busy: true });
+        let branch = TestBranch { id, tokens: before.clone(), has_sampled: false, is_busy: true, form: None };
+        self.branches.push(branch);
         self.begun.insert(id, (before, how));
         self.extends += 1;
         self.receiver.start(vec![extend]).unwrap();

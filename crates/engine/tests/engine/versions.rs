@@ -1,10 +1,12 @@
 //! Holds what an extend has added to its branch against engines that never had other weights than those that its record
 //! names: each run of tokens under one version is sampled and recorded by such an engine to the last bit.
 
-use offshoot_core::ids::TokenId;
-use offshoot_engine::{Extend, Finish, SampledToken, SamplingParams, Stop, UniformKey, WeightSpan};
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_engine::{
+    EngineHandle, Extend, Finish, RootOptions, SampledToken, SamplingParams, Stop, UniformKey, WeightSpan,
+};
 
-use super::bench::{draw, finish, length, score};
+use super::bench::{draw, finish, score};
 use super::world::{Seeds, World};
 
 /// How an extend came by its tokens.
@@ -46,11 +48,13 @@ impl Record {
             };
             assert!(self.recorded(&finish(&fresh, again))[from..end] == recorded[from..end], "{what}");
             // What was sampled before counts for penalties as what was given does not.
-            if let How::Drawn(uniforms, params, _) = &self.how
+            if let How::Drawn(uniforms, params, stop) = &self.how
                 && (from == 0 || !params.has_penalties())
             {
-                let root = fresh.root([&self.before, &added[..from]].concat()).unwrap();
-                let drawn = finish(&fresh, draw(root, *uniforms, params.clone(), length(end - from)));
+                let root = root_behind(&fresh, params, &self.before, &added[..from]);
+                // In a form, what may end the text is part of what may be sampled.
+                let stop = Stop { max_tokens: end - from, include_stop: true, strings: Vec::new(), ..stop.clone() };
+                let drawn = finish(&fresh, draw(root, *uniforms, params.clone(), stop));
                 assert!(drawn.tokens == added[from..end], "{what}");
             }
         }
@@ -68,7 +72,7 @@ impl Record {
 
     /// Checks the experts that an extend which came to its end tells: those that the last weights have chosen.
     fn hold_routes(&self, world: &World, weights: &[Seeds]) {
-        let How::Drawn(uniforms, params, _) = &self.how else { return };
+        let How::Drawn(uniforms, params, stop) = &self.how else { return };
         if !params.routes || self.finish.reason.is_cut() {
             return;
         }
@@ -76,8 +80,18 @@ impl Record {
         let (_, known) = added.split_last().expect("an extend that came to its end has sampled something");
         let last = self.finish.weights.last().expect("something was sampled");
         let fresh = world.fresh(weights[last.version.0 as usize]);
-        let root = fresh.root([&self.before, known].concat()).unwrap();
-        let expected = finish(&fresh, draw(root, *uniforms, params.clone(), length(1))).routes;
+        let root = root_behind(&fresh, params, &self.before, known);
+        let stop = Stop { max_tokens: 1, strings: Vec::new(), ..stop.clone() };
+        let expected = finish(&fresh, draw(root, *uniforms, params.clone(), stop)).routes;
         assert!(self.finish.routes.is_some() && self.finish.routes == expected, "{:?}", self.finish.reason);
+    }
+}
+
+/// A branch of the tokens `before` an extend, and of the first ones that it has `added`, in its form if it has one.
+fn root_behind(engine: &EngineHandle, params: &SamplingParams, before: &[TokenId], added: &[TokenId]) -> BranchId {
+    let tokens = [before, added].concat();
+    match &params.form {
+        Some(form) => engine.root_in_form(tokens, RootOptions::default(), form, added.len()).unwrap(),
+        None => engine.root(tokens).unwrap(),
     }
 }

@@ -124,7 +124,7 @@ impl RecordKind {
 
 /// What is recorded of a token.
 fn token_record() -> Fields {
-    use Kind::{F32, Struct, U32};
+    use Kind::{Bool, F32, Struct, U32};
     let drawn = vec![("logprob", F32), ("kept", U32), ("lowest", F32), ("ids", list(U32))];
     vec![
         ("token", U32),
@@ -133,6 +133,7 @@ fn token_record() -> Fields {
         ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
         ("drawn", Struct(drawn)),
         ("entropy", F32),
+        ("forced", Bool),
     ]
 }
 
@@ -438,7 +439,7 @@ mod tests {
             "logprobs": [{"token": 7, "logprob": -0.5, "rank": 1, "top": [[7, -0.5], [8, -1.5]],
                     "drawn": {"logprob": -0.25, "kept": 2, "lowest": 1.5, "ids": [7, 8]}, "entropy": 0.75},
                 {"token": 8, "logprob": -1.0, "top": [],
-                    "drawn": {"logprob": -0.125, "kept": 2000, "lowest": -0.5}}],
+                    "drawn": {"logprob": -0.125, "kept": 2000, "lowest": -0.5}, "forced": true}],
             "ending": {"token": 1, "logprob": -2.0, "top": []}});
         let mut expected = [plain.clone(), scored.clone()];
         expected[0]["stop"] = json!("13");
@@ -446,10 +447,11 @@ mod tests {
         // Where nothing is recorded there is null.
         expected[1]["logprobs"][1]["rank"] = Value::Null;
         expected[1]["logprobs"][1]["entropy"] = Value::Null;
+        expected[1]["logprobs"][0]["forced"] = Value::Null;
         expected[1]["logprobs"][1]["drawn"]["ids"] = Value::Null;
         let none = Value::Null;
         expected[1]["ending"] = json!({"token": 1, "logprob": -2.0, "rank": none, "top": [], "drawn": none,
-            "entropy": none});
+            "entropy": none, "forced": none});
         assert_eq!(again(RecordKind::Sample, &[plain, scored]), expected);
     }
 

@@ -1,39 +1,122 @@
+//! What masks allow: texts of the form, their ends, and nothing else.
+
 use offshoot_core::ids::TokenId;
-use offshoot_form::{Form, FormBegin, FormState, Forms};
+use offshoot_form::{Form, Forms};
+use offshoot_text::Tokenizer;
 use serde_json::json;
 
-use crate::{compile, compiler, tokenizer};
+use crate::mutate::Dice;
+use crate::{PADDING, begin, behind, compile, encode, ends, is_person, mask, person, tokenizer, tokens};
+
+/// Texts of allowed tokens, picked by seeds, that end where they may; `None` where one is not over after `most` tokens.
+fn texts(form: Form, seeds: u64, most: usize, tokenizer: &Tokenizer) -> Vec<Option<String>> {
+    let form = compile(form);
+    let mut forms = Forms::new(2);
+    let ends = ends(tokenizer);
+    let text = |seed| {
+        let mut dice = Dice(seed + 1);
+        let mut state = begin(&form);
+        for _ in 0..most {
+            let mask = mask(&mut forms, &mut state);
+            assert!(!mask.is_dead_end(), "{:?}", tokenizer.decode(state.tokens()));
+            assert_eq!(mask.forced, Some(tokens(&mask)).filter(|all| all.len() == 1).map(|all| all[0]));
+            assert_eq!(mask.may_end, tokens(&mask).contains(&ends[0]));
+            let others: Vec<TokenId> = tokens(&mask).into_iter().filter(|token| !ends.contains(token)).collect();
+            assert_eq!(mask.only_end, mask.may_end && others.is_empty());
+            if mask.only_end || (mask.may_end && dice.below(2) == 0) {
+                return Some(tokenizer.decode(state.tokens()));
+            }
+            state.push(others[dice.below(others.len())]);
+        }
+        None
+    };
+    (0..seeds).map(text).collect()
+}
 
 #[test]
-fn a_walk_over_allowed_tokens_ends_in_a_text_of_the_form() {
-    let (compiler, tokenizer) = (compiler(), tokenizer());
-    let schema = json!({
-        "type": "object",
-        "properties": {"name": {"enum": ["ada", "bob"]}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
-        "required": ["name", "age"],
-        "additionalProperties": false
-    });
-    let form = compile(&compiler, Form::Json(schema));
-    let mut forms = Forms::new(2);
-    for seed in 0..20_u32 {
-        let mut state = FormState::begin(form.clone(), &FormBegin::AtOnce);
-        let mut sampled: Vec<TokenId> = Vec::new();
-        loop {
-            let mask = forms.masks(&mut [&mut state]).remove(0).expect("a mask");
-            if mask.only_end || (mask.may_end && seed % 2 == 0) {
-                break;
-            }
-            let allowed = mask.allowed.as_ref().expect("the form has begun");
-            let tokens: Vec<u32> = (0..allowed.vocab() as u32).filter(|&t| allowed.contains(TokenId(t))).collect();
-            assert!(!tokens.is_empty());
-            let pick = (seed.wrapping_mul(2_654_435_761).wrapping_add(sampled.len() as u32 * 40_503)) as usize;
-            let token = TokenId(tokens[pick % tokens.len()]);
-            sampled.push(token);
-            state.push(token);
-            assert!(sampled.len() < 400);
+fn texts_of_allowed_tokens_have_the_form() {
+    let tokenizer = tokenizer();
+    let check = |form: Form, least: usize, accepts: &dyn Fn(&str) -> bool| {
+        let found = texts(form, 40, 300, &tokenizer);
+        let over: Vec<&String> = found.iter().flatten().collect();
+        assert!(over.len() >= least, "{} of 40 are over", over.len());
+        for text in over {
+            assert!(accepts(text), "{text:?}");
         }
-        let text = tokenizer.decode(&sampled);
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
-        assert!(value["age"].as_u64().is_some_and(|age| age < 100), "{text}");
+    };
+    check(Form::Json(person()), 30, &is_person);
+    check(Form::JsonObject, 1, &|text| {
+        serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value.is_object())
+    });
+    let choices = ["yes", "no", "not at all", ""].map(str::to_string).to_vec();
+    check(Form::Choice(choices.clone()), 40, &|text| choices.iter().any(|choice| choice == text));
+    check(Form::Regex("^[a-c]{2,5}-[0-9]{1,3}$".to_string()), 40, &|text| {
+        let Some((word, number)) = text.split_once('-') else { return false };
+        (2..=5).contains(&word.len())
+            && word.bytes().all(|byte| (b'a'..=b'c').contains(&byte))
+            && (1..=3).contains(&number.len())
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let sums = "start: number (\"+\" number)*\nnumber: /[1-9][0-9]{0,3}/";
+    check(Form::Lark(sums.to_string()), 30, &|text| text.split('+').all(|number| number.parse::<u16>().is_ok()));
+}
+
+#[test]
+fn json_is_compact_or_indented_but_has_no_empty_lines() {
+    let form = compile(Form::Json(person()));
+    let mut forms = Forms::new(1);
+    let value = json!({"name": "Ada", "age": 36, "tags": ["red", "blue"]});
+    for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap(), value.to_string().replace(':', ": ")]
+    {
+        assert!(mask(&mut forms, &mut behind(&form, &text)).only_end, "{text}");
     }
+    let mut state = behind(&form, "{");
+    let line = encode("\n");
+    state.push(line[0]);
+    assert!(!mask(&mut forms, &mut state).is_dead_end());
+    state.push(line[0]);
+    assert!(mask(&mut forms, &mut state).is_dead_end());
+}
+
+#[test]
+fn ends_special_tokens_and_padding_are_in_no_text() {
+    let tokenizer = tokenizer();
+    let form = compile(Form::JsonObject);
+    let mut forms = Forms::new(1);
+    for text in ["", "{", "{\"a", "{\"a\": ["] {
+        let allowed = tokens(&mask(&mut forms, &mut behind(&form, text)));
+        let bad = |token: &&TokenId| tokenizer.is_special(**token) || token.ix() >= tokenizer.vocab_size();
+        assert_eq!(allowed.iter().find(bad), None, "{text}");
+    }
+    let mask = mask(&mut forms, &mut behind(&form, "{}"));
+    assert_eq!(tokens(&mask), ends(&tokenizer));
+    assert_eq!(mask.forced, Some(ends(&tokenizer)[0]));
+    assert_eq!(mask.allowed.as_ref().map(|set| set.vocab()), Some(tokenizer.vocab_size() + PADDING));
+}
+
+#[test]
+fn a_token_that_is_not_allowed_is_a_dead_end() {
+    let form = compile(Form::JsonObject);
+    let mut forms = Forms::new(1);
+    let padding = TokenId::new(tokenizer().vocab_size() + 1);
+    for token in [encode("x")[0], padding] {
+        let mut state = behind(&form, "{");
+        state.push(token);
+        assert!(mask(&mut forms, &mut state).is_dead_end());
+        state.push(encode("}")[0]);
+        assert!(mask(&mut forms, &mut state).is_dead_end());
+    }
+    let mut state = behind(&form, "{}");
+    state.push(ends(&tokenizer())[0]);
+    assert!(mask(&mut forms, &mut state).only_end, "an end stands behind the text");
+}
+
+#[test]
+fn a_token_is_forced_where_its_bytes_are_spelled_in_one_way() {
+    let form = compile(Form::Choice(vec!["Q".to_string()]));
+    let mut forms = Forms::new(1);
+    let first = mask(&mut forms, &mut begin(&form));
+    assert_eq!(first.forced, Some(encode("Q")[0]));
+    assert!(!first.may_end && !first.only_end);
+    assert_eq!(forms.counts().forced, 1);
 }

@@ -7,7 +7,9 @@ pub mod batches;
 pub mod decode;
 pub mod delta_rule;
 mod floor;
+pub mod forms;
 mod layers;
+pub mod masks;
 mod mixtures;
 pub mod products;
 pub mod sampling;
@@ -24,7 +26,9 @@ use self::allreduce::AllreduceOptions;
 use self::batches::BatchesOptions;
 use self::decode::DecodeOptions;
 use self::delta_rule::DeltaRuleOptions;
+use self::forms::FormOptions;
 use self::layers::ProductOptions;
+use self::masks::MaskOptions;
 use self::tree_attention::TreeOptions;
 use self::workloads::WorkloadOptions;
 use offshoot_core::error::{Error, Result};
@@ -48,6 +52,10 @@ pub enum Bench {
     DeltaRule(DeltaRuleOptions),
     /// Decode steps with low-rank adapters, beside steps without and the lower bound
     Adapters(AdapterOptions),
+    /// Samples that must be JSON of a schema, beside samples without a form, as JSON lines
+    Forms(FormOptions),
+    /// Sampling from rows with sets of allowed tokens of their own, beside rows without
+    Masks(MaskOptions),
     /// Sums over the GPUs of one model, by size: own kernels and NCCL, beside what the link allows
     Allreduce(AllreduceOptions),
     /// Whole jobs on a model with random weights, as JSON lines
@@ -93,6 +101,8 @@ impl BenchArgs {
             Bench::Attention(options) => device.open(None)?.with(options),
             Bench::DeltaRule(options) => device.open(None)?.with(options),
             Bench::Adapters(options) => device.open(None)?.with(options),
+            Bench::Forms(options) => device.open(None)?.with(options),
+            Bench::Masks(options) => device.open(None)?.with(options),
             Bench::Allreduce(options) => allreduce::main(devices, options),
             Bench::Workloads(options) => workloads::main(devices, options),
             Bench::Batches(options) => match &options.simulated {

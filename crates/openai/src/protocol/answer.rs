@@ -15,9 +15,9 @@ use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::scored_choice;
 use super::shown::TokenPlacer;
+use super::tools::{AnswerText, CallIds};
 use offshoot_engine::{Finish, FinishReason, TokenRecord, WeightLabels};
 use offshoot_text::Tokenizer;
-use offshoot_text::reasoning::ReasoningSplitter;
 
 /// The results of one prompt.
 #[derive(Default)]
@@ -155,7 +155,7 @@ pub fn response<'a>(
     let mut choices = Vec::new();
     for (prompt, candidates) in request.prompts.iter().zip(candidates) {
         match prompt.choices.is_empty() {
-            true => sampled_choices(request, prompt, candidates, tokenizer, &head.labels, &mut choices),
+            true => sampled_choices(request, prompt, candidates, tokenizer, head, &mut choices),
             false => {
                 for (at, (choice, scored)) in prompt.choices.iter().zip(&candidates.choices).enumerate() {
                     let branch = candidates.kept.get(at).and_then(Option::as_deref);
@@ -188,7 +188,7 @@ fn sampled_choices<'a>(
     prompt: &'a EncodedPrompt,
     candidates: &'a PromptCandidates,
     tokenizer: &'a Tokenizer,
-    labels: &WeightLabels,
+    AnswerHead { id, labels, .. }: &AnswerHead,
     choices: &mut Vec<Choice<'a>>,
 ) {
     let fields = PromptFields::new(request, prompt, candidates.scored.as_ref(), tokenizer);
@@ -205,7 +205,7 @@ fn sampled_choices<'a>(
             .logprobs
             .then(|| ChoiceLogprobs::new(request, prompt, scored, sample.tokens.into_iter(), tokenizer));
         let (index, branch) = (choices.len(), kept(at));
-        let (finish_reason, stop_reason) = (Some(finish_word(sample.reason)), StopReason::of(sample.reason));
+        let (mut finish_reason, stop_reason) = (Some(finish_word(sample.reason, false)), StopReason::of(sample.reason));
         let ids = || drawn.map_or(Cow::Borrowed(&[][..]), Finish::sampled_ids);
         let token_ids = request.return_token_ids.then(ids);
         let records = RecordFields::new(request, drawn.into_iter().flat_map(Finish::sampled_records));
@@ -217,16 +217,21 @@ fn sampled_choices<'a>(
                 (ChoiceText::Completion { text: EchoedText { echoed, own: sample.text.into() } }, fields)
             }
             Endpoint::Chat => {
-                let (content, reasoning_content) = match request.reasoning {
-                    Reasoning::Keep => (sample.text.into(), None),
-                    Reasoning::Split => {
-                        let split = ReasoningSplitter::new(prompt.start.clone()).push_last(sample.text);
-                        (split.content.into(), Some(split.reasoning.into()))
-                    }
+                let mut answer = AnswerText::default();
+                answer.add(request.splitter(prompt).push_last(sample.text));
+                let begun = prompt.repeated.as_deref().unwrap_or_default();
+                let is_empty = begun.is_empty() && answer.content.is_empty();
+                let content =
+                    (!is_empty || answer.calls.is_empty()).then(|| format!("{begun}{}", answer.content).into());
+                finish_reason = Some(finish_word(sample.reason, !answer.calls.is_empty()));
+                let ids = CallIds { answer: id, choice: index, are_short: request.has_short_call_ids() };
+                let message = ChatMessage {
+                    role: Some("assistant"),
+                    content: Some(content),
+                    refusal: Some(None),
+                    reasoning_content: (request.reasoning == Reasoning::Split).then(|| answer.reasoning.into()),
+                    tool_calls: answer.calls.into_iter().map(|call| call.shown(&ids, false)).collect(),
                 };
-                let content = prompt.repeated.iter().fold(content, |content, begun| format!("{begun}{content}").into());
-                let (role, content, refusal) = (Some("assistant"), Some(content), Some(None));
-                let message = ChatMessage { role, content, refusal, reasoning_content };
                 (ChoiceText::Chat { message }, PromptFields::default())
             }
         };

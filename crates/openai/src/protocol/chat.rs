@@ -7,9 +7,11 @@ use super::fields::{BodyFields, brief};
 use super::messages::{self, Messages};
 use super::refusal::Refusal;
 use super::request::PromptContent;
+use super::tools::AskedTools;
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::TokenId;
 use offshoot_text::reasoning::{ContentStart, TextStart};
+use offshoot_text::tools::ArgumentsForm;
 use offshoot_text::{AddSpecial, ChatOptions, Message, SpecialText, Tokenizer};
 
 /// A chat as text.
@@ -24,6 +26,8 @@ pub struct ChatText {
     pub start: TextStart,
     /// Where in what is sampled behind it the content begins.
     pub content: ContentStart,
+    /// What becomes of calls in the answer.
+    pub tools: AskedTools,
 }
 
 /// How chats are read.
@@ -56,15 +60,15 @@ impl ChatReader<'_> {
         follows_branch: bool,
     ) -> Result<ChatText, Refusal> {
         let (options, end) = (self.options(fields)?, ChatEnd::take(fields)?);
+        let tools = AskedTools::take(fields, &options.tools, self.source(&options))?;
         let Some(messages) = messages else {
             return match follows_branch {
-                true => Ok(ChatText::default()),
+                true => Ok(ChatText { tools, ..ChatText::default() }),
                 false => Err(Refusal::value("messages", "a list of messages with `role` and `content`", "nothing")),
             };
         };
-        let mut messages = messages::read(&messages, self.source(&options))?;
-        self.join_parts(&mut messages.list, &options);
-        self.render(messages, end, follows_branch, options)
+        let messages = self.messages(&messages, &options)?;
+        Ok(ChatText { tools, ..self.render(messages, end, follows_branch, options)? })
     }
 
     /// What of a chat's fields its template sees beside the messages.
@@ -114,6 +118,18 @@ impl ChatReader<'_> {
         }
     }
 
+    /// Reads messages as the template takes them.
+    fn messages(self, messages: &Value, options: &ChatOptions) -> Result<Messages, Refusal> {
+        let has_calls = |message: &Value| message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
+        let arguments = match messages.as_array().is_some_and(|list| list.iter().any(has_calls)) {
+            true => self.texts.tokenizer.arguments_form(options),
+            false => ArgumentsForm::Value,
+        };
+        let mut messages = messages::read(messages, self.source(options), arguments)?;
+        self.join_parts(&mut messages.list, options);
+        Ok(messages)
+    }
+
     fn render(
         self,
         mut messages: Messages,
@@ -155,7 +171,7 @@ impl ChatReader<'_> {
         let answer = continues.then_some(&*last);
         let start = TextStart::of(&text, answer);
         let content = ContentStart::of(&text, answer, Some(self.source(&options)));
-        Ok(ChatText { text, hidden, continued: continues.then_some(last), start, content })
+        Ok(ChatText { text, hidden, continued: continues.then_some(last), start, content, ..ChatText::default() })
     }
 }
 
@@ -214,8 +230,7 @@ pub fn beginning(chat: &Value, tokenizer: &Tokenizer) -> Result<String, Refusal>
     let reader = ChatReader { texts, takes_template: false };
     let options = reader.options(&mut fields)?;
     fields.finish()?;
-    let mut messages = messages::read(&messages, reader.source(&options))?;
-    reader.join_parts(&mut messages.list, &options);
+    let mut messages = reader.messages(&messages, &options)?;
     let last = messages.list.last().and_then(Message::role);
     let is_answered = last.is_some_and(|role| ["system", "developer", "assistant"].contains(&role));
     if is_answered {

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
+use super::tools::ShownCall;
 use super::weight_labels::{LabelledSpan, adapter_spans};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason, WeightLabels};
@@ -82,13 +83,16 @@ pub enum ChoiceText<'a> {
 pub struct ChatMessage<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
+    /// `Some(None)`: a whole message says that there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<Cow<'a, str>>,
+    pub content: Option<Option<Cow<'a, str>>>,
     /// Whole messages say that there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Option<()>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ShownCall>,
 }
 
 /// vLLM's fields about a prompt.
@@ -159,11 +163,14 @@ impl StopReason {
 
 /// OpenAI's word for why a text ended, and vLLM's for one that somebody cut short: a pause of the engine, or the end of
 /// its group.
-pub fn finish_word(reason: &FinishReason) -> &'static str {
+///
+/// A text that ended by itself and calls tools says so.
+pub fn finish_word(reason: &FinishReason, has_calls: bool) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Aborted | FinishReason::Cancelled => "abort",
         FinishReason::DeadEnd => "dead_end",
+        _ if has_calls => "tool_calls",
         _ => "stop",
     }
 }

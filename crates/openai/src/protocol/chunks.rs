@@ -11,14 +11,15 @@ use super::choice::{
 use super::endpoint::Endpoint;
 use super::kept::{RecordFields, routed_experts};
 use super::logprobs::{ChoiceLogprobs, ShownToken};
-use super::request::{ProtocolRequest, Reasoning, StreamOptions};
+use super::request::{ProtocolRequest, StreamOptions};
 use super::shown::TokenPlacer;
 use super::sse;
+use super::tools::{AnswerText, CallIds};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason, SampledToken, TokenRecord, WeightLabels};
 use offshoot_launch::SampleId;
 use offshoot_text::Tokenizer;
-use offshoot_text::reasoning::ReasoningSplitter;
+use offshoot_text::tools::AnswerSplitter;
 
 /// Writes the chunks of one request, whose `stream` says how. Its samples are those of its prompts, `n` each.
 pub struct ChunkWriter {
@@ -33,11 +34,17 @@ pub struct ChunkWriter {
     samples: Vec<SampleStream>,
     usage: Usage,
     labels: Arc<WeightLabels>,
+    /// The answer's.
+    id: String,
 }
 
 /// One choice so far.
 struct SampleStream {
-    splitter: Option<ReasoningSplitter>,
+    splitter: AnswerSplitter,
+    /// Calls that have begun.
+    calls: usize,
+    /// Whether a chunk has had content.
+    has_content: bool,
     placer: Option<TokenPlacer>,
     /// Tokens that have come.
     tokens: usize,
@@ -72,7 +79,9 @@ impl ChunkWriter {
             let begin = if request.echo { prompt.text.chars().count() } else { 0 };
             let (request, tokenizer) = (&request, &tokenizer);
             (0..request.n).map(move |_| SampleStream {
-                splitter: (request.reasoning == Reasoning::Split).then(|| ReasoningSplitter::new(prompt.start.clone())),
+                splitter: request.splitter(prompt),
+                calls: 0,
+                has_content: false,
                 placer: request
                     .logprobs
                     .then(|| TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer)),
@@ -90,6 +99,7 @@ impl ChunkWriter {
             samples: samples.collect(),
             usage: Usage::new(request.prompt_tokens(), 0, 0),
             labels: head.labels.clone(),
+            id: head.id.clone(),
             request,
             tokenizer,
         }
@@ -206,23 +216,28 @@ impl ChunkWriter {
                 (ChoiceText::Completion { text: EchoedText { echoed, own: text.as_str().into() } }, fields)
             }
             Endpoint::Chat => {
-                let (content, reasoning): (Cow<str>, Cow<str>) = match &mut stream.splitter {
-                    Some(splitter) => {
-                        let split = if end.is_some() { splitter.push_last(text) } else { splitter.push(text) };
-                        (split.content.into(), split.reasoning.into())
-                    }
-                    None => (text.as_str().into(), "".into()),
+                let splitter = &mut stream.splitter;
+                let mut answer = AnswerText::following(stream.calls);
+                answer.add(if end.is_some() { splitter.push_last(text) } else { splitter.push(text) });
+                stream.calls += answer.begun_calls();
+                let AnswerText { reasoning, mut content, calls, .. } = answer;
+                if let Some(begun) = prompt.repeated.as_ref().filter(|_| is_first) {
+                    content.insert_str(0, begun);
+                }
+                // Where calls may come, only the end tells that there is no content.
+                let is_told_empty = match request.calls {
+                    None => is_first && reasoning.is_empty(),
+                    Some(_) => end.is_some() && !stream.has_content && stream.calls == 0,
                 };
-                let content = match prompt.repeated.as_ref().filter(|_| is_first) {
-                    Some(begun) => format!("{begun}{content}").into(),
-                    None => content,
-                };
-                let has_content = !content.is_empty() || (is_first && reasoning.is_empty());
+                let has_content = !content.is_empty() || is_told_empty;
+                stream.has_content |= has_content;
+                let ids = CallIds { answer: &self.id, choice: index, are_short: request.has_short_call_ids() };
                 let delta = ChatMessage {
                     role: is_first.then_some("assistant"),
-                    content: has_content.then_some(content),
+                    content: has_content.then_some(Some(content.into())),
                     refusal: None,
-                    reasoning_content: Some(reasoning).filter(|reasoning| !reasoning.is_empty()),
+                    reasoning_content: Some(reasoning.into()).filter(|reasoning: &Cow<str>| !reasoning.is_empty()),
+                    tool_calls: calls.into_iter().map(|call| call.shown(&ids, true)).collect(),
                 };
                 // Its prompt's fields are beside its choices.
                 (ChoiceText::ChatChunk { delta }, None)
@@ -234,7 +249,7 @@ impl ChunkWriter {
             index,
             text: shown_text,
             logprobs: logprobs.filter(|logprobs| !logprobs.shown.is_empty()),
-            finish_reason: end.as_ref().map(|end| finish_word(&end.reason)),
+            finish_reason: end.as_ref().map(|end| finish_word(&end.reason, stream.calls > 0)),
             stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)),
             score: None,
             prompt: fields.unwrap_or_default(),

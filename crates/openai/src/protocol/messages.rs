@@ -8,6 +8,7 @@ use super::fields::brief;
 use super::refusal::Refusal;
 use offshoot_text::Message;
 use offshoot_text::message::{REASONING, ROLES};
+use offshoot_text::tools::ArgumentsForm;
 
 /// OpenAI's fields of a message that no known template shows.
 const UNSUPPORTED: [&str; 3] = ["function_call", "refusal", "audio"];
@@ -22,8 +23,9 @@ pub struct Messages {
     pub is_prefix: bool,
 }
 
-/// `messages`: the field's value; `template`: the source of the chat template that is to show them.
-pub fn read(messages: &Value, template: &str) -> Result<Messages, Refusal> {
+/// `messages`: the field's value; `template`: the source of the chat template that is to show them; `arguments`: how it
+/// takes the arguments of calls.
+pub fn read(messages: &Value, template: &str, arguments: ArgumentsForm) -> Result<Messages, Refusal> {
     let list = list_of(messages)?;
     let is_prefix = |value: &Value| value["prefix"] == true;
     if let Some(index) = list[..list.len() - 1].iter().position(is_prefix) {
@@ -35,7 +37,7 @@ pub fn read(messages: &Value, template: &str) -> Result<Messages, Refusal> {
         let field = format!("messages[{}].prefix", list.len() - 1);
         return Err(Refusal::value(&field, "the role `assistant`", &brief(&last["role"])).about("messages"));
     }
-    let read = |(index, value)| MessageReader { index, template }.read(value);
+    let read = |(index, value)| MessageReader { index, template, arguments }.read(value);
     let messages = list.iter().enumerate().map(read);
     Ok(Messages { list: messages.collect::<Result<_, _>>()?, is_prefix: is_prefix(last) })
 }
@@ -66,8 +68,16 @@ pub fn tools(tools: &Value) -> Result<Vec<Value>, Refusal> {
         if tool["type"] != "function" {
             return Err(wrong(&at(".type"), "\"function\"", &tool["type"]));
         }
-        if !tool["function"]["name"].is_string() {
-            return Err(wrong(&at(".function"), "an object with the function's `name`", &tool["function"]));
+        let function = &tool["function"];
+        let Some(name) = function["name"].as_str() else {
+            return Err(wrong(&at(".function"), "an object with the function's `name`", function));
+        };
+        if list[..index].iter().any(|earlier| earlier["function"]["name"] == name) {
+            return Err(wrong(&at(".function.name"), "a name that no tool before it has", &function["name"]));
+        }
+        let parameters = &function["parameters"];
+        if !parameters.is_null() && !parameters.is_object() {
+            return Err(wrong(&at(".function.parameters"), "a JSON Schema: an object", parameters));
         }
     }
     Ok(list.clone())
@@ -77,6 +87,7 @@ pub fn tools(tools: &Value) -> Result<Vec<Value>, Refusal> {
 struct MessageReader<'t> {
     index: usize,
     template: &'t str,
+    arguments: ArgumentsForm,
 }
 
 impl MessageReader<'_> {
@@ -107,6 +118,7 @@ impl MessageReader<'_> {
                 }
             }
         }
+        self.shorten(&mut shown, "tool_call_id");
         let message = Message::of(shown);
         Ok(if is_assistants { message.completed() } else { message })
     }
@@ -149,7 +161,8 @@ impl MessageReader<'_> {
         }
     }
 
-    /// The calls, with their arguments as values: clients send JSON texts, and templates write objects.
+    /// The calls, with their arguments as the template takes them: clients send JSON texts, and most templates write
+    /// objects. A template that demands short ids gets the ends of longer ones, as vLLM's server does.
     fn tool_calls(&self, calls: &Value) -> Result<Value, Refusal> {
         let calls = calls.as_array().ok_or_else(|| self.wrong(".tool_calls", "a list of calls", &brief(calls)))?;
         let call = |(at, call): (usize, &Value)| {
@@ -159,6 +172,7 @@ impl MessageReader<'_> {
             let Some(fields) = call.as_object_mut() else {
                 return Err(self.wrong(&place(""), "an object with `function`", &found));
             };
+            self.shorten(fields, "id");
             let Some(function) = fields.get_mut("function") else { return Ok(call) };
             if !function["name"].is_string() {
                 return Err(self.wrong(&place(".function"), "an object with `name` and `arguments`", &brief(function)));
@@ -172,10 +186,26 @@ impl MessageReader<'_> {
                 })?,
                 given => given.clone(),
             };
-            function["arguments"] = arguments;
+            let is_text = function["arguments"].as_str().is_some_and(|text| !text.is_empty());
+            function["arguments"] = match self.arguments {
+                ArgumentsForm::Value => arguments,
+                ArgumentsForm::Text if is_text => function["arguments"].take(),
+                ArgumentsForm::Text => arguments.to_string().into(),
+            };
             Ok(call)
         };
         calls.iter().enumerate().map(call).collect()
+    }
+
+    /// Shortens an id, where the template refuses those that have not exactly nine signs.
+    fn shorten(&self, fields: &mut Map<String, Value>, key: &str) {
+        const DEMANDS: [&str; 2] = ["length != 9", "length == 9"];
+        if let Some(Value::String(id)) = fields.get_mut(key)
+            && DEMANDS.iter().any(|demand| self.template.contains(demand))
+            && let Some((at, _)) = id.char_indices().rev().nth(8)
+        {
+            id.drain(..at);
+        }
     }
 
     fn wrong(&self, field: &str, expected: &str, found: &str) -> Refusal {

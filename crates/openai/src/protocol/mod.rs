@@ -27,6 +27,7 @@ pub mod sse;
 mod tests;
 mod token_answer;
 mod tokens;
+mod tools;
 mod user_texts;
 mod weight_labels;
 

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::fields::{BodyFields, brief};
+use super::fields::BodyFields;
 use super::refusal::Refusal;
 
 /// Fields that change no answer.
@@ -25,11 +25,9 @@ const IGNORED: [&str; 9] = [
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 16] = [
+const UNSUPPORTED: [(&str, HasNoEffect); 14] = [
     ("suffix", |value| value == ""),
     ("tools", is_empty),
-    ("functions", is_empty),
-    ("function_call", |value| value == "none"),
     ("parallel_tool_calls", Value::is_boolean),
     ("modalities", |value| value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))),
     ("audio", |_| false),
@@ -52,20 +50,22 @@ fn is_empty(value: &Value) -> bool {
 /// Takes these fields; refuses one that asks for something that is not supported.
 pub fn take(fields: &mut BodyFields) -> Result<(), Refusal> {
     fields.ignore(&IGNORED);
-    take_tool_choice(fields)?;
+    take_functions(fields)?;
+    fields.refuse("tool_choice", |choice| choice == "none" || choice == "auto")?;
     UNSUPPORTED.iter().try_for_each(|(key, has_no_effect)| fields.refuse(key, has_no_effect))
 }
 
-/// What the model calls stays in its text: `auto` asks for no more than the tools themselves do, and no call can be
-/// made to happen.
-fn take_tool_choice(fields: &mut BodyFields) -> Result<(), Refusal> {
-    let Some(choice) = fields.take("tool_choice").filter(|choice| choice != "none" && choice != "auto") else {
-        return Ok(());
+/// OpenAI's older fields for tools.
+fn take_functions(fields: &mut BodyFields) -> Result<(), Refusal> {
+    let refused = |field: &str, instead: &str| {
+        let message = format!("`{field}` is not supported; send {instead}");
+        Err(Refusal::new("unsupported_parameter", message).about(field))
     };
-    let message = format!(
-        "`tool_choice`: expected \"auto\" or \"none\", found {}: no call of a tool can be forced, as the model itself \
-         decides whether its text calls one; send \"auto\", and ask for the call in a message",
-        brief(&choice)
-    );
-    Err(Refusal::new("unsupported_parameter", message).about("tool_choice"))
+    if fields.take("functions").is_some_and(|functions| !is_empty(&functions)) {
+        return refused("functions", "`tools`, a list of {\"type\": \"function\", \"function\": …}");
+    }
+    match fields.take("function_call").filter(|choice| choice != "none" && choice != "auto") {
+        Some(_) => refused("function_call", "`tool_choice`: {\"type\": \"function\", \"function\": {\"name\": …}}"),
+        None => Ok(()),
+    }
 }

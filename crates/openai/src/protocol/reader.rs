@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::chat::{ChatReader, ChatText};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
-use super::form;
+use super::form::{self, AskedForm};
 use super::limits::ProtocolLimits;
 use super::models::ModelNames;
 use super::official;
@@ -17,6 +17,7 @@ use super::refusal::Refusal;
 use super::request::{
     ChoiceContent, Keep, MostKept, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
+use super::tools::AskedTools;
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
@@ -24,6 +25,7 @@ use offshoot_form::{Form, FormBegin, SampleForm};
 use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
 use offshoot_text::reasoning::{ContentStart, TextStart};
+use offshoot_text::tools::{CallDemand, CallReader};
 use offshoot_text::{AddSpecial, SpecialText, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
@@ -59,6 +61,8 @@ struct WrittenPrompt {
     content_start: ContentStart,
     /// The assistant's message that a chat goes on with.
     continued: Option<String>,
+    /// What becomes of calls in the answer.
+    tools: AskedTools,
 }
 
 impl RequestReader<'_> {
@@ -80,16 +84,25 @@ impl RequestReader<'_> {
         let (model, adapter) = self.model(&mut fields)?;
         let (keep, parent) = self.branches(&mut fields)?;
         let texts = self.user_texts(&mut fields)?;
-        let prompts = match endpoint {
+        let mut prompts = match endpoint {
             Endpoint::Completions => self.prompts(&mut fields, texts, parent.is_some())?,
             Endpoint::Chat => vec![self.chat(&mut fields, texts, parent.is_some())?],
         };
         ProtocolLimits::check("prompt", limits.prompts, prompts.len(), "prompts")?;
         let asked_form = form::take(&mut fields)?;
-        let form_field = asked_form.as_ref().map(|asked| asked.field);
-        // A chat has one prompt, and completions begin with their content.
-        let begin = prompts.first().map(|prompt| prompt.content_start.into()).unwrap_or_default();
-        let form = asked_form.map(|asked| SampleForm { form: Arc::new(asked.form), begin });
+        // A chat has one prompt, and completions begin with their content and call nothing.
+        let begin = prompts.first().map(|prompt| prompt.content_start).unwrap_or_default();
+        let AskedTools { calls, demand } =
+            prompts.first_mut().map(|prompt| std::mem::take(&mut prompt.tools)).unwrap_or_default();
+        let demanded = calls.as_ref().zip(demand).map(|(calls, demand)| self.form_of_calls(calls, &demand, begin));
+        let (form, form_field) = match (demanded, asked_form) {
+            // An answer that must call has no content that another form could hold.
+            (Some(form), _) => (Some(form), Some("tool_choice")),
+            (None, Some(AskedForm { form, field })) => {
+                (Some(SampleForm { form: Arc::new(form), begin: begin.into() }), Some(field))
+            }
+            (None, None) => (None, None),
+        };
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
         let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
         let min_finished = fields.count("min_finished", 1, n as u64)?.and_then(NonZeroUsize::new);
@@ -143,6 +156,7 @@ impl RequestReader<'_> {
                 Endpoint::Completions => Reasoning::Keep,
             },
             params,
+            calls,
             form_field,
             stream: self.stream(&mut fields)?,
             skips_special,
@@ -163,6 +177,14 @@ impl RequestReader<'_> {
         self.check_sampling(&request).map_err(|error| Refusal::of(&error))?;
         self.check_together(&request)?;
         Ok(request)
+    }
+
+    /// The form of an answer that must call tools. In channels it is that of the whole answer.
+    fn form_of_calls(&self, calls: &CallReader, demand: &CallDemand, begin: ContentStart) -> SampleForm {
+        let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
+        let follows_reasoning = begin != FormBegin::AtOnce;
+        let grammar = calls.form().grammar(calls.tools(), demand, self.tokenizer, follows_reasoning);
+        SampleForm { form: Arc::new(Form::Lark(grammar)), begin }
     }
 
     /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.
@@ -320,7 +342,7 @@ impl RequestReader<'_> {
         follows_branch: bool,
     ) -> Result<WrittenPrompt, Refusal> {
         let messages = fields.take("messages");
-        let ChatText { text, hidden, continued, start, content: content_start } =
+        let ChatText { text, hidden, continued, start, content: content_start, tools } =
             self.chats(texts).take(fields, messages, follows_branch)?;
         // The template writes its own.
         let special = match fields.choice("add_special_tokens")? {
@@ -331,7 +353,7 @@ impl RequestReader<'_> {
             true => PromptContent::Tokens(Vec::new()),
             false => PromptContent::of_chat(hidden, special),
         };
-        Ok(WrittenPrompt { text, content, start, content_start, continued })
+        Ok(WrittenPrompt { text, content, start, content_start, continued, tools })
     }
 
     /// Reads chats of these texts.
@@ -476,7 +498,7 @@ impl RequestReader<'_> {
 
 fn written(text: String, content: PromptContent) -> WrittenPrompt {
     let (start, content_start) = (TextStart::default(), ContentStart::default());
-    WrittenPrompt { text, content, start, content_start, continued: None }
+    WrittenPrompt { text, content, start, content_start, continued: None, tools: AskedTools::default() }
 }
 
 /// The limit of tokens of a request that sets none, if there is one.
@@ -495,7 +517,7 @@ fn text_prompts(
     let most_tokens = most_tokens.or(usual_tokens(endpoint));
     let stop = Stop { max_tokens: most_tokens.unwrap_or(usize::MAX).max(1), ..stop };
     let is_unlimited = most_tokens.is_none();
-    let prompt = |WrittenPrompt { text, content, start, content_start: _, continued: repeated }| {
+    let prompt = |WrittenPrompt { text, content, start, continued: repeated, .. }| {
         let (stop, choices) = (stop.clone(), choices.clone());
         TextPrompt { text, content, stop, is_unlimited, start, repeated, most_kept: None, choices }
     };

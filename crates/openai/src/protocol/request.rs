@@ -13,6 +13,7 @@ use offshoot_engine::{EngineFacts, KeptForm, Priority, SamplingParams, Stop, Uni
 use offshoot_kv::CacheSalt;
 use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
 use offshoot_text::reasoning::TextStart;
+use offshoot_text::tools::{AnswerSplitter, CallReader, ReasoningText};
 use offshoot_text::{AddSpecial, TextKind, Tokenizer};
 
 /// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
@@ -40,6 +41,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Whether each prompt's own log-probabilities are reported, and how many of the likeliest tokens beside each.
     pub prompt_logprobs: Option<usize>,
     pub params: SamplingParams,
+    /// Which calls of tools its answers show as such; `None`: none.
+    pub calls: Option<CallReader>,
     /// The field that asks for the form of `params`, for the messages of errors; `None`: there is none.
     pub form_field: Option<&'static str>,
     /// How the answer is streamed; `None`: it is sent as a whole.
@@ -309,6 +312,7 @@ impl<P> ProtocolRequest<P> {
             logprobs: self.logprobs,
             prompt_logprobs: self.prompt_logprobs,
             params: self.params,
+            calls: self.calls,
             form_field: self.form_field,
             stream: self.stream,
             skips_special: self.skips_special,
@@ -374,6 +378,21 @@ impl ProtocolRequest<TextPrompt> {
 }
 
 impl ProtocolRequest {
+    /// Splits a sample of this prompt into what its answer shows: reasoning, content and calls. The text of a completion
+    /// is content.
+    pub fn splitter(&self, prompt: &EncodedPrompt) -> AnswerSplitter {
+        let reasoning = match self.reasoning {
+            Reasoning::Keep => ReasoningText::Keep,
+            Reasoning::Split => ReasoningText::Split,
+        };
+        AnswerSplitter::new(prompt.start.clone(), reasoning, self.calls.clone())
+    }
+
+    /// Whether the ids of its calls are as short as its model's chat template demands.
+    pub fn has_short_call_ids(&self) -> bool {
+        self.calls.as_ref().is_some_and(|calls| calls.form().has_short_ids)
+    }
+
     /// Limits the samples of prompts without a token limit to the memory for keys and values.
     ///
     /// # Errors

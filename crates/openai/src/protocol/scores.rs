@@ -49,8 +49,8 @@ pub fn scored_choice<'a>(
             (ChoiceText::Completion { text: EchoedText { echoed: "", own } }, fields)
         }
         Endpoint::Chat => {
-            let (role, content, refusal) = (Some("assistant"), Some(own), Some(None));
-            let message = ChatMessage { role, content, refusal, reasoning_content: None };
+            let (role, content, refusal) = (Some("assistant"), Some(Some(own)), Some(None));
+            let message = ChatMessage { role, content, refusal, reasoning_content: None, tool_calls: Vec::new() };
             (ChoiceText::Chat { message }, PromptFields::default())
         }
     };

@@ -218,7 +218,7 @@ impl<'a> TokenAnswer<'a> {
         let masks = request.params.records.kept_ids;
         let choice = |(index, drawn): (usize, &'a Finish)| TokenChoice {
             index,
-            finish_reason: finish_word(&drawn.reason),
+            finish_reason: finish_word(&drawn.reason, false),
             stop_reason: StopReason::of(&drawn.reason),
             token_ids: drawn.sampled_ids().into_owned(),
             logprobs: request.logprobs.then(|| TokenLogprobs { content: drawn.sampled_records().map(named).collect() }),

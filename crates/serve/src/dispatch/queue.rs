@@ -204,6 +204,7 @@ pub mod tests {
             prompt_logprobs: None,
             params: SamplingParams::default(),
             form_field: None,
+            calls: None,
             stream: None,
             skips_special: true,
             return_token_ids: false,

@@ -58,6 +58,10 @@ pub struct AnswerSplitter {
     /// Where the reasoning is kept, text that may be content.
     unsure: String,
     calls: Option<CallSplitter>,
+    /// Calls that may still begin; more are left out.
+    most_calls: usize,
+    /// Whether the call that began last is left out.
+    is_left_out: bool,
 }
 
 impl AnswerSplitter {
@@ -68,7 +72,14 @@ impl AnswerSplitter {
         // What stands in the reasoning is no call.
         let splits = !keeps_reasoning || calls.is_some();
         let reasoning = splits.then(|| ReasoningSplitter::new(start).with_calls(has_channels));
-        AnswerSplitter { reasoning, keeps_reasoning, unsure: String::new(), calls: calls.map(CallSplitter::new) }
+        AnswerSplitter {
+            reasoning,
+            keeps_reasoning,
+            unsure: String::new(),
+            most_calls: if calls.as_ref().is_some_and(CallReader::is_single) { 1 } else { usize::MAX },
+            is_left_out: false,
+            calls: calls.map(CallSplitter::new),
+        }
     }
 
     /// Takes the next piece of the text.
@@ -82,6 +93,21 @@ impl AnswerSplitter {
     }
 
     fn take(&mut self, piece: &str, ends: bool) -> Vec<AnswerPart> {
+        let mut parts = self.parts(piece, ends);
+        parts.retain(|part| match part {
+            AnswerPart::CallBegins { .. } => {
+                self.is_left_out = self.most_calls == 0;
+                self.most_calls = self.most_calls.saturating_sub(1);
+                !self.is_left_out
+            }
+            AnswerPart::Arguments(_) | AnswerPart::CallEnds => !self.is_left_out,
+            AnswerPart::Reasoning(_) | AnswerPart::Content(_) => true,
+        });
+        parts
+    }
+
+    /// The parts with all calls.
+    fn parts(&mut self, piece: &str, ends: bool) -> Vec<AnswerPart> {
         let mut parts = Parts::default();
         let Some(splitter) = &mut self.reasoning else {
             self.content(piece, ends, &mut parts);

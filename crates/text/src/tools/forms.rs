@@ -182,6 +182,11 @@ impl CallForm {
         self.name
     }
 
+    /// Whether calls are messages of a channel, which stand beside those of the reasoning and the content.
+    pub fn is_in_channels(&self) -> bool {
+        self.has_channels
+    }
+
     /// The texts with which a call may begin, other than without a mark.
     pub(super) fn marks(&self) -> impl Iterator<Item = &'static str> {
         self.openings.iter().map(|opening| opening.mark)
@@ -190,7 +195,7 @@ impl CallForm {
 
 /// The marks of calls that some vocabularies have as special tokens. Texts keep them: without them a call would look
 /// like any text.
-pub(crate) const MARKS: [&str; 21] = [
+pub(crate) const MARKS: [&str; 27] = [
     "<tool_call>",
     "</tool_call>",
     "<|tool_call|>",
@@ -212,6 +217,12 @@ pub(crate) const MARKS: [&str; 21] = [
     "<|tool_call_begin|>",
     "<|tool_call_argument_begin|>",
     "<|tool_call_end|>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<seed:tool_call>",
+    "</seed:tool_call>",
 ];
 
 const PLAIN: CallForm = CallForm {

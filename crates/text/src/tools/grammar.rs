@@ -159,7 +159,7 @@ impl GrammarWriter<'_> {
                     let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
                     format!("({}) {}", values.join(" | "), self.literal(&close))
                 }
-                Some(_) => self.text_until(&close),
+                Some(_) => self.text_until(tags.after_value),
                 None => format!("{} {}", json_of(parameter, schema), self.literal(&close)),
             };
             let argument = format!("{} {value} \"\\n\"", self.literal(&open));
@@ -208,8 +208,7 @@ impl GrammarWriter<'_> {
             .iter()
             .map(|kind| match *kind {
                 "string" => self.gemma_string(),
-                "integer" => INTEGER.to_owned(),
-                "number" => NUMBER.to_owned(),
+                "integer" | "number" => number(kind, schema),
                 "boolean" => r#"("true" | "false")"#.to_owned(),
                 "null" => r#""null""#.to_owned(),
                 "array" => {
@@ -240,7 +239,13 @@ impl GrammarWriter<'_> {
     }
 }
 
-const INTEGER: &str = "/-?(0|[1-9][0-9]{0,18})/";
+/// A number of this kind within the schema's bounds: JSON, which Gemma's form has for numbers, too.
+fn number(kind: &str, schema: &Value) -> String {
+    const BOUNDS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+    let bounds = BOUNDS.into_iter().filter_map(|key| Some((key.to_owned(), schema.get(key)?.clone())));
+    as_written(bounds.chain([("type".to_owned(), kind.into())]).collect())
+}
+
 const NUMBER: &str = r"/-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?/";
 
 /// A text as Lark writes it.

@@ -163,7 +163,7 @@ fn object(text: &str, tools: &ToolSet, is_bare: bool) -> Head {
                     };
                 }
             }
-            '"' => match field(&mut cursor, &mut depth, &mut fields) {
+            '"' => match field(&mut cursor, &mut depth, &mut fields, is_bare) {
                 Field::Read => {}
                 Field::More => return Head::More,
                 Field::No => return Head::No,
@@ -190,10 +190,16 @@ enum Field {
     Arguments,
 }
 
+/// The fields of calls. An object without a mark that has another one is content, which need not be held back.
+const FIELDS: [&str; 6] = ["name", "arguments", "parameters", "function", "type", "id"];
+
 /// Reads the key here and its value, or enters it.
-fn field(cursor: &mut Cursor<'_>, depth: &mut usize, fields: &mut CallFields) -> Field {
+fn field(cursor: &mut Cursor<'_>, depth: &mut usize, fields: &mut CallFields, is_bare: bool) -> Field {
     let End::At(end) = value_end(cursor.rest()) else { return Field::More };
     let Some(key) = string_of(&cursor.rest()[..end]) else { return Field::No };
+    if is_bare && !FIELDS.contains(&&*key) {
+        return Field::No;
+    }
     cursor.at += end;
     cursor.skip_space();
     match cursor.eat(":") {

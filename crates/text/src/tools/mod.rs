@@ -15,7 +15,7 @@ mod tagged;
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 pub use answer::{AnswerPart, AnswerSplitter, ReasoningText};
 pub use forms::CallForm;
@@ -70,12 +70,6 @@ impl ToolCall {
     pub fn value(&self) -> Option<Value> {
         serde_json::from_str(&self.arguments).ok()
     }
-
-    /// The name and the arguments with sorted keys as one line of JSON; `None`: the arguments are no JSON.
-    fn normalised(&self) -> Option<String> {
-        let arguments = sorted(self.value()?);
-        Some(serde_json::json!({"name": self.name, "arguments": arguments}).to_string())
-    }
 }
 
 /// All calls in the answer of a whole text, in any family's form. What stands in the reasoning is no call.
@@ -102,25 +96,4 @@ pub fn joined_calls(parts: &[AnswerPart]) -> Vec<ToolCall> {
         }
     }
     calls
-}
-
-/// Calls as one text that is equal for equal calls: their names, and their arguments with sorted keys, in the order of
-/// the calls. `None`: there are no calls, or arguments that are no JSON.
-pub fn vote_key(calls: &[ToolCall]) -> Option<String> {
-    let lines: Vec<String> = calls.iter().map(ToolCall::normalised).collect::<Option<_>>()?;
-    (!lines.is_empty()).then(|| lines.join("\n"))
-}
-
-/// A value whose objects, at any depth, have sorted keys.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let mut fields: Vec<(String, Value)> =
-                fields.into_iter().map(|(key, value)| (key, sorted(value))).collect();
-            fields.sort_by(|(a, _), (b, _)| a.cmp(b));
-            fields.into_iter().collect::<Map<_, _>>().into()
-        }
-        Value::Array(list) => list.into_iter().map(sorted).collect(),
-        other => other,
-    }
 }

@@ -20,12 +20,24 @@ use crate::channels::beginning_of;
 pub struct CallReader {
     form: &'static CallForm,
     tools: Arc<ToolSet>,
+    is_single: bool,
 }
 
 impl CallReader {
     /// Finds calls of this form. An object of JSON without a mark calls one of these tools, or, if there are none, any.
     pub fn new(form: &'static CallForm, tools: Arc<ToolSet>) -> Self {
-        CallReader { form, tools }
+        CallReader { form, tools, is_single: false }
+    }
+
+    /// The same; if `is_single`, calls behind the first one are left out of the answer.
+    #[must_use]
+    pub fn with_single_call(self, is_single: bool) -> Self {
+        CallReader { is_single, ..self }
+    }
+
+    /// Whether calls behind the first one are left out.
+    pub fn is_single(&self) -> bool {
+        self.is_single
     }
 
     /// The form of the calls.
@@ -158,7 +170,7 @@ impl CallSplitter {
                 false
             }
             State::Tagged { tags, tool, is_first } => {
-                let CallReader { form, tools } = &self.reader;
+                let CallReader { form, tools, .. } = &self.reader;
                 match tagged::step(tags, form.closes, tools, tool, *is_first, &self.held) {
                     TagStep::More => false,
                     TagStep::Argument { bytes, piece } => {
@@ -230,7 +242,7 @@ impl CallSplitter {
         if length < least && !ends {
             return false;
         }
-        let CallReader { form, tools } = &self.reader;
+        let CallReader { form, tools, .. } = &self.reader;
         match head::read(form, styles, tools, &self.held[mark..], is_bare) {
             Head::More if !ends => {
                 let least = if length > SHORT_HEAD { length + length / 8 } else { 0 };

@@ -176,6 +176,7 @@ fn what_only_looks_like_a_call_is_content() {
         ("hermes", "{\"name\": \"get_time\", \"arguments\": {}}"),
         ("llama3", "{\"name\": \"Ada\", \"parameters\": {}}"),
         ("llama3", "{\"name\": \"get_time\"}"),
+        ("llama3", "{\"answer\": 4, \"name\": \"get_time\", \"parameters\": {}}"),
         ("llama3", "So: {\"name\": \"get_time\", \"parameters\": {}}"),
         ("llama3", " {1, 2} is a set.\n"),
         ("mistral", "[TOOL_CALLS] is a mark"),
@@ -259,18 +260,6 @@ fn templates_tell_their_family() {
         assert_eq!(CallForm::of(template).map(CallForm::name), Some(name), "{template}");
     }
     assert_eq!(CallForm::of("{{ messages }}"), None);
-}
-
-#[test]
-fn votes_compare_names_and_arguments() {
-    let key = |text: &str| vote_key(&calls_of(text));
-    let call = |arguments: &str| format!("<tool_call>{{\"name\": \"f\", \"arguments\": {arguments}}}</tool_call>");
-    let sorted = r#"{"name":"f","arguments":{"a":[{"c":1,"d":2}],"b":1}}"#;
-    assert_eq!(key(&call(r#"{"b": 1, "a": [{"d": 2, "c": 1}]}"#)).as_deref(), Some(sorted));
-    assert_eq!(key(&call(r#"{"a":[{"c":1,"d":2}],"b":1}"#)).as_deref(), Some(sorted));
-    assert_eq!(key("It is 4."), None);
-    assert_eq!(key(&call("{\"a\": x}")), None);
-    assert_eq!(key(&format!("{}{}", call("{}"), call("{}"))).map(|key| key.lines().count()), Some(2));
 }
 
 proptest! {

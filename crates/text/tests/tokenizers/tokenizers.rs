@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use offshoot_core::ids::TokenId;
+use offshoot_text::tools::{ArgumentsForm, CallForm, calls_of};
 use offshoot_text::{AddSpecial, ChatOptions, ChatPlace, Message, Speaker, SpecialText, StopMatcher, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -618,6 +619,43 @@ fn chat_templates_of_real_models() {
     assert_eq!(mistral.chat(&question).unwrap(), "<s>[INST] 2 < 3?\n [/INST]");
     let error = mistral.chat(&talk).unwrap_err().to_string();
     assert!(error.contains("the chat template refuses: Conversation roles must alternate"), "{error}");
+}
+
+/// Expected strings: Python's jinja2 3.1.6 with the settings of transformers' `apply_chat_template`, on 7 March 2025.
+#[test]
+fn earlier_calls_by_templates_of_real_models() {
+    let call = json!({"name": "look", "arguments": {"city": "Århus", "days": 2}});
+    let talk = [
+        say("user", "How warm?"),
+        say("assistant", "").with("tool_calls", vec![json!({"id": "c1", "type": "function", "function": call})]),
+        say("tool", "7 \"deg\"").with("tool_call_id", "c1"),
+    ];
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": parameters}});
+    let now = UNIX_EPOCH + Duration::from_secs(1_741_305_600);
+    let options = ChatOptions { now, tools: vec![tool], ..ChatOptions::default() };
+    let qwen = "How warm?<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \
+                \"Århus\", \"days\": 2}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n7 \"deg\"\n\
+                </tool_response><|im_end|>\n<|im_start|>assistant\n";
+    let llama = "How warm?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"look\", \
+                 \"parameters\": {\"city\": \"Århus\", \"days\": 2}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>\
+                 \n\n\"7 \\\"deg\\\"\"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+    for (config, length, end, family) in [
+        ("Qwen2.5-0.5B-Instruct", 844, qwen, "hermes"),
+        ("Qwen3-1.7B", 774, qwen, "hermes"),
+        ("Llama-3.2-1B-Instruct", 977, llama, "llama3"),
+    ] {
+        let Some(tokenizer) = with_templates_of(&format!("executorch/{config}")) else { return };
+        assert_eq!(tokenizer.arguments_form(&options), ArgumentsForm::Value, "{config}");
+        let text = tokenizer.chat_with(&talk, &options).unwrap();
+        assert_eq!((text.chars().count(), &text[text.find("How warm?").unwrap()..]), (length, end), "{config}");
+        // What a model writes as it saw its earlier call is found.
+        let call = end.split_once("assistant").unwrap().1.split("<|").find(|piece| piece.contains("look")).unwrap();
+        let call = call.trim_start_matches("end_header_id|>");
+        assert_eq!(calls_of(call).len(), 1, "{config}: {call}");
+        let template = tokenizer.chat_template().unwrap();
+        assert_eq!(CallForm::of(template).map(CallForm::name), Some(family), "{config}");
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! levels of tokens, each with a number of continuations of known lengths. One JSON line per job. `run` runs a job
 //! once, `floor` is the least time that it may take.
 
-mod floor;
-mod run;
+pub(super) mod floor;
+pub(super) mod run;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -151,7 +151,7 @@ fn ragged(
 }
 
 /// Ends after so many tokens, and by nothing else.
-fn exactly(tokens: usize) -> Stop {
+pub fn exactly(tokens: usize) -> Stop {
     Stop { ignore_eos: true, ..Stop::max_tokens(tokens) }
 }
 

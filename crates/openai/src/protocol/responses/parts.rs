@@ -37,7 +37,7 @@ impl PartReader {
             true => tokenizer.stream(&prompt.tokens),
             false => tokenizer.stream_with_special(&prompt.tokens),
         };
-        let splitter = AnswerSplitter::new(prompt.start.clone(), ReasoningText::Split, None);
+        let splitter = AnswerSplitter::new(prompt.start.clone(), ReasoningText::Split, request.calls.clone());
         PartReader { splitter, stream, begins: Vec::new(), end: 0, window: String::new(), before: 0 }
     }
 

@@ -8,6 +8,7 @@ mod reading;
 mod responses;
 mod streams;
 mod token_ids;
+mod tools;
 
 use std::num::NonZeroU32;
 use std::path::Path;

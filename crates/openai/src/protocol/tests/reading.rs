@@ -295,7 +295,9 @@ fn what_no_template_shows_is_refused_by_name() {
     for (fields, code, param) in [
         (json!({"tools": [tool]}), "unsupported_parameter", "tools"),
         (json!({"tools": [{"type": "web_search"}]}), "invalid_value", "tools"),
-        (json!({"tool_choice": "required"}), "unsupported_parameter", "tool_choice"),
+        (json!({"tool_choice": "required"}), "invalid_value", "tool_choice"),
+        (json!({"functions": [{"name": "add"}]}), "unsupported_parameter", "functions"),
+        (json!({"function_call": {"name": "add"}}), "unsupported_parameter", "function_call"),
         (json!({"reasoning_effort": "high"}), "unsupported_parameter", "reasoning_effort"),
         (json!({"chat_template": "x"}), "unsupported_parameter", "chat_template"),
         (
@@ -310,8 +312,7 @@ fn what_no_template_shows_is_refused_by_name() {
     }
     for forced in [json!("required"), json!({"type": "function", "function": {"name": "add"}})] {
         let refusal = with(json!({"tool_choice": forced}));
-        assert!(refusal.message.contains("no call of a tool can be forced"), "{}", refusal.message);
-        assert!(refusal.message.contains("send \"auto\""), "{}", refusal.message);
+        assert!(refusal.message.contains("expected `tools` beside it, found none"), "{}", refusal.message);
     }
 }
 

@@ -10,12 +10,12 @@ use super::super::{AnswerHead, ChunkWriter, PromptCandidates, Refusal, response,
 use super::*;
 use offshoot_launch::SampleId;
 
-fn head() -> AnswerHead {
+pub fn head() -> AnswerHead {
     AnswerHead { id: "cmpl-1".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned(), ..AnswerHead::default() }
 }
 
 /// The JSON of each frame; the last frame is the end.
-fn frames(stream: &[u8]) -> Vec<Value> {
+pub fn frames(stream: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(stream).expect("UTF-8");
     let mut frames: Vec<&str> = text.split_terminator("\n\n").collect();
     assert_eq!(frames.pop(), Some("data: [DONE]"));

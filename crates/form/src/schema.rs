@@ -1,0 +1,377 @@
+//! JSON Schemas as llguidance takes them: what it refuses though it says nothing, or though an equal schema can say it,
+//! is rewritten. A text that the rewritten schema accepts is accepted by the schema that came.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use crate::trial::Refusal;
+
+/// The formats of texts that llguidance knows. By the specification a format is an annotation: others say nothing.
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+/// Keywords that say nothing about a value.
+const ANNOTATIONS: [&str; 2] = ["deprecated", "$vocabulary"];
+/// Keywords whose value is a schema, or a list of schemas.
+const SCHEMAS: [&str; 15] = [
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "contains",
+    "additionalProperties",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "not",
+    "if",
+    "then",
+    "else",
+    "anyOf",
+    "allOf",
+    "oneOf",
+];
+/// Keywords whose value is an object of schemas.
+const NAMED_SCHEMAS: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+/// The pattern that pydantic writes for a Decimal, and one without look-ahead that accepts the same texts: at least one
+/// digit, a sign and a point at most.
+const DECIMAL: [&str; 2] = [r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+-]?(\d+\.?\d*|\.\d+)$"];
+/// Integers' bounds beyond this are drawn in to it.
+const MOST_INTEGER: i64 = 999_999_999_999_999_999;
+/// Steps of following references and alternatives.
+const MOST_STEPS: usize = 8;
+/// Schemas that are looked at for whether a value has them.
+const MOST_VALUES: usize = 100_000;
+
+/// The schema, rewritten.
+pub(crate) fn rewritten(mut schema: Value) -> Result<Value, Refusal> {
+    let root = schema.clone();
+    check_multiples(&root)?;
+    let mut values = Values { root: &root, open: Vec::new(), steps: MOST_VALUES };
+    if root.is_object() && !values.has_one(&root) {
+        return Err(Refusal::new(
+            "one that some value has",
+            "one whose values would hold values of their own kind without end",
+        ));
+    }
+    rewrite(&mut schema, &root);
+    Ok(schema)
+}
+
+fn rewrite(schema: &mut Value, root: &Value) {
+    let fields = match schema {
+        Value::Object(fields) => fields,
+        Value::Array(items) => return items.iter_mut().for_each(|item| rewrite(item, root)),
+        _ => return,
+    };
+    ANNOTATIONS.iter().for_each(|key| _ = fields.shift_remove(*key));
+    if fields.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
+        fields.shift_remove("format");
+    }
+    let is_short = fields.get("maxItems").and_then(Value::as_u64).is_some_and(|most| most <= 1);
+    if fields.get("uniqueItems").and_then(Value::as_bool).is_some_and(|unique| !unique || is_short) {
+        fields.shift_remove("uniqueItems");
+    }
+    if let Some(pattern) = fields.get_mut("pattern").filter(|pattern| **pattern == DECIMAL[0]) {
+        *pattern = DECIMAL[1].into();
+    }
+    if fields.get("type").is_some_and(|kind| kind == "integer") {
+        draw_in_bounds(fields);
+    }
+    if !fields.contains_key("anyOf")
+        && fields.get("oneOf").and_then(Value::as_array).is_some_and(|options| all_disjoint(options, root))
+    {
+        // The place among the keys says nothing.
+        let options = fields.shift_remove("oneOf").expect("it was found just now");
+        fields.insert("anyOf".to_string(), options);
+    }
+    for (key, value) in fields.iter_mut() {
+        match value {
+            Value::Object(named) if NAMED_SCHEMAS.contains(&key.as_str()) => {
+                named.values_mut().for_each(|schema| rewrite(schema, root));
+            }
+            value if SCHEMAS.contains(&key.as_str()) => rewrite(value, root),
+            _ => {}
+        }
+    }
+}
+
+/// Integers have bounds of at most 18 digits.
+fn draw_in_bounds(fields: &mut Map<String, Value>) {
+    for (key, sign) in [("minimum", -1), ("exclusiveMinimum", -1), ("maximum", 1), ("exclusiveMaximum", 1)] {
+        if let Some(bound) = fields.get_mut(key)
+            && bound.as_f64().is_some_and(|found| found * sign as f64 > MOST_INTEGER as f64)
+        {
+            *bound = (sign * MOST_INTEGER).into();
+        }
+    }
+}
+
+fn all_disjoint(options: &[Value], root: &Value) -> bool {
+    let pairs = |at: usize| options[at + 1..].iter().map(move |other| (&options[at], other));
+    // Many options would take long to compare: each pair is looked at.
+    options.len() <= 256 && (0..options.len()).flat_map(pairs).all(|(a, b)| are_disjoint(a, b, root, MOST_STEPS))
+}
+
+/// Whether it is plain that no value has both schemas.
+fn are_disjoint(a: &Value, b: &Value, root: &Value, steps: usize) -> bool {
+    let Some(steps) = steps.checked_sub(1) else { return false };
+    let (Some(a), Some(b)) = (resolved(a, root), resolved(b, root)) else { return false };
+    if let (Some(a), Some(b)) = (literals(a), literals(b)) {
+        return !a.iter().any(|value| b.contains(value));
+    }
+    if let (Some(a), Some(b)) = (types(a, root, steps), types(b, root, steps))
+        && a.is_disjoint(&b)
+    {
+        return true;
+    }
+    let names = |schema: &'_ Value| -> BTreeSet<String> {
+        let required = schema["required"].as_array().into_iter().flatten();
+        required.filter_map(|name| name.as_str().map(str::to_string)).collect()
+    };
+    let is_object = |schema: &Value| schema["type"] == "object";
+    is_object(a)
+        && is_object(b)
+        && names(a).union(&names(b)).any(|name| {
+            let of = |schema: &'_ Value| schema["properties"].get(name).cloned();
+            matches!((of(a), of(b)), (Some(a), Some(b)) if are_disjoint(&a, &b, root, steps))
+        })
+}
+
+/// The schema that a schema of nothing but a reference into the whole names.
+fn resolved<'a>(schema: &'a Value, root: &'a Value) -> Option<&'a Value> {
+    let mut schema = schema;
+    for _ in 0..MOST_STEPS {
+        match schema.get("$ref") {
+            None => return Some(schema),
+            Some(reference) => schema = root.pointer(reference.as_str()?.strip_prefix('#')?)?,
+        }
+    }
+    None
+}
+
+/// The only values that a schema accepts, where it lists them.
+fn literals(schema: &Value) -> Option<Vec<&Value>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => Some(vec![value]),
+        (None, Some(Value::Array(values))) => Some(values.iter().collect()),
+        _ => None,
+    }
+}
+
+/// The types that values of a schema may have, where it says so. Integers are numbers.
+fn types(schema: &Value, root: &Value, steps: usize) -> Option<BTreeSet<&'static str>> {
+    let steps = steps.checked_sub(1)?;
+    let schema = resolved(schema, root)?;
+    let of_name = |name: &Value| match name.as_str()? {
+        "null" => Some("null"),
+        "boolean" => Some("boolean"),
+        "integer" | "number" => Some("number"),
+        "string" => Some("string"),
+        "array" => Some("array"),
+        "object" => Some("object"),
+        _ => None,
+    };
+    let of_value = |value: &&Value| match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    if let Some(values) = literals(schema) {
+        return Some(values.iter().map(of_value).collect());
+    }
+    match schema.get("type") {
+        Some(Value::Array(names)) => return names.iter().map(of_name).collect(),
+        Some(name) => return of_name(name).map(|name| BTreeSet::from([name])),
+        None => {}
+    }
+    let options = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array())?;
+    let of_options = options.iter().map(|option| types(option, root, steps));
+    of_options.collect::<Option<Vec<_>>>().map(|types| types.into_iter().flatten().collect())
+}
+
+/// Looks for a value of a schema, one that ends: with no value of a kind inside one of the same kind.
+struct Values<'a> {
+    root: &'a Value,
+    /// The references that are being followed.
+    open: Vec<&'a str>,
+    /// Schemas that may yet be looked at; beyond them, one is taken to have a value.
+    steps: usize,
+}
+
+impl<'a> Values<'a> {
+    /// Whether a value that ends has the schema, as far as references and what must be inside tell.
+    fn has_one(&mut self, schema: &'a Value) -> bool {
+        let Value::Object(fields) = schema else { return *schema != Value::Bool(false) };
+        self.steps = self.steps.saturating_sub(1);
+        if self.steps == 0 {
+            return true;
+        }
+        if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
+            let target = reference.strip_prefix('#').and_then(|place| self.root.pointer(place));
+            let is_open = self.open.contains(&reference);
+            // What is not found is refused elsewhere.
+            let Some(target) = target else { return true };
+            if is_open {
+                return false;
+            }
+            self.open.push(reference);
+            let has_one = self.has_one(target);
+            self.open.pop();
+            if !has_one {
+                return false;
+            }
+        }
+        let list = |key: &str| fields.get(key).and_then(Value::as_array);
+        if list("allOf").is_some_and(|all| !all.iter().all(|part| self.has_one(part))) {
+            return false;
+        }
+        for key in ["anyOf", "oneOf"] {
+            if list(key)
+                .is_some_and(|options| !options.is_empty() && !options.iter().any(|option| self.has_one(option)))
+            {
+                return false;
+            }
+        }
+        match fields.get("type").and_then(Value::as_str) {
+            Some("object") => {
+                let mut names = list("required").into_iter().flatten().filter_map(Value::as_str);
+                names.all(|name| fields.get("properties").and_then(|of| of.get(name)).is_none_or(|of| self.has_one(of)))
+            }
+            Some("array") => {
+                let least = fields.get("minItems").and_then(Value::as_u64).unwrap_or(0) as usize;
+                let first = list("prefixItems").map_or(&[][..], Vec::as_slice);
+                let rest = fields.get("items").filter(|items| !items.is_array() && least > first.len());
+                first.iter().take(least).all(|item| self.has_one(item)) && rest.is_none_or(|items| self.has_one(items))
+            }
+            _ => true,
+        }
+    }
+}
+
+/// llguidance computes the common multiple of the `multipleOf` of schemas that it joins, in 32 bits.
+fn check_multiples(schema: &Value) -> Result<(), Refusal> {
+    let mut multiples: Vec<f64> = Vec::new();
+    let mut joins = false;
+    let mut left = vec![schema];
+    while let Some(schema) = left.pop() {
+        match schema {
+            Value::Object(fields) => {
+                joins |= ["allOf", "anyOf", "oneOf", "$ref"].iter().any(|key| fields.contains_key(*key));
+                multiples.extend(fields.get("multipleOf").and_then(Value::as_f64));
+                left.extend(fields.values());
+            }
+            Value::Array(items) => left.extend(items),
+            _ => {}
+        }
+    }
+    multiples.sort_by(f64::total_cmp);
+    multiples.dedup();
+    let places = |value: f64| (0..20).find(|places| (value * 10_f64.powi(*places)).fract() == 0.0);
+    let Some(most) = multiples.iter().map(|value| places(*value)).collect::<Option<Vec<i32>>>() else {
+        return Err(Refusal::new("`multipleOf` of a few digits", "one of more than 20"));
+    };
+    let scale = 10_f64.powi(most.into_iter().max().unwrap_or(0));
+    let mut common = 1_u64;
+    for multiple in &multiples {
+        let scaled = (multiple * scale) as u64;
+        let fits = scaled < u64::from(u32::MAX) && (!joins || common.saturating_mul(scaled) < u64::from(u32::MAX));
+        if !fits {
+            return Err(Refusal::new(
+                "`multipleOf` whose common multiple, without its point, is below 2^32",
+                format!("{multiples:?}"),
+            ));
+        }
+        common = common / gcd(common, scaled.max(1)) * scaled.max(1);
+    }
+    Ok(())
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(schema: Value) -> Value {
+        rewritten(schema).expect("it has no multiples")
+    }
+
+    #[test]
+    fn what_says_nothing_is_left_out() {
+        let schema = json!({"type": "object", "deprecated": true, "properties": {
+            "format": {"type": "string", "format": "password"},
+            "on": {"type": "string", "format": "date"},
+            "list": {"type": "array", "uniqueItems": false, "items": {"const": {"format": "password"}}},
+            "one": {"type": "array", "uniqueItems": true, "maxItems": 1},
+            "set": {"type": "array", "uniqueItems": true}
+        }});
+        let expected = json!({"type": "object", "properties": {
+            "format": {"type": "string"},
+            "on": {"type": "string", "format": "date"},
+            "list": {"type": "array", "items": {"const": {"format": "password"}}},
+            "one": {"type": "array", "maxItems": 1},
+            "set": {"type": "array", "uniqueItems": true}
+        }});
+        assert_eq!(of(schema), expected);
+    }
+
+    #[test]
+    fn one_of_disjoint_schemas_is_any_of_them() {
+        let user = json!({"type": "object", "properties": {"kind": {"const": "user"}}, "required": ["kind"]});
+        let group = json!({"type": "object", "properties": {"kind": {"enum": ["group", "team"]}}});
+        let becomes = |options: Value| {
+            let schema = of(json!({"oneOf": options, "$defs": {"user": user, "name": {"type": ["string", "null"]}}}));
+            schema.get("anyOf").is_some()
+        };
+        assert!(becomes(json!([{"type": "null"}, {"$ref": "#/$defs/user"}])));
+        assert!(becomes(json!([{"$ref": "#/$defs/user"}, group])));
+        assert!(becomes(json!([{"$ref": "#/$defs/name"}, {"type": "integer"}, {"enum": [[1], {"a": 1}]}])));
+        assert!(!becomes(json!([{"$ref": "#/$defs/name"}, {"type": "null"}])));
+        assert!(!becomes(json!([{"type": "integer"}, {"type": "number"}])));
+        assert!(!becomes(json!([{"type": "object"}, {"$ref": "#/$defs/user"}])));
+        assert!(!becomes(json!([{"$ref": "#/nowhere"}, {"type": "null"}])));
+        assert!(!becomes(json!([{}, {"type": "null"}])));
+    }
+
+    #[test]
+    fn wide_bounds_of_integers_are_drawn_in() {
+        let schema = json!({"type": "integer", "minimum": i64::MIN, "exclusiveMaximum": 1e30});
+        assert_eq!(of(schema), json!({"type": "integer", "minimum": -MOST_INTEGER, "exclusiveMaximum": MOST_INTEGER}));
+        let schema = json!({"type": "integer", "minimum": 3, "maximum": 7});
+        assert_eq!(of(schema.clone()), schema);
+    }
+
+    #[test]
+    fn schemas_without_a_finite_value_are_refused() {
+        let node = |required: Value| json!({"type": "object", "required": required, "properties": {"next": {"$ref": "#/$defs/node"}, "id": {}}});
+        let fits = |node: Value| rewritten(json!({"$defs": {"node": node}, "$ref": "#/$defs/node"})).is_ok();
+        assert!(fits(node(json!([]))));
+        assert!(fits(node(json!(["id"]))));
+        assert!(!fits(node(json!(["next"]))));
+        assert!(fits(json!({"anyOf": [{"type": "null"}, node(json!(["next"]))]})));
+        assert!(!fits(json!({"anyOf": [{"$ref": "#/$defs/node"}, node(json!(["next"]))]})));
+        let list = |least: usize| json!({"type": "array", "items": {"$ref": "#/$defs/node"}, "minItems": least});
+        assert!(fits(list(0)));
+        assert!(!fits(list(1)));
+        assert!(!fits(json!({"$ref": "#/$defs/node"})));
+    }
+
+    #[test]
+    fn multiples_that_overflow_are_refused() {
+        let all = |of: &[f64]| {
+            let parts: Vec<Value> = of.iter().map(|multiple| json!({"multipleOf": multiple})).collect();
+            rewritten(json!({"allOf": parts})).is_ok()
+        };
+        assert!(all(&[0.01, 0.5, 5.0, 100.0]));
+        assert!(all(&[]));
+        assert!(!all(&[65_537.0, 65_539.0]));
+        assert!(!all(&[1e-12, 3.0]));
+    }
+}

@@ -1,0 +1,235 @@
+//! Grammars of answers that must call tools, as `offshoot_text` writes them: each family's own calls fit, and every walk
+//! over allowed tokens ends in calls that the family's reader finds, with arguments that the tools take.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use offshoot_core::ids::TokenId;
+use offshoot_form::{CompiledForm, Form, FormBegin, FormCompiler, FormState, Forms};
+use offshoot_text::reasoning::TextStart;
+use offshoot_text::tools::{
+    AnswerSplitter, CallDemand, CallForm, CallReader, ReasoningText, Tool, ToolCall, ToolSet, joined_calls,
+};
+use offshoot_text::{AddSpecial, Tokenizer};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// What templates of the families have, and the same call as each writes it.
+const FAMILIES: [(&str, &str); 12] = [
+    (
+        "<tool_call> {\"name\"",
+        "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}\n</tool_call>",
+    ),
+    (
+        "<tool_call><function=",
+        "<tool_call>\n<function=look>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
+         <parameter=unit>\nc\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        "<tool_call><arg_key>",
+        "<tool_call>look\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n\
+         <arg_value>2</arg_value>\n<arg_key>unit</arg_key>\n<arg_value>c</arg_value>\n</tool_call>",
+    ),
+    (
+        "ipython \"parameters\"",
+        "{\"name\": \"look\", \"parameters\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}",
+    ),
+    (
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS][{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}]",
+    ),
+    ("[TOOL_CALLS] [ARGS]", "[TOOL_CALLS]look[ARGS]{\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}"),
+    ("<|tool_call>", "<|tool_call>call:look{city:<|\"|>Oslo<|\"|>,days:2,unit:<|\"|>c<|\"|>}<tool_call|>"),
+    (
+        "<|tool_call|> <|/tool_call|>",
+        "<|tool_call|>{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}<|/tool_call|>",
+    ),
+    (
+        "<|channel|><|message|>",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.look \
+         <|constrain|>json<|message|>{\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}",
+    ),
+    (
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}\
+         <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "<｜tool▁call▁begin｜> ```json",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>look\n```json\n\
+         {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "<|tool_call_begin|>",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>\
+         {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+];
+
+/// Marks that are tokens of most families' vocabularies.
+const MARKS: [&str; 31] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|\"|>",
+    "<|tool_call|>",
+    "<|/tool_call|>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<|channel|>",
+    "<|message|>",
+    "<|constrain|>",
+    "<|start|>",
+    "<|end|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|python_tag|>",
+    "[CALL_ID]",
+    "<|call|>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+];
+
+/// The bundled model's tokenizer; if `has_marks`, with the marks as special tokens.
+fn tokenizer(folder: &Path, has_marks: bool) -> Arc<Tokenizer> {
+    let demo = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
+    for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
+        std::fs::copy(demo.join(name), folder.join(name)).expect("the bundled model has a tokenizer");
+    }
+    if has_marks {
+        let ids = MARKS.iter().zip(1024..).map(|(mark, id)| ((*mark).to_owned(), json!(id)));
+        let added = serde_json::Value::Object(ids.collect());
+        std::fs::write(folder.join("added_tokens.json"), added.to_string()).expect("the folder is writable");
+    }
+    Arc::new(Tokenizer::load(folder).expect("the files are a tokenizer"))
+}
+
+fn tools() -> Arc<ToolSet> {
+    let properties = json!({
+        "city": {"type": "string", "maxLength": 40},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "unit": {"enum": ["c", "f"]},
+    });
+    let parameters = json!({
+        "type": "object", "properties": properties, "required": ["city", "days"], "additionalProperties": false,
+    });
+    let look = Tool { name: "look".to_owned(), parameters: Some(parameters) };
+    Arc::new(ToolSet { tools: vec![look, Tool { name: "wait".to_owned(), parameters: None }] })
+}
+
+fn calls(form: &'static CallForm, text: &str) -> Vec<ToolCall> {
+    let reader = CallReader::new(form, tools());
+    let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Split, Some(reader));
+    joined_calls(&splitter.push_last(text))
+}
+
+/// Whether the form allows these tokens, and the text's end behind them.
+fn accepts(forms: &mut Forms, form: &Arc<CompiledForm>, tokens: &[TokenId]) -> Result<bool, usize> {
+    let mut state = FormState::begin(form.clone(), &FormBegin::AtOnce);
+    for (at, &token) in tokens.iter().enumerate() {
+        let mask = forms.masks(&mut [&mut state]).remove(0).expect("a mask");
+        if !mask.allowed.as_ref().is_none_or(|allowed| allowed.contains(token)) {
+            return Err(at);
+        }
+        state.push(token);
+    }
+    Ok(forms.masks(&mut [&mut state]).remove(0).expect("a mask").may_end)
+}
+
+#[test]
+fn each_family_s_calls_fit_its_grammar() {
+    for has_marks in [false, true] {
+        let folder = TempDir::new().expect("a temporary folder");
+        let tokenizer = tokenizer(folder.path(), has_marks);
+        let compiler =
+            FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
+        let mut forms = Forms::new(1);
+        for (template, text) in FAMILIES {
+            let family = CallForm::of(template).unwrap_or_else(|| panic!("{template}: no family"));
+            let grammar = |demand: CallDemand| {
+                let text = family.grammar(&tools(), &demand, &tokenizer, false);
+                let compiled = compiler.compile(&Arc::new(Form::Lark(text.clone())));
+                compiled.unwrap_or_else(|error| panic!("{}: {error}\n{text}", family.name()))
+            };
+            let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
+            let named = |name: &str| grammar(CallDemand::Named(name.to_owned()));
+            for form in [grammar(CallDemand::Some), grammar(CallDemand::One), named("look")] {
+                let found = accepts(&mut forms, &form, &tokens(text));
+                let at = |at: usize| tokenizer.decode_with_special(&tokens(text)[..at]);
+                assert_eq!(found.map_err(at), Ok(true), "{} {has_marks}: {text}", family.name());
+            }
+            // Other tools, other values and plain texts do not fit.
+            assert!(accepts(&mut forms, &named("wait"), &tokens(text)).is_err(), "{}", family.name());
+            let form = grammar(CallDemand::Some);
+            for wrong in [text.replace("look", "lick"), text.replace('2', "x"), "Well.".to_owned(), String::new()] {
+                assert_ne!(accepts(&mut forms, &form, &tokens(&wrong)), Ok(true), "{}: {wrong}", family.name());
+            }
+            let found = calls(family, text);
+            assert_eq!(found.len(), 1, "{}: {text}", family.name());
+            assert_eq!(found[0].value(), Some(json!({"city": "Oslo", "days": 2, "unit": "c"})), "{}", family.name());
+        }
+    }
+}
+
+/// Walks that take any allowed token, and end where they may.
+#[test]
+fn whatever_is_sampled_calls_a_tool_with_its_arguments() {
+    for has_marks in [false, true] {
+        let folder = TempDir::new().expect("a temporary folder");
+        let tokenizer = tokenizer(folder.path(), has_marks);
+        let compiler =
+            FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
+        let mut forms = Forms::new(1);
+        for (template, _) in FAMILIES {
+            let family = CallForm::of(template).expect("a family");
+            let grammar = family.grammar(&tools(), &CallDemand::One, &tokenizer, true);
+            let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
+            for seed in 0..8_u32 {
+                let mut state = FormState::begin(form.clone(), &FormBegin::AtOnce);
+                let mut sampled: Vec<TokenId> = Vec::new();
+                let mut random = seed.wrapping_add(7);
+                let ended = loop {
+                    let mask = forms.masks(&mut [&mut state]).remove(0).expect("a mask");
+                    if mask.may_end {
+                        break true;
+                    }
+                    if sampled.len() == 300 {
+                        break false;
+                    }
+                    let allowed = mask.allowed.as_ref().expect("the form has begun");
+                    let tokens: Vec<u32> =
+                        (0..allowed.vocab() as u32).filter(|&t| allowed.contains(TokenId(t))).collect();
+                    random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    let token = TokenId(tokens[(random >> 8) as usize % tokens.len()]);
+                    sampled.push(token);
+                    state.push(token);
+                };
+                let text = tokenizer.decode(&sampled);
+                let found = calls(family, &text);
+                if ended {
+                    assert_eq!(found.len(), 1, "{}: {text:?}", family.name());
+                    let arguments = found[0].value().unwrap_or_else(|| panic!("{}: {text:?}", family.name()));
+                    match &*found[0].name {
+                        "look" => assert!(
+                            arguments["city"].is_string() && (1..=9).contains(&arguments["days"].as_i64().unwrap_or(0)),
+                            "{}: {text:?}",
+                            family.name()
+                        ),
+                        name => assert_eq!((name, arguments), ("wait", json!({})), "{}: {text:?}", family.name()),
+                    }
+                }
+            }
+        }
+    }
+}

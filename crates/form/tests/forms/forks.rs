@@ -1,0 +1,144 @@
+//! Branches that fork share what they can, and have the masks that they would have alone.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use offshoot_core::ids::TokenId;
+use offshoot_form::{Form, FormState, Forms};
+
+use crate::mutate::Dice;
+use crate::{begin, compile, compiler, mask, person, tokens};
+
+/// Bounds of masks and matchers, in bytes: all are kept, none is.
+const BOUNDS: [(usize, usize); 2] = [(usize::MAX, usize::MAX), (0, 0)];
+
+/// Branches that grow and fork at every token; each mask equals that of a state that is replayed alone.
+#[test]
+fn a_fork_at_each_token_has_the_masks_of_a_fresh_state() {
+    for (mask_bytes, matcher_bytes) in BOUNDS {
+        let form = compile(Form::Json(person()));
+        let mut forms = Forms::new(3).with_bounds(mask_bytes, matcher_bytes);
+        let mut dice = Dice(7);
+        let mut states = vec![begin(&form)];
+        for _ in 0..40 {
+            let masks = forms.masks(&mut states.iter_mut().collect::<Vec<_>>());
+            let mut next: Vec<FormState> = Vec::new();
+            for (state, found) in states.iter().zip(masks) {
+                let found = found.expect("a mask");
+                let mut fresh = begin(&form);
+                state.tokens().iter().for_each(|token| fresh.push(*token));
+                let alone = mask(&mut Forms::new(1), &mut fresh);
+                assert_eq!(alone.allowed, found.allowed, "{:?}", state.tokens());
+                assert_eq!(
+                    (alone.forced, alone.may_end, alone.only_end),
+                    (found.forced, found.may_end, found.only_end)
+                );
+                if !found.only_end {
+                    // A fork, of which one branch goes on elsewhere, and one may go on likewise.
+                    for _ in 0..2 {
+                        let mut fork = state.clone();
+                        let allowed = tokens(&found);
+                        fork.push(allowed[dice.below(allowed.len())]);
+                        next.push(fork);
+                    }
+                }
+            }
+            while next.len() > 24 {
+                next.swap_remove(dice.below(next.len()));
+            }
+            states = next;
+        }
+    }
+}
+
+#[test]
+fn each_distinct_state_is_computed_once_and_equal_sets_are_one() {
+    let form = compile(Form::Json(person()));
+    let mut forms = Forms::new(2);
+    let mut dice = Dice(3);
+    let mut states = vec![begin(&form); 64];
+    let mut distinct: HashSet<Vec<TokenId>> = HashSet::new();
+    let mut sets = Vec::new();
+    let mut asked = 0;
+    for _ in 0..30 {
+        let masks = forms.masks(&mut states.iter_mut().collect::<Vec<_>>());
+        asked += states.len() as u64;
+        for (state, found) in states.iter_mut().zip(masks) {
+            let found = found.expect("a mask");
+            distinct.insert(state.tokens().to_vec());
+            sets.extend(found.allowed.clone());
+            let allowed = tokens(&found);
+            if !found.only_end {
+                state.push(allowed[dice.below(allowed.len())]);
+            }
+        }
+    }
+    let counts = forms.counts();
+    assert_eq!((counts.asked, counts.computed, counts.failed), (asked, distinct.len() as u64, 0));
+    assert_eq!(counts.shared_states, asked - counts.computed);
+    assert!(counts.shared_sets > 0 && counts.lanes >= 1 && counts.matcher_bytes > 0 && counts.mask_bytes > 0);
+    let different: HashSet<_> = sets.iter().map(|set| set.words()).collect();
+    let held: HashSet<_> = sets.iter().map(Arc::as_ptr).collect();
+    assert_eq!(different.len(), held.len(), "equal sets are one");
+}
+
+#[test]
+fn siblings_in_one_state_share_one_mask() {
+    let form = compile(Form::JsonObject);
+    let mut forms = Forms::new(1);
+    let mut siblings = vec![begin(&form); 5];
+    let masks = forms.masks(&mut siblings.iter_mut().collect::<Vec<_>>());
+    let first = masks[0].as_ref().expect("a mask");
+    assert!(masks.iter().all(|other| Arc::ptr_eq(first, other.as_ref().expect("a mask"))));
+    assert!(Arc::ptr_eq(first, &mask(&mut forms, &mut begin(&form))));
+    assert_eq!((forms.counts().asked, forms.counts().computed), (6, 1));
+}
+
+/// What is dropped for its bytes is made again: with matchers, from the tokens.
+#[test]
+fn bounds_hold_and_cost_replays_alone() {
+    let form = compile(Form::Json(person()));
+    let grow = |forms: &mut Forms| {
+        let mut dice = Dice(11);
+        let mut states = vec![begin(&form); 32];
+        let mut masks = Vec::new();
+        for _ in 0..20 {
+            let found = forms.masks(&mut states.iter_mut().collect::<Vec<_>>());
+            for (state, found) in states.iter_mut().zip(found) {
+                let found = found.expect("a mask");
+                let allowed = tokens(&found);
+                masks.push(allowed.clone());
+                if !found.only_end {
+                    state.push(allowed[dice.below(allowed.len())]);
+                }
+            }
+        }
+        masks
+    };
+    let mut roomy = Forms::new(2);
+    let mut tight = Forms::new(2).with_bounds(20 << 10, 30 << 10);
+    assert_eq!(grow(&mut roomy), grow(&mut tight));
+    let (roomy, tight) = (roomy.counts(), tight.counts());
+    assert!(tight.mask_bytes <= 24 << 10 && tight.matcher_bytes <= 30 << 10, "{tight:?}");
+    assert!(tight.replayed > roomy.replayed, "{tight:?} {roomy:?}");
+}
+
+#[test]
+fn equal_forms_are_compiled_once_while_in_use() {
+    let compiler = compiler();
+    let of = |form: Form| compiler.compile(&Arc::new(form)).expect("it compiles");
+    let (one, same) = (of(Form::Json(person())), of(Form::Json(person())));
+    assert!(Arc::ptr_eq(&one, &same));
+    let mut turned = person();
+    turned["properties"] = turned["properties"].as_object().unwrap().clone().into_iter().rev().collect();
+    assert!(!Arc::ptr_eq(&one, &of(Form::Json(turned))), "the order of properties is part of a form");
+}
+
+#[test]
+fn forms_and_their_states_go_between_threads() {
+    fn check<T: Send + Sync>() {}
+    check::<Forms>();
+    check::<FormState>();
+    check::<offshoot_form::CompiledForm>();
+    check::<offshoot_form::FormCompiler>();
+}

@@ -1,0 +1,71 @@
+//! Forms that are refused: soon, and with a message that says what is wrong.
+
+use std::sync::Arc;
+
+use offshoot_form::Form;
+use serde_json::{Value, json};
+
+use crate::compiler;
+use crate::mutate::{Dice, mutated};
+
+#[test]
+fn bad_forms_are_refused_by_name() {
+    let compiler = compiler();
+    let refused = |form: Form, words: &[&str]| {
+        let shown = format!("{form:?}");
+        let error = compiler.compile(&Arc::new(form)).map(|_| ()).expect_err(&shown).to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{shown}: {error}");
+        assert!(error.lines().count() == 1 && error.len() < 2000, "{error}");
+    };
+    let json = |schema: Value| Form::Json(schema);
+    refused(json(json!({"type": "string", "minLength": 5, "maxLength": 2})), &["JSON schema", "nsatisfiable"]);
+    refused(json(json!({"allOf": [{"type": "string"}, {"type": "number"}]})), &["JSON schema"]);
+    refused(json(json!({"$ref": "https://example.com/schema.json"})), &["JSON schema", "example.com"]);
+    refused(json(json!({"$ref": "#/$defs/nowhere"})), &["JSON schema", "nowhere"]);
+    refused(json(json!({"type": "array", "uniqueItems": true})), &["JSON schema", "uniqueItems"]);
+    refused(json(json!({"type": "string", "pattern": "(?=a)b"})), &["JSON schema"]);
+    let endless = json!({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]});
+    refused(json(endless), &["JSON schema", "without end"]);
+    refused(json(json!({"type": "thing"})), &["JSON schema", "thing"]);
+    refused(json(json!({"type": "object", "x-guidance": {"indent": 3}})), &["JSON schema", "indent"]);
+    refused(json(json!({"type": "object", "x-guidance": 3})), &["JSON schema", "x-guidance"]);
+    refused(Form::Regex("(".to_string()), &["regular expression"]);
+    refused(Form::Regex(r"(?!a)b".to_string()), &["regular expression"]);
+    refused(Form::Regex("a&&b[^\\s\\S]".to_string()), &["regular expression"]);
+    refused(Form::Lark("start: nowhere".to_string()), &["Lark grammar", "nowhere"]);
+    refused(Form::Lark(String::new()), &["Lark grammar", "start"]);
+    refused(Form::Lark("start: \"a".to_string()), &["Lark grammar"]);
+    refused(Form::Lark("start: <|no_such_token|>".to_string()), &["Lark grammar"]);
+    refused(Form::Choice(Vec::new()), &["choice", "none"]);
+}
+
+/// A refusal is remembered, and a form that is refused does not spoil the others.
+#[test]
+fn what_is_refused_stays_refused() {
+    let compiler = compiler();
+    let bad = Arc::new(Form::Regex("(".to_string()));
+    let message = || compiler.compile(&bad).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(message(), message());
+    assert!(compiler.compile(&Arc::new(Form::JsonObject)).is_ok());
+}
+
+/// Schemas that are tried. (`examples/measure.rs` tries thousands, in a release build, and measures them.)
+const MUTATED: usize = 250;
+
+/// Schemas as strangers change them: each is compiled or refused with a message.
+#[test]
+fn mutated_schemas_are_compiled_or_refused() {
+    let compiler = compiler();
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let (mut compiled, mut refused) = (0, 0);
+    for _ in 0..MUTATED {
+        match compiler.compile(&Arc::new(Form::Json(mutated(&mut dice)))) {
+            Ok(_) => compiled += 1,
+            Err(error) => {
+                assert!(error.to_string().starts_with("JSON schema: expected "), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(compiled >= 25 && refused >= 25, "{compiled} compiled, {refused} refused");
+}

@@ -1,0 +1,205 @@
+//! Tools of chats: reads which ones a request has and which of them its answers may or must call, and shows the calls
+//! of an answer. How models write calls is `offshoot_text`'s.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::fields::{BodyFields, brief};
+use super::refusal::Refusal;
+use offshoot_text::tools::{AnswerPart, CallDemand, CallForm, CallReader, Tool, ToolSet};
+
+/// The tools of a chat.
+#[derive(Debug, Default)]
+pub struct AskedTools {
+    /// Which calls its answers show as such; `None`: calls stay in the content, as in chats without tools.
+    pub calls: Option<CallReader>,
+    /// What its answers must call; `None`: whatever the model decides.
+    pub demand: Option<CallDemand>,
+}
+
+impl AskedTools {
+    /// Takes the fields that say what becomes of `tools`, as the template shows them. `template`: its source.
+    pub fn take(fields: &mut BodyFields, tools: &[Value], template: &str) -> Result<AskedTools, Refusal> {
+        let is_single = fields.choice("parallel_tool_calls")? == Some(false);
+        let choice = fields.take("tool_choice");
+        let choice = choice.as_ref().map_or(Ok(Choice::Auto), Choice::of)?;
+        let names = || tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
+        let demand = match choice {
+            Choice::None => return Ok(AskedTools::default()),
+            Choice::Auto => None,
+            Choice::Required if is_single => Some(CallDemand::One),
+            Choice::Required => Some(CallDemand::Some),
+            Choice::Named(name) if tools.is_empty() || names().any(|own| own == name) => Some(CallDemand::Named(name)),
+            Choice::Named(name) => {
+                let known: Vec<String> = names().map(|name| format!("`{name}`")).collect();
+                let expected = format!("the name of one of the tools: {}", known.join(", "));
+                return Err(
+                    Refusal::value("tool_choice.function.name", &expected, &format!("{name:?}")).about("tool_choice")
+                );
+            }
+        };
+        if tools.is_empty() {
+            return match demand {
+                None => Ok(AskedTools::default()),
+                Some(_) => Err(Refusal::value("tool_choice", "`tools` beside it", "none")),
+            };
+        }
+        // A family's own form, or, where a call must be made, one that any model can keep.
+        let form = CallForm::of(template).or_else(|| demand.is_some().then(CallForm::unknown));
+        let reader = form.map(|form| CallReader::new(form, Arc::new(tool_set(tools))).with_single_call(is_single));
+        Ok(AskedTools { calls: reader, demand })
+    }
+}
+
+/// `tool_choice`.
+enum Choice {
+    None,
+    Auto,
+    Required,
+    Named(String),
+}
+
+impl Choice {
+    fn of(value: &Value) -> Result<Choice, Refusal> {
+        let expected = "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+        let wrong = |found: &Value| Err(Refusal::value("tool_choice", expected, &brief(found)));
+        match value {
+            Value::String(word) => match &**word {
+                "none" => Ok(Choice::None),
+                "auto" => Ok(Choice::Auto),
+                "required" => Ok(Choice::Required),
+                _ => wrong(value),
+            },
+            Value::Object(object) if object.get("type").is_some_and(|kind| kind == "function") => {
+                match &value["function"]["name"] {
+                    Value::String(name) => Ok(Choice::Named(name.clone())),
+                    _ => wrong(value),
+                }
+            }
+            Value::Object(object) if object.get("type").is_some_and(|kind| kind == "allowed_tools") => {
+                let message = "`tool_choice`: `allowed_tools` is not supported; send those tools alone as `tools`, and \
+                               \"auto\" or \"required\"";
+                Err(Refusal::new("unsupported_parameter", message).about("tool_choice"))
+            }
+            other => wrong(other),
+        }
+    }
+}
+
+/// The tools as functions. They have names.
+fn tool_set(tools: &[Value]) -> ToolSet {
+    let tool = |tool: &Value| {
+        let function = &tool["function"];
+        let parameters = Some(function["parameters"].clone()).filter(Value::is_object);
+        Tool { name: function["name"].as_str().unwrap_or_default().to_owned(), parameters }
+    };
+    ToolSet { tools: tools.iter().map(tool).collect() }
+}
+
+/// What an answer, or a piece of it, has.
+#[derive(Default)]
+pub struct AnswerText {
+    pub reasoning: String,
+    pub content: String,
+    pub calls: Vec<CallText>,
+    /// The number of calls before it.
+    before: usize,
+}
+
+/// A call, or what a piece of an answer has of one.
+pub struct CallText {
+    /// The call's place among those of its choice.
+    index: usize,
+    /// `None`: it began in an earlier piece.
+    name: Option<String>,
+    arguments: String,
+}
+
+impl AnswerText {
+    /// A piece of an answer in whose earlier pieces so many calls began.
+    pub fn following(calls: usize) -> Self {
+        AnswerText { before: calls, ..AnswerText::default() }
+    }
+
+    /// Calls that begin in it.
+    pub fn begun_calls(&self) -> usize {
+        self.calls.iter().filter(|call| call.name.is_some()).count()
+    }
+
+    /// Adds parts of the answer.
+    pub fn add(&mut self, parts: Vec<AnswerPart>) {
+        for part in parts {
+            match part {
+                AnswerPart::Reasoning(text) => self.reasoning += &text,
+                AnswerPart::Content(text) => self.content += &text,
+                AnswerPart::CallBegins { name } => {
+                    let index = self.before + self.begun_calls();
+                    self.calls.push(CallText { index, name: Some(name), arguments: String::new() });
+                }
+                AnswerPart::Arguments(text) => match self.calls.last_mut() {
+                    Some(call) => call.arguments += &text,
+                    // Arguments stand behind the call that began last, here in an earlier piece.
+                    None => {
+                        let index = self.before.saturating_sub(1);
+                        self.calls.push(CallText { index, name: None, arguments: text });
+                    }
+                },
+                AnswerPart::CallEnds => {}
+            }
+        }
+    }
+}
+
+/// How the calls of a choice are named.
+pub struct CallIds<'a> {
+    /// The answer's id.
+    pub answer: &'a str,
+    /// The choice's index.
+    pub choice: usize,
+    /// Whether they are nine letters and digits.
+    pub are_short: bool,
+}
+
+impl CallIds<'_> {
+    /// The id of a call, which differs from those of all other calls, and is the same in a stream as in a whole answer.
+    fn id(&self, call: usize) -> String {
+        let CallIds { answer, choice, are_short } = self;
+        let hash = blake3::hash(format!("{answer}\n{choice}\n{call}").as_bytes()).to_hex();
+        if *are_short { hash[..9].to_owned() } else { format!("call_{}", &hash[..24]) }
+    }
+}
+
+impl CallText {
+    /// The call as an answer shows it; `is_chunk`: in a chunk of a stream.
+    pub fn shown(self, ids: &CallIds<'_>, is_chunk: bool) -> ShownCall {
+        let begins = self.name.is_some();
+        ShownCall {
+            index: is_chunk.then_some(self.index),
+            id: begins.then(|| ids.id(self.index)),
+            kind: begins.then_some("function"),
+            function: ShownFunction { name: self.name, arguments: self.arguments },
+        }
+    }
+}
+
+/// A call in OpenAI's format, or what a chunk has of one.
+#[derive(Serialize)]
+pub struct ShownCall {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: ShownFunction,
+}
+
+#[derive(Serialize)]
+struct ShownFunction {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// JSON, as far as the model wrote it.
+    arguments: String,
+}
