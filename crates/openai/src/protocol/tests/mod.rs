@@ -118,8 +118,8 @@ fn sampled(token: TokenId, top: Option<usize>) -> SampledToken {
     SampledToken { rank, top: rivals.collect(), ..SampledToken::of(token, logprob(0)) }
 }
 
-/// A made-up record of a token, as far as `params` ask for one. Every fifth token's set is too large to be listed, and a
-/// form forces every second one.
+/// A made-up record of a token, as far as `params` ask for one. Every fifth token's set is too large to be listed, and
+/// a form forces every second one.
 fn recorded(token: TokenId, params: &SamplingParams) -> SampledToken {
     let Records { kept_ids, entropy, .. } = params.records;
     let is_drawn = params.records.of_drawn() || params.logprobs_mode == LogprobsMode::ProcessedLogprobs;
