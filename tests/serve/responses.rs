@@ -182,3 +182,49 @@ fn a_bad_request_is_refused_in_openais_form() {
     served.get("/v1/responses").refused(405);
     served.post("/v1/responses", &json!({"input": "a", "model": "other"})).refused(404);
 }
+
+/// The template of the bundled model knows no tools; this one's family writes calls as Hermes does.
+const CALLING: &str = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\
+    {{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}{{ tools | tojson }}\nAnswer:";
+
+#[test]
+fn responses_keep_forms_and_make_calls() {
+    let served = Served::start(&["--trust-request-chat-template"]);
+    let schema = json!({"type": "object", "additionalProperties": false, "required": ["pens"], "properties":
+        {"pens": {"type": "integer", "minimum": 0, "maximum": 99}}});
+    let format = json!({"type": "json_schema", "name": "pens", "strict": true, "schema": schema});
+    let asks = json!({"input": FIRST, "seed": 1, "max_output_tokens": 200, "text": {"format": format}});
+    let whole = ask(&served, asks.clone());
+    assert_eq!((&whole["status"], &whole["text"]["format"]), (&json!("completed"), &format));
+    let value: Value = serde_json::from_str(text(&whole)).expect("JSON");
+    assert!(value["pens"].as_u64().is_some_and(|pens| pens < 100), "{value}");
+    let streamed = events(&served, asks).pop().expect("an end");
+    assert_eq!(text(&streamed["response"]), text(&whole));
+    let bad = json!({"input": "a", "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": 1}}}});
+    let (_, field) = served.post("/v1/responses", &bad).refused(400);
+    assert!(field.as_str().is_some_and(|field| field.starts_with("text.format")), "{field}");
+
+    let pens = json!({"type": "integer", "minimum": 0, "maximum": 99});
+    let parameters = json!({"type": "object", "additionalProperties": false, "required": ["pens"], "properties":
+        {"pens": pens}});
+    let tools = json!([{"type": "function", "name": "count", "parameters": parameters}]);
+    let asks = json!({"input": FIRST, "seed": 1, "max_output_tokens": 400, "tools": tools, "tool_choice": "required",
+        "parallel_tool_calls": false, "chat_template": CALLING});
+    let called = ask(&served, asks.clone());
+    let [call] = &called["output"].as_array().expect("a list")[..] else { panic!("{called}") };
+    assert_eq!(
+        (&call["type"], &call["name"], &call["status"]),
+        (&json!("function_call"), &json!("count"), &json!("completed"))
+    );
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().expect("a text")).expect("JSON");
+    assert!(arguments["pens"].is_u64(), "{arguments}");
+    let streamed = events(&served, asks);
+    let deltas = streamed.iter().filter(|event| event["type"] == "response.function_call_arguments.delta");
+    let deltas: String = deltas.filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(deltas, call["arguments"].as_str().expect("a text"));
+    let output = json!([{"type": "function_call_output", "call_id": call["call_id"], "output": "7"}]);
+    let next = json!({"input": output, "previous_response_id": called["id"], "tools": tools, "chat_template": CALLING,
+        "max_output_tokens": 5});
+    let next = ask(&served, next);
+    assert!(next["usage"]["input_tokens_details"]["cached_tokens"].as_u64().is_some_and(|cached| cached > 0), "{next}");
+}

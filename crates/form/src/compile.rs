@@ -4,6 +4,7 @@
 //! for long.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
@@ -95,27 +96,31 @@ pub struct FormCompiler {
     vocab: usize,
     /// Made when the first form comes.
     vocabulary: OnceLock<Result<Arc<FormVocabulary>, Refusal>>,
+    hashers: [RandomState; 2],
     known: Mutex<Known>,
     /// Signalled when a form is no longer pending.
     is_done: Condvar,
     turns: Arc<Turns>,
 }
 
-/// The forms that were compiled or refused, by their JSON. (Schemas that differ in the order of their fields are
-/// different forms, though their values are equal.)
+/// Two hashes of a form's JSON, which stand for it. (Schemas that differ in the order of their fields are different
+/// forms, though their values are equal.)
+type FormKey = [u64; 2];
+
+/// The forms that were compiled or refused.
 #[derive(Default)]
 struct Known {
-    forms: HashMap<Vec<u8>, Weak<CompiledForm>>,
+    forms: HashMap<FormKey, Weak<CompiledForm>>,
     /// Those that are being compiled.
-    pending: HashSet<Vec<u8>>,
+    pending: HashSet<FormKey>,
     /// The compiled forms that were used last, the latest last, with their bytes.
     recent: VecDeque<(Arc<CompiledForm>, usize)>,
     /// The forms that were refused last, and why.
-    refused: VecDeque<(Vec<u8>, Refusal)>,
+    refused: VecDeque<(FormKey, Refusal)>,
 }
 
 impl Known {
-    fn get(&mut self, key: &[u8]) -> Option<Result<Arc<CompiledForm>, Refusal>> {
+    fn get(&mut self, key: &FormKey) -> Option<Result<Arc<CompiledForm>, Refusal>> {
         if let Some((_, refusal)) = self.refused.iter().find(|(refused, _)| refused == key) {
             return Some(Err(refusal.clone()));
         }
@@ -124,7 +129,7 @@ impl Known {
         Some(Ok(form))
     }
 
-    fn insert(&mut self, key: Vec<u8>, outcome: &Result<Arc<CompiledForm>, Refusal>) {
+    fn insert(&mut self, key: FormKey, outcome: &Result<Arc<CompiledForm>, Refusal>) {
         match outcome {
             Ok(form) => {
                 self.forms.retain(|_, form| form.strong_count() > 0);
@@ -160,6 +165,7 @@ impl FormCompiler {
             ends,
             vocab,
             vocabulary: OnceLock::new(),
+            hashers: Default::default(),
             known: Mutex::default(),
             is_done: Condvar::new(),
             turns: Arc::default(),
@@ -173,15 +179,17 @@ impl FormCompiler {
     ///
     /// The form is no form of its kind, no text has it, or it takes more than a second or 200 MiB.
     pub fn compile(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>> {
-        let key = serde_json::to_vec(form).expect("a form is JSON");
         let error = |refusal: Refusal| Error::value(form.kind(), refusal.expected, refusal.found);
+        check_size(form).map_err(error)?;
+        let text = serde_json::to_vec(form).expect("a form is JSON");
+        let key = self.hashers.each_ref().map(|hasher| hasher.hash_one(&text));
         {
             let mut known = self.known();
             loop {
                 if let Some(outcome) = known.get(&key) {
                     return outcome.map_err(error);
                 }
-                if known.pending.insert(key.clone()) {
+                if known.pending.insert(key) {
                     break;
                 }
                 known = self.is_done.wait(known).unwrap_or_else(PoisonError::into_inner);
@@ -214,8 +222,12 @@ impl FormCompiler {
     }
 
     fn compile_anew(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>, Refusal> {
-        check_size(form)?;
         let vocabulary = self.made_vocabulary()?;
+        if let Form::Choice(choices) = &**form
+            && let Some(choice) = choices.iter().find(|choice| !vocabulary.spells(choice))
+        {
+            return Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
+        }
         let turn = Turn::take(&self.turns)?;
         let start = Instant::now();
         try_form(form, &vocabulary)?;

@@ -6,6 +6,7 @@
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod compile;
+mod endless;
 mod forms;
 mod gbnf;
 mod grammar;

@@ -39,20 +39,11 @@ const DECIMAL: [&str; 2] = [r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+-]?(\d+\.?\d
 const MOST_INTEGER: i64 = 999_999_999_999_999_999;
 /// Steps of following references and alternatives.
 const MOST_STEPS: usize = 8;
-/// Schemas that are looked at for whether a value has them.
-const MOST_VALUES: usize = 100_000;
 
 /// The schema, rewritten.
 pub(crate) fn rewritten(mut schema: Value) -> Result<Value, Refusal> {
     let root = schema.clone();
     check_multiples(&root)?;
-    let mut values = Values { root: &root, open: Vec::new(), steps: MOST_VALUES };
-    if root.is_object() && !values.has_one(&root) {
-        return Err(Refusal::new(
-            "one that some value has",
-            "one whose values would hold values of their own kind without end",
-        ));
-    }
     rewrite(&mut schema, &root);
     Ok(schema)
 }
@@ -124,17 +115,15 @@ fn are_disjoint(a: &Value, b: &Value, root: &Value, steps: usize) -> bool {
     {
         return true;
     }
-    let names = |schema: &'_ Value| -> BTreeSet<String> {
-        let required = schema["required"].as_array().into_iter().flatten();
-        required.filter_map(|name| name.as_str().map(str::to_string)).collect()
+    fn names(schema: &Value) -> BTreeSet<&str> {
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+    let differ = |name: &str| match (a["properties"].get(name), b["properties"].get(name)) {
+        (Some(a), Some(b)) => are_disjoint(a, b, root, steps),
+        _ => false,
     };
-    let is_object = |schema: &Value| schema["type"] == "object";
-    is_object(a)
-        && is_object(b)
-        && names(a).union(&names(b)).any(|name| {
-            let of = |schema: &'_ Value| schema["properties"].get(name).cloned();
-            matches!((of(a), of(b)), (Some(a), Some(b)) if are_disjoint(&a, &b, root, steps))
-        })
+    let are_objects = a["type"] == "object" && b["type"] == "object";
+    are_objects && names(a).union(&names(b)).any(|name| differ(name))
 }
 
 /// The schema that a schema of nothing but a reference into the whole names.
@@ -190,65 +179,6 @@ fn types(schema: &Value, root: &Value, steps: usize) -> Option<BTreeSet<&'static
     let options = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array())?;
     let of_options = options.iter().map(|option| types(option, root, steps));
     of_options.collect::<Option<Vec<_>>>().map(|types| types.into_iter().flatten().collect())
-}
-
-/// Looks for a value of a schema, one that ends: with no value of a kind inside one of the same kind.
-struct Values<'a> {
-    root: &'a Value,
-    /// The references that are being followed.
-    open: Vec<&'a str>,
-    /// Schemas that may yet be looked at; beyond them, one is taken to have a value.
-    steps: usize,
-}
-
-impl<'a> Values<'a> {
-    /// Whether a value that ends has the schema, as far as references and what must be inside tell.
-    fn has_one(&mut self, schema: &'a Value) -> bool {
-        let Value::Object(fields) = schema else { return *schema != Value::Bool(false) };
-        self.steps = self.steps.saturating_sub(1);
-        if self.steps == 0 {
-            return true;
-        }
-        if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
-            let target = reference.strip_prefix('#').and_then(|place| self.root.pointer(place));
-            let is_open = self.open.contains(&reference);
-            // What is not found is refused elsewhere.
-            let Some(target) = target else { return true };
-            if is_open {
-                return false;
-            }
-            self.open.push(reference);
-            let has_one = self.has_one(target);
-            self.open.pop();
-            if !has_one {
-                return false;
-            }
-        }
-        let list = |key: &str| fields.get(key).and_then(Value::as_array);
-        if list("allOf").is_some_and(|all| !all.iter().all(|part| self.has_one(part))) {
-            return false;
-        }
-        for key in ["anyOf", "oneOf"] {
-            if list(key)
-                .is_some_and(|options| !options.is_empty() && !options.iter().any(|option| self.has_one(option)))
-            {
-                return false;
-            }
-        }
-        match fields.get("type").and_then(Value::as_str) {
-            Some("object") => {
-                let mut names = list("required").into_iter().flatten().filter_map(Value::as_str);
-                names.all(|name| fields.get("properties").and_then(|of| of.get(name)).is_none_or(|of| self.has_one(of)))
-            }
-            Some("array") => {
-                let least = fields.get("minItems").and_then(Value::as_u64).unwrap_or(0) as usize;
-                let first = list("prefixItems").map_or(&[][..], Vec::as_slice);
-                let rest = fields.get("items").filter(|items| !items.is_array() && least > first.len());
-                first.iter().take(least).all(|item| self.has_one(item)) && rest.is_none_or(|items| self.has_one(items))
-            }
-            _ => true,
-        }
-    }
 }
 
 /// llguidance computes the common multiple of the `multipleOf` of schemas that it joins, in 32 bits.
@@ -346,21 +276,6 @@ mod tests {
         assert_eq!(of(schema), json!({"type": "integer", "minimum": -MOST_INTEGER, "exclusiveMaximum": MOST_INTEGER}));
         let schema = json!({"type": "integer", "minimum": 3, "maximum": 7});
         assert_eq!(of(schema.clone()), schema);
-    }
-
-    #[test]
-    fn schemas_without_a_finite_value_are_refused() {
-        let node = |required: Value| json!({"type": "object", "required": required, "properties": {"next": {"$ref": "#/$defs/node"}, "id": {}}});
-        let fits = |node: Value| rewritten(json!({"$defs": {"node": node}, "$ref": "#/$defs/node"})).is_ok();
-        assert!(fits(node(json!([]))));
-        assert!(fits(node(json!(["id"]))));
-        assert!(!fits(node(json!(["next"]))));
-        assert!(fits(json!({"anyOf": [{"type": "null"}, node(json!(["next"]))]})));
-        assert!(!fits(json!({"anyOf": [{"$ref": "#/$defs/node"}, node(json!(["next"]))]})));
-        let list = |least: usize| json!({"type": "array", "items": {"$ref": "#/$defs/node"}, "minItems": least});
-        assert!(fits(list(0)));
-        assert!(!fits(list(1)));
-        assert!(!fits(json!({"$ref": "#/$defs/node"})));
     }
 
     #[test]

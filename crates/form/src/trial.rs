@@ -13,6 +13,7 @@ use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
 use offshoot_core::ids::TokenId;
 use serde::{Deserialize, Serialize};
 
+use crate::endless::has_text;
 use crate::grammar::grammar;
 use crate::spec::Form;
 use crate::vocabulary::FormVocabulary;
@@ -126,7 +127,10 @@ pub(crate) fn parser(form: &Form, vocabulary: &FormVocabulary) -> Result<TokenPa
     let made = vocabulary.factory.create_parser(grammar(form)?);
     let mut parser = made.map_err(|error| Refusal::of(&format!("{error:#}")))?;
     parser.start_without_prompt();
-    Ok(parser)
+    match has_text(parser.parser.grammar()) {
+        true => Ok(parser),
+        false => Err(Refusal::new("one that some text has", "one whose texts would go on without end")),
+    }
 }
 
 /// llguidance's message in one line, without the state of its parser.

@@ -98,6 +98,24 @@ impl FormVocabulary {
         FormVocabulary::of(factory, ends, named, tokens)
     }
 
+    /// Whether tokens spell a text.
+    pub(crate) fn spells(&self, text: &str) -> bool {
+        let trie = self.factory.tok_env().tok_trie();
+        let is_token = |bytes: &[u8]| trie.token_id_at_bytes(bytes).is_some();
+        let bytes = text.as_bytes();
+        if bytes.iter().all(|byte| is_token(&[*byte])) {
+            return true;
+        }
+        // Whether the text up to a place is spelled.
+        let mut spelled = vec![false; bytes.len() + 1];
+        spelled[0] = true;
+        for end in 1..=bytes.len() {
+            let begins = end.saturating_sub(MOST_TOKEN_BYTES)..end;
+            spelled[end] = begins.rev().any(|begin| spelled[begin] && is_token(&bytes[begin..end]));
+        }
+        spelled[bytes.len()]
+    }
+
     fn of(factory: ParserFactory, ends: Vec<TokenId>, named: Vec<(TokenId, String)>, vocab: usize) -> FormVocabulary {
         let [free, all] = [&ends[..], &[]].map(|banned| Arc::new(StateMask::free(banned, vocab)));
         FormVocabulary { factory, ends, named, vocab, free, all }

@@ -24,7 +24,8 @@ fn a_matcher_of_a_text_of_typical_length_takes_16_kilobytes_at_most() {
     let ends: Vec<TokenId> = tokenizer.eos().into_iter().collect();
     let compiler = FormCompiler::new(tokenizer.clone(), ends, tokenizer.vocab_size());
     let schema = json!({"type": "object", "properties": {
-        "question": {"type": "string"}, "steps": {"type": "array", "items": {"type": "string"}}, "answer": {"type": "number"}
+        "question": {"type": "string"}, "steps": {"type": "array", "items": {"type": "string"}},
+        "answer": {"type": "number"}
     }, "required": ["question", "steps", "answer"], "additionalProperties": false});
     let form = compiler.compile(&Arc::new(Form::Json(schema))).expect("it compiles");
     let text = json!({"question": "How many apples are left if three of twelve are eaten and two are sold?",

@@ -115,7 +115,10 @@ impl Leases {
     /// longest ago are forgotten. A branch that is gone stays so.
     pub fn keep_response(&self, client: ClientId, branch: &str, id: String, turns: KeptTurns) {
         let mut kept = self.lock();
-        let Some(mut lease) = kept.by_id.remove(branch).filter(|lease| lease.client == client) else { return };
+        if kept.by_id.get(branch).is_none_or(|lease| lease.client != client) {
+            return;
+        }
+        let Some(mut lease) = kept.by_id.remove(branch) else { return };
         lease.response = Some(Arc::new(self.memory.keep(turns, lease.kept.tokens.len())));
         kept.by_id.insert(id, lease);
         while self.memory.is_full() && self.forget_oldest(&mut kept, None) {}

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use offshoot_form::Form;
+use offshoot_form::{Form, FormCompiler};
+use offshoot_text::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::compiler;
@@ -37,6 +38,27 @@ fn bad_forms_are_refused_by_name() {
     refused(Form::Lark("start: \"a".to_string()), &["Lark grammar"]);
     refused(Form::Lark("start: <|no_such_token|>".to_string()), &["Lark grammar"]);
     refused(Form::Choice(Vec::new()), &["choice", "none"]);
+}
+
+#[test]
+fn forms_that_the_tokenizer_cannot_spell_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "cd": 2, "ab": 3}, "merges": ["a b"]});
+    let decoder = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let file = json!({"version": "1.0", "model": model, "decoder": decoder, "added_tokens": []});
+    std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).expect("a file");
+    let tokenizer = Arc::new(Tokenizer::load(folder.path()).expect("a tokenizer"));
+    let compiler = FormCompiler::new(tokenizer, Vec::new(), 4);
+    let compile = |form: Form| compiler.compile(&Arc::new(form)).map_err(|error| error.to_string());
+    let texts = |texts: &[&str]| Form::Choice(texts.iter().map(|text| text.to_string()).collect());
+    assert!(compile(texts(&["abba", "acdb", ""])).is_ok());
+    let error = compile(texts(&["ab", "abc"])).unwrap_err();
+    assert_eq!(error, "choice: expected texts that the model's tokens spell, found \"abc\"");
+    assert!(compile(Form::Regex("a+(b|x)".to_string())).is_ok());
+    for form in [Form::Regex("x+".to_string()), Form::JsonObject] {
+        let error = compile(form).unwrap_err();
+        assert!(error.ends_with("none of the model's tokens begins one"), "{error}");
+    }
 }
 
 /// A refusal is remembered, and a form that is refused does not spoil the others.

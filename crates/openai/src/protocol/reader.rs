@@ -17,7 +17,7 @@ use super::refusal::Refusal;
 use super::request::{
     ChoiceContent, Keep, MostKept, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
-use super::tools::AskedTools;
+use super::tools::{self, AskedTools};
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
@@ -95,6 +95,7 @@ impl RequestReader<'_> {
         let AskedTools { calls, demand } =
             prompts.first_mut().map(|prompt| std::mem::take(&mut prompt.tools)).unwrap_or_default();
         let demanded = calls.as_ref().zip(demand).map(|(calls, demand)| self.form_of_calls(calls, &demand, begin));
+        let demanded = demanded.transpose()?;
         let (form, form_field) = match (demanded, asked_form) {
             // An answer that must call has no content that another form could hold.
             (Some(form), _) => (Some(form), Some("tool_choice")),
@@ -180,11 +181,17 @@ impl RequestReader<'_> {
     }
 
     /// The form of an answer that must call tools. In channels it is that of the whole answer.
-    fn form_of_calls(&self, calls: &CallReader, demand: &CallDemand, begin: ContentStart) -> SampleForm {
+    fn form_of_calls(
+        &self,
+        calls: &CallReader,
+        demand: &CallDemand,
+        begin: ContentStart,
+    ) -> Result<SampleForm, Refusal> {
         let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
         let follows_reasoning = begin != FormBegin::AtOnce;
-        let grammar = calls.form().grammar(calls.tools(), demand, self.tokenizer, follows_reasoning);
-        SampleForm { form: Arc::new(Form::Lark(grammar)), begin }
+        let tools = tools::in_grammar(calls.tools())?;
+        let grammar = calls.form().grammar(&tools, demand, self.tokenizer, follows_reasoning);
+        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin })
     }
 
     /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.

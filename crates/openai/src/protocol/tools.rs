@@ -8,6 +8,8 @@ use serde_json::Value;
 
 use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
+use offshoot_core::error::Error;
+use offshoot_form::Form;
 use offshoot_text::tools::{AnswerPart, CallDemand, CallForm, CallReader, Tool, ToolSet};
 
 /// The tools of a chat.
@@ -98,6 +100,23 @@ fn tool_set(tools: &[Value]) -> ToolSet {
     ToolSet { tools: tools.iter().map(tool).collect() }
 }
 
+/// The same tools with the schemas of their arguments as a grammar takes them.
+pub fn in_grammar(tools: &ToolSet) -> Result<ToolSet, Refusal> {
+    let tool = |(index, tool): (usize, &Tool)| {
+        let parameters = tool.parameters.clone().map(Form::schema_in_grammar).transpose();
+        let parameters = parameters.map_err(|error| {
+            let field = format!("tools[{index}].function.parameters");
+            let refusal = match &error {
+                Error::Value { expected, found, .. } => Refusal::value(&field, expected, found),
+                other => Refusal::of(other),
+            };
+            refusal.about("tools")
+        })?;
+        Ok(Tool { name: tool.name.clone(), parameters })
+    };
+    Ok(ToolSet { tools: tools.tools.iter().enumerate().map(tool).collect::<Result<_, Refusal>>()? })
+}
+
 /// What an answer, or a piece of it, has.
 #[derive(Default)]
 pub struct AnswerText {
@@ -164,7 +183,7 @@ pub struct CallIds<'a> {
 
 impl CallIds<'_> {
     /// The id of a call, which differs from those of all other calls, and is the same in a stream as in a whole answer.
-    fn id(&self, call: usize) -> String {
+    pub fn id(&self, call: usize) -> String {
         let CallIds { answer, choice, are_short } = self;
         let hash = blake3::hash(format!("{answer}\n{choice}\n{call}").as_bytes()).to_hex();
         if *are_short { hash[..9].to_owned() } else { format!("call_{}", &hash[..24]) }

@@ -20,7 +20,7 @@ use offshoot_launch::SampleId;
 use offshoot_openai::protocol::files::list;
 use offshoot_openai::protocol::{
     AnswerHead, Endpoint, PromptCandidates, ProtocolRequest, RESPONSE_ID_PREFIX, RESPONSES_PATH, Refusal, ResponseCall,
-    ResponseWriter, Turn,
+    ResponseChat, ResponseWriter, Turn,
 };
 
 use super::batches::now;
@@ -48,6 +48,7 @@ pub fn routes() -> Router<Arc<Server>> {
 /// A request for a response that was read.
 struct Asked {
     call: ResponseCall,
+    chat: ResponseChat,
     request: ProtocolRequest,
     /// The conversation that it goes on from.
     earlier: Vec<Arc<KeptTurn>>,
@@ -76,7 +77,7 @@ impl Asked {
             fitted(server, reader.encode_along(request, before)?)
         };
         let request = encoded().map_err(|refusal| chat.refusal(refusal))?;
-        Ok(Asked { call, request, earlier })
+        Ok(Asked { call, chat, request, earlier })
     }
 }
 
@@ -94,12 +95,13 @@ async fn create(
     let head = AnswerHead { id: new_id(), ..head(&server, RESPONSE_ID_PREFIX) };
     let id = head.id.clone();
     let asked = server.work(move |server| Asked::read(server, client, &id, &body.parse()?)).await?;
-    if asked.call.is_stored {
+    let Asked { call, chat, request, earlier } = asked;
+    let (call, request) = (Arc::new(call), Arc::new(request));
+    let form = server.compile_form(&request).await.map_err(|refusal| chat.refusal(refusal))?;
+    drop(chat);
+    if call.is_stored {
         server.leases.make_room(client);
     }
-    let Asked { call, request, earlier } = asked;
-    let (call, request) = (Arc::new(call), Arc::new(request));
-    let form = server.compile_form(&request).await?;
     let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived)?;
     let tokenizer = server.tokenizer.clone();
     let is_stream = request.stream.is_some();

@@ -80,6 +80,7 @@ const RENAMED: [(&str, &str); 7] = [
     ("max_completion_tokens", "max_output_tokens"),
     ("reasoning_effort", "reasoning.effort"),
     ("verbosity", "text.verbosity"),
+    // A tool and the choice of one have no object `function`.
     ("tool_choice.function", "tool_choice"),
     ("messages", "input"),
 ];
@@ -122,6 +123,9 @@ fn named_in(message: &str) -> String {
 
 /// A field of a chat, with what stands in it, as requests for responses call it; `None`: the same.
 fn renamed(field: &str) -> Option<String> {
+    if field.starts_with("tools[") {
+        return Some(field.replacen("].function", "]", 1));
+    }
     let rest_of = |name: &str| field.strip_prefix(name).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
     RENAMED.iter().find_map(|(chat, own)| Some(format!("{own}{}", rest_of(chat)?)))
 }

@@ -82,6 +82,8 @@ impl ItemMessages {
                 let open = self.assistant(origin, |open| open.content.is_some() || !open.calls.is_empty());
                 open.reasoning += &reasoning(item);
             }
+            // A call that was cut short was not made: nobody can answer it, and its arguments may be no JSON.
+            (Some("function_call"), _) if item["status"] == "incomplete" => {}
             (Some("function_call"), _) => {
                 let function = json!({ "name": item["name"], "arguments": item["arguments"] });
                 let call = json!({ "id": item["call_id"], "type": "function", "function": function });

@@ -42,11 +42,6 @@ impl ItemStatus {
 }
 
 impl ItemKind {
-    /// The kind of a call; `number`: that of its item.
-    pub fn call(name: String, response: &str, number: usize) -> ItemKind {
-        ItemKind::Call { name, call_id: id_of("call_", response, &number.to_string()) }
-    }
-
     fn id_prefix(&self) -> &'static str {
         match self {
             ItemKind::Reasoning => "rs_",

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::protocol::request::{EncodedPrompt, ProtocolRequest};
 use offshoot_core::ids::TokenId;
-use offshoot_text::tools::{AnswerPart, AnswerSplitter, ReasoningText};
+use offshoot_text::tools::{AnswerPart, AnswerSplitter};
 use offshoot_text::{TextStream, Tokenizer};
 
 /// A piece of an answer, and the indices of the sample's tokens that begin in it. Marks between the parts, and what
@@ -37,7 +37,7 @@ impl PartReader {
             true => tokenizer.stream(&prompt.tokens),
             false => tokenizer.stream_with_special(&prompt.tokens),
         };
-        let splitter = AnswerSplitter::new(prompt.start.clone(), ReasoningText::Split, request.calls.clone());
+        let splitter = request.splitter(prompt);
         PartReader { splitter, stream, begins: Vec::new(), end: 0, window: String::new(), before: 0 }
     }
 

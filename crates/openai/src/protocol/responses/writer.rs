@@ -14,6 +14,7 @@ use crate::protocol::logprobs::{ChoiceLogprobs, ShownToken};
 use crate::protocol::refusal::{Refusal, RefusalKind};
 use crate::protocol::request::ProtocolRequest;
 use crate::protocol::sse;
+use crate::protocol::tools::CallIds;
 use offshoot_engine::{Finish, FinishReason, SampledToken, TokenRecord};
 use offshoot_text::Tokenizer;
 use offshoot_text::tools::AnswerPart;
@@ -168,13 +169,19 @@ impl ResponseWriter {
                 AnswerPart::Content(text) => self.text(ItemKind::Message, &text, tokens, out),
                 AnswerPart::CallBegins { name } => {
                     self.held = None;
-                    let kind = ItemKind::call(name, &self.head.id, self.items.len());
-                    self.open(kind, out);
+                    let call_id = self.next_call_id();
+                    self.open(ItemKind::Call { name, call_id }, out);
                 }
                 AnswerPart::Arguments(text) => self.add(&text, tokens, out),
                 AnswerPart::CallEnds => self.close(ItemStatus::Completed, out),
             }
         }
+    }
+
+    /// The id of the call that begins, which is that of the same call in a chat's answer of this id.
+    fn next_call_id(&self) -> String {
+        let ids = CallIds { answer: &self.head.id, choice: 0, are_short: self.request.has_short_call_ids() };
+        ids.id(self.items.iter().filter(|item| matches!(item.kind, ItemKind::Call { .. })).count())
     }
 
     /// A piece of reasoning or of a message, which these tokens begin in.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{AnswerHead, ResponseCall, ResponseWriter, Turn};
 use super::streams::{Script, script};
+use super::tools::HERMES;
 use super::*;
 
 const ID: &str = "resp_abc";
@@ -25,7 +26,9 @@ fn chat_messages(body: Value, turns: &[Turn]) -> Value {
 fn asked(body: Value) -> (Arc<ResponseCall>, Arc<ProtocolRequest>) {
     let call = call(body).unwrap_or_else(|refusal| panic!("{}", refusal.message));
     let chat = call.chat([]);
-    let request = request(Endpoint::Chat, Value::Object(chat.body));
+    let limits = ProtocolLimits { templates: true, ..ProtocolLimits::default() };
+    let read = |reader: &RequestReader<'_>| reader.encode_along(reader.read(Endpoint::Chat, &chat.body)?, &[]);
+    let request = with_reader(&limits, read).unwrap_or_else(|refusal| panic!("{}", refusal.message));
     (Arc::new(call), Arc::new(request))
 }
 
@@ -36,7 +39,8 @@ fn refused(body: Value) -> Refusal {
         Err(refusal) => return refusal,
     };
     let chat = call.chat([]);
-    let limits = ProtocolLimits { special_text: offshoot_text::SpecialText::Refuse, ..ProtocolLimits::default() };
+    let special_text = offshoot_text::SpecialText::Refuse;
+    let limits = ProtocolLimits { special_text, templates: true, ..ProtocolLimits::default() };
     let read = |reader: &RequestReader<'_>| reader.encode_along(reader.read(Endpoint::Chat, &chat.body)?, &[]);
     match with_reader(&limits, read) {
         Ok(_) => panic!("{body} is not refused"),
@@ -146,6 +150,7 @@ fn items_are_messages() {
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So:", "annotations": []}]},
         {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{\"a\": 1}"},
         {"type": "function_call", "call_id": "c2", "name": "add", "arguments": ""},
+        {"type": "function_call", "call_id": "c3", "name": "add", "arguments": "{\"a", "status": "incomplete"},
         {"type": "function_call_output", "call_id": "c1", "output": "2"},
         {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "3"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Done?"}], "encrypted_content": "x"},
@@ -256,6 +261,13 @@ fn joined(events: &[Value]) -> Vec<Value> {
         let Some(item) = items.last_mut().filter(|_| event.get("output_index").is_some()) else { continue };
         assert_eq!(event.get("item_id").unwrap_or(&event["item"]["id"]), &item["id"]);
         match kind {
+            "response.function_call_arguments.delta" => {
+                let text = item["arguments"].as_str().expect("a text").to_owned();
+                item["arguments"] = (text + event["delta"].as_str().expect("a text")).into();
+            }
+            "response.function_call_arguments.done" => {
+                assert_eq!((&event["arguments"], &event["name"]), (&item["arguments"], &item["name"]));
+            }
             "response.content_part.added" => item["content"] = json!([event["part"]]),
             "response.reasoning_text.delta" | "response.output_text.delta" => {
                 let text = item["content"][0]["text"].as_str().expect("a text").to_owned();
@@ -270,6 +282,7 @@ fn joined(events: &[Value]) -> Vec<Value> {
             "response.content_part.done" => assert_eq!(event["part"]["text"], item["content"][0]["text"]),
             "response.output_item.done" => {
                 assert_eq!(event["item"]["content"][0]["text"], item["content"][0]["text"]);
+                assert_eq!(event["item"].get("arguments"), item.get("arguments"));
                 item["status"] = "closed".into();
             }
             other => panic!("{other}"),
@@ -434,4 +447,74 @@ fn a_prompt_begins_with_the_tokens_that_were_kept() {
         assert_eq!(turn(said("Quest"), &kept), turn(said("Quest"), &[]), "{special}");
         assert_eq!(turn(said("Question"), &encode("nothing")), turn(said("Question"), &[]), "{special}");
     }
+}
+
+/// A function as a response has it.
+fn function(name: &str) -> Value {
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    json!({"type": "function", "name": name, "parameters": parameters, "strict": null})
+}
+
+#[test]
+fn calls_are_items_and_go_back_as_they_were() {
+    let tools = json!([function("look"), function("wait")]);
+    let asked = asked(json!({"input": "Hi", "tools": tools, "chat_template": HERMES}));
+    let call = |name: &str, city: &str| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{\"city\": \"{city}\"}}}}\n</tool_call>")
+    };
+    let text = format!("I look.\n{}\n{}", call("look", "Ulm"), call("wait", "Rom"));
+    let script = Script { tokens: encode(&text), end: FinishReason::EndOfText };
+    let (_, finish) = events(&asked.1, 0, &script.tokens, script.end.clone());
+    let whole = whole(&asked, &finish);
+    let output = whole["output"].as_array().expect("a list");
+    let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["message", "function_call", "function_call"], "{whole}");
+    assert_eq!(output[0]["content"][0]["text"].as_str().map(str::trim), Some("I look."));
+    let arguments =
+        |item: &Value| -> Value { serde_json::from_str(item["arguments"].as_str().expect("a text")).expect("JSON") };
+    assert_eq!((&output[1]["name"], arguments(&output[1])), (&json!("look"), json!({"city": "Ulm"})));
+    assert_eq!((&output[2]["name"], arguments(&output[2])), (&json!("wait"), json!({"city": "Rom"})));
+    assert_ne!(output[1]["call_id"], output[2]["call_id"]);
+    assert!(output.iter().all(|item| item["status"] == "completed"));
+    for together in 1..5 {
+        let events = streamed(&asked, &script, &[together]);
+        assert_eq!(events.last().expect("an end")["response"], whole);
+        let joined = joined(&events);
+        for (joined, item) in joined.iter().zip(output) {
+            let fields = ["type", "id", "name", "call_id", "arguments"];
+            assert!(fields.iter().all(|field| joined.get(*field) == item.get(*field)), "{joined} {item}");
+        }
+        assert_eq!(joined.len(), output.len());
+    }
+    // The calls and their outputs are messages of the next chat.
+    let turn = Turn { input: asked.0.input.clone(), response: whole.clone() };
+    let outputs: Vec<Value> = output[1..]
+        .iter()
+        .map(|item| json!({"type": "function_call_output", "call_id": item["call_id"], "output": "sun"}))
+        .collect();
+    let messages = chat_messages(json!({"input": outputs, "previous_response_id": "resp_1"}), &[turn]);
+    let roles: Vec<&Value> = messages.as_array().expect("a list").iter().map(|message| &message["role"]).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool"]);
+    assert_eq!(messages[1]["tool_calls"][1]["function"]["name"], "wait");
+    assert_eq!(messages[1]["tool_calls"][1]["id"], messages[3]["tool_call_id"]);
+}
+
+#[test]
+fn a_call_that_must_be_made_is_named_as_the_request_has_it() {
+    let body = |choice: Value| {
+        json!({
+            "input": "a", "tools": [function("look")], "tool_choice": choice, "chat_template": HERMES,
+        })
+    };
+    let named = refused(body(json!({"type": "function", "name": "fly"})));
+    assert_eq!(named.param.as_deref(), Some("tool_choice"));
+    assert!(
+        named.message.starts_with("`tool_choice.name`: expected the name of one of the tools"),
+        "{}",
+        named.message
+    );
+    let none = refused(json!({"input": "a", "tool_choice": "required"}));
+    assert_eq!(none.param.as_deref(), Some("tool_choice"));
+    // The usual values ask for nothing where there are no tools.
+    asked(json!({"input": "a", "tool_choice": "auto", "parallel_tool_calls": true}));
 }

@@ -12,7 +12,7 @@ use super::*;
 use offshoot_form::{Form, FormBegin};
 use offshoot_launch::SampleId;
 
-const HERMES: &str = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% for c in m.tool_calls or [] %}\
+pub(super) const HERMES: &str = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% for c in m.tool_calls or [] %}\
     <tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}{{ tools }}[assistant]";
 
 fn tool(name: &str) -> Value {
@@ -88,6 +88,12 @@ fn choices_that_cannot_be_are_refused_by_name() {
         let refusal = chat(HERMES, fields.clone()).err().unwrap_or_else(|| panic!("{fields}"));
         assert_eq!(refusal.param.as_deref(), Some(param), "{}", refusal.message);
     }
+    // No arguments have the schema, which matters where a call must be made.
+    let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
+    let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": endless}}]);
+    assert!(chat(HERMES, json!({"tools": tools})).is_ok());
+    let refusal = chat(HERMES, json!({"tools": tools, "tool_choice": "required"})).expect_err("no finite arguments");
+    assert!(refusal.message.contains("`tools[1].function.parameters`"), "{}", refusal.message);
     let named = chat(HERMES, json!({"tool_choice": {"type": "function", "function": {"name": "leave"}}}));
     assert!(named.is_err_and(|refusal| refusal.message.contains("`look`, `wait`")));
 }
