@@ -284,8 +284,8 @@ pub mod judge {
 }
 
 /// Becomes the helper as which this process was started, if it was, and then never returns. It is to be the first line
-/// of `main` of a program that judges programs, or that has strangers' chat templates and forms (JSON schemas, patterns,
-/// grammars) bounded in memory and time.
+/// of `main` of a program that judges programs, or that has strangers' chat templates and forms (JSON schemas,
+/// patterns, grammars) bounded in memory and time.
 pub fn enter_if_helper() {
     #[cfg(feature = "judge")]
     offshoot_judge::sandbox::enter_if_helper();

@@ -3,7 +3,8 @@
 //
 //   sets[places[i]][w] = copied[i][w]
 //
-// Shapes: copied [count, quads], places u32 [count], no two equal, sets [places, quads]; a quad is 16 bytes, 128 tokens.
+// Shapes: copied [count, quads], places u32 [count], no two equal, sets [places, quads]; a quad is 16 bytes, the bits
+// of 128 tokens.
 // Grid: one block per copied set.
 // Limit: bandwidth. 1,024 sets of 152,064 tokens are 19 MB, read and written once: 10 us at 4 TB/s. The copy from the
 // host takes 0.4 ms at 50 GB/s, beside what the device computes.

@@ -38,6 +38,7 @@ from offshoot._native import (
     Sampling,
 )
 from offshoot._outputs import (
+    ChatBegin,
     ChoiceScore,
     CompletionOutput,
     KeptTokens,
@@ -599,7 +600,9 @@ class LLM:
             text, ids = self._engine.tokenizer.chat_tokens(json.dumps(
                 {**body, "special_tokens_in_text": special_tokens_in_text}, ensure_ascii=False))
             begun = conversation[-1].get("content") if continue_final_message else None
-            prompts.append(_ChatPrompt(text, ids, body["chat_template"] or self.tokenizer.chat_template, begun))
+            chat = ChatBegin(
+                body["chat_template"] or self.tokenizer.chat_template, begun if isinstance(begun, str) else None)
+            prompts.append(_ChatPrompt(text, ids, chat))
         sampling_params = self._ending_turns(sampling_params)
         return self.generate(
             prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, priority=priority)
@@ -734,6 +737,8 @@ class LLM:
             if not isinstance(request, RequestOutput) or not isinstance(params, SamplingParams):
                 raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
             sampling = self._sampling(params.checked(), self.max_model_len)
+            if params.has_form:
+                sampling = self._behind(sampling, request.prompt, request.prompt_token_ids, request._chat)
             adapter = self._adapters.version(request.lora_request)
             samples += [(request.prompt_token_ids, list(output.token_ids), sampling, adapter)
                         for output in request.outputs]
@@ -746,7 +751,7 @@ class LLM:
                 scored = self._completion(output.index, next(finishes), params)
                 made.append(dataclasses.replace(
                     output, logprobs=scored.logprobs, cumulative_logprob=scored.cumulative_logprob, kept=scored.kept,
-                    entropies=scored.entropies))
+                    entropies=scored.entropies, forced=scored.forced))
             rescored.append(dataclasses.replace(request, outputs=made))
         return rescored
 
@@ -906,20 +911,18 @@ class LLM:
             seed = self.seed if each.seed is None else each.seed
             sampling = made[key]
             if each.has_form:
-                sampling = self._behind(sampling, prompts[at], text, ids)
+                sampling = self._behind(sampling, text, ids, _chat_of(prompts[at]))
             requests.append(
                 Request(ids, sampling, seed % (1 << 64), name, priorities[at], min_finished, keeps, versions[at]))
-            kept.append(_JobPrompt(text, ids, each, adapters[at]))
+            kept.append(_JobPrompt(text, ids, each, adapters[at], _chat_of(prompts[at])))
         generation = self._updated.generate(requests, stream=stream)
         return _Job(self, generation, kept, first, keeps)
 
-    def _behind(self, sampling: Sampling, prompt: Any, text: str | None, ids: list[int]) -> Sampling:
+    def _behind(self, sampling: Sampling, text: str | None, ids: list[int], chat: ChatBegin | None) -> Sampling:
         """The sampling with a form that begins where the content of an answer to the prompt does."""
-        if isinstance(prompt, _ChatPrompt):
-            return sampling.behind(prompt["prompt"], prompt.begun, prompt.template)
         if text is None:
             text = self._engine.tokenizer.decode(ids, skip_special_tokens=False)
-        return sampling.behind(text)
+        return sampling.behind(text) if chat is None else sampling.behind(text, chat.begun, chat.template)
 
     def _encoding(self, given: Mapping[str, Any]) -> tuple[bool, int | None]:
         """Whether special tokens are added to texts, and the most tokens of one, by a tokenizer's arguments."""
@@ -992,6 +995,7 @@ class _JobPrompt:
     ids: list[int]
     params: SamplingParams
     adapter: LoRARequest | None
+    chat: ChatBegin | None
 
     @property
     def results(self) -> int:
@@ -1105,7 +1109,7 @@ class _Job:
         flat = FlatLogprobs.of(prompt_logprobs) if prompt_logprobs is not None and params.flat_logprobs else None
         return RequestOutput(
             str(self.numbers[at]), prompt.text, prompt.ids, flat or prompt_logprobs, made, finished,
-            lora_request=prompt.adapter, _kept=(self, at) if self.keeps and not finished else None)
+            lora_request=prompt.adapter, _kept=(self, at) if self.keeps and not finished else None, _chat=prompt.chat)
 
 
 class Tokenizer:
@@ -1302,12 +1306,15 @@ class Tokenizer:
 
 
 class _ChatPrompt(dict[str, Any]):
-    """The prompt of a chat, with the template that wrote it and the text with which it has begun an answer."""
+    """The prompt of a chat, and how an answer to it begins."""
 
-    def __init__(self, text: str, ids: list[int], template: str | None, begun: Any):
+    def __init__(self, text: str, ids: list[int], chat: ChatBegin):
         super().__init__(prompt=text, prompt_token_ids=ids)
-        self.template = template
-        self.begun = begun if isinstance(begun, str) else None
+        self.chat = chat
+
+
+def _chat_of(prompt: Any) -> ChatBegin | None:
+    return prompt.chat if isinstance(prompt, _ChatPrompt) else None
 
 
 class Encoding(dict[str, Any]):

@@ -93,6 +93,15 @@ class CompletionOutput:
         return SamplingMask(listed) if ids is not None and len(listed) == len(ids) else None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatBegin:
+    """How an answer to a chat's prompt begins: the template that wrote the prompt, and the text with which the prompt
+    has begun the answer, if it has."""
+
+    template: str | None
+    begun: str | None
+
+
 @dataclasses.dataclass(slots=True)
 class RequestOutput:
     """The samples of one prompt, by index. ``lora_request``: its adapter. What only vLLM fills is always None:
@@ -111,6 +120,8 @@ class RequestOutput:
     num_cached_tokens: int | None = None
     #: The generation that keeps the samples which ``min_finished`` of ``LLM.generate`` cut short, and its prompt there.
     _kept: tuple[Any, int] | None = dataclasses.field(default=None, repr=False, compare=False)
+    #: Of a chat: how an answer to its prompt begins.
+    _chat: ChatBegin | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(slots=True)

@@ -223,3 +223,14 @@ def test_a_chat_keeps_its_form_whatever_ends_its_turns(llm):
     params = SamplingParams(n=4, max_tokens=120, temperature=1.2, seed=2, structured_outputs=ANSWERS)
     for output in llm.chat(messages, params, use_tqdm=False)[0].outputs:
         assert output.finish_reason == "stop" and json.loads(output.text)["answer"] in range(4)
+
+
+def test_samples_are_scored_again_in_their_form(llm, question):
+    params = SamplingParams(
+        n=3, max_tokens=60, temperature=1.2, seed=2, logprobs=0, logprobs_mode="processed_logprobs",
+        structured_outputs=ANSWERS)
+    for drawn in (llm.generate(question, params, use_tqdm=False),
+                  llm.chat([{"role": "user", "content": "How many?"}], params, use_tqdm=False)):
+        again = llm.rescore(drawn, params)
+        for one, other in zip(drawn[0].outputs, again[0].outputs):
+            assert one.cumulative_logprob == other.cumulative_logprob and one.forced == other.forced

@@ -60,8 +60,8 @@ fn tests_of_one_crate_and_of_all_share_one_build() {
 
 #[test]
 fn a_user_of_trees_alone_compiles_few_crates() {
-    /// There were 107 on 2026-11-29.
-    const MOST: usize = 120;
+    /// There were 128 on 2026-11-29, 20 of them for the grammars of forms.
+    const MOST: usize = 135;
     let compiled = ["--no-default-features", "--package", "offshoot", "--edges", "normal,build"];
     match crates("{p}", &compiled) {
         Ok(listed) => assert!(listed.len() <= MOST, "{} crates, not {MOST} at most: {listed:?}", listed.len()),

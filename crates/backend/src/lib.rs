@@ -376,7 +376,7 @@ pub trait Backend: Send + 'static {
     /// request has penalties. Where requests are late, the step gets new ones after it is run.
     fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
     /// Whether a step that is loaded here, if `is_loaded` says so, is loaded on every device that computes the model:
-    /// then all run it, else none. Asked once behind each load, before `run`.
+    /// then all run it, else none. Asked once behind each load of a step, before `run`, and of late requests.
     fn agree(&mut self, step: &mut Self::Step, is_loaded: bool) -> bool {
         let _ = step;
         is_loaded

@@ -79,8 +79,8 @@ fn allowed_sets(dice: &mut Dice, vocab: usize) -> Vec<Arc<AllowedTokens>> {
     ]
 }
 
-/// Requests that sample in every way from each of some sets of allowed tokens, with and without other changes of the
-/// scores, and their likeliest tokens; among them some that have no token left.
+/// Requests that sample in every way from each of some sets of allowed tokens, or score a given token under one, with
+/// and without other changes of the scores, and their likeliest tokens; among them some that have no token left.
 pub fn allowed_requests(dice: &mut Dice, vocab: usize) -> Vec<SampleRequest> {
     let mut requests = Vec::new();
     for set in allowed_sets(dice, vocab) {
@@ -97,6 +97,10 @@ pub fn allowed_requests(dice: &mut Dice, vocab: usize) -> Vec<SampleRequest> {
             random(0.9, Some(4_000), 0.9, 0.01, dice.uniform()),
             random(1.0, None, 0.8, 0.0, dice.uniform()),
             random(1.0, None, 1.0, 0.2, dice.uniform()),
+            Pick::Given {
+                token: TokenId(dice.within(0, vocab as u32 - 1)),
+                under: Some(Filters { temperature: 0.8, top_k: Some(6), ..Filters::default() }),
+            },
         ];
         for (number, pick) in picks.into_iter().enumerate() {
             let (allowed, top_logprobs) = (Some(set.clone()), [None, Some(0), Some(5)][number % 3]);

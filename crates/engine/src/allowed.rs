@@ -1,6 +1,6 @@
 //! The tokens that an extend may sample: those allowed, also by the form of its text, without those that `bad_words`,
-//! `min_tokens` and `logit_bias` ban. Extends that allow the same tokens share one set, so that a device holds it once. Who bans what at a position
-//! is left to `sampler`.
+//! `min_tokens` and `logit_bias` ban. Extends that allow the same tokens share one set, so that a device holds it once.
+//! Who bans what at a position is left to `sampler`.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -57,8 +57,8 @@ pub(super) enum Left {
 }
 
 impl Left {
-    /// The tokens that a form allows by `mask` and an extend by `allowed`. Where the text of the form may end, so it may
-    /// by the stop tokens of `stop`, and not by the model's own where `stop` ignores these.
+    /// The tokens that a form allows by `mask` and an extend by `allowed`. Where the text of the form may end, so it
+    /// may by the stop tokens of `stop`, and not by the model's own where `stop` ignores these.
     pub fn of(
         mask: Option<&StateMask>,
         allowed: Option<&Arc<AllowedTokens>>,

@@ -481,6 +481,12 @@ impl Branch {
         }
     }
 
+    /// Whether it knows tokens that it samples and whose records are not requested: forced ones, from the second of a
+    /// run on.
+    pub fn knows_unrequested(&self) -> bool {
+        matches!(&self.work, BranchWork::Sample(sampling) if self.tokens.len() > sampling.requested())
+    }
+
     /// Whether it samples, or scores, in a form.
     pub fn is_in_form(&self) -> bool {
         match &self.work {

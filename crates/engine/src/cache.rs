@@ -282,8 +282,8 @@ impl KvCache {
         self.matched = None;
     }
 
-    /// Tells the prefix tree the token of a slot that was assigned before its token was known; takes the slot back where
-    /// the extend of the branch `ends` without it.
+    /// Tells the prefix tree the token of a slot that was assigned before its token was known; takes the slot back
+    /// where the extend of the branch `ends` without it.
     pub fn settle(&mut self, branch: &mut Branch, ends: bool) {
         let Some(lease) = branch.lease().filter(|lease| self.prefix.is_pending(lease.segment)) else { return };
         let position = self.prefix.end(lease.segment) as usize - 1;

@@ -106,8 +106,8 @@ pub(super) struct LoadedStep {
 /// be read again.
 pub(super) struct SteadySteps {
     /// Number of steps that may repeat it. After them a branch reaches its limit, may sample an end token for the first
-    /// time (if its requests are not made anew for each step), frees pages, or has as many tokens counted on the device as the backend allows
-    /// ([`MOST_COUNTED`](offshoot_backend::MOST_COUNTED)).
+    /// time (if its requests are not made anew for each step), frees pages, or has as many tokens counted on the device
+    /// as the backend allows ([`MOST_COUNTED`](offshoot_backend::MOST_COUNTED)).
     pub steps: usize,
     /// One for each row.
     pub uniforms: Vec<UniformKey>,

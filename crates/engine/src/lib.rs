@@ -8,7 +8,8 @@
 //!
 //! A step is submitted, then collected (`step`). If steps run ahead, the newest token of a branch may exist on the
 //! device only: its row then names a sample of the step before, its slot is already assigned, and its uniform follows
-//! from its position.
+//! from its position. If what may be sampled depends on that token, as in a form, the step gets its requests once the
+//! token is collected (`late`).
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -32,6 +33,7 @@ mod group;
 mod growth;
 pub mod handle;
 mod kept_adapter;
+mod late;
 mod lending;
 mod lent;
 mod live;

@@ -1,6 +1,6 @@
 //! What forms allow at the positions that a late step samples or scores. Asks the states of its branches' forms, puts
-//! forced tokens on their paths, and fails samples whose state is lost. The states and their masks are left to the crate
-//! of forms.
+//! forced tokens on their paths, and fails samples whose state is lost. The states and their masks are left to the
+//! crate of forms.
 //!
 //! # Forced tokens
 //! A token is *forced* if its form allows no other one. Where one is, the mask behind it is asked for at once, and so
@@ -69,13 +69,8 @@ impl Engine {
                 Err(error) => failed.push((id, error)),
             }
         }
-        let joins = |id: &&BranchId| match &self.branches[id].work {
-            // From the second one on: the row of the first follows in any case.
-            BranchWork::Sample(sampling) => self.branches[id].tokens.len() > sampling.requested(),
-            BranchWork::Idle | BranchWork::Score(_) => false,
-        };
-        // The next step has several rows of a branch, so that it cannot repeat this one.
-        self.scheduler.changed |= forced.iter().any(|id| joins(&id));
+        // The next step has several rows of such a branch, so that it cannot repeat this one.
+        self.scheduler.changed |= forced.iter().any(|id| self.branches[id].knows_unrequested());
         forced
     }
 

@@ -82,8 +82,8 @@ sums! {
         /// Tokens of `tokens_sampled` that the form of their text forced: no other was allowed in their place.
         #[serde(default)]
         pub tokens_forced: u64,
-        /// Times that it was asked what a form allows behind the tokens that a branch has sampled: once for each of
-        /// them, and for each of the steps ahead of forced ones.
+        /// Masks that were asked for, what a form allows in the place of a token: once for each token that is sampled,
+        /// or scored as if it were sampled, in a form that has begun.
         #[serde(default)]
         pub masks_asked: u64,
         /// Masks that were computed for that: one for each state in which a branch was first.
@@ -142,7 +142,7 @@ sums! {
         pub seconds_idle: Option<f64>,
         /// Waiting for the samples of submitted steps.
         pub seconds_waiting: f64,
-        /// Waiting for what forms allow; a device computes meanwhile.
+        /// Waiting for masks; a device computes meanwhile.
         #[serde(default)]
         pub seconds_masking: f64,
         /// Committing samples: text, stop conditions, events.

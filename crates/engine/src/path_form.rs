@@ -1,5 +1,5 @@
-//! The form that the last tokens of a path are in. It stays with the path from one extend to the next, so that an extend
-//! under the same form goes on where the last one ended. What a state allows is left to `masks`.
+//! The form that the last tokens of a path are in. It stays with the path from one extend to the next, so that an
+//! extend under the same form goes on where the last one ended. What a state allows is left to `masks`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Compiles the forms of extends, on the thread of whoever begins them: an engine gets what it can work with at once, and
-//! what is wrong with a form reaches the caller before anything runs.
+//! Compiles the forms of extends, on the thread of whoever begins them: an engine gets what it can work with at once,
+//! and what is wrong with a form reaches the caller before anything runs.
 
 use std::sync::Arc;
 

@@ -47,7 +47,8 @@ pub struct SamplingParams {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_words: Vec<Vec<TokenId>>,
     /// The form that the sampled text must have; `None`: any text. Beside it all else acts as ever, on the tokens that
-    /// the form allows.
+    /// the form allows. A branch whose extend ended before the text of its form did goes on in it with an extend under
+    /// an equal form, and so do its forks; behind given tokens, or under another form, a text begins anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub form: Option<SampleForm>,
     /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`], and its rank among

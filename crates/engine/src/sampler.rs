@@ -1,6 +1,6 @@
 //! Builds the request that samples a branch's next token: its uniform, its parameters, and the tokens that are banned
-//! or, by the form of its text, not allowed; and the request that scores a given token as if it were sampled so. The backend samples (`Backend::sample` defines
-//! the order of penalties, temperature, top-k, top-p and min-p).
+//! or, by the form of its text, not allowed; and the request that scores a given token as if it were sampled so. The
+//! backend samples (`Backend::sample` defines the order of penalties, temperature, top-k, top-p and min-p).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ impl SamplingRules {
         Left::of(mask.map(|mask| &**mask), self.allowed.as_ref(), &self.stop, facts)
     }
 
-    /// Whether `token` was the only one that the form allowed by `mask`: where the text may end, it may by the stop tokens
-    /// of the extend, too.
+    /// Whether `token` was the only one that the form allowed by `mask`: where the text may end, it may by the stop
+    /// tokens of the extend, too.
     pub fn was_forced(&self, mask: &StateMask, token: TokenId) -> bool {
         let stops_alike = || self.stop.tokens.iter().all(|&stop| stop == token);
         mask.forced == Some(token) && (!mask.may_end || stops_alike())

@@ -575,6 +575,16 @@ mod tests {
     }
 
     #[test]
+    fn a_script_has_any_form() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("no JSON"));
+        let root = engine.root(tokens_of("abc")).unwrap();
+        let params = SamplingParams::default().form(offshoot_form::Form::JsonObject);
+        let extend = Extend::sampled(root, &params, &Stop::default(), UniformKey::root(0, "item"));
+        assert_eq!(engine.finish(vec![extend]).unwrap()[0].text, "no JSON");
+        assert!(engine.compile_form(&Arc::new(offshoot_form::Form::JsonObject)).unwrap().is_none());
+    }
+
+    #[test]
     fn a_held_branch_waits_for_its_cancel() {
         let engine = EngineHandle::scripted(|_| ScriptedReply::text("x").until_cancelled());
         let root = engine.root(tokens_of("abc")).unwrap();

@@ -1,20 +1,19 @@
 //! One step: submitted (scheduled, planned, loaded, enqueued on the device), then collected (its samples are committed
 //! to their branches). With `EngineConfig::run_ahead` the next step is submitted while the device computes, from tokens
-//! that the host has not read yet. Where what may be sampled depends on these, as it does in a form, the step is *late*:
-//! the device computes its logits while the host collects the step before it, and gets its requests then.
+//! that the host has not read yet. Where what may be sampled depends on these, as it does in a form, the step is *late*
+//! (`late`).
 
 use std::time::Instant;
 
-use crate::allowed::Left;
-use crate::branch::{BranchWork, KvHold, WantedScores};
+use crate::batch;
+use crate::branch::{BranchWork, KvHold};
 use crate::cache::Transfer;
 use crate::config::EngineConfig;
 use crate::engine::{Engine, LoadedStep, SteadySteps, SwappedBytes};
-use crate::schedule::{LogitsRequest, Schedule, ScheduledRow};
+use crate::schedule::{Schedule, ScheduledRow};
 use crate::scheduler::StepBudget;
 use crate::states::NoState;
-use crate::{batch, sampler};
-use offshoot_backend::{MOST_COUNTED, Pick, SampleRequest, StepRequests};
+use offshoot_backend::{MOST_COUNTED, StepRequests};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, GroupIx, PageId, StateId};
 use offshoot_kv::plan::{AttentionPlan, NewPage, PlanStats};
@@ -75,53 +74,6 @@ impl Engine {
         self.submitted.push_back(loaded.schedule.requests.clone());
         self.late = loaded.is_late.then(|| loaded.schedule.requests.clone());
         self.loaded = Some(loaded);
-    }
-
-    /// Gives the step that was submitted last its requests, if it is late: all tokens before them are known by now.
-    fn sample_late(&mut self) -> Result<()> {
-        let Some(requests) = self.late.take() else { return Ok(()) };
-        let mut began = Instant::now();
-        self.find_masks(&requests);
-        lap(&mut began, &mut self.metrics.seconds_masking);
-        let made = requests.iter().map(|request| self.sample_request(request)).collect();
-        match self.model.sample(made) {
-            Err(error) if error.is_shortage() => self.sample_without_forms(&requests, &error)?,
-            sampled => sampled?,
-        }
-        lap(&mut began, &mut self.metrics.seconds_forward);
-        Ok(())
-    }
-
-    /// Gives the step that was submitted last its requests again, for which the device lacked memory: masks are what
-    /// takes it, so that the branches that have forms fail.
-    fn sample_without_forms(&mut self, requests: &[LogitsRequest], error: &Error) -> Result<()> {
-        let in_form = requests.iter().map(|request| request.branch).filter(|id| self.branches[id].is_in_form());
-        let failed: Vec<(BranchId, Error)> = in_form.map(|id| (id, error.same_shortage())).collect();
-        if failed.is_empty() {
-            return Err(error.same_shortage());
-        }
-        log::warn!("{} samples in forms fail: {error}", failed.len());
-        self.fail_some(failed);
-        let made = requests.iter().map(|request| self.sample_request(request)).collect();
-        self.model.sample(made)
-    }
-
-    /// What a step is asked for one of its rows. Results that no branch waits for any more are discarded: whatever is
-    /// asked for them will do.
-    fn sample_request(&mut self, request: &LogitsRequest) -> SampleRequest {
-        let Some(branch) = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation)) else {
-            return SampleRequest::of(Pick::Greedy);
-        };
-        let position = request.position + 1;
-        let left = match &branch.work {
-            BranchWork::Sample(sampling) => sampling.rules.left_under(sampling.mask_at(position), &self.facts),
-            BranchWork::Score(scoring) => match &scoring.scores {
-                WantedScores::Model { .. } => Left::All,
-                WantedScores::AsSampled { rules, .. } => rules.left_under(scoring.mask_at(position), &self.facts),
-            },
-            BranchWork::Idle => Left::All,
-        };
-        sampler::request(branch, request.position, self.allowed.share_left(left), &self.facts.eos)
     }
 
     /// Waits for the oldest submitted step and commits its samples.
@@ -518,7 +470,7 @@ impl Engine {
 }
 
 /// Adds the time since `began` to `seconds` and restarts `began`.
-fn lap(began: &mut Instant, seconds: &mut f64) {
+pub(super) fn lap(began: &mut Instant, seconds: &mut f64) {
     let now = Instant::now();
     *seconds += (now - std::mem::replace(began, now)).as_secs_f64();
 }

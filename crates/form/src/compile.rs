@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use llguidance::TokenParser;
 use offshoot_core::bounded::caught;
@@ -19,13 +19,16 @@ use offshoot_text::Tokenizer;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
 use crate::spec::Form;
-use crate::trial::{Refusal, parser, try_form};
+use crate::trial::{Refusal, Tried, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
 /// Forms that are compiled at once.
 const MOST_AT_ONCE: usize = 4;
-/// How long a caller waits for a form, and how long for its turn.
-const MOST_WAIT: Duration = Duration::from_secs(1);
+/// How long a caller waits for its turn; and for a form that a helper has tried, whose work is known to be little, on a
+/// machine that may be busy.
+const MOST_WAIT: Duration = Duration::from_secs(5);
+/// How long a caller waits for a form that nobody has tried.
+const MOST_UNTRIED_WAIT: Duration = Duration::from_secs(1);
 /// Stack of a thread that compiles; what is not touched takes no memory.
 const STACK_BYTES: usize = 64 << 20;
 /// Refused forms that are remembered.
@@ -229,8 +232,10 @@ impl FormCompiler {
             return Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
         }
         let turn = Turn::take(&self.turns)?;
-        let start = Instant::now();
-        try_form(form, &vocabulary)?;
+        let most = match try_form(form, &vocabulary)? {
+            Tried::Passed => MOST_WAIT,
+            Tried::NoHelper => MOST_UNTRIED_WAIT,
+        };
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
         let work = move || {
@@ -241,8 +246,9 @@ impl FormCompiler {
         };
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
-        let left = MOST_WAIT.saturating_sub(start.elapsed());
-        receiver.recv_timeout(left).unwrap_or_else(|_| Err(Refusal::later("it takes more than a second")))
+        receiver
+            .recv_timeout(most)
+            .unwrap_or_else(|_| Err(Refusal::later(format!("it takes more than {} s", most.as_secs()))))
     }
 }
 

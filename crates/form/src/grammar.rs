@@ -23,15 +23,15 @@ const WHITE_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,32}";
 const OPTIONS: &str = "x-guidance";
 
 impl Form {
-    /// The schema as a grammar holds it (llguidance's `%json`): rewritten to what is taken there, and with our white
-    /// space, unless it chooses its own.
+    /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an
+    /// equal schema says the same, as it is for [`Form::Json`].
     ///
     /// # Errors
     ///
-    /// It is no schema, is too long or too deep, or accepts nothing.
-    pub fn schema(schema: Value) -> Result<Value, Error> {
+    /// It is too long or too deep, or no value has it.
+    pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
         let form = Form::Json(schema.clone());
-        let made = check_size(&form).and_then(|()| json_grammar(schema));
+        let made = check_size(&form).and_then(|()| rewritten(schema));
         made.map_err(|refusal| Error::value(form.kind(), refusal.expected, refusal.found))
     }
 
@@ -47,18 +47,6 @@ impl Form {
     }
 }
 
-impl Form {
-    /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an equal
-    /// schema says the same, as it is for [`Form::Json`].
-    ///
-    /// # Errors
-    ///
-    /// No value has it.
-    pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
-        rewritten(schema).map_err(|refusal| Error::value("JSON schema", refusal.expected, refusal.found))
-    }
-}
-
 /// The grammar of `form`.
 ///
 /// # Errors
@@ -68,8 +56,8 @@ pub(crate) fn grammar(form: &Form) -> Result<TopLevelGrammar, Refusal> {
     check_size(form)?;
     let lark = |text: String| TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(text));
     match form {
-        Form::JsonObject => Ok(TopLevelGrammar::from_json_schema(json_grammar(json!({"type": "object"}))?)),
-        Form::Json(schema) => Ok(TopLevelGrammar::from_json_schema(json_grammar(schema.clone())?)),
+        Form::JsonObject => Ok(TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))?)),
+        Form::Json(schema) => Ok(TopLevelGrammar::from_json_schema(with_options(rewritten(schema.clone())?)?)),
         Form::Regex(pattern) => Ok(TopLevelGrammar::from_regex(&without_anchors(pattern))),
         Form::Lark(text) if text.trim().is_empty() => {
             Err(Refusal::new("rules, of which one is called `start`", "an empty text"))
@@ -155,11 +143,6 @@ fn bracket_depth(text: &str) -> usize {
         deepest = deepest.max(depth);
     }
     deepest
-}
-
-/// The schema that the grammar of JSON is made of.
-fn json_grammar(schema: Value) -> Result<Value, Refusal> {
-    with_options(rewritten(schema)?)
 }
 
 /// The schema with our white space, where it does not choose its own.
@@ -270,13 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_in_a_grammar_has_our_white_space_and_is_rewritten() {
-        let schema = Form::schema(json!({"type": "string", "format": "password"})).expect("a schema");
-        assert_eq!(schema, json!({"type": "string", OPTIONS: {"whitespace_pattern": WHITE_SPACE}}));
-        let own = json!({"type": "string", OPTIONS: {"whitespace_flexible": false}});
-        assert_eq!(Form::schema(own.clone()).expect("a schema"), own);
-        let refused = Form::schema(json!(3)).unwrap_err().to_string();
-        assert_eq!(refused, "JSON schema: expected an object, found a number");
+    fn a_schema_in_a_grammar_is_rewritten_and_bounded() {
+        let schema = Form::schema_in_grammar(json!({"type": "string", "format": "password"})).expect("a schema");
+        assert_eq!(schema, json!({"type": "string"}));
+        let refused = Form::schema_in_grammar(json!({"const": "a".repeat(MOST_BYTES)})).unwrap_err().to_string();
+        assert_eq!(refused, "JSON schema: expected at most 256 KiB, found 257 KiB");
     }
 
     #[test]

@@ -102,19 +102,27 @@ fn request<'a>(form: &'a Form, vocabulary: &FormVocabulary) -> Request<'a> {
     Request { form: Cow::Borrowed(form), tokens: Cow::Owned(tokens) }
 }
 
+/// What came of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Passed,
+    /// The program has no helper.
+    NoHelper,
+}
+
 /// Has a helper process compile the form, where the program has one.
 ///
 /// # Errors
 ///
 /// The form takes more than [`BOUNDS`], or is refused.
-pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<(), Refusal> {
+pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<Tried, Refusal> {
     if is_unbounded() {
-        return Ok(());
+        return Ok(Tried::NoHelper);
     }
     let request = serde_json::to_vec(&request(form, vocabulary)).expect("a form is JSON");
     match TRIAL.call(BOUNDS, &request) {
         Ok(answer) => match serde_json::from_slice(&answer).expect("a trial answers in JSON") {
-            None::<(String, String)> => Ok(()),
+            None::<(String, String)> => Ok(Tried::Passed),
             Some((expected, found)) => Err(Refusal::new(expected, found)),
         },
         Err(stopped @ Stopped::NoHelper(_)) => Err(Refusal::later(stopped.to_string())),

@@ -105,8 +105,8 @@ pub trait StepRunner: Send {
     fn wake(&mut self, parts: SleepParts) -> Result<()>;
 
     /// Submits a step: loads its integers and enqueues its ops. A device that computes asynchronously may not have
-    /// begun when this returns; any other has ended. A step whose requests are late ([`StepRequests::Late`](offshoot_backend::StepRequests::Late)) is computed
-    /// up to its logits.
+    /// begun when this returns; any other has ended. A step whose requests are late
+    /// ([`StepRequests::Late`](offshoot_backend::StepRequests::Late)) is computed up to its logits.
     ///
     /// # Errors
     ///
@@ -124,10 +124,11 @@ pub trait StepRunner: Send {
     /// As [`StepRunner::submit`].
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure>;
 
-    /// Gives the step that was submitted last its late requests ([`StepRequests::Late`](offshoot_backend::StepRequests::Late)), one for each row of its
-    /// logits, and enqueues their sampling: before the next step is submitted, and before the step is collected. A step
-    /// that was submitted as an advanced one gets new requests. None has an unseen token
-    /// ([`SampleRequest::unseen`]): the steps before were collected when requests are made from what they sampled.
+    /// Gives the step that was submitted last its late requests
+    /// ([`StepRequests::Late`](offshoot_backend::StepRequests::Late)), one for each row of its logits, and enqueues
+    /// their sampling: before the next step is submitted, and before the step is collected. A step that was submitted
+    /// as an advanced one gets new requests. None has an unseen token ([`SampleRequest::unseen`]): the steps before
+    /// were collected when requests are made from what they sampled.
     ///
     /// # Errors
     ///

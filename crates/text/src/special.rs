@@ -404,8 +404,8 @@ impl Tokenizer {
         }
     }
 
-    /// What follows the first `bytes` bytes of a rendered text, counted as [`Tokenizer::show_special`] shows it; `None`:
-    /// a hidden text, or the shown one, has no such place.
+    /// What follows the first `bytes` bytes of a rendered text, counted as [`Tokenizer::show_special`] shows it.
+    /// `None`: the place is behind the text's end, or within a text that a mark hides.
     pub fn hidden_behind<'t>(&self, text: &'t str, bytes: usize) -> Option<&'t str> {
         let texts = self.special_texts();
         let (mut rest, mut seen) = (text, 0);

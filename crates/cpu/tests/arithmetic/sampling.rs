@@ -249,8 +249,8 @@ fn sampled_frequencies_match_probabilities() {
     }
 }
 
-/// Under a set of allowed tokens, the frequencies of many draws fit the distribution renormalised over the set: Pearson's
-/// chi-squared over its tokens is below its 99.99 % quantile.
+/// Under a set of allowed tokens, the frequencies of many draws fit the distribution renormalised over the set:
+/// Pearson's chi-squared over its tokens is below its 99.99 % quantile.
 #[test]
 fn draws_under_a_mask_fit_the_renormalised_distribution() {
     const DRAWS: usize = 100_000;

@@ -6,6 +6,7 @@
 use crate::emulator;
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use emulator::{Emulated, Schedule, When};
 use offshoot_backend::{
@@ -518,9 +519,17 @@ fn allowed_tokens_are_sampled_as_by_the_definition() {
     let mut dice = Dice::new(13);
     for vocab in [7, 70, 1100] {
         let (mut places, mut sets, mut left_none, mut records) = (Places::default(), Vec::new(), 0, 0);
-        // Each step with other sets: their places are used again.
-        for step in 0..3 {
-            let requests = allowed_requests(&mut dice, vocab);
+        // Each step with other sets: their places are used again. In the last one each row has a set of its own.
+        for step in 0..4 {
+            let mut requests = allowed_requests(&mut dice, vocab);
+            if step == 3 {
+                assert!(places.count() <= 8, "the places of sets that nobody has are used again");
+                let own = |(ask, request): (usize, &mut SampleRequest)| {
+                    let tokens = (0..vocab as u32).filter(|token| token.wrapping_mul(2 * ask as u32 + 7) % 5 > 1);
+                    request.allowed = Some(Arc::new(AllowedTokens::new(tokens.map(TokenId), vocab)));
+                };
+                requests.iter_mut().enumerate().for_each(own);
+            }
             let logits = rows_of_all_kinds(&mut dice, requests.len(), vocab);
             let before = dice.text(requests.len(), vocab);
             let found = kernels.sample((&logits, vocab), &requests, (&mut places, &mut sets), &before);
@@ -543,6 +552,6 @@ fn allowed_tokens_are_sampled_as_by_the_definition() {
         }
         assert!(left_none >= 3 * 8, "requests with no token left: {left_none}");
         assert!(records >= 3 * 16, "requests with records: {records}");
-        assert!(places.count() <= 8, "the places of sets that nobody has are used again");
+        assert!(places.count() >= 60, "a place for each row's set");
     }
 }

@@ -1,5 +1,5 @@
-//! Samples in a form: the same draws as a plain loop that masks each token, however the engine joins forced tokens, runs
-//! ahead, preempts or forks; and how such samples end.
+//! Samples in a form: the same draws as a plain loop that masks each token, however the engine joins forced tokens,
+//! runs ahead, preempts or forks; and how such samples end.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -396,6 +396,33 @@ fn without_memory_for_masks_only_samples_in_forms_fail() {
         engine.prune(&branches);
         engine.prune(&[root]);
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
+    }
+}
+
+/// A device that is lost while the engine asks forms for their masks.
+struct Breaks;
+
+impl Watch for Breaks {
+    fn see_requests(&mut self, _: &[SampleRequest]) -> Result<()> {
+        Err(Error::Internal("the device is gone".to_owned()))
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_before_it_has_its_requests_ends_the_engine() {
+    for run_ahead in [false, true] {
+        let (backend, decoder) = decoder(Shape::Full);
+        let model = Box::new(Watched { model: decoder.on(backend), watch: Breaks });
+        let config = EngineConfig { check_plans: true, run_ahead, ..roomy() };
+        let engine = Engine::start(model, Some(tokenizer()), config).unwrap();
+        let root = engine.root(prompt(3, 18)).unwrap();
+        let branches = engine.fork(root, 2).unwrap();
+        let formed = draw(branches[0], key("item", 0), params().form(forms().remove(1)), Stop::max_tokens(9));
+        let free = draw(branches[1], key("item", 1), params(), Stop::max_tokens(9));
+        for outcome in outcomes(&engine, vec![formed, free]) {
+            let message = outcome.expect_err("its engine has ended").to_string();
+            assert!(message.contains("the device is gone"), "{message}");
+        }
     }
 }
 

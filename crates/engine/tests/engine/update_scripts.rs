@@ -165,9 +165,9 @@ impl<'w> Script<'w> {
         self.receiver.start(extends).unwrap();
     }
 
-    /// With penalties and without, with records and without, in a form and in none. No form is that of the branch's last
-    /// extend, so that each begins with its extend. Some penalties count what the branch has sampled: only of
-    /// one that has sampled nothing another engine can be asked for the same.
+    /// With penalties and without, with records and without, in a form and in none. No form is that of the branch's
+    /// last extend, so that each begins with its extend. Some penalties count what the branch has sampled: only of one
+    /// that has sampled nothing another engine can be asked for the same.
     fn params(&mut self, at: usize) -> SamplingParams {
         let records = Records { drawn: true, kept_ids: true, entropy: true };
         let recorded = SamplingParams { records, top_logprobs: Some(2), ..params() };

@@ -1,5 +1,5 @@
-//! Grammars of answers that must call tools, as `offshoot_text` writes them: each family's own calls fit, and every walk
-//! over allowed tokens ends in calls that the family's reader finds, with arguments that the tools take.
+//! Grammars of answers that must call tools, as `offshoot_text` writes them: each family's own calls fit, and every
+//! walk over allowed tokens ends in calls that the family's reader finds, with arguments that the tools take.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use tempfile::TempDir;
 const FAMILIES: [(&str, &str); 12] = [
     (
         "<tool_call> {\"name\"",
-        "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"look\", \"arguments\": \
+         {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}\n</tool_call>",
     ),
     (
         "<tool_call><function=",
@@ -42,7 +43,8 @@ const FAMILIES: [(&str, &str); 12] = [
     ("<|tool_call>", "<|tool_call>call:look{city:<|\"|>Oslo<|\"|>,days:2,unit:<|\"|>c<|\"|>}<tool_call|>"),
     (
         "<|tool_call|> <|/tool_call|>",
-        "<|tool_call|>{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}<|/tool_call|>",
+        "<|tool_call|>{\"name\": \"look\", \"arguments\": \
+         {\"city\": \"Oslo\", \"days\": 2, \"unit\": \"c\"}}<|/tool_call|>",
     ),
     (
         "<|channel|><|message|>",

@@ -116,37 +116,37 @@ struct MeasuredForms<'a> {
 }
 
 /// The model of a bench: random weights of a shape, or a folder's.
-enum BenchModel {
+enum FormModel {
     Shape(ModelConfig, Dtype),
     Folder(ModelFolder),
 }
 
-impl BenchModel {
+impl FormModel {
     fn source(&self) -> Result<ModelSource<'_>> {
         match self {
-            BenchModel::Shape(config, dtype) => Ok(ModelSource::random(config, *dtype)),
-            BenchModel::Folder(folder) => ModelSource::folder(folder),
+            FormModel::Shape(config, dtype) => Ok(ModelSource::random(config, *dtype)),
+            FormModel::Folder(folder) => ModelSource::folder(folder),
         }
     }
 
     fn config(&self) -> &ModelConfig {
         match self {
-            BenchModel::Shape(config, _) => config,
-            BenchModel::Folder(folder) => &folder.config,
+            FormModel::Shape(config, _) => config,
+            FormModel::Folder(folder) => &folder.config,
         }
     }
 }
 
 impl FormOptions {
     /// The model with its name, and its tokenizer.
-    fn open(&self) -> Result<(BenchModel, String, Arc<Tokenizer>)> {
+    fn open(&self) -> Result<(FormModel, String, Arc<Tokenizer>)> {
         let (model, name, folder): (_, _, &Path) = match (&self.model, &self.shape, &self.tokenizer) {
             (Some(folder), _, _) => {
-                (BenchModel::Folder(ModelFolder::open(folder)?), folder.display().to_string(), folder)
+                (FormModel::Folder(ModelFolder::open(folder)?), folder.display().to_string(), folder)
             }
             (None, Some(shape), Some(tokenizer)) => {
                 let config = read_shape(self.file.as_deref(), shape)?;
-                (BenchModel::Shape(config, self.dtype), shape.clone(), tokenizer)
+                (FormModel::Shape(config, self.dtype), shape.clone(), tokenizer)
             }
             _ => return Err(Error::value("--shape", "one, with --tokenizer, or --model", "neither")),
         };

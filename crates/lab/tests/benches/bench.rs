@@ -95,6 +95,45 @@ fn trees_of_every_form_are_timed_and_correct() {
 }
 
 #[test]
+fn samples_with_forms_are_measured_beside_free_ones() {
+    let model = "tasks/models/demo";
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e12"];
+    let sizes = ["--samples", "6", "--generate", "9", "--prompt", "20", "--schemas", "0,1,3"];
+    let lines = bench(&[&["forms", "--model", model], &sizes[..], &rates[..]].concat());
+    assert_eq!(lines.iter().map(|line| number(line, "schemas")).collect::<Vec<_>>(), [0.0, 1.0, 3.0]);
+    for line in &lines {
+        // No text of a schema ends within its tokens.
+        assert_eq!((number(line, "out_tokens"), number(line, "ended_early")), (54.0, 0.0), "{line}");
+        assert!(number(line, "tok_s") > 0.0 && number(&line["floor"], "tok_s") > 0.0, "{line}");
+        let (asked, computed) = (number(line, "masks_asked"), number(line, "masks_computed"));
+        match number(line, "schemas") {
+            0.0 => assert!(asked == 0.0 && line["of_free"].is_null(), "{line}"),
+            _ => assert!(number(line, "of_free") > 0.0 && asked >= 54.0 && asked >= computed, "{line}"),
+        }
+    }
+    // Three schemas have no state in common.
+    assert!(number(&lines[2], "masks_computed") > 2.0, "{:?}", lines[2]);
+    let refused = |args: &[&str]| refuses(lab(&["bench", "forms"]).args(args));
+    assert!(refused(&["--shape", "llama3-8b"]).contains("--tokenizer"));
+    assert!(refused(&["--model", model, "--generate", "100000"]).contains("a prompt with its continuation"));
+}
+
+#[test]
+fn sampling_is_timed_by_the_sets_of_its_rows() {
+    let sizes = ["--rows", "4", "--vocab", "700", "--json"];
+    let lines = bench(&[&["masks", "--floor-bandwidth", "1e9", "--floor-flops", "1e12"], &sizes[..]].concat());
+    let sets: Vec<&str> = lines.iter().map(|line| line["sets"].as_str().unwrap()).collect();
+    assert_eq!(sets, ["none", "shared", "kept", "new", "forced"]);
+    for line in &lines {
+        assert!(number(line, "ms") >= number(line, "host_ms"), "{line}");
+        // 4 x 700 x 4 bytes at a byte a nanosecond, in three decimals of a millisecond.
+        assert_eq!(number(line, "floor_ms"), 0.011, "{line}");
+        let copied = if ["new", "forced"].contains(&line["sets"].as_str().unwrap()) { 4.0 * 88.0 } else { 0.0 };
+        assert_eq!(number(line, "copied_bytes"), copied, "{line}");
+    }
+}
+
+#[test]
 fn workloads_sample_the_tokens_their_file_specifies() {
     let folder = tempfile::tempdir().unwrap();
     let workloads = r#"{

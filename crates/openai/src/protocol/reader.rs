@@ -66,8 +66,8 @@ struct WrittenPrompt {
 }
 
 impl RequestReader<'_> {
-    /// In chats that do not say. Of answers in channels only the final one is content. Where a form is asked for, only
-    /// the text that has it is content.
+    /// In chats that do not say. Of answers in channels only the final one is content, and only what has the form is,
+    /// of one that is asked for.
     fn usual_reasoning(&self, form: Option<&SampleForm>) -> Reasoning {
         let is_behind = form.is_some_and(|form| form.begin != FormBegin::AtOnce);
         if self.tokenizer.has_channels() || is_behind { Reasoning::Split } else { self.reasoning }

@@ -378,8 +378,8 @@ impl ProtocolRequest<TextPrompt> {
 }
 
 impl ProtocolRequest {
-    /// Splits a sample of this prompt into what its answer shows: reasoning, content and calls. The text of a completion
-    /// is content.
+    /// Splits a sample of this prompt into what its answer shows: reasoning, content and calls. The text of a
+    /// completion is content.
     pub fn splitter(&self, prompt: &EncodedPrompt) -> AnswerSplitter {
         let reasoning = match self.reasoning {
             Reasoning::Keep => ReasoningText::Keep,

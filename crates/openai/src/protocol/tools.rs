@@ -26,15 +26,17 @@ impl AskedTools {
     pub fn take(fields: &mut BodyFields, tools: &[Value], template: &str) -> Result<AskedTools, Refusal> {
         let is_single = fields.choice("parallel_tool_calls")? == Some(false);
         let choice = fields.take("tool_choice");
-        let choice = choice.as_ref().map_or(Ok(Choice::Auto), Choice::of)?;
+        let choice = choice.as_ref().map_or(Ok(ToolChoice::Auto), ToolChoice::of)?;
         let names = || tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
         let demand = match choice {
-            Choice::None => return Ok(AskedTools::default()),
-            Choice::Auto => None,
-            Choice::Required if is_single => Some(CallDemand::One),
-            Choice::Required => Some(CallDemand::Some),
-            Choice::Named(name) if tools.is_empty() || names().any(|own| own == name) => Some(CallDemand::Named(name)),
-            Choice::Named(name) => {
+            ToolChoice::None => return Ok(AskedTools::default()),
+            ToolChoice::Auto => None,
+            ToolChoice::Required if is_single => Some(CallDemand::One),
+            ToolChoice::Required => Some(CallDemand::Some),
+            ToolChoice::Named(name) if tools.is_empty() || names().any(|own| own == name) => {
+                Some(CallDemand::Named(name))
+            }
+            ToolChoice::Named(name) => {
                 let known: Vec<String> = names().map(|name| format!("`{name}`")).collect();
                 let expected = format!("the name of one of the tools: {}", known.join(", "));
                 return Err(
@@ -56,27 +58,27 @@ impl AskedTools {
 }
 
 /// `tool_choice`.
-enum Choice {
+enum ToolChoice {
     None,
     Auto,
     Required,
     Named(String),
 }
 
-impl Choice {
-    fn of(value: &Value) -> Result<Choice, Refusal> {
+impl ToolChoice {
+    fn of(value: &Value) -> Result<ToolChoice, Refusal> {
         let expected = "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
         let wrong = |found: &Value| Err(Refusal::value("tool_choice", expected, &brief(found)));
         match value {
             Value::String(word) => match &**word {
-                "none" => Ok(Choice::None),
-                "auto" => Ok(Choice::Auto),
-                "required" => Ok(Choice::Required),
+                "none" => Ok(ToolChoice::None),
+                "auto" => Ok(ToolChoice::Auto),
+                "required" => Ok(ToolChoice::Required),
                 _ => wrong(value),
             },
             Value::Object(object) if object.get("type").is_some_and(|kind| kind == "function") => {
                 match &value["function"]["name"] {
-                    Value::String(name) => Ok(Choice::Named(name.clone())),
+                    Value::String(name) => Ok(ToolChoice::Named(name.clone())),
                     _ => wrong(value),
                 }
             }

@@ -14,7 +14,6 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::{Continuation, Event, EventReceiver, Extend, First, SamplingParams, Scoring, Stop};
 use offshoot_form::SampleForm;
-use offshoot_text::reasoning::ContentStart;
 
 /// An event of one of the nodes being extended; tokens only after `SamplingTree::hear(Hear::Tokens)`.
 /// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that
@@ -262,21 +261,6 @@ impl SamplingTree {
     /// Like [`growth`](Self::growth), with parameters for each node.
     pub fn growth_each(&self, nodes: &[NodeId], how: impl Fn(NodeId) -> SamplingParams, stop: &Stop) -> Result<Growth> {
         self.growth_sampled(nodes, how, |_, _| stop.clone())
-    }
-
-    /// Where in what is sampled next from `at` the content of an answer begins: at once, or behind the reasoning that
-    /// the prompt or what was sampled since has opened. A form that begins there leaves the reasoning alone.
-    pub fn content_start(&self, at: NodeId) -> ContentStart {
-        let start = self.path(at).first().and_then(|&first| self.parent(first)).unwrap_or(at);
-        let (prompt, path) = (&self.nodes[start].text, self.path_text(at));
-        match ContentStart::of(prompt, None, None) {
-            begun if path.is_empty() => begun,
-            ContentStart::BehindReasoning { close, .. } if path.contains(close) => ContentStart::AtOnce,
-            open @ ContentStart::BehindReasoning { .. } => open,
-            ContentStart::AtOnce | ContentStart::FinalChannel => {
-                ContentStart::of(&format!("{prompt}{path}"), Some(&path), None)
-            }
-        }
     }
 
     /// Starts to append given tokens to each node, scored if `logprobs`; see [`SamplingTree::growth`].

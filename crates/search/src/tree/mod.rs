@@ -4,6 +4,7 @@
 //! never changes the record.
 
 mod extension;
+mod forms;
 mod nodes;
 mod probe;
 mod questions;

@@ -221,36 +221,6 @@ impl SamplingTree {
         Ok(children)
     }
 
-    /// Like [`fork`](Self::fork); what is sampled from the children and from those below them is in this form, or, with
-    /// `None`, any text whatever the form of `at`. The form begins at the first token of a child, unless `at` has
-    /// stopped in the middle of an equal one: see [`extend`](Self::extend).
-    ///
-    /// # Errors
-    ///
-    /// As [`fork`](Self::fork). Whether the form can be kept is found when the children are extended.
-    pub fn fork_in_form(&mut self, at: NodeId, n: usize, form: Option<SampleForm>) -> Result<Vec<NodeId>> {
-        let children = self.fork(at, n)?;
-        self.set_form(&children, form);
-        Ok(children)
-    }
-
-    /// What is sampled from these nodes, and from those that are forked from them later, is in this form, or, with
-    /// `None`, any text: as of [`fork_in_form`](Self::fork_in_form).
-    pub fn set_form(&mut self, nodes: &[NodeId], form: Option<SampleForm>) {
-        for &node in nodes {
-            match &form {
-                Some(form) => drop(self.forms.insert(node, form.clone())),
-                None => drop(self.forms.remove(&node)),
-            }
-        }
-    }
-
-    /// The form in which extends of `at` sample where their parameters name none: that of
-    /// [`fork_in_form`](Self::fork_in_form), here or above.
-    pub fn form(&self, at: NodeId) -> Option<&SampleForm> {
-        self.forms.get(&at)
-    }
-
     /// Lets nodes go on with this adapter, or with none, when they are extended next.
     ///
     /// # Errors
@@ -311,12 +281,6 @@ impl SamplingTree {
         child
     }
 
-    fn inherit_form(&mut self, at: NodeId, child: NodeId) {
-        if let Some(form) = self.forms.get(&at).cloned() {
-            self.forms.insert(child, form);
-        }
-    }
-
     /// Splits `at`, which has no children, behind its first `tokens` tokens, to which the first `text` bytes of its
     /// text belong: `at` keeps these, open and as if they had been its limit, and the rest becomes a new child of it,
     /// which is returned and as open as `at` was. Forks of `at` then go on from the middle of what was sampled, and
@@ -357,38 +321,6 @@ impl SamplingTree {
         let rest = self.nodes.add(at, rest);
         self.inherit_form(at, rest);
         Ok(rest)
-    }
-
-    /// The form that the last of the first `tokens` tokens of `at` was sampled under, and how many tokens in a row were
-    /// since the last one that was not, or that ended its text.
-    fn sampled_in_form(&self, at: NodeId, tokens: usize) -> Option<(SampleForm, usize)> {
-        let mut found: Option<(SampleForm, usize)> = None;
-        let path = self.path(at);
-        let start = path.first().and_then(|&first| self.parent(first));
-        for node in path.iter().rev().copied().chain(start) {
-            let thought = &self.nodes[node];
-            let mut end = thought.tokens.len();
-            let kept = if node == at { tokens } else { end };
-            for run in thought.runs.iter().rev() {
-                let begin = end - run.tokens;
-                let own = kept.min(end).saturating_sub(begin);
-                let has_ended = matches!(run.finish, FinishReason::EndOfText | FinishReason::StopToken(_));
-                let is_whole = own == run.tokens;
-                end = begin;
-                if own == 0 {
-                    continue;
-                }
-                match (&mut found, &run.form) {
-                    (None, Some(form)) => found = Some((form.clone(), own)),
-                    (Some((form, count)), Some(same)) if form.form == same.form && !(has_ended && is_whole) => {
-                        // Where it began is what the first of the extends said.
-                        (*form, *count) = (same.clone(), *count + own);
-                    }
-                    _ => return found,
-                }
-            }
-        }
-        found
     }
 
     /// Sets the value of a node, which the tree only keeps.

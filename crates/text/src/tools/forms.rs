@@ -5,11 +5,11 @@ use std::fmt;
 
 /// How the text of a call is written between its mark and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) enum CallStyle {
     /// An object of JSON with the tool's name and its arguments, or a list of such objects.
     Object,
     /// The tool's name, and the arguments as JSON behind it.
-    Named(Named),
+    Named(NamedCall),
     /// The tool's name, and each argument between tags of its own.
     Tagged(Tagged),
     /// `call:NAME{key:value,…}` with strings between marks, as Gemma 4 writes it.
@@ -18,7 +18,7 @@ pub(super) enum Style {
 
 /// The name, and the arguments as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct NamedCall {
     /// What stands before the name; may be empty.
     pub before: &'static str,
     /// What stands between the name and the arguments; may be empty.
@@ -64,25 +64,30 @@ const ARGUMENT_TAGS: Tagged = Tagged {
     end: "",
 };
 
-const OBJECT: &[Style] = &[Style::Object];
+const OBJECT: &[CallStyle] = &[CallStyle::Object];
 /// What families write behind `<tool_call>`. The first sign tells which: no name begins with `{` or `<`.
-const TOOL_CALL: &[Style] = &[Style::Object, Style::Tagged(FUNCTION_TAGS), Style::Tagged(ARGUMENT_TAGS)];
+const TOOL_CALL: &[CallStyle] =
+    &[CallStyle::Object, CallStyle::Tagged(FUNCTION_TAGS), CallStyle::Tagged(ARGUMENT_TAGS)];
 /// The same without GLM's form, in which any word is the call of a tool without arguments.
-const HERMES: &[Style] = &[Style::Object, Style::Tagged(FUNCTION_TAGS)];
-const GLM: &[Style] = &[Style::Tagged(ARGUMENT_TAGS)];
-const CODER: &[Style] = &[Style::Tagged(FUNCTION_TAGS)];
-const MISTRAL: &[Style] =
-    &[Style::Object, Style::Named(Named { before: "", after: "[ARGS]", skips: Some("[CALL_ID]") }), MISTRAL_PLAIN];
-/// `[TOOL_CALLS]name{…}`.
-const MISTRAL_PLAIN: Style = Style::Named(Named { before: "", after: "", skips: None });
-const GEMMA: &[Style] = &[Style::Gemma];
-/// The older form, with a fence around the arguments, first: in the newer one no name is followed by a second separator.
-const DEEPSEEK: &[Style] = &[
-    Style::Named(Named { before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None }),
-    Style::Named(Named { before: "", after: "<｜tool▁sep｜>", skips: None }),
+const HERMES: &[CallStyle] = &[CallStyle::Object, CallStyle::Tagged(FUNCTION_TAGS)];
+const GLM: &[CallStyle] = &[CallStyle::Tagged(ARGUMENT_TAGS)];
+const CODER: &[CallStyle] = &[CallStyle::Tagged(FUNCTION_TAGS)];
+const MISTRAL: &[CallStyle] = &[
+    CallStyle::Object,
+    CallStyle::Named(NamedCall { before: "", after: "[ARGS]", skips: Some("[CALL_ID]") }),
+    MISTRAL_PLAIN,
 ];
-const KIMI: &[Style] =
-    &[Style::Named(Named { before: "functions.", after: "<|tool_call_argument_begin|>", skips: Some(":") })];
+/// `[TOOL_CALLS]name{…}`.
+const MISTRAL_PLAIN: CallStyle = CallStyle::Named(NamedCall { before: "", after: "", skips: None });
+const GEMMA: &[CallStyle] = &[CallStyle::Gemma];
+/// The older form, with a fence around the arguments, first: in the newer one no name is followed by a second
+/// separator.
+const DEEPSEEK: &[CallStyle] = &[
+    CallStyle::Named(NamedCall { before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None }),
+    CallStyle::Named(NamedCall { before: "", after: "<｜tool▁sep｜>", skips: None }),
+];
+const KIMI: &[CallStyle] =
+    &[CallStyle::Named(NamedCall { before: "functions.", after: "<|tool_call_argument_begin|>", skips: Some(":") })];
 
 /// Llama's mark of calls; several objects may stand behind one.
 pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
@@ -91,12 +96,12 @@ pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opening {
     pub mark: &'static str,
-    pub styles: &'static [Style],
+    pub styles: &'static [CallStyle],
     /// Whether the mark is the beginning of the style's own text.
     pub is_within: bool,
 }
 
-const fn opening(mark: &'static str, styles: &'static [Style]) -> Opening {
+const fn opening(mark: &'static str, styles: &'static [CallStyle]) -> Opening {
     Opening { mark, styles, is_within: false }
 }
 
@@ -129,7 +134,7 @@ pub(super) struct Written {
 pub(super) enum WrittenStyle {
     /// An object whose arguments have this key.
     Object(&'static str),
-    Named(Named),
+    Named(NamedCall),
     Tagged(Tagged),
     Gemma,
     /// A message of the commentary channel.
@@ -288,8 +293,10 @@ pub(super) static FORMS: [CallForm; 15] = [
             end: "<｜tool▁calls▁end｜>",
             before: "<｜tool▁call▁begin｜>",
             after: "\n```<｜tool▁call▁end｜>",
-            style: WrittenStyle::Named(Named {
-                before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None
+            style: WrittenStyle::Named(NamedCall {
+                before: "function<｜tool▁sep｜>",
+                after: "\n```json\n",
+                skips: None,
             }),
         },
         ..PLAIN
@@ -305,7 +312,7 @@ pub(super) static FORMS: [CallForm; 15] = [
             end: "<｜tool▁calls▁end｜>",
             before: "<｜tool▁call▁begin｜>",
             after: "<｜tool▁call▁end｜>",
-            style: WrittenStyle::Named(Named { before: "", after: "<｜tool▁sep｜>", skips: None }),
+            style: WrittenStyle::Named(NamedCall { before: "", after: "<｜tool▁sep｜>", skips: None }),
         },
         ..PLAIN
     },
@@ -321,7 +328,7 @@ pub(super) static FORMS: [CallForm; 15] = [
             end: "<|tool_calls_section_end|>",
             before: "<|tool_call_begin|>",
             after: "<|tool_call_end|>",
-            style: WrittenStyle::Named(Named {
+            style: WrittenStyle::Named(NamedCall {
                 before: "functions.",
                 after: "<|tool_call_argument_begin|>",
                 skips: Some(":"),
@@ -340,7 +347,7 @@ pub(super) static FORMS: [CallForm; 15] = [
             end: "",
             before: "[TOOL_CALLS]",
             after: "",
-            style: WrittenStyle::Named(Named { before: "", after: "[ARGS]", skips: None }),
+            style: WrittenStyle::Named(NamedCall { before: "", after: "[ARGS]", skips: None }),
         },
         has_short_ids: true,
         ..PLAIN

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::forms::{CallForm, Named, Tagged, WrittenStyle};
+use super::forms::{CallForm, NamedCall, Tagged, WrittenStyle};
 use super::gemma::QUOTE;
 use super::tagged::kinds;
 use super::{MARKS, Tool, ToolSet};
@@ -119,7 +119,7 @@ impl GrammarWriter<'_> {
                 let head = format!("{{\"name\": {}, \"{key}\": ", Value::from(&*tool.name));
                 format!("{} {} \"}}\"", self.literal(&head), arguments(tool))
             }
-            WrittenStyle::Named(Named { before, after, skips }) => {
+            WrittenStyle::Named(NamedCall { before, after, skips }) => {
                 let name = self.literal(&format!("{before}{}", tool.name));
                 let number = skips.map_or(String::new(), |skipped| format!("{} /[0-9]{{1,3}}/", quoted(skipped)));
                 format!("{name} {number} {} {}", self.literal(after), arguments(tool))

@@ -2,7 +2,7 @@
 //! change it.
 
 use super::ToolSet;
-use super::forms::{CallForm, Named, Opening, Style, Tagged};
+use super::forms::{CallForm, CallStyle, NamedCall, Opening, Tagged};
 use super::gemma;
 use super::json::{End, value_end};
 
@@ -33,16 +33,16 @@ pub(super) enum Body {
 const LONGEST_NAME: usize = 256;
 
 /// Reads the call with which `text` begins behind its mark.
-pub(super) fn read(form: &CallForm, styles: &[Style], tools: &ToolSet, text: &str, is_bare: bool) -> Head {
+pub(super) fn read(form: &CallForm, styles: &[CallStyle], tools: &ToolSet, text: &str, is_bare: bool) -> Head {
     if styles.is_empty() {
         return in_section(form, tools, text);
     }
     for style in styles {
         let head = match style {
-            Style::Object => object(text, tools, is_bare),
-            Style::Named(named) => name_and_json(named, text),
-            Style::Tagged(tags) => name_and_tags(tags, form.closes, text),
-            Style::Gemma => gemma::head(text),
+            CallStyle::Object => object(text, tools, is_bare),
+            CallStyle::Named(named) => name_and_json(named, text),
+            CallStyle::Tagged(tags) => name_and_tags(tags, form.closes, text),
+            CallStyle::Gemma => gemma::head(text),
         };
         if head != Head::No {
             return head;
@@ -124,7 +124,8 @@ struct CallFields {
     arguments: Option<String>,
 }
 
-/// `{"name": …, "arguments": …}`, `{"type": "function", "function": {…}}` or a list of such objects, of which the first.
+/// `{"name": …, "arguments": …}`, `{"type": "function", "function": {…}}` or a list of such objects, of which the
+/// first.
 fn object(text: &str, tools: &ToolSet, is_bare: bool) -> Head {
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
@@ -250,7 +251,7 @@ fn arguments_of(value: &str) -> String {
 }
 
 /// `NAME` and `{…}`.
-fn name_and_json(named: &Named, text: &str) -> Head {
+fn name_and_json(named: &NamedCall, text: &str) -> Head {
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
     match cursor.eat(named.before) {

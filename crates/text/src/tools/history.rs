@@ -22,16 +22,16 @@ impl Tokenizer {
     pub fn arguments_form(&self, options: &ChatOptions) -> ArgumentsForm {
         const VALUE: &str = "OFFSHOOT-ARGUMENT";
         let shows = |arguments: Value| {
-            let call =
-                json!({"id": "offshoot1", "type": "function", "function": {"name": "f", "arguments": arguments}});
+            let function = json!({"name": "f", "arguments": arguments});
+            let call = json!({"id": "offshoot1", "type": "function", "function": function});
             let messages = [
                 Message::user("."),
                 Message::assistant("").with("tool_calls", vec![call]),
                 Message::new("tool", ".").with("tool_call_id", "offshoot1").with("name", "f"),
             ];
             let options = ChatOptions { tools: Vec::new(), ..options.clone() };
-            // Python's own text of a value has its strings in single quotes; a text that is written as JSON once more has
-            // them behind backslashes.
+            // Python's own text of a value has its strings in single quotes; a text that is written as JSON once more
+            // has them behind backslashes.
             let is_shown = |text: String| text.contains(VALUE) && !text.contains("'k'") && !text.contains("\\\"k\\\"");
             self.chat_with(&messages, &options).is_ok_and(is_shown)
         };

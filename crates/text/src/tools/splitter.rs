@@ -1,5 +1,5 @@
-//! Finds the calls in the content of an answer that comes in pieces. The result does not depend on how the text was cut:
-//! what more text could change is held back.
+//! Finds the calls in the content of an answer that comes in pieces. The result does not depend on how the text was
+//! cut: what more text could change is held back.
 //!
 //! A call is one from where its arguments begin. Then it stays one, whatever its arguments are: a text that ends within
 //! them, by its limit of tokens, has a call whose arguments end there. What only looks like a call before that is
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::ToolSet;
 use super::answer::{AnswerPart, Parts};
-use super::forms::{BareCalls, CallForm, PYTHON_TAG, Style, Tagged};
+use super::forms::{BareCalls, CallForm, CallStyle, PYTHON_TAG, Tagged};
 use super::head::{self, Body, Head};
 use super::json::{BracketScanner, End};
 use super::tagged::{self, TagStep};
@@ -76,7 +76,7 @@ enum State {
 struct HeadState {
     /// Bytes before the call's own text: its mark, or what stands between two calls.
     mark: usize,
-    styles: &'static [Style],
+    styles: &'static [CallStyle],
     is_bare: bool,
     /// Whether objects without a mark may follow.
     has_more: bool,
@@ -87,7 +87,7 @@ struct HeadState {
 impl HeadState {
     /// An object without a mark, behind so many bytes.
     fn bare(mark: usize) -> Self {
-        HeadState { mark, styles: &[Style::Object], is_bare: true, has_more: true, least: 0 }
+        HeadState { mark, styles: &[CallStyle::Object], is_bare: true, has_more: true, least: 0 }
     }
 
     /// The next object of a list, behind so many bytes.

@@ -271,8 +271,10 @@ proptest! {
         form_at in 0..FORMS.len() + 1,
         pieces in prop::collection::vec(prop::sample::select(vec![
             "<tool_call>", "</tool_call>", "<function=", "get_time", "get_weather", ">", "</function>", "<parameter=",
-            "city", "</parameter>", "{\"name\": \"get_time\", \"arguments\": ", "{\"name\": \"f\"", "{", "}", "\"", ": ",
-            ", ", "[", "]", "\\", " ", "\n", "x", "7", "[TOOL_CALLS]", "[ARGS]", "<|tool_call>", "call:", "<tool_call|>",
+            "city", "</parameter>", "{\"name\": \"get_time\", \"arguments\": ", "{\"name\": \"f\"", "{", "}", "\"",
+            ": ",
+            ", ", "[", "]", "\\", " ", "\n", "x", "7", "[TOOL_CALLS]", "[ARGS]", "<|tool_call>", "call:",
+            "<tool_call|>",
             "<|\"|>", "<|python_tag|>", "; ", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "functools",
             "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json\n", "<｜tool▁call▁end｜>",
             "function", "<|tool_call|>", "<|/tool_call|>", "<think>", "</think>", "<|channel|>", "commentary",

@@ -634,11 +634,12 @@ fn earlier_calls_by_templates_of_real_models() {
     let tool = json!({"type": "function", "function": {"name": "look", "parameters": parameters}});
     let now = UNIX_EPOCH + Duration::from_secs(1_741_305_600);
     let options = ChatOptions { now, tools: vec![tool], ..ChatOptions::default() };
-    let qwen = "How warm?<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \
-                \"Århus\", \"days\": 2}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n7 \"deg\"\n\
-                </tool_response><|im_end|>\n<|im_start|>assistant\n";
+    let qwen = "How warm?<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\
+                \"city\": \"Århus\", \"days\": 2}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n\
+                7 \"deg\"\n</tool_response><|im_end|>\n<|im_start|>assistant\n";
     let llama = "How warm?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"look\", \
-                 \"parameters\": {\"city\": \"Århus\", \"days\": 2}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>\
+                 \"parameters\": {\"city\": \"Århus\", \"days\": 2}}<|eot_id|>\
+                 <|start_header_id|>ipython<|end_header_id|>\
                  \n\n\"7 \\\"deg\\\"\"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
     for (config, length, end, family) in [
         ("Qwen2.5-0.5B-Instruct", 844, qwen, "hermes"),

@@ -9,6 +9,7 @@ use super::super::{AnswerHead, ResponseCall, ResponseWriter, Turn};
 use super::streams::{Script, script};
 use super::tools::HERMES;
 use super::*;
+use offshoot_text::reasoning::ReasoningSplitter;
 
 const ID: &str = "resp_abc";
 
@@ -147,7 +148,8 @@ fn items_are_messages() {
         {"role": "developer", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
         {"type": "message", "role": "user", "content": "Add."},
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So:", "annotations": []}]},
+        {"type": "message", "role": "assistant", "content":
+            [{"type": "output_text", "text": "So:", "annotations": []}]},
         {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{\"a\": 1}"},
         {"type": "function_call", "call_id": "c2", "name": "add", "arguments": ""},
         {"type": "function_call", "call_id": "c3", "name": "add", "arguments": "{\"a", "status": "incomplete"},
@@ -158,7 +160,10 @@ fn items_are_messages() {
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
     ]);
     let two = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
-    let called = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "add", "arguments": arguments}});
+    let called = |id: &str, arguments: &str| {
+        let function = json!({"name": "add", "arguments": arguments});
+        json!({"id": id, "type": "function", "function": function})
+    };
     let expected = json!([
         {"role": "developer", "content": two},
         {"role": "user", "content": "Add."},
@@ -322,7 +327,7 @@ proptest! {
         prop_assert_eq!(texts(&joined(&events)), texts(output));
         prop_assert!(!output.is_empty());
         // The items are the text, but for its marks and for parts of white space alone.
-        let split = offshoot_text::reasoning::ReasoningSplitter::new(asked.1.prompts[0].start.clone()).push_last(&finish.text);
+        let split = ReasoningSplitter::new(asked.1.prompts[0].start.clone()).push_last(&finish.text);
         let expected = [("reasoning", split.reasoning), ("message", split.content)];
         let expected: Vec<(Value, Value)> = expected
             .into_iter()

@@ -248,7 +248,8 @@ proptest! {
 /// Arguments of earlier calls as a template takes them: as values, or as the texts that clients send.
 #[test]
 fn earlier_calls_reach_each_template_as_it_takes_them() {
-    let call = json!({"id": "call_0123456789", "type": "function", "function": {"name": "look", "arguments": "{\"a\": [1,2]}"}});
+    let function = json!({"name": "look", "arguments": "{\"a\": [1,2]}"});
+    let call = json!({"id": "call_0123456789", "type": "function", "function": function});
     let messages = json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": null, "tool_calls": [call]},
@@ -256,7 +257,8 @@ fn earlier_calls_reach_each_template_as_it_takes_them() {
     ]);
     let shown = |calls: &str| {
         let template = format!(
-            "{{% for m in messages %}}{{% for c in m.tool_calls or [] %}}{calls}{{% endfor %}}{{% endfor %}}{{{{ tools }}}}"
+            "{{% for m in messages %}}{{% for c in m.tool_calls or [] %}}{calls}{{% endfor %}}{{% endfor %}}\
+             {{{{ tools }}}}"
         );
         let request =
             chat(&template, json!({"messages": messages})).unwrap_or_else(|refusal| panic!("{}", refusal.message));
