@@ -123,7 +123,8 @@ fn texts_have_the_pattern_choice_or_grammar_that_is_asked_for() {
     }
 }
 
-/// The template tells whether a form begins at once, behind reasoning that it has opened, or behind what the model opens.
+/// The template tells whether a form begins at once, behind reasoning that it has opened, or behind what the model
+/// opens.
 #[test]
 fn in_chats_a_form_begins_behind_the_reasoning() {
     let served = Served::start(&["--trust-request-chat-template"]);
@@ -170,7 +171,10 @@ fn a_form_that_cannot_go_on_ends_the_sample_with_its_own_reason() {
 #[test]
 fn what_is_no_form_is_refused_by_its_field() {
     let served = Served::start(&[]);
-    let format = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}});
+    let format = |schema: Value| {
+        let named = json!({"name": "s", "schema": schema});
+        json!({"response_format": {"type": "json_schema", "json_schema": named}})
+    };
     let inner = "response_format.json_schema.schema";
     for (fields, field) in [
         (format(json!({"type": "objekt"})), inner),

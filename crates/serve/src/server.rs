@@ -106,8 +106,8 @@ pub struct Server {
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
     pub workers: Semaphore,
-    /// Forms of requests that are compiled at once, or wait for it: apart from `workers`, so that a form that takes long
-    /// holds up no request without one.
+    /// Forms of requests that are compiled at once, or wait for it: apart from `workers`, so that a form that takes
+    /// long holds up no request without one.
     pub form_workers: Semaphore,
     /// See [`LARGE_BODIES`].
     pub large_bodies: Arc<Semaphore>,
