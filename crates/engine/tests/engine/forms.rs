@@ -501,6 +501,34 @@ fn a_device_that_is_lost_before_it_has_its_requests_ends_the_engine() {
     }
 }
 
+/// A device that samples another token than the only one that a form allows.
+struct Errs;
+
+impl Watch for Errs {
+    fn change(&mut self, sampled: &mut [Option<SampledToken>]) {
+        let is_at = |sampled: &&mut SampledToken| sampled.token == TokenId(u32::from(b'y'));
+        sampled.iter_mut().flatten().filter(is_at).for_each(|sampled| sampled.token = TokenId(u32::from(b'x')));
+    }
+}
+
+#[test]
+fn a_device_that_samples_no_forced_token_fails_the_sample() {
+    for run_ahead in [false, true] {
+        let (backend, decoder) = decoder(Shape::Full);
+        let model = Box::new(Watched { model: decoder.on(backend), watch: Errs });
+        let config = EngineConfig { check_plans: true, run_ahead, ..roomy() };
+        let engine = Engine::start(model, Some(tokenizer()), config).unwrap();
+        let branch = engine.root(prompt(3, 18)).unwrap();
+        let only = params().form(Form::Choice(vec!["only this".to_owned()]));
+        let error = outcomes(&engine, vec![draw(branch, key("item", 0), only, Stop::max_tokens(20))]).remove(0);
+        let message = error.expect_err("its record would be of another token").to_string();
+        assert!(message.contains("sampled token 120 where a form allows 121 alone"), "{message}");
+        // The engine goes on.
+        let other = params().form(Form::Choice(vec!["another".to_owned()]));
+        assert_eq!(finish(&engine, draw(branch, key("item", 1), other, Stop::max_tokens(20))).text, "another");
+    }
+}
+
 /// Where one of several engines is lost, another one goes on in the form behind what was said.
 #[test]
 fn a_sample_goes_on_in_its_form_on_another_engine() {
