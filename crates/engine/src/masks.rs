@@ -111,8 +111,15 @@ impl Engine {
                 let token = positions.tokens.pop_front().expect("it was asked for this token's place");
                 match mask {
                     Ok(mask) => {
-                        positions.form.masks.push_back(mask);
                         positions.form.state.push(token);
+                        if mask.is_dead_end() {
+                            // Nothing leads out of it, so that the mask is that of all tokens behind it, too.
+                            for token in positions.tokens.drain(..) {
+                                positions.form.masks.push_back(mask.clone());
+                                positions.form.state.push(token);
+                            }
+                        }
+                        positions.form.masks.push_back(mask);
                     }
                     Err(error) => {
                         positions.tokens.clear();

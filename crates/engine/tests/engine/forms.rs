@@ -266,6 +266,27 @@ fn a_scored_text_is_matched_once() {
     }
 }
 
+/// Behind the token that a form does not allow, nothing is: the records say so, and the form is not gone through again.
+#[test]
+fn a_scored_text_may_leave_its_form() {
+    let params = recorded(params()).form(Form::Regex("(abc){60}".to_owned()));
+    let given: Vec<TokenId> = "abcabcab-abcabc".bytes().map(|byte| TokenId(u32::from(byte))).collect();
+    for mode in [in_turn(), run_ahead(), replicas()] {
+        let engine = mode.engine(roomy());
+        let root = engine.root(prompt(3, 18)).unwrap();
+        let scored = finish(&engine, Extend::given_as_sampled(root, given.clone(), &params, &Stop::max_tokens(99)));
+        let drawn: Vec<(f32, u32)> = scored.records.drawn().iter().map(|drawn| (drawn.logprob, drawn.kept)).collect();
+        let (inside, outside) = ((0.0, 1), (f32::NEG_INFINITY, 0));
+        assert_eq!(drawn[..8], [inside; 8]);
+        assert_eq!(drawn[8], (f32::NEG_INFINITY, 1));
+        assert_eq!(drawn[9..], [outside; 6]);
+        assert_eq!(scored.records.forced(), [[true; 8].as_slice(), &[false; 7]].concat());
+        assert!(scored.logprobs().iter().all(|logprob| logprob.is_finite()), "the model's own");
+        let metrics = engine.metrics().unwrap();
+        assert!(metrics.matchers_replayed <= 1, "{}", metrics.matchers_replayed);
+    }
+}
+
 fn samples_end_as_their_form_and_their_stops_say(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
