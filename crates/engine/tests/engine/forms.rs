@@ -275,7 +275,8 @@ fn a_scored_text_may_leave_its_form() {
         let engine = mode.engine(roomy());
         let root = engine.root(prompt(3, 18)).unwrap();
         let scored = finish(&engine, Extend::given_as_sampled(root, given.clone(), &params, &Stop::max_tokens(99)));
-        let drawn: Vec<(f32, u32)> = scored.records.drawn().iter().map(|drawn| (drawn.logprob, drawn.kept)).collect();
+        let drawn: Vec<(f32, u32)> =
+            scored.records.drawn().iter().flatten().map(|drawn| (drawn.logprob, drawn.kept)).collect();
         let (inside, outside) = ((0.0, 1), (f32::NEG_INFINITY, 0));
         assert_eq!(drawn[..8], [inside; 8]);
         assert_eq!(drawn[8], (f32::NEG_INFINITY, 1));
