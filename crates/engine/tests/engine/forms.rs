@@ -199,7 +199,7 @@ fn a_kept_stop_token_ends_the_form_for_every_engine() {
     let (engine, mut switches) = world.engines_to_lose(replicas(), roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
     let branches = engine.fork(root, 6).unwrap();
-    let end = TokenId(200);
+    let end = TokenId(u32::from(b'Z'));
     let only = params().form(Form::Choice(vec!["abcd".to_owned()]));
     let included = |token| Stop { include_stop: true, tokens: vec![token], ..Stop::max_tokens(9) };
     let extend = |params: &SamplingParams, stop: &Stop| -> Vec<Finish> {
