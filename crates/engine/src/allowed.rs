@@ -2,8 +2,7 @@
 //! `min_tokens` and `logit_bias` ban. Extends that allow the same tokens share one set, so that a device holds it once.
 //! Who bans what at a position is left to `sampler`.
 
-use std::collections::BTreeSet;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
 use crate::facts::EngineFacts;
@@ -13,11 +12,18 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_form::StateMask;
 
+/// Sets that are kept without a look at who has them.
+const FEW_SETS: usize = 16;
+
 /// The sets of allowed tokens that extends have, each once.
 #[derive(Default)]
 pub(super) struct AllowedSets {
-    /// Each with its hash.
-    sets: Vec<(u64, Weak<AllowedTokens>)>,
+    /// By hash; of some, nobody has the set any more.
+    sets: HashMap<u64, Vec<Weak<AllowedTokens>>>,
+    /// How many there are.
+    count: usize,
+    /// How many there may be until those are dropped that nobody has.
+    room: usize,
 }
 
 impl AllowedSets {
@@ -36,16 +42,37 @@ impl AllowedSets {
     }
 
     fn share_set(&mut self, set: AllowedTokens) -> Arc<AllowedTokens> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&set);
-        self.sets.retain(|(_, held)| held.strong_count() > 0);
-        let same_hash = self.sets.iter().filter(|(other, _)| *other == hash);
-        if let Some(held) = same_hash.filter_map(|(_, held)| held.upgrade()).find(|held| **held == set) {
+        let same_hash = self.sets.entry(hash_of(&set)).or_default();
+        if let Some(held) = same_hash.iter().filter_map(Weak::upgrade).find(|held| **held == set) {
             return held;
         }
         let set = Arc::new(set);
-        self.sets.push((hash, Arc::downgrade(&set)));
+        same_hash.push(Arc::downgrade(&set));
+        self.count += 1;
+        if self.count > self.room {
+            self.drop_unused();
+        }
         set
     }
+
+    /// Drops the sets that nobody has. As many new ones as are left then may come before the next time, so that each
+    /// set is looked at a few times in all.
+    fn drop_unused(&mut self) {
+        self.sets.retain(|_, sets| {
+            sets.retain(|held| held.strong_count() > 0);
+            !sets.is_empty()
+        });
+        self.count = self.sets.values().map(Vec::len).sum();
+        self.room = 2 * self.count + FEW_SETS;
+    }
+}
+
+/// A hash of a set's words, two at a time. Sets of equal hashes are compared, so that it need not be a strong one: it
+/// is made for each row of a step whose set is a new one.
+fn hash_of(set: &AllowedTokens) -> u64 {
+    let pair = |words: &[u32]| words.iter().fold(0, |pair, &word| pair << 32 | u64::from(word));
+    let add = |hash: u64, words: &[u32]| (hash.rotate_left(5) ^ pair(words)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    set.words().chunks(2).fold(0, add)
 }
 
 /// The tokens that may be sampled, but for those that are banned.
@@ -145,10 +172,16 @@ mod tests {
         let same = sets.share(tokens(&[40, 3, 7, 3]), 50);
         let other = sets.share(tokens(&[3, 7]), 50);
         assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
-        assert_eq!(sets.sets.len(), 2);
+        assert_eq!(sets.count, 2);
         drop((one, same));
-        sets.share(tokens(&[1]), 50);
-        assert_eq!(sets.sets.len(), 2, "what nobody has is forgotten");
+        for id in 0..1000 {
+            sets.share(tokens(&[id % 50, id / 50]), 50);
+        }
+        assert!(sets.count <= 4 + FEW_SETS, "what nobody has is forgotten: {} are left", sets.count);
+        assert!(Arc::ptr_eq(&other, &sets.share(tokens(&[7, 3]), 50)), "what somebody has is not");
+        let held: Vec<_> = (0..1000).map(|id| sets.share(tokens(&[id % 50, 50 + id / 50]), 100)).collect();
+        let again = (0..1000).map(|id| sets.share(tokens(&[id % 50, 50 + id / 50]), 100));
+        assert!(again.zip(&held).all(|(again, held)| Arc::ptr_eq(&again, held)));
     }
 
     #[test]

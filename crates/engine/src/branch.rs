@@ -197,11 +197,19 @@ impl ScoringState {
         self.begin + self.records.len()
     }
 
-    /// The form that the tokens are scored in.
-    pub fn form(&mut self) -> Option<&mut ScoredForm> {
+    /// Lends the form that the tokens are scored in, if it is one that is `wanted`, until
+    /// [`put_form`](Self::put_form).
+    pub fn lend_form(&mut self, wanted: impl FnOnce(&mut ScoredForm) -> bool) -> Option<ScoredForm> {
         match &mut self.scores {
-            WantedScores::AsSampled { form, .. } => form.as_mut(),
+            WantedScores::AsSampled { form, .. } => form.take_if(wanted),
             WantedScores::Model { .. } => None,
+        }
+    }
+
+    /// Puts back what [`lend_form`](Self::lend_form) has lent.
+    pub fn put_form(&mut self, lent: ScoredForm) {
+        if let WantedScores::AsSampled { form, .. } = &mut self.scores {
+            *form = Some(lent);
         }
     }
 
@@ -415,7 +423,9 @@ impl Branch {
             BranchWork::Sample(sampling) => {
                 let SamplingState { events, rules, records, stop_token, weights, adapters, routes, text, .. } =
                     *sampling;
-                let recorded = Finish { records, stop_token, weights, adapters, routes, ..Finish::empty(reason) };
+                let form_ended = rules.params.form.is_some() && !self.tokens.is_in_form();
+                let recorded =
+                    Finish { records, stop_token, weights, adapters, routes, form_ended, ..Finish::empty(reason) };
                 (events, rules.begin, text, recorded)
             }
             BranchWork::Score(scoring) => {

@@ -334,13 +334,24 @@ impl Engine {
                 branch.begin(BranchWork::Sample(Box::new(sampling)));
                 let is_full = begin >= self.facts.context;
                 match is_full.then_some(FinishReason::ContextFull).or_else(|| append_said(branch, said, &self.facts)) {
-                    Some(reason) => branch.finish(reason),
+                    Some(reason) => self.end_said(id, reason),
                     None => self.begin_work(id),
                 }
                 Ok(())
             }
             Continuation::Given { tokens, scoring } => self.given(id, tokens, scoring, form, events),
         }
+    }
+
+    /// Ends an extend with the tokens that another engine has sampled for it.
+    fn end_said(&mut self, id: BranchId, reason: FinishReason) {
+        let stops = matches!(reason, FinishReason::StopToken(_));
+        let ends_form = reason.ends_form(&self.facts.eos) || (stops && self.stops_behind_form(id));
+        let branch = self.branches.get_mut(&id).expect("the extend has begun");
+        if ends_form {
+            branch.tokens.end_form();
+        }
+        branch.finish(reason);
     }
 
     fn given(

@@ -99,7 +99,7 @@ fn answer(
         return Some(Err(sampler::no_numbers()));
     }
     match branch.work {
-        BranchWork::Sample(_) => accept(branch, sampled, facts, cache.versions(branch), batcher, metrics).map(Ok),
+        BranchWork::Sample(_) => accept(branch, sampled, facts, cache.versions(branch), batcher, metrics).transpose(),
         BranchWork::Score(_) => record(branch, sampled, cache).map(Ok),
         BranchWork::Idle => None,
     }
@@ -113,9 +113,14 @@ fn accept(
     versions: Versions,
     batcher: &mut EventBatcher,
     metrics: &mut Metrics,
-) -> Option<FinishReason> {
-    let BranchWork::Sample(sampling) = &mut branch.work else { return None };
+) -> Result<Option<FinishReason>, Error> {
+    let BranchWork::Sample(sampling) = &mut branch.work else { return Ok(None) };
     sampling.in_flight.tokens -= 1;
+    if let Some(&forced) = branch.tokens.get(sampling.next()).filter(|&&forced| forced != sampled.token) {
+        let token = sampled.token;
+        let what = format!("the device sampled token {token} where a form allows {forced} alone");
+        return Err(Error::Internal(what));
+    }
     let mask = sampling.masks.pop_front();
     let forced = mask.as_ref().is_some_and(|mask| sampling.rules.was_forced(mask, sampled.token));
     metrics.tokens_forced += u64::from(forced);
@@ -125,7 +130,7 @@ fn accept(
     let stops = stop_token(stop, sampled.token, &facts.eos);
     if stops.is_some() && !stop.include_stop {
         sampling.stop_token = Some(sampled);
-        return stops;
+        return Ok(stops);
     }
     let heard = sampling.events.hears_tokens().then(|| vec![sampled.clone()]);
     let of_form = mask.as_ref().and_then(|mask| mask.allowed.as_ref());
@@ -137,7 +142,7 @@ fn accept(
         let (id, Versions { weights, adapter }) = (branch.id, versions);
         batcher.send(&sampling.events, Event::Tokens { id, tokens, text, weights, adapter });
     }
-    ends
+    Ok(ends)
 }
 
 /// What follows from a token that was appended.
@@ -157,9 +162,9 @@ fn append(sampling: &mut SamplingState, path: &mut TokenPath, sampled: SampledTo
     if let Some(counts) = &mut sampling.rules.counts {
         counts.add(token, true);
     }
-    match path.get(sampling.next()) {
-        Some(&forced) => debug_assert_eq!(forced, token, "no other token is allowed in the place of a forced one"),
-        None => path.push_sampled(token),
+    // A forced token is on the path already.
+    if path.get(sampling.next()).is_none() {
+        path.push_sampled(token);
     }
     sampling.records.push(sampled);
     let is_full = sampling.next() >= facts.context;

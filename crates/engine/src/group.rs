@@ -89,7 +89,8 @@ impl Finish {
         self.tokens.extend(later.tokens);
         self.records.append(later.records);
         let (reason, logprob) = (later.reason, self.logprob + later.logprob);
-        Finish { reason, logprob, stop_token: later.stop_token, routes: later.routes, ..self }
+        let (stop_token, form_ended, routes) = (later.stop_token, later.form_ended, later.routes);
+        Finish { reason, logprob, stop_token, form_ended, routes, ..self }
     }
 }
 

@@ -9,9 +9,10 @@
 //! tokens, and all that is recorded of them, are those of steps of one row. They are accepted one by one as their
 //! records arrive ([`commit`](super::commit)): what ends the extend among them takes the rest back.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::branch::{Branch, BranchWork};
+use crate::branch::{Branch, BranchWork, ScoredForm};
 use crate::engine::Engine;
 use crate::path_form::PathForm;
 use crate::schedule::LogitsRequest;
@@ -76,33 +77,76 @@ impl Engine {
 
     /// Asks for the masks of given tokens that are scored as if they were sampled in a form.
     fn ask_scored(&mut self, requests: &[LogitsRequest], failed: &mut Vec<(BranchId, Error)>) {
-        let mut asked: Vec<(BranchId, FormState)> = Vec::new();
+        let mut asked: HashMap<BranchId, ScoredPositions> = HashMap::new();
         for request in requests {
             let Some(branch) = self.branches.get_mut(&request.branch) else { continue };
             let token = branch.tokens.get(request.position + 1).copied();
             let (Some(token), true) = (token, branch.awaits(request.generation)) else { continue };
             let BranchWork::Score(scoring) = &mut branch.work else { continue };
             let next = scoring.next();
-            let Some(form) = scoring.form() else { continue };
-            // The requests of a branch have rising positions.
-            if request.position + 1 >= next + form.masks.len() {
-                asked.push((request.branch, form.state.clone()));
-                form.state.push(token);
+            match asked.get_mut(&request.branch) {
+                // The requests of a branch have rising positions.
+                Some(positions) => positions.tokens.push_back(token),
+                None => {
+                    let is_new = |form: &mut ScoredForm| request.position + 1 >= next + form.masks.len();
+                    if let Some(form) = scoring.lend_form(is_new) {
+                        asked.insert(request.branch, ScoredPositions { form, tokens: VecDeque::from([token]) });
+                    }
+                }
             }
         }
-        if asked.is_empty() {
-            return;
+        let mut asked: Vec<(BranchId, ScoredPositions)> = asked.into_iter().collect();
+        asked.sort_unstable_by_key(|&(id, _)| id);
+        // One position of each branch at a time, so that one matcher goes along each branch's tokens.
+        loop {
+            let mut wanted: Vec<&mut (BranchId, ScoredPositions)> =
+                asked.iter_mut().filter(|(_, positions)| !positions.tokens.is_empty()).collect();
+            if wanted.is_empty() {
+                break;
+            }
+            let mut states: Vec<&mut FormState> =
+                wanted.iter_mut().map(|(_, positions)| &mut positions.form.state).collect();
+            let masks = self.forms.masks(&mut states);
+            for ((id, positions), mask) in wanted.into_iter().zip(masks) {
+                let token = positions.tokens.pop_front().expect("it was asked for this token's place");
+                match mask {
+                    Ok(mask) => {
+                        positions.form.state.push(token);
+                        if mask.is_dead_end() {
+                            // Nothing leads out of it, so that the mask is that of all tokens behind it, too.
+                            for token in positions.tokens.drain(..) {
+                                positions.form.masks.push_back(mask.clone());
+                                positions.form.state.push(token);
+                            }
+                        }
+                        positions.form.masks.push_back(mask);
+                    }
+                    Err(error) => {
+                        positions.tokens.clear();
+                        failed.push((*id, error));
+                    }
+                }
+            }
         }
-        let mut states: Vec<&mut FormState> = asked.iter_mut().map(|(_, state)| state).collect();
-        let masks = self.forms.masks(&mut states);
-        for ((id, _), mask) in asked.into_iter().zip(masks) {
+        for (id, positions) in asked {
             let branch = self.branches.get_mut(&id).expect("it was there just now");
-            let BranchWork::Score(scoring) = &mut branch.work else { continue };
-            match (mask, scoring.form()) {
-                (Ok(mask), Some(form)) => form.masks.push_back(mask),
-                (Ok(_), None) => {}
-                (Err(error), _) => failed.push((id, error)),
+            if let BranchWork::Score(scoring) = &mut branch.work {
+                scoring.put_form(positions.form);
             }
+        }
+    }
+
+    /// Whether the last token of a branch, a stop token that is kept, is one that its form does not allow in its place:
+    /// a stop token of the extend alone, behind the complete text.
+    pub(super) fn stops_behind_form(&mut self, id: BranchId) -> bool {
+        let Some(branch) = self.branches.get_mut(&id) else { return false };
+        let before = branch.tokens.len() - 1;
+        let (Some(&token), Some(mut state)) = (branch.tokens.get(before), branch.tokens.state_at(before)) else {
+            return false;
+        };
+        match self.forms.masks(&mut [&mut state]).remove(0) {
+            Ok(mask) => mask.allowed.as_ref().is_some_and(|allowed| !allowed.contains(token)),
+            Err(_) => false,
         }
     }
 
@@ -128,6 +172,14 @@ impl Engine {
         self.metrics.masks_shared = counts.shared_states;
         self.metrics.matchers_replayed = counts.replayed;
     }
+}
+
+/// Positions of a branch's given tokens whose masks are asked for.
+struct ScoredPositions {
+    /// Lent by the branch's work.
+    form: ScoredForm,
+    /// The tokens at them.
+    tokens: VecDeque<TokenId>,
 }
 
 /// What came of a mask.

@@ -14,10 +14,6 @@ pub(crate) struct ReadyForm {
 }
 
 impl ReadyForm {
-    fn is(&self, other: &ReadyForm) -> bool {
-        Arc::ptr_eq(&self.form, &other.form) && self.begin == other.begin
-    }
-
     /// The state behind these tokens, the first of which is the first of a sample.
     pub fn behind(&self, tokens: &[TokenId]) -> FormState {
         let mut state = FormState::begin(self.form.clone(), &self.begin);
@@ -43,9 +39,10 @@ impl PathForm {
         PathForm { ready, from, state }
     }
 
-    /// Whether an extend under `ready` goes on in it.
+    /// Whether an extend under `ready` goes on in it: it is the same form. Where it began is what the first extend
+    /// said.
     pub fn goes_on_with(&self, ready: &ReadyForm) -> bool {
-        self.ready.is(ready)
+        Arc::ptr_eq(&self.ready.form, &ready.form)
     }
 
     /// The first position.
@@ -55,6 +52,11 @@ impl PathForm {
 
     /// Goes back to the state behind `tokens`, those of the path from `from` on.
     pub fn go_back(&mut self, tokens: &[TokenId]) {
-        self.state = self.ready.behind(tokens);
+        self.state = self.state_behind(tokens);
+    }
+
+    /// The state behind `tokens`, those of the path from `from` on.
+    pub fn state_behind(&self, tokens: &[TokenId]) -> FormState {
+        self.ready.behind(tokens)
     }
 }

@@ -585,7 +585,8 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// Whether the text of a form is complete, so that nothing goes on in it.
+    /// Whether the text of a form is complete whatever its form allows, so that nothing goes on in it: the model ended
+    /// it. A stop token of the extend alone ends the form, too, where it is kept and the form does not allow it.
     pub(crate) fn ends_form(&self, eos: &[TokenId]) -> bool {
         match self {
             FinishReason::EndOfText => true,
@@ -623,6 +624,10 @@ pub struct Finish {
     /// The end-of-text or stop token that was sampled last and is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_token: Option<SampledToken>,
+    /// Whether the text of the form that the extend sampled in ([`SamplingParams::form`]) is complete, so that a later
+    /// extend of the branch in the same form begins it anew, and does not go on in it. False where it had no form.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub form_ended: bool,
     /// The weights under which each of [`sampled_ids`](Finish::sampled_ids) was sampled or scored, as runs in rising
     /// order, the first from 0. Empty where there are none, or they were given and not scored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -643,7 +648,8 @@ impl Finish {
     pub fn empty(reason: FinishReason) -> Self {
         let (tokens, text, records) = (Vec::new(), String::new(), TokenRecords::default());
         let (weights, adapters, stop_token, routes) = (Vec::new(), Vec::new(), None, None);
-        Finish { reason, tokens, text, logprob: 0.0, records, stop_token, weights, adapters, routes }
+        let form_ended = false;
+        Finish { reason, tokens, text, logprob: 0.0, records, stop_token, form_ended, weights, adapters, routes }
     }
 
     /// The log-probability of each of `tokens` under the model itself; none of given tokens that were not scored.

@@ -530,7 +530,8 @@ impl ScriptedBranch {
     fn finish(&self, reason: FinishReason) {
         // Of the tokens together: one alone may be a part of a character.
         let text = text_of(&self.said.tokens.iter().map(|sampled| sampled.token).collect::<Vec<_>>());
-        let finish = Finish { text, ..self.said.as_finish(reason) };
+        let form_ended = self.params.form.is_some() && reason == FinishReason::EndOfText;
+        let finish = Finish { text, form_ended, ..self.said.as_finish(reason) };
         self.events.send(Event::Finished { id: self.branch, finish });
     }
 }

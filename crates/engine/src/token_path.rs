@@ -262,6 +262,17 @@ impl TokenPath {
         }
     }
 
+    /// The state behind the first `len` tokens, if these end in the form that the last tokens are in.
+    pub fn state_at(&self, len: usize) -> Option<FormState> {
+        let form = self.form.as_ref().filter(|form| form.from() <= len)?;
+        Some(form.state_behind(&self.slice(form.from()..len)))
+    }
+
+    /// Whether its last tokens are in a form that has not ended.
+    pub fn is_in_form(&self) -> bool {
+        self.form.is_some()
+    }
+
     /// Ends the form of the last tokens: its text is complete.
     pub fn end_form(&mut self) {
         self.form = None;

@@ -95,7 +95,7 @@ impl Router {
                 let room = facts.context.saturating_sub(record.path.len());
                 record.path.set_form(task.extend.form.as_ref());
                 finish.tokens.iter().for_each(|&token| record.path.push_sampled(token));
-                if finish.reason.ends_form(&facts.eos) {
+                if finish.form_ended {
                     record.path.end_form();
                 }
                 if !stop.is_exact() && task.cut.is_none() {

@@ -191,6 +191,103 @@ fn a_form_begins_anew_behind_its_end(mode: Mode) {
     assert_eq!(text(branch, &one, 9), ("abcd".to_owned(), ended), "free ones were between");
 }
 
+/// A stop token of the extend alone that is kept behind the complete text ends the form; one that the form allows does
+/// not. An engine that takes a branch over after that knows it, too.
+#[test]
+fn a_kept_stop_token_ends_the_form_for_every_engine() {
+    let world = World::new(Shape::Full);
+    let (engine, mut switches) = world.engines_to_lose(replicas(), roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let branches = engine.fork(root, 6).unwrap();
+    let end = TokenId(u32::from(b'Z'));
+    let only = params().form(Form::Choice(vec!["abcd".to_owned()]));
+    let included = |token| Stop { include_stop: true, tokens: vec![token], ..Stop::max_tokens(9) };
+    let extend = |params: &SamplingParams, stop: &Stop| -> Vec<Finish> {
+        let extend = |(i, &branch)| draw(branch, key("item", i), params.clone(), stop.clone());
+        finishes(&engine, (0..).zip(&branches).map(extend).collect())
+    };
+    let inside = TokenId(u32::from(b'b'));
+    for told in extend(&only, &included(inside)) {
+        assert_eq!((&*told.text, told.reason, told.form_ended), ("ab", FinishReason::StopToken(inside), false));
+    }
+    let biased = SamplingParams { logit_bias: vec![(end, 1e4)], ..only.clone() };
+    for told in extend(&biased, &included(end)) {
+        assert_eq!((told.tokens.len(), told.reason, told.form_ended), (3, FinishReason::StopToken(end), true));
+    }
+    switches.remove(0).end();
+    for told in extend(&only, &Stop::max_tokens(2)) {
+        assert_eq!((&*told.text, told.reason, told.form_ended), ("ab", FinishReason::Length, false));
+    }
+    for told in extend(&only, &Stop::max_tokens(9)) {
+        assert_eq!((&*told.text, told.reason, told.form_ended), ("cd", FinishReason::EndOfText, true));
+    }
+}
+
+/// Where a form begins is what the first of its extends said: a later one that says another place goes on all the same.
+#[test]
+fn an_unfinished_form_goes_on_wherever_the_next_extend_would_begin_it() {
+    let engine = run_ahead().engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let form = Arc::new(Form::Choice(vec!["abcd".to_owned()]));
+    let begins = [FormBegin::BehindReasoning { open: None, close: "}".to_owned() }, FormBegin::AtOnce];
+    let [behind, at_once] = begins.map(|begin| params().form(SampleForm { form: form.clone(), begin }));
+    let close = TokenId(u32::from(b'}'));
+    let behind = SamplingParams { logit_bias: vec![(close, 1e4)], ..behind };
+    let told = finish(&engine, draw(root, key("item", 0), behind, Stop::max_tokens(3)));
+    assert_eq!((&*told.text, told.reason), ("}ab", FinishReason::Length));
+    let told = finish(&engine, draw(root, key("item", 0), at_once, Stop::max_tokens(9)));
+    assert_eq!((&*told.text, told.reason), ("cd", FinishReason::EndOfText));
+}
+
+/// Scoring a text in its form goes along it with one matcher, however many of its positions a step has.
+#[test]
+fn a_scored_text_is_matched_once() {
+    let params = recorded(params()).form(Form::Regex("(alpha|beta|gamma){40}".to_owned()));
+    let stop = Stop::max_tokens(150);
+    let engine = in_turn().engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let branches = engine.fork(root, 3).unwrap();
+    let extend = |(i, &branch)| draw(branch, key("item", i), params.clone(), stop.clone());
+    let drawn = finishes(&engine, (0..).zip(&branches).map(extend).collect());
+    for mode in [in_turn(), run_ahead()] {
+        let engine = mode.engine(roomy());
+        let root = engine.root(prompt(3, 18)).unwrap();
+        let branches = engine.fork(root, 3).unwrap();
+        let extend = |(drawn, &branch): (&Finish, &BranchId)| {
+            Extend::given_as_sampled(branch, drawn.tokens.clone(), &params, &stop)
+        };
+        let scored = finishes(&engine, drawn.iter().zip(&branches).map(extend).collect());
+        for (scored, drawn) in scored.iter().zip(&drawn) {
+            assert_eq!(scored.records.forced(), drawn.records.forced());
+        }
+        let metrics = engine.metrics().unwrap();
+        assert!(metrics.masks_computed > 200, "{}", metrics.masks_computed);
+        assert!(metrics.matchers_replayed <= 3, "{} for 3 texts", metrics.matchers_replayed);
+    }
+}
+
+/// Behind the token that a form does not allow, nothing is: the records say so, and the form is not gone through again.
+#[test]
+fn a_scored_text_may_leave_its_form() {
+    let params = recorded(params()).form(Form::Regex("(abc){60}".to_owned()));
+    let given: Vec<TokenId> = "abcabcab-abcabc".bytes().map(|byte| TokenId(u32::from(byte))).collect();
+    for mode in [in_turn(), run_ahead(), replicas()] {
+        let engine = mode.engine(roomy());
+        let root = engine.root(prompt(3, 18)).unwrap();
+        let scored = finish(&engine, Extend::given_as_sampled(root, given.clone(), &params, &Stop::max_tokens(99)));
+        let drawn: Vec<(f32, u32)> =
+            scored.records.drawn().iter().flatten().map(|drawn| (drawn.logprob, drawn.kept)).collect();
+        let (inside, outside) = ((0.0, 1), (f32::NEG_INFINITY, 0));
+        assert_eq!(drawn[..8], [inside; 8]);
+        assert_eq!(drawn[8], (f32::NEG_INFINITY, 1));
+        assert_eq!(drawn[9..], [outside; 6]);
+        assert_eq!(scored.records.forced(), [[true; 8].as_slice(), &[false; 7]].concat());
+        assert!(scored.logprobs().iter().all(|logprob| logprob.is_finite()), "the model's own");
+        let metrics = engine.metrics().unwrap();
+        assert!(metrics.matchers_replayed <= 1, "{}", metrics.matchers_replayed);
+    }
+}
+
 fn samples_end_as_their_form_and_their_stops_say(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
@@ -423,6 +520,34 @@ fn a_device_that_is_lost_before_it_has_its_requests_ends_the_engine() {
             let message = outcome.expect_err("its engine has ended").to_string();
             assert!(message.contains("the device is gone"), "{message}");
         }
+    }
+}
+
+/// A device that samples another token than the only one that a form allows.
+struct Errs;
+
+impl Watch for Errs {
+    fn change(&mut self, sampled: &mut [Option<SampledToken>]) {
+        let is_at = |sampled: &&mut SampledToken| sampled.token == TokenId(u32::from(b'y'));
+        sampled.iter_mut().flatten().filter(is_at).for_each(|sampled| sampled.token = TokenId(u32::from(b'x')));
+    }
+}
+
+#[test]
+fn a_device_that_samples_no_forced_token_fails_the_sample() {
+    for run_ahead in [false, true] {
+        let (backend, decoder) = decoder(Shape::Full);
+        let model = Box::new(Watched { model: decoder.on(backend), watch: Errs });
+        let config = EngineConfig { check_plans: true, run_ahead, ..roomy() };
+        let engine = Engine::start(model, Some(tokenizer()), config).unwrap();
+        let branch = engine.root(prompt(3, 18)).unwrap();
+        let only = params().form(Form::Choice(vec!["only this".to_owned()]));
+        let error = outcomes(&engine, vec![draw(branch, key("item", 0), only, Stop::max_tokens(20))]).remove(0);
+        let message = error.expect_err("its record would be of another token").to_string();
+        assert!(message.contains("sampled token 120 where a form allows 121 alone"), "{message}");
+        // The engine goes on.
+        let other = params().form(Form::Choice(vec!["another".to_owned()]));
+        assert_eq!(finish(&engine, draw(branch, key("item", 1), other, Stop::max_tokens(20))).text, "another");
     }
 }
 

@@ -24,6 +24,9 @@ pub trait Watch: Send {
         Ok(())
     }
 
+    /// What the step that was collected has sampled, to be changed.
+    fn change(&mut self, _: &mut [Option<SampledToken>]) {}
+
     fn sleep(&mut self, model: &mut dyn StepRunner, sleep: Sleep) -> Result<()> {
         model.sleep(sleep)
     }
@@ -115,7 +118,9 @@ impl<W: Watch> StepRunner for Watched<W> {
     }
 
     fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
-        self.model.collect()
+        let mut sampled = self.model.collect()?;
+        self.watch.change(&mut sampled);
+        Ok(sampled)
     }
 
     fn idle(&self) -> Option<Duration> {

@@ -4,7 +4,6 @@
 use super::sampling_tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
-use offshoot_engine::FinishReason;
 use offshoot_form::SampleForm;
 use offshoot_text::reasoning::ContentStart;
 
@@ -61,8 +60,9 @@ impl SamplingTree {
         }
     }
 
-    /// The form that the last of the first `tokens` tokens of `at` was sampled under, and how many tokens in a row were
-    /// since the last one that was not, or that ended its text.
+    /// The form that an extend behind the first `tokens` tokens of `at` goes on in, and how many of the last of these
+    /// were sampled in it, by the rule of the engine: since the last extend that was in no form or in another one, or
+    /// that ended its text ([`TokenRun::form_ended`](super::TokenRun)).
     pub(super) fn sampled_in_form(&self, at: NodeId, tokens: usize) -> Option<(SampleForm, usize)> {
         let mut found: Option<(SampleForm, usize)> = None;
         let path = self.path(at);
@@ -74,15 +74,15 @@ impl SamplingTree {
             for run in thought.runs.iter().rev() {
                 let begin = end - run.tokens;
                 let own = kept.min(end).saturating_sub(begin);
-                let has_ended = matches!(run.finish, FinishReason::EndOfText | FinishReason::StopToken(_));
-                let is_whole = own == run.tokens;
+                let has_ended = run.form_ended && own == run.tokens;
                 end = begin;
-                if own == 0 {
+                // An extend that added no token may have ended a form, or begun another one, all the same.
+                if own == 0 && run.tokens > 0 {
                     continue;
                 }
                 match (&mut found, &run.form) {
-                    (None, Some(form)) => found = Some((form.clone(), own)),
-                    (Some((form, count)), Some(same)) if form.form == same.form && !(has_ended && is_whole) => {
+                    (None, Some(form)) if !has_ended => found = Some((form.clone(), own)),
+                    (Some((form, count)), Some(same)) if form.form == same.form && !has_ended => {
                         // Where it began is what the first of the extends said.
                         (*form, *count) = (same.clone(), *count + own);
                     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::tree::Prompt;
     use offshoot_engine::scripted::tokens_of;
-    use offshoot_engine::{EngineHandle, SamplingParams, ScriptedReply, Stop};
+    use offshoot_engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
     use offshoot_form::{Form, FormBegin};
 
     fn pattern(pattern: &str) -> SampleForm {
@@ -155,7 +155,8 @@ mod tests {
         tree.extend_given(&[node], &tokens_of("!")).expect("the script answers");
         assert_eq!(tree.sampled_in_form(node, 7), None);
         sample(&mut tree, node, Some(form.clone()));
-        assert_eq!(tree.sampled_in_form(node, 10), Some((form.clone(), 3)));
+        assert_eq!(tree.sampled_in_form(node, 9), Some((form.clone(), 2)));
+        assert_eq!(tree.sampled_in_form(node, 10), None, "the text has ended");
         assert_eq!(tree.node(node).finish, Some(FinishReason::EndOfText));
         sample(&mut tree, node, Some(form.clone()));
         assert_eq!(tree.sampled_in_form(node, 13), Some((form, 3)), "the text had ended before");

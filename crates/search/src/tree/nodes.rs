@@ -64,6 +64,10 @@ pub struct TokenRun {
     pub adapters: Vec<AdapterSpan>,
     /// The form that they were sampled under; `None`: any text was allowed, or the tokens were given.
     pub form: Option<SampleForm>,
+    /// Whether the text of the form was complete with them: as [`Finish::form_ended`].
+    ///
+    /// [`Finish::form_ended`]: offshoot_engine::Finish::form_ended
+    pub form_ended: bool,
     /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
     pub finish: FinishReason,
 }
@@ -147,11 +151,11 @@ impl ThoughtNode {
             let records = run.records.split_off(own);
             let weights = split_versions(&mut run.weights, own);
             let (adapters, finish) = (split_versions(&mut run.adapters, own), run.finish.clone());
-            let form = run.form.clone();
-            rest.runs.push(TokenRun { tokens: run.tokens - own, records, weights, adapters, form, finish });
+            let (tokens, form, form_ended) = (run.tokens - own, run.form.clone(), run.form_ended);
+            rest.runs.push(TokenRun { tokens, records, weights, adapters, form, form_ended, finish });
             if own > 0 {
                 let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
-                self.runs.push(TokenRun { tokens: own, finish, ..run });
+                self.runs.push(TokenRun { tokens: own, form_ended: false, finish, ..run });
             }
         }
         let sum = self.records().flatten().map(|record| f64::from(record.logprob)).sum();

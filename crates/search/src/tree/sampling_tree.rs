@@ -400,9 +400,9 @@ impl SamplingTree {
     /// Writes the end of an extend into `at`; `form`: what it sampled under.
     pub(super) fn grow(&mut self, at: NodeId, finish: Finish, form: Option<SampleForm>) {
         let node = &mut self.nodes[at];
-        let Finish { reason, records, weights, adapters, .. } = finish;
+        let Finish { reason, records, form_ended, weights, adapters, .. } = finish;
         let tokens = finish.tokens.len();
-        node.runs.push(TokenRun { tokens, records, weights, adapters, form, finish: reason.clone() });
+        node.runs.push(TokenRun { tokens, records, weights, adapters, form, form_ended, finish: reason.clone() });
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;
