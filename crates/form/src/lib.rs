@@ -14,12 +14,14 @@ mod json_style;
 mod lanes;
 mod mask;
 mod masks;
+mod place;
 mod reasoning;
 mod schema;
 mod spec;
 mod state;
 mod trial;
 mod vocabulary;
+mod white_space;
 
 pub use compile::{CompiledForm, FormCompiler};
 pub use forms::{FormCounts, Forms};

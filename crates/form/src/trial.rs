@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use llguidance::TokenParser;
 use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
+use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
 use serde::{Deserialize, Serialize};
 
 use crate::endless::has_text;
 use crate::grammar::grammar;
+use crate::place::placed;
 use crate::spec::Form;
 use crate::vocabulary::FormVocabulary;
 
@@ -94,6 +96,14 @@ impl Refusal {
     pub fn later(why: impl Into<String>) -> Refusal {
         Refusal { is_final: false, ..Refusal::too_much(why) }
     }
+
+    /// The error of a form that is refused.
+    pub fn error(self, form: &Form) -> Error {
+        match self.is_final {
+            true => Error::value(form.kind(), self.expected, self.found),
+            false => Error::busy(form.kind(), format!("{}; try again", self.found)),
+        }
+    }
 }
 
 fn request<'a>(form: &'a Form, vocabulary: &FormVocabulary) -> Request<'a> {
@@ -133,7 +143,10 @@ pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<Tried
 /// The matcher of a form, at its beginning.
 pub(crate) fn parser(form: &Form, vocabulary: &FormVocabulary) -> Result<TokenParser, Refusal> {
     let made = vocabulary.factory.create_parser(grammar(form)?);
-    let mut parser = made.map_err(|error| Refusal::of(&format!("{error:#}")))?;
+    let mut parser = made.map_err(|error| match (Refusal::of(&format!("{error:#}")), form) {
+        (refusal, Form::Json(schema)) => placed(refusal, schema),
+        (refusal, _) => refusal,
+    })?;
     parser.start_without_prompt();
     match has_text(parser.parser.grammar()) {
         true => Ok(parser),
