@@ -33,7 +33,8 @@ pub(crate) const SCHEMAS: [&str; 15] = [
     "oneOf",
 ];
 /// Keywords whose value is an object of schemas.
-pub(crate) const NAMED_SCHEMAS: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+pub(crate) const NAMED_SCHEMAS: [&str; 5] =
+    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 /// The pattern that pydantic writes for a Decimal, and one without look-ahead that accepts the same texts: at least one
 /// digit, a sign and a point at most.
 const DECIMAL: [&str; 2] = [r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+-]?(\d+\.?\d*|\.\d+)$"];
