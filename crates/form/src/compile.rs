@@ -20,7 +20,7 @@ use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
 use crate::spec::Form;
-use crate::trial::{Refusal, Tried, parser, try_form};
+use crate::trial::{Refusal, Tried, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
 /// Forms that are compiled at once.
@@ -139,7 +139,7 @@ impl Known {
                 self.use_form(form);
             }
             // Where there was no time for it, it may be compiled later.
-            Err(refusal) if refusal.is_final => {
+            Err(refusal) if refusal.verdict == Verdict::Final => {
                 self.refused.push_back((key, refusal.clone()));
                 if self.refused.len() > MOST_REFUSED {
                     self.refused.pop_front();
@@ -248,9 +248,9 @@ impl FormCompiler {
             return Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
         }
         let turn = Turn::take(&self.turns)?;
-        let most = match try_form(form, &vocabulary)? {
-            Tried::Passed => MOST_WAIT,
-            Tried::NoHelper => MOST_UNTRIED_WAIT,
+        let (most, verdict) = match try_form(form, &vocabulary)? {
+            Tried::Passed => (MOST_WAIT, Verdict::Busy),
+            Tried::NoHelper => (MOST_UNTRIED_WAIT, Verdict::Slow),
         };
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
@@ -262,9 +262,10 @@ impl FormCompiler {
         };
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
-        receiver
-            .recv_timeout(most)
-            .unwrap_or_else(|_| Err(Refusal::later(format!("it takes more than {} s", most.as_secs()))))
+        receiver.recv_timeout(most).unwrap_or_else(|_| {
+            let refusal = Refusal::too_much(format!("it takes more than {} s", most.as_secs()));
+            Err(Refusal { verdict, ..refusal })
+        })
     }
 }
 

@@ -64,18 +64,28 @@ fn tried(request: &[u8]) -> Option<(String, String)> {
     Some((refusal.expected, refusal.found))
 }
 
+/// What a refusal says of the next time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The form would be refused again.
+    Final,
+    /// It took too long, which may be the machine's fault.
+    Slow,
+    /// There was no room for it.
+    Busy,
+}
+
 /// Why a form is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub expected: String,
     pub found: String,
-    /// Whether it would be refused again.
-    pub is_final: bool,
+    pub verdict: Verdict,
 }
 
 impl Refusal {
     pub fn new(expected: impl Into<String>, found: impl Into<String>) -> Refusal {
-        Refusal { expected: expected.into(), found: found.into(), is_final: true }
+        Refusal { expected: expected.into(), found: found.into(), verdict: Verdict::Final }
     }
 
     /// Of a form that is none of its kind, or that cannot be held: the library's message.
@@ -94,14 +104,14 @@ impl Refusal {
 
     /// Of a form that there is no room for now.
     pub fn later(why: impl Into<String>) -> Refusal {
-        Refusal { is_final: false, ..Refusal::too_much(why) }
+        Refusal { verdict: Verdict::Busy, ..Refusal::too_much(why) }
     }
 
     /// The error of a form that is refused.
     pub fn error(self, form: &Form) -> Error {
-        match self.is_final {
-            true => Error::value(form.kind(), self.expected, self.found),
-            false => Error::busy(form.kind(), format!("{}; try again", self.found)),
+        match self.verdict {
+            Verdict::Final | Verdict::Slow => Error::value(form.kind(), self.expected, self.found),
+            Verdict::Busy => Error::busy(form.kind(), format!("{}; try again", self.found)),
         }
     }
 }
