@@ -21,12 +21,13 @@ pub fn run(compiler: &FormCompiler, branches: usize, steps: usize, threads: usiz
     for round in 0..2 {
         let mut states = vec![FormState::begin(form.clone(), &FormBegin::AtOnce); branches];
         let (mut taken, mut all) = (Duration::ZERO, Duration::ZERO);
-        let before = forms.counts();
+        let (before, mut own) = (forms.counts(), Duration::ZERO);
         for step in 1..=steps {
             let mut asked: Vec<&mut FormState> = states.iter_mut().collect();
-            let start = Instant::now();
+            let (start, cpu) = (Instant::now(), cpu_of_thread());
             let masks = forms.masks(&mut asked);
             taken += start.elapsed();
+            own += cpu_of_thread() - cpu;
             for (state, mask) in states.iter_mut().zip(masks) {
                 state.push(pick(&mask.expect("a mask"), &mut dice));
             }
@@ -37,9 +38,20 @@ pub fn run(compiler: &FormCompiler, branches: usize, steps: usize, threads: usiz
         }
         let counts = forms.counts();
         let computed = counts.computed - before.computed;
-        println!("round {round}: {computed} masks, {} us each", all.as_micros() / u128::from(computed));
+        let each = |time: Duration| time.as_micros() as f64 / computed as f64;
+        println!(
+            "round {round}: {computed} masks, {:.1} us each, of which the calling thread computes {:.1}",
+            each(all),
+            each(own)
+        );
         println!("{counts:?}");
     }
+}
+
+/// Time that this thread had a processor, where Linux says so.
+fn cpu_of_thread() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or_default())
 }
 
 /// Any allowed token.
