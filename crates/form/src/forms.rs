@@ -332,7 +332,7 @@ impl FormLanes {
     }
 
     fn add(&mut self, form: &CompiledForm) -> Arc<Lane> {
-        let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy());
+        let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy(form));
         self.lanes.push(lane.clone());
         lane
     }

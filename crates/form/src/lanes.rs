@@ -11,6 +11,7 @@ use offshoot_core::bounded::caught;
 use offshoot_core::ids::TokenId;
 
 use crate::compile::CompiledForm;
+use crate::inside::LaneMasks;
 use crate::mask::RawMask;
 use crate::trial::plain;
 use crate::vocabulary::FormVocabulary;
@@ -59,15 +60,18 @@ pub(crate) struct Lane {
 impl Lane {
     /// A lane of its own lexer, without what others have learnt.
     pub fn new(form: &CompiledForm) -> Arc<Lane> {
-        Lane::of(form.fresh_parser())
+        Lane::of(form.fresh_parser(), form)
     }
 
     /// A lane whose lexer begins with what this one's has learnt.
-    pub fn copy(&self) -> Arc<Lane> {
-        Lane::of(self.start.deep_clone())
+    pub fn copy(&self, form: &CompiledForm) -> Arc<Lane> {
+        Lane::of(self.start.deep_clone(), form)
     }
 
-    fn of(start: TokenParser) -> Arc<Lane> {
+    fn of(mut start: TokenParser, form: &CompiledForm) -> Arc<Lane> {
+        if let Some(tokens) = &form.vocabulary().inside {
+            start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
+        }
         let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0) };
         lane.check_size();
         Arc::new(lane)

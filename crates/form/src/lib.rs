@@ -10,6 +10,7 @@ mod endless;
 mod forms;
 mod gbnf;
 mod grammar;
+mod inside;
 mod json_style;
 mod lanes;
 mod mask;
