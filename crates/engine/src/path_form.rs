@@ -4,16 +4,23 @@
 use std::sync::Arc;
 
 use offshoot_core::ids::TokenId;
-use offshoot_form::{CompiledForm, FormBegin, FormState};
+use offshoot_form::{CompiledForm, FormBegin, FormState, SampleForm};
 
 /// A form for the engine's model, and where in a sample it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadyForm {
     pub form: Arc<CompiledForm>,
     pub begin: FormBegin,
+    /// Whether it ends with the extend.
+    ends_with_extend: bool,
 }
 
 impl ReadyForm {
+    /// `form` as a request asks for it.
+    pub fn of(compiled: Arc<CompiledForm>, form: &SampleForm) -> Self {
+        ReadyForm { form: compiled, begin: form.begin.clone(), ends_with_extend: form.ends_with_extend }
+    }
+
     /// The state behind these tokens, the first of which is the first of a sample.
     pub fn behind(&self, tokens: &[TokenId]) -> FormState {
         let mut state = FormState::begin(self.form.clone(), &self.begin);
@@ -43,6 +50,11 @@ impl PathForm {
     /// said.
     pub fn goes_on_with(&self, ready: &ReadyForm) -> bool {
         Arc::ptr_eq(&self.ready.form, &ready.form)
+    }
+
+    /// Whether nothing goes on in it behind the extend that sampled its tokens.
+    pub fn ends_with_extend(&self) -> bool {
+        self.ready.ends_with_extend
     }
 
     /// The first position.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::schema::rewritten;
 use crate::spec::Form;
 use crate::trial::{Refusal, try_schema_alone};
+use crate::white_space;
 
 /// The longest form, in bytes of its JSON, pattern, grammar or choices.
 const MOST_BYTES: usize = 256 << 10;
@@ -15,12 +16,6 @@ const MOST_BYTES: usize = 256 << 10;
 const MOST_DEPTH: usize = 100;
 /// The most choices.
 const MOST_CHOICES: usize = 20_000;
-
-/// White space between the parts of JSON, where the schema says nothing else: what compact and indented JSON have. It
-/// is bounded, so that a text cannot go on with white space for ever, and has no empty line, at which chats may stop.
-const WHITE_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,32}";
-/// The key of a schema under which llguidance reads its options.
-const OPTIONS: &str = "x-guidance";
 
 impl Form {
     /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an
@@ -31,10 +26,13 @@ impl Form {
     /// It is too long or too deep, it cannot be compiled, or its values would go on without end.
     pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
         let form = Form::Json(schema.clone());
-        let made = check_size(&form).and_then(|()| rewritten(schema)).and_then(|schema| {
-            try_schema_alone(&schema)?;
-            Ok(schema)
-        });
+        let made = check_size(&form)
+            .and_then(|()| white_space::check(&schema))
+            .and_then(|()| rewritten(schema))
+            .and_then(|schema| {
+                try_schema_alone(&schema)?;
+                Ok(schema)
+            });
         made.map_err(|refusal| Error::value(form.kind(), refusal.expected, refusal.found))
     }
 
@@ -113,7 +111,7 @@ fn json_depth(value: &Value) -> usize {
 }
 
 /// Bytes of a value's keys and texts, and a few for each value; not much more than the most allowed.
-fn json_bytes(value: &Value) -> usize {
+pub(crate) fn json_bytes(value: &Value) -> usize {
     let mut bytes = 0;
     let mut left = vec![value];
     while let Some(value) = left.pop() {
@@ -150,6 +148,7 @@ fn bracket_depth(text: &str) -> usize {
 
 /// The schema with our white space, where it does not choose its own.
 fn with_options(schema: Value) -> Result<Value, Refusal> {
+    white_space::check(&schema)?;
     let mut schema = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) => Map::new(),
@@ -164,13 +163,7 @@ fn with_options(schema: Value) -> Result<Value, Refusal> {
             return Err(Refusal::new("an object", found));
         }
     };
-    let options = schema.entry(OPTIONS).or_insert_with(|| json!({}));
-    let Value::Object(options) = options else {
-        return Err(Refusal::new(format!("an object as `{OPTIONS}`"), options.to_string()));
-    };
-    if !options.contains_key("whitespace_pattern") && !options.contains_key("whitespace_flexible") {
-        options.insert("whitespace_pattern".to_string(), WHITE_SPACE.into());
-    }
+    white_space::add(&mut schema)?;
     Ok(Value::Object(schema))
 }
 

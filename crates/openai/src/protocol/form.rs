@@ -41,6 +41,17 @@ impl ProtocolRequest {
         let field = self.form_field.unwrap_or("form");
         engine.compile_form(&form.form).map_err(|error| refused(field, &error))
     }
+
+    /// Its form, if the engine has compiled an equal one already; waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// The form was refused, and would be again.
+    pub fn known_form(&self, engine: &EngineHandle) -> Result<Option<Arc<CompiledForm>>, Refusal> {
+        let Some(form) = &self.params.form else { return Ok(None) };
+        let field = self.form_field.unwrap_or("form");
+        engine.known_form(&form.form).map_err(|error| refused(field, &error))
+    }
 }
 
 /// The refusal of a request whose form, in this field, is not one.

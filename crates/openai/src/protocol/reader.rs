@@ -100,7 +100,8 @@ impl RequestReader<'_> {
             // An answer that must call has no content that another form could hold.
             (Some(form), _) => (Some(form), Some("tool_choice")),
             (None, Some(AskedForm { form, field })) => {
-                (Some(SampleForm { form: Arc::new(form), begin: begin.into() }), Some(field))
+                let form = SampleForm { form: Arc::new(form), begin: begin.into(), ends_with_extend: true };
+                (Some(form), Some(field))
             }
             (None, None) => (None, None),
         };
@@ -191,7 +192,7 @@ impl RequestReader<'_> {
         let follows_reasoning = begin != FormBegin::AtOnce;
         let tools = tools::in_grammar(calls.tools())?;
         let grammar = calls.form().grammar(&tools, demand, self.tokenizer, follows_reasoning);
-        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin })
+        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
     /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.

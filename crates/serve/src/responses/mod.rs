@@ -97,7 +97,7 @@ async fn create(
     let asked = server.work(move |server| Asked::read(server, client, &id, &body.parse()?)).await?;
     let Asked { call, chat, request, earlier } = asked;
     let (call, request) = (Arc::new(call), Arc::new(request));
-    let form = server.compile_form(&request).await.map_err(|refusal| chat.refusal(refusal))?;
+    let form = server.compile_form(client, &request).await.map_err(|refusal| chat.refusal(refusal))?;
     drop(chat);
     if call.is_stored {
         server.leases.make_room(client);
