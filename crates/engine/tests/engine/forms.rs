@@ -234,7 +234,8 @@ fn an_unfinished_form_goes_on_wherever_the_next_extend_would_begin_it() {
     let root = engine.root(prompt(3, 18)).unwrap();
     let form = Arc::new(Form::Choice(vec!["abcd".to_owned()]));
     let begins = [FormBegin::BehindReasoning { open: None, close: "}".to_owned() }, FormBegin::AtOnce];
-    let [behind, at_once] = begins.map(|begin| params().form(SampleForm { form: form.clone(), begin }));
+    let [behind, at_once] =
+        begins.map(|begin| params().form(SampleForm { form: form.clone(), begin, ends_with_extend: false }));
     let close = TokenId(u32::from(b'}'));
     let behind = SamplingParams { logit_bias: vec![(close, 1e4)], ..behind };
     let told = finish(&engine, draw(root, key("item", 0), behind, Stop::max_tokens(3)));
