@@ -235,3 +235,35 @@ fn whatever_is_sampled_calls_a_tool_with_its_arguments() {
         }
     }
 }
+
+#[test]
+fn names_of_parameters_are_read_as_they_are() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let tokenizer = tokenizer(folder.path(), true);
+    let compiler = FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
+    let properties = json!({"xml:lang": {"enum": ["no"]}, "a}b": {"enum": ["c"]}, "größe_1": {"enum": ["d"]}});
+    let parameters = json!({"type": "object", "properties": properties, "required": ["xml:lang", "a}b", "größe_1"]});
+    let look = Tool { name: "look".to_owned(), parameters: Some(parameters) };
+    let tools = Arc::new(ToolSet { tools: vec![look] });
+    let gemma = CallForm::of("<|tool_call>").expect("a family");
+    let grammar = gemma.grammar(&tools, &CallDemand::One, &tokenizer, false);
+    let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
+    // The form has one text, which every token is forced to.
+    let mut state = FormState::begin(form, &FormBegin::AtOnce);
+    let mut forms = Forms::new(1);
+    loop {
+        let mask = forms.masks(&mut [&mut state]).remove(0).expect("a mask");
+        if mask.may_end {
+            break;
+        }
+        let allowed = mask.allowed.as_ref().expect("not all tokens");
+        let next = (0..allowed.vocab()).map(TokenId::new).find(|token| allowed.contains(*token));
+        state.push(next.expect("a text goes on or ends"));
+    }
+    let text = tokenizer.decode_with_special(state.tokens());
+    let mut splitter =
+        AnswerSplitter::new(TextStart::Answer, ReasoningText::Split, Some(CallReader::new(gemma, tools)));
+    let found = joined_calls(&splitter.push_last(&text));
+    assert_eq!(found.len(), 1, "{text}");
+    assert_eq!(found[0].value(), Some(json!({"a}b": "c", "größe_1": "d", "xml:lang": "no"})), "{text}");
+}

@@ -189,7 +189,7 @@ impl RequestReader<'_> {
     ) -> Result<SampleForm, Refusal> {
         let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
         let follows_reasoning = begin != FormBegin::AtOnce;
-        let tools = tools::in_grammar(calls.tools())?;
+        let tools = tools::in_grammar(calls)?;
         let grammar = calls.form().grammar(&tools, demand, self.tokenizer, follows_reasoning);
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin })
     }

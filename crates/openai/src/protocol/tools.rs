@@ -102,9 +102,15 @@ fn tool_set(tools: &[Value]) -> ToolSet {
     ToolSet { tools: tools.iter().map(tool).collect() }
 }
 
-/// The same tools with the schemas of their arguments as a grammar takes them.
-pub fn in_grammar(tools: &ToolSet) -> Result<ToolSet, Refusal> {
+/// The tools that are called with the schemas of their arguments as a grammar takes them.
+pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
+    let tools = calls.tools();
     let tool = |(index, tool): (usize, &Tool)| {
+        if let Some(name) = calls.form().unwritable_parameter(tool) {
+            let field = format!("tools[{index}].function.parameters.properties");
+            let expected = "names that the model's form of calls can hold";
+            return Err(Refusal::value(&field, expected, &format!("{name:?}")).about("tools"));
+        }
         let parameters = tool.parameters.clone().map(Form::schema_in_grammar).transpose();
         let parameters = parameters.map_err(|error| {
             let field = format!("tools[{index}].function.parameters");

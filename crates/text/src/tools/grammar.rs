@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use super::forms::{CallForm, NamedCall, Tagged, WrittenStyle};
-use super::gemma::QUOTE;
+use super::gemma::{QUOTE, is_plain_key};
 use super::tagged::kinds;
 use super::{MARKS, Tool, ToolSet};
 use crate::load::CHANNEL_MARKS;
@@ -176,7 +176,7 @@ impl GrammarWriter<'_> {
         let (mut first, mut later) = (String::new(), String::new());
         for (key, value) in fields.into_iter().rev() {
             let value = self.gemma_value(value, depth + 1);
-            let field = self.rule(&format!("{} {value}", quoted(&format!("{key}:"))));
+            let field = self.rule(&format!("{} {value}", self.gemma_key(key)));
             let next = if later.is_empty() { field.clone() } else { format!("{field} {later}") };
             (first, later) = match is_required(schema, key) {
                 true => (next.clone(), self.rule(&format!("\",\" {next}"))),
@@ -221,6 +221,14 @@ impl GrammarWriter<'_> {
             })
             .collect();
         format!("({})", kinds.join(" | "))
+    }
+
+    /// A key of an object: as a string where it would be read as another one without its marks.
+    fn gemma_key(&self, key: &str) -> String {
+        match is_plain_key(key) {
+            true => quoted(&format!("{key}:")),
+            false => self.literal(&format!("{QUOTE}{key}{QUOTE}:")),
+        }
     }
 
     fn gemma_string(&mut self) -> String {

@@ -84,10 +84,25 @@ fn choices_that_cannot_be_are_refused_by_name() {
         (json!({"parallel_tool_calls": 1}), "parallel_tool_calls"),
         (json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}), "tools"),
         (json!({"tools": [tool("look"), tool("look")]}), "tools"),
+        (json!({"tools": [tool("get weather")]}), "tools"),
+        (json!({"tools": [tool("wetter:heute")]}), "tools"),
+        (json!({"tools": [tool("")]}), "tools"),
+        (json!({"tools": [tool(&"a".repeat(65))]}), "tools"),
     ] {
         let refusal = chat(HERMES, fields.clone()).err().unwrap_or_else(|| panic!("{fields}"));
         assert_eq!(refusal.param.as_deref(), Some(param), "{}", refusal.message);
     }
+    assert!(chat(HERMES, json!({"tools": [tool("mcp-files.read_2"), tool(&"a".repeat(64))]})).is_ok());
+    let refusal = chat(HERMES, json!({"tools": [tool("look"), tool("a b")]})).expect_err("no name");
+    assert!(refusal.message.contains("`tools[1].function.name`"), "{}", refusal.message);
+    // A parameter that the family's form cannot name matters where a call must be made.
+    let coder = HERMES.replace("<tool_call>", "<tool_call><function=");
+    let parameters = json!({"type": "object", "properties": {"a>b": {"type": "string"}}});
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    assert!(chat(&coder, json!({"tools": tools})).is_ok());
+    assert!(chat(HERMES, json!({"tools": tools, "tool_choice": "required"})).is_ok());
+    let refusal = chat(&coder, json!({"tools": tools, "tool_choice": "required"})).expect_err("no such key");
+    assert!(refusal.message.contains("`tools[0].function.parameters.properties`"), "{}", refusal.message);
     // No arguments have the schema, which matters where a call must be made.
     let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
     let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": endless}}]);
