@@ -80,11 +80,13 @@ fn rewrite(schema: &mut Value, root: &Value) {
 pub(crate) fn parts_mut(fields: &mut Map<String, Value>) -> Vec<&mut Value> {
     let mut parts = Vec::new();
     for (key, value) in fields.iter_mut() {
-        match value {
-            Value::Object(named) if NAMED_SCHEMAS.contains(&key.as_str()) => parts.extend(named.values_mut()),
-            Value::Array(list) if SCHEMAS.contains(&key.as_str()) => parts.extend(list),
-            value if SCHEMAS.contains(&key.as_str()) => parts.push(value),
-            _ => {}
+        if SCHEMAS.contains(&key.as_str()) {
+            match value {
+                Value::Array(list) => parts.extend(list),
+                schema => parts.push(schema),
+            }
+        } else if NAMED_SCHEMAS.contains(&key.as_str()) {
+            parts.extend(value.as_object_mut().into_iter().flat_map(Map::values_mut));
         }
     }
     parts
