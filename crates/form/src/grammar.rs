@@ -42,6 +42,25 @@ impl Form {
         made().map_err(|refusal: Refusal| Error::value("JSON schema", refusal.expected, refusal.found))
     }
 
+    /// The elements by which a rule of a grammar in Lark has this form; `None`: it is a pattern or a grammar of its own.
+    ///
+    /// # Errors
+    ///
+    /// As of the grammar of the form itself, as far as that is found without compiling it.
+    pub fn in_rule(&self) -> Result<Option<String>, Error> {
+        let json = |schema: Value| with_options(schema).map(|schema| Some(format!("%json {schema}")));
+        let made = check_size(self).and_then(|()| match self {
+            Form::JsonObject => json(json!({"type": "object"})),
+            Form::Json(schema) => json(rewritten(schema.clone())?),
+            Form::Choice(choices) => {
+                let texts: Vec<String> = choices.iter().map(|text| Value::from(&**text).to_string()).collect();
+                Ok(Some(format!("({})", texts.join(" | "))))
+            }
+            Form::Regex(_) | Form::Lark(_) => Ok(None),
+        });
+        made.map_err(|refusal| Error::value(self.kind(), refusal.expected, refusal.found))
+    }
+
     /// What messages call a form of its kind.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

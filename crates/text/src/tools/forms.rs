@@ -185,6 +185,11 @@ impl CallForm {
         &UNKNOWN
     }
 
+    /// Whether a mark begins each call, so that it is told from content that is JSON.
+    pub fn has_marks(&self) -> bool {
+        self.bare == BareCalls::None
+    }
+
     /// The family's name.
     pub fn name(&self) -> &'static str {
         self.name

@@ -44,7 +44,7 @@ fn split(form: &'static CallForm, start: TextStart, reasoning: ReasoningText, pi
             AnswerPart::Content(text) => answer.1 += text,
             AnswerPart::CallBegins { .. } => is_open = true,
             AnswerPart::Arguments(_) => assert!(is_open, "arguments of no call: {pieces:?}"),
-            AnswerPart::CallEnds => assert!(std::mem::take(&mut is_open), "an end of no call: {pieces:?}"),
+            AnswerPart::CallEnds { .. } => assert!(std::mem::take(&mut is_open), "an end of no call: {pieces:?}"),
         }
     }
     assert!(!is_open, "a call without an end: {pieces:?}");
