@@ -21,7 +21,7 @@ fn text(response: &Value) -> &str {
 fn events(served: &Served, fields: Value) -> Vec<Value> {
     let body = joined(&json!({"temperature": 0, "stream": true}), fields);
     let answer = served.post("/v1/responses", &body);
-    assert_eq!((answer.status, answer.header("content-type")), (200, "text/event-stream".into()));
+    assert_eq!((answer.status, answer.header("content-type")), (200, "text/event-stream"));
     answer
         .text
         .lines()

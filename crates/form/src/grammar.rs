@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::rewritten;
 use crate::spec::Form;
-use crate::trial::Refusal;
+use crate::trial::{Refusal, try_schema_alone};
 
 /// The longest form, in bytes of its JSON, pattern, grammar or choices.
 const MOST_BYTES: usize = 256 << 10;
@@ -24,14 +24,17 @@ const OPTIONS: &str = "x-guidance";
 
 impl Form {
     /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an
-    /// equal schema says the same, as it is for [`Form::Json`].
+    /// equal schema says the same, as it is for [`Form::Json`]. One with references is tried, which compiles it.
     ///
     /// # Errors
     ///
-    /// It is too long or too deep, or no value has it.
+    /// It is too long or too deep, it cannot be compiled, or its values would go on without end.
     pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
         let form = Form::Json(schema.clone());
-        let made = check_size(&form).and_then(|()| rewritten(schema));
+        let made = check_size(&form).and_then(|()| rewritten(schema)).and_then(|schema| {
+            try_schema_alone(&schema)?;
+            Ok(schema)
+        });
         made.map_err(|refusal| Error::value(form.kind(), refusal.expected, refusal.found))
     }
 
@@ -277,6 +280,13 @@ mod tests {
         assert_eq!(schema, json!({"type": "string"}));
         let refused = Form::schema_in_grammar(json!({"const": "a".repeat(MOST_BYTES)})).unwrap_err().to_string();
         assert_eq!(refused, "JSON schema: expected at most 256 KiB, found 257 KiB");
+        let nested = |required: Value| {
+            let schema = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": required});
+            Form::schema_in_grammar(schema).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(nested(json!([])), Ok(()));
+        let endless = "JSON schema: expected one that some text has, found one whose texts would go on without end";
+        assert_eq!(nested(json!(["a"])), Err(endless.to_owned()));
     }
 
     #[test]

@@ -5,13 +5,14 @@
 //! compiles at once; llguidance's limits of work and a deadline bound it there, and memory is bounded by them alone.
 
 use std::borrow::Cow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use llguidance::TokenParser;
 use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
 use offshoot_core::ids::TokenId;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::endless::has_text;
 use crate::grammar::grammar;
@@ -42,24 +43,27 @@ struct NamedTokens {
 }
 
 fn tried(request: &[u8]) -> Option<(String, String)> {
-    /// That of the last call: a program has one model, mostly.
-    static LAST: Mutex<Option<(NamedTokens, FormVocabulary)>> = Mutex::new(None);
+    /// Those of the last calls, the latest last: a program has one model, mostly, and tries schemas without it, too.
+    static LAST: Mutex<Vec<(NamedTokens, FormVocabulary)>> = Mutex::new(Vec::new());
+    const MOST_LAST: usize = 2;
     let Request { form, tokens } = match serde_json::from_slice(request) {
         Ok(request) => request,
         Err(error) => return Some(("a form".to_string(), error.to_string())),
     };
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    let last = &mut *last;
-    let (_, vocabulary) = match last {
-        Some(known) if known.0 == *tokens => known,
-        _ => {
+    let known = match last.iter().position(|(known, _)| *known == *tokens) {
+        Some(at) => last.remove(at),
+        None => {
             let tokens = tokens.into_owned();
             let vocabulary = FormVocabulary::of_bytes(tokens.tokens, tokens.named.clone(), tokens.ends.clone());
-            last.insert((tokens, vocabulary))
+            (tokens, vocabulary)
         }
     };
-    let refusal = parser(&form, vocabulary).err()?;
-    Some((refusal.expected, refusal.found))
+    let refusal = parser(&form, &known.1).err();
+    last.push(known);
+    let excess = last.len().saturating_sub(MOST_LAST);
+    last.drain(..excess);
+    refusal.map(|refusal| (refusal.expected, refusal.found))
 }
 
 /// Why a form is refused.
@@ -119,10 +123,42 @@ pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<Tried
     if is_unbounded() {
         return Ok(Tried::NoHelper);
     }
+    call_trial(form, vocabulary).map(|()| Tried::Passed)
+}
+
+/// Refuses a schema that is to stand in a grammar among others, if it takes more than [`BOUNDS`] or has no text. The
+/// grammar as a whole would tell neither which schema it is, nor that it has no text where another one has. Only a
+/// schema with references can need itself without end, so others are left to the grammar's own trial.
+///
+/// # Errors
+///
+/// As above, or it is refused.
+pub(crate) fn try_schema_alone(schema: &Value) -> Result<(), Refusal> {
+    /// Schemas name no tokens of a model.
+    static BYTES: LazyLock<FormVocabulary> = LazyLock::new(|| FormVocabulary::of_bytes(0, Vec::new(), Vec::new()));
+    match has_reference(schema) {
+        true => call_trial(&Form::Json(schema.clone()), &BYTES),
+        false => Ok(()),
+    }
+}
+
+fn has_reference(schema: &Value) -> bool {
+    const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
+    match schema {
+        Value::Array(items) => items.iter().any(has_reference),
+        Value::Object(fields) => {
+            fields.iter().any(|(key, value)| REFERENCES.contains(&key.as_str()) || has_reference(value))
+        }
+        _ => false,
+    }
+}
+
+/// Has a helper process compile the form; this one, where the program has no helper.
+fn call_trial(form: &Form, vocabulary: &FormVocabulary) -> Result<(), Refusal> {
     let request = serde_json::to_vec(&request(form, vocabulary)).expect("a form is JSON");
     match TRIAL.call(BOUNDS, &request) {
         Ok(answer) => match serde_json::from_slice(&answer).expect("a trial answers in JSON") {
-            None::<(String, String)> => Ok(Tried::Passed),
+            None::<(String, String)> => Ok(()),
             Some((expected, found)) => Err(Refusal::new(expected, found)),
         },
         Err(stopped @ Stopped::NoHelper(_)) => Err(Refusal::later(stopped.to_string())),

@@ -10,7 +10,7 @@ use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_cpu::Cpu;
 use offshoot_engine::replicas;
 use offshoot_engine::{
-    Engine, EngineConfig, EngineHandle, Event, FinishReason, Hear, PoolSize, RootOptions, Stop, Turn,
+    Engine, EngineConfig, EngineHandle, Event, FinishReason, Hear, Metrics, PoolSize, RootOptions, Stop, Turn,
 };
 use offshoot_model::Decoder;
 
@@ -312,23 +312,27 @@ fn full_pools_preempt_and_lend_and_sample_the_same() {
         let tree = Tree { header: 160, problems: 12, problem: 40, samples: 5 };
         let expected = within_a_minute(move || tree.grow_until(&start(shape, &config()), 1, &unsure(60)));
         for room in [26, 40] {
-            let found = within_a_minute(move || {
+            // States leave more room for pages.
+            let must_preempt = room == 26 && !matches!(shape, Shape::Hybrid);
+            let expected = expected.clone();
+            within_a_minute(move || {
                 let facts = start(shape, &config()).facts().clone();
                 let states = 24 * facts.state_bytes;
                 let pool = PoolSize::Bytes((room * facts.page_groups.count() * facts.page_bytes).max(states) + states);
                 let small = EngineConfig { pool, swap_bytes: 1 << 20, ..config() };
-                let several = join((0..3).map(|_| start(shape, &small)).collect());
-                // The first one lets in more branches than fit.
-                mislead(&several);
-                let found = tree.grow_until(&several, 3, &unsure(60));
-                let metrics = several.metrics().expect("it runs");
-                assert!(metrics.prompt_tokens_copied > 0, "{shape:?} in {room} pages: {metrics:?}");
-                // States leave more room for pages.
-                let preempts = room == 26 && !matches!(shape, Shape::Hybrid);
-                assert!(!preempts || metrics.preemptions > 0, "{shape:?} in {room} pages: {metrics:?}");
-                found
+                let round = || {
+                    let several = join((0..3).map(|_| start(shape, &small)).collect());
+                    // The first one lets in more branches than fit.
+                    mislead(&several);
+                    assert_eq!(tree.grow_until(&several, 3, &unsure(60)), expected, "{shape:?} in {room} pages");
+                    several.metrics().expect("it runs")
+                };
+                // What is asked for may be gone from a full pool already, if the engine that has it was much faster
+                // than the one that asks. One of several rounds lends and preempts.
+                let lends =
+                    |metrics: Metrics| metrics.prompt_tokens_copied > 0 && (!must_preempt || metrics.preemptions > 0);
+                assert!(std::iter::repeat_with(round).take(10).any(lends), "{shape:?} in {room} pages: no round lends");
             });
-            assert_eq!(found, expected, "{shape:?} in {room} pages");
         }
     }
 }

@@ -17,7 +17,8 @@ pub struct TreeCost {
 
 impl SamplingTree {
     /// Adds a question about `at`: a child whose context is `prompt` alone, not the nodes above. Answers are forks of
-    /// it; the form of `at` is not theirs. Its random numbers follow the path, as for forks. What prompts begin with alike is computed once.
+    /// it; the form of `at` is not theirs. Its random numbers follow the path, as for forks. What prompts begin with
+    /// alike is computed once.
     ///
     /// # Errors
     ///

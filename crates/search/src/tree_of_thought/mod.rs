@@ -126,7 +126,7 @@ enum SampledText {
     Thought,
     /// The answer behind a path of thoughts, in the job's form.
     Answer,
-    /// The reply to a question about paths. It has a form of its own, which its reader expects: the job's is none of it.
+    /// The reply to a question about paths. It has a form of its own, which its reader expects, and not the job's.
     Reply,
 }
 

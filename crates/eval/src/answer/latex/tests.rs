@@ -192,7 +192,7 @@ fn signs_beyond_ascii_are_latex() {
 fn what_is_not_understood_equals_what_is_written_alike() {
     equal(&[r"\int_0^1 x\,dx", r"\int_0^1 x dx", r"\left.\int_0^1 x\;dx\right."]);
     unequal(&[r"\int_0^1 x\,dx", r"\int_0^2 x\,dx", "1/2", "1//2", "1 2", "(1", "1)", "2^{2^{2^{2^{2}}}}", "1/0"]);
-    for text in [r"\pi+½1_}", r"\overline{3}\le cm_\{", r"1_\text{cm}20", "x_("] {
+    for text in [r"\pi+½1_}", r"\overline{3}\le cm_\{", r"1_\text{cm}20", "x_(", r".\,\overline{3}", r"2\,.~\bar{3}"] {
         assert_eq!(form(&form(text)), form(text), "{text}");
     }
     assert_eq!(canonical(""), None);

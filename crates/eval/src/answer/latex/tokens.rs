@@ -93,7 +93,11 @@ impl Lexer {
                 rest = rest.trim_start_matches('-');
                 continue;
             }
-            let is_fraction = || behind.starts_with(|c: char| c.is_ascii_digit()) || marked_period(behind).is_some();
+            // `. 3` and `. \overline{3}` are a point and a number.
+            let is_fraction = || {
+                let is_next = !behind.starts_with(char::is_whitespace);
+                behind.starts_with(|c: char| c.is_ascii_digit()) || is_next && marked_period(behind).is_some()
+            };
             let is_number = c.is_ascii_digit() || (c == '.' && is_fraction());
             rest = if is_number {
                 self.number(rest)
