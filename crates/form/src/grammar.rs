@@ -51,7 +51,12 @@ impl Form {
         let json = |schema: Value| with_options(schema).map(|schema| Some(format!("%json {schema}")));
         let made = check_size(self).and_then(|()| match self {
             Form::JsonObject => json(json!({"type": "object"})),
-            Form::Json(schema) => json(rewritten(schema.clone())?),
+            Form::Json(schema) => {
+                let schema = rewritten(schema.clone())?;
+                // Beside what else the rule allows, it would not be seen that no text has it.
+                try_schema_alone(&schema)?;
+                json(schema)
+            }
             Form::Choice(choices) => {
                 let texts: Vec<String> = choices.iter().map(|text| Value::from(&**text).to_string()).collect();
                 Ok(Some(format!("({})", texts.join(" | "))))
