@@ -3,7 +3,7 @@
 
 use offshoot::{SamplingParams, Stop, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Records};
-use offshoot_form::{FormBegin, SampleForm};
+use offshoot_form::SampleForm;
 use offshoot_text::reasoning::ContentStart;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -73,7 +73,7 @@ impl Sampling {
             presence_penalty,
             logit_bias: logit_bias.into_iter().map(|(token, bias)| (TokenId(token), bias)).collect(),
             allowed: allowed_token_ids.map(token_ids),
-            form: form.map(|form| SampleForm { form: form.0.clone(), begin: FormBegin::AtOnce }),
+            form: form.map(|form| SampleForm::shared(form.0.clone())),
             bad_words: bad_words.into_iter().map(token_ids).collect(),
             top_logprobs: logprobs,
             logprobs_mode: word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?,

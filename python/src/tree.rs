@@ -10,7 +10,7 @@ use offshoot::{After, Error, NodeId, NodeState, Probe, Prompt, SamplingTree, Tok
 use offshoot_core::ids::AdapterVersion;
 use offshoot_engine::{EngineHandle, LogprobsMode, RootOptions, TokenRecord};
 use offshoot_eval::view;
-use offshoot_form::{FormBegin, SampleForm};
+use offshoot_form::SampleForm;
 use offshoot_search::tree;
 use pyo3::exceptions::{PyBaseException, PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -133,7 +133,7 @@ impl Tree {
         };
         let children = children.or_raise()?;
         if any_text || form.is_some() {
-            let form = form.map(|form| SampleForm { form: form.0.clone(), begin: FormBegin::AtOnce });
+            let form = form.map(|form| SampleForm::shared(form.0.clone()));
             tree.set_form(&children, form);
         }
         Ok(children.into_iter().map(NodeId::ix).collect())

@@ -192,6 +192,15 @@ pub enum Error {
         why: String,
     },
 
+    /// There is no room for what is asked for now; the same may be asked for again.
+    #[error("{what}: {why}")]
+    Busy {
+        /// What is asked for.
+        what: String,
+        /// What is in its way.
+        why: String,
+    },
+
     /// A bug in this program.
     #[error("internal error, please report it: {0}")]
     Internal(String),
@@ -286,6 +295,11 @@ impl Error {
     /// No weights are loaded.
     pub fn no_weights(why: impl Into<String>) -> Error {
         Error::NoWeights { why: shortened(why.into(), MOST) }
+    }
+
+    /// There is no room for it now.
+    pub fn busy(what: impl Into<String>, why: impl Into<String>) -> Error {
+        Error::Busy { what: shortened(what.into(), MOST), why: shortened(why.into(), MOST) }
     }
 
     /// The memory that the user gave keys and values does not suffice.

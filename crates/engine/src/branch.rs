@@ -406,6 +406,7 @@ impl Branch {
     /// Ends the work with `reason` and sends the event.
     pub fn finish(&mut self, reason: FinishReason) {
         self.take_back_forced();
+        self.tokens.end_extend();
         if reason.is_cut() {
             self.take_back_unscored();
         }
@@ -437,6 +438,7 @@ impl Branch {
     /// Ends the work with an error and sends the event.
     pub fn fail(&mut self, error: Error) {
         self.take_back_forced();
+        self.tokens.end_extend();
         if self.is_pin {
             log::warn!("the prefix of branch {} is not pinned: {error}", self.id);
         } else {

@@ -4,16 +4,23 @@
 use std::sync::Arc;
 
 use offshoot_core::ids::TokenId;
-use offshoot_form::{CompiledForm, FormBegin, FormState};
+use offshoot_form::{CompiledForm, FormBegin, FormState, SampleForm};
 
 /// A form for the engine's model, and where in a sample it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadyForm {
     pub form: Arc<CompiledForm>,
     pub begin: FormBegin,
+    /// Whether it ends with the extend.
+    ends_with_extend: bool,
 }
 
 impl ReadyForm {
+    /// `form` as a request asks for it.
+    pub fn of(compiled: Arc<CompiledForm>, form: &SampleForm) -> Self {
+        ReadyForm { form: compiled, begin: form.begin.clone(), ends_with_extend: form.ends_with_extend }
+    }
+
     fn is(&self, other: &ReadyForm) -> bool {
         Arc::ptr_eq(&self.form, &other.form) && self.begin == other.begin
     }
@@ -46,6 +53,11 @@ impl PathForm {
     /// Whether an extend under `ready` goes on in it.
     pub fn goes_on_with(&self, ready: &ReadyForm) -> bool {
         self.ready.is(ready)
+    }
+
+    /// Whether nothing goes on in it behind the extend that sampled its tokens.
+    pub fn ends_with_extend(&self) -> bool {
+        self.ready.ends_with_extend
     }
 
     /// The first position.

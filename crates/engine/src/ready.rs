@@ -50,9 +50,16 @@ impl FormSource {
         }
     }
 
+    fn known(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
+        match self {
+            FormSource::Compiler(compiler) => compiler.known_form(form),
+            FormSource::NoTokenizer | FormSource::Scripted => Ok(None),
+        }
+    }
+
     fn ready(&self, form: &SampleForm) -> Result<Option<ReadyForm>> {
         let compiled = self.compile(&form.form)?;
-        Ok(compiled.map(|compiled| ReadyForm { form: compiled, begin: form.begin.clone() }))
+        Ok(compiled.map(|compiled| ReadyForm::of(compiled, form)))
     }
 }
 
@@ -64,9 +71,18 @@ impl EngineHandle {
     /// # Errors
     ///
     /// The form is no form of its kind, takes too much, or none of the model's texts has it; or the engine has no
-    /// tokenizer.
+    /// tokenizer. [`Error::Busy`]: too much else is being compiled.
     pub fn compile_form(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
         self.forms().compile(form)
+    }
+
+    /// The form, if it is compiled already; waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// The form was refused, and would be again.
+    pub fn known_form(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
+        self.forms().known(form)
     }
 
     /// Makes a branch as [`root_with`](Self::root_with) does, of whose tokens the last `sampled` were sampled under
@@ -101,7 +117,7 @@ impl EngineHandle {
                 None => self.compile_form(&form.form)?,
             };
             last = Some((form.form.clone(), compiled.clone()));
-            Ok(compiled.map(|compiled| ReadyForm { form: compiled, begin: form.begin.clone() }))
+            Ok(compiled.map(|compiled| ReadyForm::of(compiled, form)))
         };
         let make_ready = |Extend { branch, continuation }: Extend| {
             let form = sampled_by(&continuation).and_then(|params| params.form.as_ref());

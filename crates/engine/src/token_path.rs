@@ -267,6 +267,11 @@ impl TokenPath {
         self.form = None;
     }
 
+    /// The extend that sampled the last tokens has ended, and with it their form, if it goes no further.
+    pub fn end_extend(&mut self) {
+        self.form.take_if(|form| form.ends_with_extend());
+    }
+
     /// Lends the form, until [`put_form`](Self::put_form).
     pub fn take_form(&mut self) -> Option<PathForm> {
         self.form.take()

@@ -1,5 +1,6 @@
 //! Measures what forms take: `measure FOLDER` for the tokenizer of a model's folder (its vocabulary, compiling, masks,
-//! matchers), `measure FOLDER fuzz N` for N mutated schemas (time and memory of each refusal or compilation).
+//! matchers), `measure FOLDER fuzz N` for N mutated schemas (time and memory of each refusal or compilation),
+//! `measure FOLDER steps BRANCHES STEPS THREADS` for steps of branches that have long texts of one schema.
 
 #[path = "measure/fuzz.rs"]
 mod fuzz;
@@ -7,6 +8,8 @@ mod fuzz;
 mod memory;
 #[path = "measure/mutate.rs"]
 mod mutate;
+#[path = "measure/steps.rs"]
+mod steps;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +40,11 @@ fn main() {
         Some("fuzz") => {
             let forms = arguments.get(3).and_then(|n| n.parse().ok()).unwrap_or(1000);
             fuzz::run(&compiler, forms);
+        }
+        Some("steps") => {
+            let number = |at: usize, default| arguments.get(at).and_then(|n| n.parse().ok()).unwrap_or(default);
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            steps::run(&compiler, number(3, 1024), number(4, 128), number(5, threads));
         }
         _ => {
             for (name, form) in forms() {

@@ -16,10 +16,11 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
+use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
 use crate::spec::Form;
-use crate::trial::{Refusal, Tried, parser, try_form};
+use crate::trial::{Refusal, Tried, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
 /// Forms that are compiled at once.
@@ -33,7 +34,7 @@ const MOST_UNTRIED_WAIT: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 64 << 20;
 /// Refused forms that are remembered.
 const MOST_REFUSED: usize = 64;
-/// Bytes of the lexers of compiled forms that are kept though nobody uses them.
+/// Bytes of compiled forms that are kept though nobody uses them.
 const MOST_RECENT_BYTES: usize = 64 << 20;
 
 /// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
@@ -43,6 +44,8 @@ pub struct CompiledForm {
     tokenizer: Arc<Tokenizer>,
     /// At the form's beginning; never moved on.
     start: TokenParser,
+    /// Bytes of its grammar and lexer, about.
+    bytes: usize,
 }
 
 impl std::fmt::Debug for CompiledForm {
@@ -55,7 +58,8 @@ impl CompiledForm {
     fn new(form: &Form, vocabulary: Arc<FormVocabulary>, tokenizer: Arc<Tokenizer>) -> Result<CompiledForm, Refusal> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
-        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), vocabulary, tokenizer, start })
+        let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), vocabulary, tokenizer, start, bytes })
     }
 
     /// A number that no other form of this process has.
@@ -84,11 +88,6 @@ impl CompiledForm {
             true => Ok(self),
             false => Err(Refusal::of("no text has it, or none of the model's tokens begins one")),
         }
-    }
-
-    /// Bytes of its lexer, about.
-    fn bytes(&self) -> usize {
-        self.start.parser.lexer_stats().num_bytes
     }
 }
 
@@ -140,7 +139,7 @@ impl Known {
                 self.use_form(form);
             }
             // Where there was no time for it, it may be compiled later.
-            Err(refusal) if refusal.is_final => {
+            Err(refusal) if refusal.verdict == Verdict::Final => {
                 self.refused.push_back((key, refusal.clone()));
                 if self.refused.len() > MOST_REFUSED {
                     self.refused.pop_front();
@@ -152,7 +151,7 @@ impl Known {
 
     fn use_form(&mut self, form: &Arc<CompiledForm>) {
         self.recent.retain(|(other, _)| !Arc::ptr_eq(other, form));
-        self.recent.push_back((form.clone(), form.bytes()));
+        self.recent.push_back((form.clone(), form.bytes));
         let mut bytes: usize = self.recent.iter().map(|(_, bytes)| bytes).sum();
         while bytes > MOST_RECENT_BYTES && self.recent.len() > 1 {
             bytes -= self.recent.pop_front().map_or(0, |(_, bytes)| bytes);
@@ -180,12 +179,12 @@ impl FormCompiler {
     ///
     /// # Errors
     ///
-    /// The form is no form of its kind, no text has it, or it takes more than a second or 200 MiB.
+    /// The form is no form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]: too
+    /// much else is being compiled.
     pub fn compile(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>> {
-        let error = |refusal: Refusal| Error::value(form.kind(), refusal.expected, refusal.found);
+        let error = |refusal: Refusal| refusal.error(form);
         check_size(form).map_err(error)?;
-        let text = serde_json::to_vec(form).expect("a form is JSON");
-        let key = self.hashers.each_ref().map(|hasher| hasher.hash_one(&text));
+        let key = self.key(form);
         {
             let mut known = self.known();
             loop {
@@ -204,6 +203,23 @@ impl FormCompiler {
         known.insert(key, &outcome);
         self.is_done.notify_all();
         outcome.map_err(error)
+    }
+
+    /// What is known of a form without compiling it: it was compiled, or refused, and is not forgotten yet. Waits for
+    /// nobody.
+    ///
+    /// # Errors
+    ///
+    /// As of [`compile`](Self::compile), but for [`Error::Busy`].
+    pub fn known_form(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
+        let error = |refusal: Refusal| refusal.error(form);
+        check_size(form).map_err(error)?;
+        self.known().get(&self.key(form)).transpose().map_err(error)
+    }
+
+    fn key(&self, form: &Form) -> FormKey {
+        let text = serde_json::to_vec(form).expect("a form is JSON");
+        self.hashers.each_ref().map(|hasher| hasher.hash_one(&text))
     }
 
     /// The model's tokens as grammars are matched with them; made by the first call.
@@ -232,9 +248,9 @@ impl FormCompiler {
             return Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
         }
         let turn = Turn::take(&self.turns)?;
-        let most = match try_form(form, &vocabulary)? {
-            Tried::Passed => MOST_WAIT,
-            Tried::NoHelper => MOST_UNTRIED_WAIT,
+        let (most, verdict) = match try_form(form, &vocabulary)? {
+            Tried::Passed => (MOST_WAIT, Verdict::Busy),
+            Tried::NoHelper => (MOST_UNTRIED_WAIT, Verdict::Slow),
         };
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
@@ -246,9 +262,10 @@ impl FormCompiler {
         };
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
-        receiver
-            .recv_timeout(most)
-            .unwrap_or_else(|_| Err(Refusal::later(format!("it takes more than {} s", most.as_secs()))))
+        receiver.recv_timeout(most).unwrap_or_else(|_| {
+            let refusal = Refusal::too_much(format!("it takes more than {} s", most.as_secs()));
+            Err(Refusal { verdict, ..refusal })
+        })
     }
 }
 
@@ -268,7 +285,7 @@ impl Turn {
         let waited = turns.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= MOST_AT_ONCE);
         let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
-            return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled; try again")));
+            return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled")));
         }
         *taken += 1;
         Ok(Turn(turns.clone()))
@@ -279,5 +296,36 @@ impl Drop for Turn {
     fn drop(&mut self) {
         *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.is_free.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Where others' forms take all turns, a form that is known is found at once, and another may be asked for again.
+    #[test]
+    fn known_forms_wait_for_no_turn() {
+        let folder = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
+        let tokenizer = Arc::new(Tokenizer::load(&folder).expect("the bundled model has a tokenizer"));
+        let vocab = tokenizer.vocab_size();
+        let compiler = FormCompiler::new(tokenizer, Vec::new(), vocab);
+        let known = Arc::new(Form::Regex("[ab]+".to_owned()));
+        assert!(compiler.known_form(&known).expect("it is not refused").is_none());
+        let compiled = compiler.compile(&known).expect("it compiles");
+        assert!(compiled.bytes > 0);
+        let bad = Arc::new(Form::Regex("(".to_owned()));
+        assert!(compiler.compile(&bad).is_err());
+        let turns: Vec<Turn> = (0..MOST_AT_ONCE).map(|_| Turn::take(&compiler.turns).expect("it is free")).collect();
+        let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
+        assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
+        assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));
+        let other = Arc::new(Form::Regex("[cd]+".to_owned()));
+        let busy = compiler.compile(&other).expect_err("there is no turn");
+        assert!(matches!(busy, Error::Busy { .. }), "{busy}");
+        drop(turns);
+        assert!(compiler.compile(&other).is_ok());
     }
 }

@@ -1,4 +1,5 @@
-//! Grammars that no text ends: each of their rules needs another one, without end.
+//! What a walk over the rules of a grammar finds: whether some text ends it, or each rule needs another one without
+//! end; and what memory it takes, about.
 
 use llguidance::earley::{CGrammar, CSymIdx};
 
@@ -44,6 +45,26 @@ pub(crate) fn has_text(grammar: &CGrammar) -> bool {
         }
     }
     has_text.has(grammar.start())
+}
+
+/// Bytes of a grammar, about: of its symbols that are reached, and of their rules.
+pub(crate) fn grammar_bytes(grammar: &CGrammar) -> usize {
+    /// Of each: the symbol's data with its name, and a symbol with its parameter in a rule.
+    const SYMBOL: usize = 256;
+    const IN_RULE: usize = 24;
+    let mut bytes = 0;
+    let mut symbols = vec![grammar.start()];
+    let mut is_known = Seen::default();
+    is_known.add(grammar.start());
+    while let Some(symbol) = symbols.pop() {
+        bytes += SYMBOL;
+        for &rule in &grammar.sym_data(symbol).rules {
+            let (needed, _, _) = grammar.rule_rhs(rule);
+            bytes += IN_RULE * (needed.len() + 1);
+            symbols.extend(needed.iter().copied().filter(|inner| is_known.add(*inner)));
+        }
+    }
+    bytes
 }
 
 /// A set of symbols.

@@ -18,6 +18,8 @@ use crate::state::{FormState, StateKey};
 const MOST_MASK_BYTES: usize = 256 << 20;
 /// Bytes of matchers beyond which those of branches that wait are dropped.
 const MOST_MATCHER_BYTES: usize = 128 << 20;
+/// Bytes of lanes beyond which those of the forms that were unused longest are given up.
+const MOST_LANE_BYTES: usize = 512 << 20;
 /// States that a lane computes in one call before another lane is made.
 const LANE_STATES: usize = 16;
 /// Calls after which lanes are given up that no call used and no matcher is in.
@@ -56,6 +58,8 @@ pub struct FormCounts {
     pub mask_bytes: usize,
     /// Bytes of matchers, about.
     pub matcher_bytes: usize,
+    /// Bytes of the lanes' lexers.
+    pub lane_bytes: usize,
 }
 
 /// All masks of an engine: its worker threads, its matchers' lanes, and the masks that were computed.
@@ -71,6 +75,7 @@ pub struct Forms {
     matchers: VecDeque<Weak<Slot>>,
     matcher_bytes: Arc<MatcherBytes>,
     most_matcher_bytes: usize,
+    most_lane_bytes: usize,
     counts: FormCounts,
 }
 
@@ -117,6 +122,7 @@ impl Forms {
             matchers: VecDeque::new(),
             matcher_bytes: Arc::default(),
             most_matcher_bytes: MOST_MATCHER_BYTES,
+            most_lane_bytes: MOST_LANE_BYTES,
             counts: FormCounts::default(),
         }
     }
@@ -124,6 +130,11 @@ impl Forms {
     /// These masks and matchers, bounded to so many bytes. What is beyond is computed again where it is needed again.
     pub fn with_bounds(self, mask_bytes: usize, matcher_bytes: usize) -> Forms {
         Forms { cache: MaskCache::new(mask_bytes), most_matcher_bytes: matcher_bytes, ..self }
+    }
+
+    /// These masks, their lanes bounded to so many bytes.
+    pub fn with_lane_bound(self, bytes: usize) -> Forms {
+        Forms { most_lane_bytes: bytes, ..self }
     }
 
     /// What each state allows next, in the states' order.
@@ -158,6 +169,7 @@ impl Forms {
             for (at, mask) in self.compute(missing) {
                 found[at] = Some(mask);
             }
+            self.bound_lanes();
             self.bound_matchers();
         }
         for (at, first) in same {
@@ -184,6 +196,7 @@ impl Forms {
             lanes: self.lanes.values().map(|lanes| lanes.lanes.len()).sum(),
             mask_bytes: self.cache.bytes(),
             matcher_bytes: self.matcher_bytes.get(),
+            lane_bytes: self.lanes.values().map(FormLanes::bytes).sum(),
             ..self.counts
         }
     }
@@ -271,6 +284,28 @@ impl Forms {
         }
     }
 
+    /// Gives up the lanes of the forms that were unused longest, with their matchers, until the others are within the
+    /// bound.
+    fn bound_lanes(&mut self) {
+        let mut bytes: usize = self.lanes.values().map(FormLanes::bytes).sum();
+        if bytes <= self.most_lane_bytes {
+            return;
+        }
+        let mut unused: Vec<&mut FormLanes> = self.lanes.values_mut().collect();
+        unused.sort_unstable_by_key(|form| form.last_call);
+        for form in unused {
+            if bytes <= self.most_lane_bytes {
+                break;
+            }
+            bytes -= form.bytes();
+            form.lanes.drain(..).for_each(|lane| lane.end());
+        }
+        // A matcher holds its lane.
+        for slot in self.matchers.iter().filter_map(Weak::upgrade) {
+            slot.lock().take_if(|matcher| matcher.lane().is_over());
+        }
+    }
+
     /// Drops matchers beyond the bound, those first that were not used since they were last looked at.
     fn bound_matchers(&mut self) {
         self.matchers.retain(|slot| slot.strong_count() > 0);
@@ -292,8 +327,12 @@ impl FormLanes {
         FormLanes { form: Arc::downgrade(form), lanes: Vec::new(), last_call: 0 }
     }
 
+    fn bytes(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.bytes()).sum()
+    }
+
     fn add(&mut self, form: &CompiledForm) -> Arc<Lane> {
-        let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy());
+        let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy(form));
         self.lanes.push(lane.clone());
         lane
     }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::schema::rewritten;
 use crate::spec::Form;
 use crate::trial::{Refusal, try_schema_alone};
+use crate::white_space;
 
 /// The longest form, in bytes of its JSON, pattern, grammar or choices.
 const MOST_BYTES: usize = 256 << 10;
@@ -15,12 +16,6 @@ const MOST_BYTES: usize = 256 << 10;
 const MOST_DEPTH: usize = 100;
 /// The most choices.
 const MOST_CHOICES: usize = 20_000;
-
-/// White space between the parts of JSON, where the schema says nothing else: what compact and indented JSON have. It
-/// is bounded, so that a text cannot go on with white space for ever, and has no empty line, at which chats may stop.
-const WHITE_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,32}";
-/// The key of a schema under which llguidance reads its options.
-const OPTIONS: &str = "x-guidance";
 
 impl Form {
     /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an
@@ -33,6 +28,7 @@ impl Form {
     pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
         let made = || {
             check_depth(json_depth(&schema))?;
+            white_space::check(&schema)?;
             let schema = rewritten(schema)?;
             // Descriptions, which may be long, are left out by now.
             check_bytes(json_bytes(&schema))?;
@@ -52,6 +48,7 @@ impl Form {
         let made = check_size(self).and_then(|()| match self {
             Form::JsonObject => json(json!({"type": "object"})),
             Form::Json(schema) => {
+                white_space::check(schema)?;
                 let schema = rewritten(schema.clone())?;
                 // Beside what else the rule allows, it would not be seen that no text has it.
                 try_schema_alone(&schema)?;
@@ -152,7 +149,7 @@ fn json_depth(value: &Value) -> usize {
 }
 
 /// Bytes of a value's keys and texts, and a few for each value; not much more than the most allowed.
-fn json_bytes(value: &Value) -> usize {
+pub(crate) fn json_bytes(value: &Value) -> usize {
     let mut bytes = 0;
     let mut left = vec![value];
     while let Some(value) = left.pop() {
@@ -244,6 +241,7 @@ fn closed(text: &[u8]) -> usize {
 
 /// The schema with our white space, where it does not choose its own.
 fn with_options(schema: Value) -> Result<Value, Refusal> {
+    white_space::check(&schema)?;
     let mut schema = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) => Map::new(),
@@ -258,13 +256,7 @@ fn with_options(schema: Value) -> Result<Value, Refusal> {
             return Err(Refusal::new("an object", found));
         }
     };
-    let options = schema.entry(OPTIONS).or_insert_with(|| json!({}));
-    let Value::Object(options) = options else {
-        return Err(Refusal::new(format!("an object as `{OPTIONS}`"), options.to_string()));
-    };
-    if !options.contains_key("whitespace_pattern") && !options.contains_key("whitespace_flexible") {
-        options.insert("whitespace_pattern".to_string(), WHITE_SPACE.into());
-    }
+    white_space::add(&mut schema)?;
     Ok(Value::Object(schema))
 }
 

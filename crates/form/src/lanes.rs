@@ -12,6 +12,7 @@ use offshoot_core::bounded::caught;
 use offshoot_core::ids::TokenId;
 
 use crate::compile::CompiledForm;
+use crate::inside::LaneMasks;
 use crate::mask::RawMask;
 use crate::trial::plain;
 use crate::vocabulary::FormVocabulary;
@@ -53,17 +54,38 @@ pub(crate) struct Lane {
     start: TokenParser,
     /// Set when its lexer has failed or is too large: its matchers are made again in another lane.
     is_over: AtomicBool,
+    /// Of its lexer, when it was last looked at.
+    bytes: AtomicUsize,
 }
 
 impl Lane {
     /// A lane of its own lexer, without what others have learnt.
     pub fn new(form: &CompiledForm) -> Arc<Lane> {
-        Arc::new(Lane { start: form.fresh_parser(), is_over: AtomicBool::new(false) })
+        Lane::of(form.fresh_parser(), form)
     }
 
     /// A lane whose lexer begins with what this one's has learnt.
-    pub fn copy(&self) -> Arc<Lane> {
-        Arc::new(Lane { start: self.start.deep_clone(), is_over: AtomicBool::new(false) })
+    pub fn copy(&self, form: &CompiledForm) -> Arc<Lane> {
+        Lane::of(self.start.deep_clone(), form)
+    }
+
+    fn of(mut start: TokenParser, form: &CompiledForm) -> Arc<Lane> {
+        if let Some(tokens) = &form.vocabulary().inside {
+            start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
+        }
+        let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0) };
+        lane.check_size();
+        Arc::new(lane)
+    }
+
+    /// Bytes of its lexer.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Ends it: its matchers are made again in another lane.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 
     pub fn is_over(&self) -> bool {
@@ -72,9 +94,14 @@ impl Lane {
 
     /// Ends a lane whose lexer has grown too large, or was lost when the library failed.
     pub fn check_size(&self) {
-        let states = caught(|| self.start.parser.lexer_stats().num_states);
-        if states.map_or(true, |states| states > MOST_STATES) {
-            self.is_over.store(true, Ordering::Relaxed);
+        match caught(|| self.start.parser.lexer_stats()) {
+            Ok(stats) => {
+                self.bytes.store(stats.num_bytes, Ordering::Relaxed);
+                if stats.num_states > MOST_STATES {
+                    self.end();
+                }
+            }
+            Err(_) => self.end(),
         }
     }
 }
@@ -149,7 +176,7 @@ impl Matcher {
         });
         let done = done.unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
         if matches!(done, Err(Fault::Failed(_))) {
-            self.lane.is_over.store(true, Ordering::Relaxed);
+            self.lane.end();
         }
         self.count_bytes();
         done

@@ -1,10 +1,12 @@
 //! JSON Schemas as llguidance takes them: what it refuses though it says nothing, or though an equal schema can say it,
 //! is rewritten. A text that the rewritten schema accepts is accepted by the schema that came.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use crate::grammar::json_bytes;
 use crate::trial::Refusal;
 
 /// The formats of texts that llguidance knows. By the specification a format is an annotation: others say nothing.
@@ -14,7 +16,7 @@ const FORMATS: [&str; 10] =
 const ANNOTATIONS: [&str; 9] =
     ["deprecated", "$vocabulary", "$comment", "title", "description", "default", "examples", "readOnly", "writeOnly"];
 /// Keywords whose value is a schema, or a list of schemas.
-const SCHEMAS: [&str; 15] = [
+pub(crate) const SCHEMAS: [&str; 15] = [
     "items",
     "prefixItems",
     "additionalItems",
@@ -32,7 +34,8 @@ const SCHEMAS: [&str; 15] = [
     "oneOf",
 ];
 /// Keywords whose value is an object of schemas.
-const NAMED_SCHEMAS: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+pub(crate) const NAMED_SCHEMAS: [&str; 5] =
+    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 /// The pattern that pydantic writes for a Decimal, and one without look-ahead that accepts the same texts: at least one
 /// digit, a sign and a point at most.
 const DECIMAL: [&str; 2] = [r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+-]?(\d+\.?\d*|\.\d+)$"];
@@ -40,16 +43,19 @@ const DECIMAL: [&str; 2] = [r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+-]?(\d+\.?\d
 const MOST_INTEGER: i64 = 999_999_999_999_999_999;
 /// Steps of following references and alternatives.
 const MOST_STEPS: usize = 8;
+/// The work of comparing all alternatives of a schema, in names, types and pieces of values that are looked at: some
+/// hundredths of a second. What is beyond is not compared.
+const MOST_WORK: usize = 1 << 18;
 
 /// The schema, rewritten.
 pub(crate) fn rewritten(mut schema: Value) -> Result<Value, Refusal> {
     let root = schema.clone();
     check_multiples(&root)?;
-    rewrite(&mut schema, &root);
+    rewrite(&mut schema, &Comparer::new(&root));
     Ok(schema)
 }
 
-fn rewrite(schema: &mut Value, root: &Value) {
+fn rewrite(schema: &mut Value, comparer: &Comparer) {
     let Value::Object(fields) = schema else { return };
     ANNOTATIONS.iter().for_each(|key| _ = fields.shift_remove(*key));
     if fields.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
@@ -66,13 +72,13 @@ fn rewrite(schema: &mut Value, root: &Value) {
         draw_in_bounds(fields);
     }
     if !fields.contains_key("anyOf")
-        && fields.get("oneOf").and_then(Value::as_array).is_some_and(|options| all_disjoint(options, root))
+        && fields.get("oneOf").and_then(Value::as_array).is_some_and(|options| comparer.all_disjoint(options))
     {
         // The place among the keys says nothing.
         let options = fields.shift_remove("oneOf").expect("it was found just now");
         fields.insert("anyOf".to_string(), options);
     }
-    parts_mut(fields).into_iter().for_each(|part| rewrite(part, root));
+    parts_mut(fields).into_iter().for_each(|part| rewrite(part, comparer));
 }
 
 /// The schemas that a schema of these fields is made of. Other values, as those of `const`, are none, whatever their
@@ -103,45 +109,127 @@ fn draw_in_bounds(fields: &mut Map<String, Value>) {
     }
 }
 
-fn all_disjoint(options: &[Value], root: &Value) -> bool {
-    let pairs = |at: usize| options[at + 1..].iter().map(move |other| (&options[at], other));
-    // Many options would take long to compare: each pair is looked at.
-    options.len() <= 256 && (0..options.len()).flat_map(pairs).all(|(a, b)| are_disjoint(a, b, root, MOST_STEPS))
+/// Compares alternatives of a schema. References may name the same schemas again and again: what all comparisons take
+/// together is bounded.
+struct Comparer<'a> {
+    root: &'a Value,
+    /// Work that is left.
+    left: Cell<usize>,
 }
 
-/// Whether it is plain that no value has both schemas.
-fn are_disjoint(a: &Value, b: &Value, root: &Value, steps: usize) -> bool {
-    let Some(steps) = steps.checked_sub(1) else { return false };
-    let (Some(a), Some(b)) = (resolved(a, root), resolved(b, root)) else { return false };
-    if let (Some(a), Some(b)) = (literals(a), literals(b)) {
-        return !a.iter().any(|value| b.contains(value));
+impl<'a> Comparer<'a> {
+    fn new(root: &'a Value) -> Comparer<'a> {
+        Comparer { root, left: Cell::new(MOST_WORK) }
     }
-    if let (Some(a), Some(b)) = (types(a, root, steps), types(b, root, steps))
-        && a.is_disjoint(&b)
-    {
-        return true;
-    }
-    fn names(schema: &Value) -> BTreeSet<&str> {
-        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
-    }
-    let differ = |name: &str| match (a["properties"].get(name), b["properties"].get(name)) {
-        (Some(a), Some(b)) => are_disjoint(a, b, root, steps),
-        _ => false,
-    };
-    let are_objects = a["type"] == "object" && b["type"] == "object";
-    are_objects && names(a).union(&names(b)).any(|name| differ(name))
-}
 
-/// The schema that a schema of nothing but a reference into the whole names.
-fn resolved<'a>(schema: &'a Value, root: &'a Value) -> Option<&'a Value> {
-    let mut schema = schema;
-    for _ in 0..MOST_STEPS {
-        match schema.get("$ref") {
-            None => return Some(schema),
-            Some(reference) => schema = root.pointer(reference.as_str()?.strip_prefix('#')?)?,
+    /// Takes so much of the work that is left; `None` where less is left, and from then on.
+    fn take(&self, work: usize) -> Option<()> {
+        let left = self.left.get().checked_sub(work);
+        self.left.set(left.unwrap_or(0));
+        left.map(|_| ())
+    }
+
+    fn all_disjoint(&self, options: &[Value]) -> bool {
+        let pairs = |at: usize| options[at + 1..].iter().map(move |other| (&options[at], other));
+        (0..options.len()).flat_map(pairs).all(|(a, b)| self.are_disjoint(a, b, MOST_STEPS))
+    }
+
+    /// Whether it is plain that no value has both schemas.
+    fn are_disjoint(&self, a: &'a Value, b: &'a Value, steps: usize) -> bool {
+        self.found_disjoint(a, b, steps).unwrap_or(false)
+    }
+
+    /// `None`: it is not known, or not looked for any more.
+    fn found_disjoint(&self, a: &'a Value, b: &'a Value, steps: usize) -> Option<bool> {
+        let steps = steps.checked_sub(1)?;
+        self.take(1)?;
+        let (a, b) = (self.resolved(a)?, self.resolved(b)?);
+        if let (Some(a), Some(b)) = (literals(a), literals(b)) {
+            let pieces: usize = a.iter().map(|value| 1 + json_bytes(value) / 16).sum();
+            self.take(pieces.saturating_mul(b.len()))?;
+            return Some(!a.iter().any(|value| b.contains(value)));
         }
+        if let (Some(a), Some(b)) = (self.types(a, steps), self.types(b, steps))
+            && a.is_disjoint(&b)
+        {
+            return Some(true);
+        }
+        if a["type"] != "object" || b["type"] != "object" {
+            return Some(false);
+        }
+        let (of_a, of_b) = (self.required(a)?, self.required(b)?);
+        Some(of_a.union(&of_b).any(|name| match (a["properties"].get(name), b["properties"].get(name)) {
+            (Some(a), Some(b)) => self.are_disjoint(a, b, steps),
+            _ => false,
+        }))
     }
-    None
+
+    fn required(&self, schema: &'a Value) -> Option<BTreeSet<&'a str>> {
+        let names = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
+        self.take(names.len())?;
+        Some(names.iter().filter_map(Value::as_str).collect())
+    }
+
+    /// The schema that a schema of nothing but a reference into the whole names.
+    fn resolved(&self, schema: &'a Value) -> Option<&'a Value> {
+        let mut schema = schema;
+        for _ in 0..MOST_STEPS {
+            match schema.get("$ref") {
+                None => return Some(schema),
+                Some(reference) => {
+                    let place = reference.as_str()?.strip_prefix('#')?;
+                    self.take(1 + place.len() / 16)?;
+                    schema = self.root.pointer(place)?;
+                }
+            }
+        }
+        None
+    }
+
+    /// The types that values of a schema may have, where it says so. Integers are numbers.
+    fn types(&self, schema: &'a Value, steps: usize) -> Option<BTreeSet<&'static str>> {
+        let steps = steps.checked_sub(1)?;
+        let schema = self.resolved(schema)?;
+        let of_name = |name: &Value| match name.as_str()? {
+            "null" => Some("null"),
+            "boolean" => Some("boolean"),
+            "integer" | "number" => Some("number"),
+            "string" => Some("string"),
+            "array" => Some("array"),
+            "object" => Some("object"),
+            _ => None,
+        };
+        let of_value = |value: &&Value| match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(_) => "number",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        if let Some(values) = literals(schema) {
+            self.take(1 + values.len())?;
+            return Some(values.iter().map(of_value).collect());
+        }
+        match schema.get("type") {
+            Some(Value::Array(names)) => {
+                self.take(1 + names.len())?;
+                return names.iter().map(of_name).collect();
+            }
+            Some(name) => {
+                self.take(1)?;
+                return of_name(name).map(|name| BTreeSet::from([name]));
+            }
+            None => {}
+        }
+        let options = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array())?;
+        let mut types = BTreeSet::new();
+        for option in options {
+            self.take(1)?;
+            types.extend(self.types(option, steps)?);
+        }
+        Some(types)
+    }
 }
 
 /// The only values that a schema accepts, where it lists them.
@@ -151,40 +239,6 @@ fn literals(schema: &Value) -> Option<Vec<&Value>> {
         (None, Some(Value::Array(values))) => Some(values.iter().collect()),
         _ => None,
     }
-}
-
-/// The types that values of a schema may have, where it says so. Integers are numbers.
-fn types(schema: &Value, root: &Value, steps: usize) -> Option<BTreeSet<&'static str>> {
-    let steps = steps.checked_sub(1)?;
-    let schema = resolved(schema, root)?;
-    let of_name = |name: &Value| match name.as_str()? {
-        "null" => Some("null"),
-        "boolean" => Some("boolean"),
-        "integer" | "number" => Some("number"),
-        "string" => Some("string"),
-        "array" => Some("array"),
-        "object" => Some("object"),
-        _ => None,
-    };
-    let of_value = |value: &&Value| match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    if let Some(values) = literals(schema) {
-        return Some(values.iter().map(of_value).collect());
-    }
-    match schema.get("type") {
-        Some(Value::Array(names)) => return names.iter().map(of_name).collect(),
-        Some(name) => return of_name(name).map(|name| BTreeSet::from([name])),
-        None => {}
-    }
-    let options = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array())?;
-    let of_options = options.iter().map(|option| types(option, root, steps));
-    of_options.collect::<Option<Vec<_>>>().map(|types| types.into_iter().flatten().collect())
 }
 
 /// llguidance computes the common multiple of the `multipleOf` of schemas that it joins, in 32 bits.
@@ -278,6 +332,39 @@ mod tests {
         assert!(!becomes(json!([{"type": "object"}, {"$ref": "#/$defs/user"}])));
         assert!(!becomes(json!([{"$ref": "#/nowhere"}, {"type": "null"}])));
         assert!(!becomes(json!([{}, {"type": "null"}])));
+    }
+
+    /// Schemas whose properties, or alternatives, are they themselves: all pairs of them, some steps deep, are more than
+    /// can be compared.
+    #[test]
+    fn comparing_alternatives_ends() {
+        let names: Vec<String> = (0..40).map(|at| format!("a{at}")).collect();
+        let of_itself = |place: &str| {
+            let properties: Map<String, Value> =
+                names.iter().map(|name| (name.clone(), json!({"$ref": place}))).collect();
+            json!({"type": "object", "required": names, "properties": properties})
+        };
+        let both = json!([{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/m"}]);
+        let defs = json!({"n": of_itself("#/$defs/n"), "m": of_itself("#/$defs/m")});
+        assert!(of(json!({"oneOf": both, "$defs": defs})).get("anyOf").is_none());
+        // The same of alternatives, the last of which says that they are strings.
+        let alternatives = |place: &str| {
+            let mut options = vec![json!({"$ref": place}); 40];
+            options.push(json!({"type": "string"}));
+            json!({"anyOf": options})
+        };
+        let mut defs = Map::new();
+        for depth in 0..7 {
+            defs.insert(format!("n{depth}"), alternatives(&format!("#/$defs/n{}", depth + 1)));
+        }
+        defs.insert("n7".to_owned(), json!({"type": "string"}));
+        let schema = json!({"oneOf": [{"$ref": "#/$defs/n0"}, {"type": "null"}], "$defs": defs});
+        assert!(of(schema).get("anyOf").is_none());
+        // Many values: each of the one against each of the other.
+        let values = |from: usize, to: usize| json!({"enum": (from..to).collect::<Vec<_>>()});
+        let compared = |most: usize| of(json!({"oneOf": [values(0, most), values(most, 2 * most)]}));
+        assert!(compared(200).get("anyOf").is_some());
+        assert!(compared(20_000).get("anyOf").is_none());
     }
 
     #[test]

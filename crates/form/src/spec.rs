@@ -65,11 +65,22 @@ pub struct SampleForm {
     /// Where it begins.
     #[serde(default)]
     pub begin: FormBegin,
+    /// Whether it ends with the extend, wherever that stops: what is sampled behind it begins the form anew, and a
+    /// branch that is kept keeps nothing of it.
+    #[serde(default)]
+    pub ends_with_extend: bool,
+}
+
+impl SampleForm {
+    /// The form of the whole sample, shared with others.
+    pub fn shared(form: Arc<Form>) -> Self {
+        SampleForm { form, begin: FormBegin::AtOnce, ends_with_extend: false }
+    }
 }
 
 impl From<Form> for SampleForm {
     /// The form of the whole sample.
     fn from(form: Form) -> Self {
-        SampleForm { form: Arc::new(form), begin: FormBegin::AtOnce }
+        SampleForm::shared(Arc::new(form))
     }
 }

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use llguidance::TokenParser;
 use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
+use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::endless::has_text;
 use crate::grammar::grammar;
+use crate::place::placed;
 use crate::spec::Form;
 use crate::vocabulary::FormVocabulary;
 
@@ -66,18 +68,28 @@ fn tried(request: &[u8]) -> Option<(String, String)> {
     refusal.map(|refusal| (refusal.expected, refusal.found))
 }
 
+/// What a refusal says of the next time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The form would be refused again.
+    Final,
+    /// It took too long, which may be the machine's fault.
+    Slow,
+    /// There was no room for it.
+    Busy,
+}
+
 /// Why a form is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub expected: String,
     pub found: String,
-    /// Whether it would be refused again.
-    pub is_final: bool,
+    pub verdict: Verdict,
 }
 
 impl Refusal {
     pub fn new(expected: impl Into<String>, found: impl Into<String>) -> Refusal {
-        Refusal { expected: expected.into(), found: found.into(), is_final: true }
+        Refusal { expected: expected.into(), found: found.into(), verdict: Verdict::Final }
     }
 
     /// Of a form that is none of its kind, or that cannot be held: the library's message.
@@ -96,7 +108,15 @@ impl Refusal {
 
     /// Of a form that there is no room for now.
     pub fn later(why: impl Into<String>) -> Refusal {
-        Refusal { is_final: false, ..Refusal::too_much(why) }
+        Refusal { verdict: Verdict::Busy, ..Refusal::too_much(why) }
+    }
+
+    /// The error of a form that is refused.
+    pub fn error(self, form: &Form) -> Error {
+        match self.verdict {
+            Verdict::Final | Verdict::Slow => Error::value(form.kind(), self.expected, self.found),
+            Verdict::Busy => Error::busy(form.kind(), format!("{}; try again", self.found)),
+        }
     }
 }
 
@@ -169,7 +189,10 @@ fn call_trial(form: &Form, vocabulary: &FormVocabulary) -> Result<(), Refusal> {
 /// The matcher of a form, at its beginning.
 pub(crate) fn parser(form: &Form, vocabulary: &FormVocabulary) -> Result<TokenParser, Refusal> {
     let made = vocabulary.factory.create_parser(grammar(form)?);
-    let mut parser = made.map_err(|error| Refusal::of(&format!("{error:#}")))?;
+    let mut parser = made.map_err(|error| match (Refusal::of(&format!("{error:#}")), form) {
+        (refusal, Form::Json(schema)) => placed(refusal, schema),
+        (refusal, _) => refusal,
+    })?;
     parser.start_without_prompt();
     match has_text(parser.parser.grammar()) {
         true => Ok(parser),

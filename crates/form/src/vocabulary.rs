@@ -13,6 +13,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
+use crate::inside::InsideTokens;
 use crate::mask::StateMask;
 
 /// The longest text of a token that the trie has, in bytes. Forms never allow longer ones.
@@ -40,6 +41,8 @@ pub(crate) fn limits() -> ParserLimits {
 /// The tokens of a model as grammars are matched with them.
 pub struct FormVocabulary {
     pub(crate) factory: ParserFactory,
+    /// `None`: of a small vocabulary, which has no slices.
+    pub(crate) inside: Option<Arc<InsideTokens>>,
     /// The tokens that end a text.
     pub(crate) ends: Vec<TokenId>,
     /// Tokens of the model, which may be more than the tokenizer's.
@@ -118,7 +121,9 @@ impl FormVocabulary {
 
     fn of(factory: ParserFactory, ends: Vec<TokenId>, named: Vec<(TokenId, String)>, vocab: usize) -> FormVocabulary {
         let [free, all] = [&ends[..], &[]].map(|banned| Arc::new(StateMask::free(banned, vocab)));
-        FormVocabulary { factory, ends, named, vocab, free, all }
+        let inside = has_slices(factory.tok_env().tok_trie().vocab_size());
+        let inside = inside.then(|| InsideTokens::new(factory.slicer()));
+        FormVocabulary { factory, inside, ends, named, vocab, free, all }
     }
 
     /// The tokens that have a text: ids below this.
@@ -132,6 +137,11 @@ fn special_word(name: &[u8]) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name].concat()
 }
 
+/// Whether a vocabulary of so many tokens is large enough for slices to save time.
+fn has_slices(tokens: usize) -> bool {
+    tokens > 4096
+}
+
 fn factory(words: &[Vec<u8>], ends: &[TokenId]) -> Result<ParserFactory, String> {
     let end = ends.first().map_or(INVALID_TOKEN, |end| end.0);
     let mut trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words);
@@ -140,7 +150,7 @@ fn factory(words: &[Vec<u8>], ends: &[TokenId]) -> Result<ParserFactory, String>
     }
     // Not canonical: a grammar allows all spellings of a text, not only the tokenizer's own.
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-    let slices = if words.len() > 4096 { SlicedBiasComputer::json_slices() } else { Vec::new() };
+    let slices = if has_slices(words.len()) { SlicedBiasComputer::json_slices() } else { Vec::new() };
     let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| e.to_string())?;
     *factory.limits_mut() = limits();
     factory.quiet();

@@ -64,7 +64,7 @@ use names::ServedNames;
 pub use options::{AdapterFolder, ServeLimits, ServeOptions};
 pub use rollout::RolloutOptions;
 use rollout::{Admission, Rollout, RolloutFacts};
-use server::{FORM_WORKERS, LARGE_BODIES, Server};
+use server::{FormWorkers, LARGE_BODIES, Server};
 use store::Store;
 use ticks::Ticks;
 
@@ -159,7 +159,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         rollout,
         created: now(),
         workers: Semaphore::new(cores),
-        form_workers: Semaphore::new(FORM_WORKERS),
+        form_workers: FormWorkers::default(),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
     });
     announce(&server, address)?;

@@ -1,6 +1,7 @@
 //! What every HTTP task sees of the server.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -21,7 +22,7 @@ use offshoot_text::Tokenizer;
 
 use super::batches::Batches;
 use super::dispatch::Dispatcher;
-use super::keys::ApiKeys;
+use super::keys::{ApiKeys, ClientId};
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
 use super::names::ServedNames;
@@ -38,7 +39,9 @@ const SMALL_BODY: usize = 1 << 20;
 /// Large bodies at once: as JSON values they take many times their length.
 pub const LARGE_BODIES: usize = 4;
 /// Requests whose forms are compiled at once, or wait for that: few compile at once, and the others take a thread each.
-pub const FORM_WORKERS: usize = 64;
+const FORM_WORKERS: usize = 64;
+/// Of these, those of one client.
+const CLIENT_FORM_WORKERS: usize = 16;
 
 /// How much, and how long, of a refused body is read and dropped.
 const DRAINED: usize = 64 << 20;
@@ -106,11 +109,29 @@ pub struct Server {
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
     pub workers: Semaphore,
-    /// Forms of requests that are compiled at once, or wait for it: apart from `workers`, so that a form that takes
-    /// long holds up no request without one.
-    pub form_workers: Semaphore,
+    pub form_workers: FormWorkers,
     /// See [`LARGE_BODIES`].
     pub large_bodies: Arc<Semaphore>,
+}
+
+/// Forms of requests that are compiled at once, or wait for it: apart from other work, so that a form that takes long
+/// holds up no request without one; and each client's apart, so that those of one leave room for the others'.
+pub struct FormWorkers {
+    of_all: Semaphore,
+    of_clients: Mutex<HashMap<ClientId, Arc<Semaphore>>>,
+}
+
+impl Default for FormWorkers {
+    fn default() -> Self {
+        FormWorkers { of_all: Semaphore::new(FORM_WORKERS), of_clients: Mutex::default() }
+    }
+}
+
+impl FormWorkers {
+    fn of_client(&self, client: ClientId) -> Arc<Semaphore> {
+        let mut of_clients = self.of_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        of_clients.entry(client).or_insert_with(|| Arc::new(Semaphore::new(CLIENT_FORM_WORKERS))).clone()
+    }
 }
 
 impl Server {
@@ -187,16 +208,23 @@ impl Server {
         self.work_among(&self.workers, work).await
     }
 
-    /// Compiles the form of a request, if it has one.
+    /// Compiles the form of a client's request, if it has one. One that is known waits for none that is not.
     pub async fn compile_form(
         self: &Arc<Self>,
+        client: ClientId,
         request: &Arc<ProtocolRequest>,
     ) -> Result<Option<Arc<CompiledForm>>, Refusal> {
         if request.params.form.is_none() {
             return Ok(None);
         }
+        let asked = request.clone();
+        if let Some(form) = self.work(move |server| asked.known_form(&server.engine)).await? {
+            return Ok(Some(form));
+        }
+        let of_client = self.form_workers.of_client(client);
+        let _turn = of_client.acquire().await.expect("the semaphore is never closed");
         let request = request.clone();
-        self.work_among(&self.form_workers, move |server| request.compile_form(&server.engine)).await
+        self.work_among(&self.form_workers.of_all, move |server| request.compile_form(&server.engine)).await
     }
 
     async fn work_among<T: Send + 'static>(

@@ -98,6 +98,7 @@ impl Router {
                 if finish.reason.ends_form(&facts.eos) {
                     record.path.end_form();
                 }
+                record.path.end_extend();
                 if !stop.is_exact() && task.cut.is_none() {
                     self.lengths.note(finish.tokens.len(), most_sampled(stop, room));
                 }

@@ -188,7 +188,11 @@ fn a_form_begins_anew_behind_its_end(mode: Mode) {
     assert_eq!(text(branch, &one, 9), ("abcd".to_owned(), ended.clone()), "other tokens were between");
     assert_eq!(text(branch, &one, 2), ("ab".to_owned(), FinishReason::Length));
     finish(&engine, draw(branch, key("free", 0), params().allowed([TokenId(97)]), super::bench::length(2)));
-    assert_eq!(text(branch, &one, 9), ("abcd".to_owned(), ended), "free ones were between");
+    assert_eq!(text(branch, &one, 9), ("abcd".to_owned(), ended.clone()), "free ones were between");
+    let form = one.form.clone().map(|form| SampleForm { ends_with_extend: true, ..form });
+    let once = SamplingParams { form, ..one };
+    assert_eq!(text(branch, &once, 2), ("ab".to_owned(), FinishReason::Length));
+    assert_eq!(text(branch, &once, 9), ("abcd".to_owned(), ended), "it ended with the extend");
 }
 
 fn samples_end_as_their_form_and_their_stops_say(mode: Mode) {
@@ -306,7 +310,7 @@ fn a_form_may_begin_behind_reasoning(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
     let begin = FormBegin::BehindReasoning { open: None, close: "}".to_owned() };
-    let form = SampleForm { form: Arc::new(Form::Choice(vec!["yes".to_owned(), "no".to_owned()])), begin };
+    let form = SampleForm { begin, ..Form::Choice(vec!["yes".to_owned(), "no".to_owned()]).into() };
     let close = TokenId(u32::from(b'}'));
     let params = SamplingParams { logit_bias: vec![(close, 1.5)], ..params() }.form(form);
     for i in 0..6 {

@@ -14,7 +14,7 @@ use offshoot_core::hub;
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_core::out::{self, Stage};
 use offshoot_engine::{AdapterLimits, AdapterSource, EngineFacts, EngineHandle, SamplingParams, Stop};
-use offshoot_form::{FormBegin, FormCompiler, SampleForm};
+use offshoot_form::{FormCompiler, SampleForm};
 use offshoot_model::check::{Facts, facts};
 use offshoot_model::{Adapter, ModelFolder};
 use offshoot_text::Tokenizer;
@@ -393,7 +393,7 @@ fn how_to_sample(task: &Task, tokenizer: &Tokenizer) -> Result<(SamplingParams, 
         presence_penalty: sampling.presence_penalty,
         logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
         allowed: sampling.allowed_token_ids.as_ref().map(|ids| ids.iter().map(|&id| TokenId(id)).collect()),
-        form: task.form.clone().map(|form| SampleForm { form, begin: FormBegin::AtOnce }),
+        form: task.form.clone().map(SampleForm::shared),
         bad_words: bad_words.concat(),
         top_logprobs: sampling.logprobs.map(|most| most as usize),
         logprobs_mode: sampling.logprobs_mode(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use offshoot_core::ids::TokenId;
 use offshoot_form::{Form, FormState, Forms};
+use serde_json::json;
 
 use crate::mutate::Dice;
 use crate::{begin, compile, compiler, mask, person, tokens};
@@ -141,4 +142,41 @@ fn forms_and_their_states_go_between_threads() {
     check::<FormState>();
     check::<offshoot_form::CompiledForm>();
     check::<offshoot_form::FormCompiler>();
+}
+
+/// Lexers beyond the bound are given up, with the matchers in them; the masks are those that were.
+#[test]
+fn lanes_are_bounded() {
+    let compiler = compiler();
+    let form = |name: usize| {
+        let schema = json!({"type": "object", "required": [format!("k{name}")], "additionalProperties": false,
+            "properties": {format!("k{name}"): {"type": "string", "maxLength": 20}}});
+        compiler.compile(&Arc::new(Form::Json(schema))).expect("the form compiles")
+    };
+    let compiled: Vec<_> = (0..6).map(form).collect();
+    let states = || compiled.iter().map(begin).collect::<Vec<_>>();
+    let masks = |forms: &mut Forms| {
+        let mut states = states();
+        let mut masks = Vec::new();
+        for token in crate::encode("{\"k") {
+            for state in &mut states {
+                masks.push(mask(forms, state));
+                state.push(token);
+            }
+        }
+        (masks, states)
+    };
+    let mut free = Forms::new(1);
+    let (expected, kept) = masks(&mut free);
+    let one = free.counts().lane_bytes / compiled.len();
+    assert_eq!(free.counts().lanes, compiled.len());
+    // The states that are kept have matchers, which hold lanes.
+    let mut bound = Forms::new(1).with_lane_bound(2 * one);
+    let (found, resting) = masks(&mut bound);
+    assert!(bound.counts().lane_bytes <= 2 * one + one / 2, "{:?} of {one}", bound.counts());
+    assert!(bound.counts().lanes <= 2, "{:?}", bound.counts());
+    assert!(bound.counts().matcher_bytes < free.counts().matcher_bytes / 2, "{:?}", bound.counts());
+    let sets = |masks: &[Arc<offshoot_form::StateMask>]| masks.iter().map(|mask| tokens(mask)).collect::<Vec<_>>();
+    assert_eq!(sets(&found), sets(&expected));
+    drop((kept, resting));
 }

@@ -21,7 +21,10 @@ fn bad_forms_are_refused_by_name() {
     let json = |schema: Value| Form::Json(schema);
     refused(json(json!({"type": "string", "minLength": 5, "maxLength": 2})), &["JSON schema", "nsatisfiable"]);
     refused(json(json!({"allOf": [{"type": "string"}, {"type": "number"}]})), &["JSON schema"]);
-    refused(json(json!({"$ref": "https://example.com/schema.json"})), &["JSON schema", "example.com"]);
+    refused(json(json!({"$ref": "https://example.com/schema.json"})), &["JSON schema", "example.com", "`$defs`"]);
+    refused(json(json!({"properties": {"a/b": {"anyOf": [{}, {"type": "strin"}]}}})), &["`#/properties/a~1b/anyOf/1`"]);
+    refused(json(json!({"items": {"not": {"type": "null"}}})), &["`#/items`", "not"]);
+    refused(json(json!({"x-guidance": {"whitespace_pattern": "x+"}})), &["whitespace_pattern", "\"x+\""]);
     refused(json(json!({"$ref": "#/$defs/nowhere"})), &["JSON schema", "nowhere"]);
     refused(json(json!({"type": "array", "uniqueItems": true})), &["JSON schema", "uniqueItems"]);
     refused(json(json!({"type": "string", "pattern": "(?=a)b"})), &["JSON schema"]);

@@ -26,6 +26,8 @@ use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
 use super::request::RequestOutline;
 
+/// How often a form is tried again for which there was no room.
+const FORM_RETRIES: usize = 5;
 /// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -133,8 +135,14 @@ impl BatchJob<'_> {
     fn encode(&self, line: usize) -> Result<AcceptedRequest, Refusal> {
         let mut request = self.call(line).encoded(&self.reader)?;
         request.fit_paths(self.engine.facts())?;
-        let form = request.compile_form(&self.engine)?;
-        Ok(AcceptedRequest { request, form })
+        let mut form = request.compile_form(&self.engine);
+        for _ in 0..FORM_RETRIES {
+            // A batch has time: what a client would send again is tried again.
+            let Some(seconds) = form.as_ref().err().and_then(|refusal| refusal.retry_after) else { break };
+            std::thread::sleep(Duration::from_secs(seconds));
+            form = request.compile_form(&self.engine);
+        }
+        Ok(AcceptedRequest { request, form: form? })
     }
 }
 

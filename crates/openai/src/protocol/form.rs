@@ -49,6 +49,17 @@ impl ProtocolRequest {
             wrong.filter(|_| matches!(error, Error::Value { .. })).unwrap_or_else(|| refused(field, &error))
         })
     }
+
+    /// Its form, if the engine has compiled an equal one already; waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// The form was refused, and would be again.
+    pub fn known_form(&self, engine: &EngineHandle) -> Result<Option<Arc<CompiledForm>>, Refusal> {
+        let Some(form) = &self.params.form else { return Ok(None) };
+        let field = self.form_field.unwrap_or("form");
+        engine.known_form(&form.form).map_err(|error| refused(field, &error))
+    }
 }
 
 /// Parts of a form that are compiled by themselves to find the one that is wrong.

@@ -109,7 +109,8 @@ impl RequestReader<'_> {
                 (Some(form), Some(asked.field))
             }
             (None, Some(AskedForm { form, field })) => {
-                (Some(SampleForm { form: Arc::new(form), begin: begin.into() }), Some(field))
+                let form = SampleForm { form: Arc::new(form), begin: begin.into(), ends_with_extend: true };
+                (Some(form), Some(field))
             }
             (None, None) => (None, None),
         };
@@ -204,7 +205,7 @@ impl RequestReader<'_> {
         let follows_reasoning = begin != FormBegin::AtOnce;
         let tools = tools::in_grammar(calls)?;
         let grammar = calls.form().grammar(&tools, demand, self.tokenizer, follows_reasoning);
-        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin })
+        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
     /// The form of an answer that either calls tools or has the form that is asked for, as the model decides. In channels

@@ -152,6 +152,10 @@ impl Refusal {
         if let Error::NoWeights { .. } = error {
             return Refusal::no_weights();
         }
+        if let Error::Busy { .. } = error {
+            let refusal = Refusal::of_kind(RefusalKind::Unavailable, "busy", error.to_string());
+            return Refusal { retry_after: Some(1), ..refusal };
+        }
         let (kind, code) = match error {
             Error::ContextTooLong { .. } => (RefusalKind::InvalidRequest, "context_length_exceeded"),
             Error::OutOfPages { .. } | Error::DeviceMemory { .. } | Error::LockedMemory { .. } => {
@@ -197,5 +201,18 @@ fn for_clients(error: &Error) -> String {
         Error::Field { field, expected, found, .. } => format!("`{field}`: expected {expected}, found {found}"),
         Error::Io { doing, source, .. } => format!("cannot {doing} a file: {source}"),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_now_may_be_sent_again() {
+        let refusal = Refusal::of(&Error::busy("JSON schema", "4 other forms are being compiled; try again"));
+        assert_eq!((refusal.status(), refusal.code, refusal.retry_after), (503, "busy", Some(1)));
+        assert_eq!(refusal.message, "JSON schema: 4 other forms are being compiled; try again");
+        assert_eq!(refusal.body()["error"]["type"], "server_error");
     }
 }

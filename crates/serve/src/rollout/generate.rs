@@ -59,7 +59,7 @@ async fn answer(
     };
     let request = Arc::new(server.work(read).await?);
     let head = head(&server, ID_PREFIX);
-    let form = server.compile_form(&request).await?;
+    let form = server.compile_form(client, &request).await?;
     let ticket = submit(&server, client, &request, form, names(&head, headers, &request), arrived, Beyond::Refused)?;
     let (candidates, tokens) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
