@@ -48,7 +48,6 @@ impl Form {
         let made = check_size(self).and_then(|()| match self {
             Form::JsonObject => json(json!({"type": "object"})),
             Form::Json(schema) => {
-                white_space::check(schema)?;
                 let schema = rewritten(schema.clone())?;
                 // Beside what else the rule allows, it would not be seen that no text has it.
                 try_schema_alone(&schema)?;
