@@ -362,7 +362,7 @@ fn calls_stand_beside_content() {
         let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
         let header = if template.contains("channel") { "<|channel|>final<|message|>" } else { "" };
         let answer = format!("{header}{{\"x\": true}}");
-        for (text, fits) in [(call, true), (&answer, true), ("Well.", false), ("{\"x\": 1}", false)] {
+        for (text, fits) in [(call, true), (&*answer, true), ("Well.", false), ("{\"x\": 1}", false)] {
             let found = accepts(&mut forms, &form, &tokens(text)) == Ok(true);
             assert_eq!(found, fits, "{}: {text}\n{grammar}", family.name());
         }

@@ -58,7 +58,7 @@ fn which_calls_an_answer_may_and_must_make() {
     let format = json!({"type": "json_object"});
     let both = chat(HERMES, json!({"response_format": format, "tool_choice": "auto"})).expect("both");
     let form_of_both = both.params.form.as_ref().map(|form| (*form.form).clone());
-    let Some(Form::Lark(grammar)) = form_of_both else { panic!("{form_of_both:?}") };
+    let Some(Form::Lark(grammar)) = &form_of_both else { panic!("{form_of_both:?}") };
     assert!(grammar.contains("look") && grammar.contains("content: ") && both.calls.is_some(), "{grammar}");
     assert_eq!(both.form_field, Some("response_format"));
     let alone = chat(HERMES, json!({"response_format": format, "tool_choice": "none"})).expect("alone");
