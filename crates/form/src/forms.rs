@@ -368,7 +368,7 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
     }
     let outcome = match outcome {
         // No text of the form goes on so; a mark that opens reasoning may.
-        Err(Fault::Refused) => Ok(RawMask::new(None, false, &more, vocabulary)),
+        Err(Fault::Refused) => Ok(RawMask::new(None, None, &more, vocabulary)),
         outcome => outcome,
     };
     (outcome, made, replayed)

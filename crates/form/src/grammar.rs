@@ -19,21 +19,47 @@ const MOST_CHOICES: usize = 20_000;
 
 impl Form {
     /// A JSON Schema as a grammar in Lark may have it (`%json`): what llguidance does not take is rewritten, where an
-    /// equal schema says the same, as it is for [`Form::Json`]. One with references is tried, which compiles it.
+    /// equal schema says the same, as it is for [`Form::Json`]; descriptions and other notes are left out. One with
+    /// references is tried, which compiles it.
     ///
     /// # Errors
     ///
     /// It is too long or too deep, it cannot be compiled, or its values would go on without end.
     pub fn schema_in_grammar(schema: Value) -> Result<Value, Error> {
-        let form = Form::Json(schema.clone());
-        let made = check_size(&form)
-            .and_then(|()| white_space::check(&schema))
-            .and_then(|()| rewritten(schema))
-            .and_then(|schema| {
+        let made = || {
+            check_depth(json_depth(&schema))?;
+            white_space::check(&schema)?;
+            let schema = rewritten(schema)?;
+            // Descriptions, which may be long, are left out by now.
+            check_bytes(json_bytes(&schema))?;
+            try_schema_alone(&schema)?;
+            Ok(schema)
+        };
+        made().map_err(|refusal: Refusal| Error::value("JSON schema", refusal.expected, refusal.found))
+    }
+
+    /// The elements by which a rule of a grammar in Lark has this form; `None`: it is a pattern or a grammar of its own.
+    ///
+    /// # Errors
+    ///
+    /// As of the grammar of the form itself, as far as that is found without compiling it.
+    pub fn in_rule(&self) -> Result<Option<String>, Error> {
+        let json = |schema: Value| with_options(schema).map(|schema| Some(format!("%json {schema}")));
+        let made = check_size(self).and_then(|()| match self {
+            Form::JsonObject => json(json!({"type": "object"})),
+            Form::Json(schema) => {
+                let schema = rewritten(schema.clone())?;
+                // Beside what else the rule allows, it would not be seen that no text has it.
                 try_schema_alone(&schema)?;
-                Ok(schema)
-            });
-        made.map_err(|refusal| Error::value(form.kind(), refusal.expected, refusal.found))
+                json(schema)
+            }
+            Form::Choice(choices) => {
+                let texts: Vec<String> = choices.iter().map(|text| Value::from(&**text).to_string()).collect();
+                Ok(Some(format!("({})", texts.join(" | "))))
+            }
+            Form::Regex(_) | Form::Lark(_) => Ok(None),
+        });
+        made.map_err(|refusal| Error::value(self.kind(), refusal.expected, refusal.found))
     }
 
     /// What messages call a form of its kind.
@@ -71,24 +97,35 @@ pub(crate) fn grammar(form: &Form) -> Result<TopLevelGrammar, Refusal> {
 
 /// Refuses what is too long or too deep.
 pub(crate) fn check_size(form: &Form) -> Result<(), Refusal> {
-    let beyond = |expected: String, found: String| Err(Refusal::new(expected, found));
     let (bytes, depth) = match form {
         Form::JsonObject => (0, 0),
         Form::Json(schema) => (json_bytes(schema), json_depth(schema)),
-        Form::Regex(text) | Form::Lark(text) => (text.len(), bracket_depth(text)),
+        Form::Regex(text) => (text.len(), pattern_depth(text.as_bytes())),
+        Form::Lark(text) => (text.len(), grammar_depth(text.as_bytes())),
         Form::Choice(choices) => (choices.iter().map(String::len).sum(), 0),
     };
-    if depth > MOST_DEPTH {
-        return beyond(format!("at most {MOST_DEPTH} levels of nesting"), "more".to_string());
-    }
-    if bytes > MOST_BYTES {
-        return beyond(format!("at most {} KiB", MOST_BYTES >> 10), format!("{} KiB", bytes.div_ceil(1 << 10)));
-    }
+    check_depth(depth)?;
+    check_bytes(bytes)?;
     match form {
         Form::Choice(choices) if choices.len() > MOST_CHOICES => {
-            beyond(format!("at most {MOST_CHOICES} texts"), choices.len().to_string())
+            Err(Refusal::new(format!("at most {MOST_CHOICES} texts"), choices.len().to_string()))
         }
         _ => Ok(()),
+    }
+}
+
+fn check_depth(depth: usize) -> Result<(), Refusal> {
+    match depth > MOST_DEPTH {
+        true => Err(Refusal::new(format!("at most {MOST_DEPTH} levels of nesting"), "more")),
+        false => Ok(()),
+    }
+}
+
+fn check_bytes(bytes: usize) -> Result<(), Refusal> {
+    let kib = bytes.div_ceil(1 << 10);
+    match bytes > MOST_BYTES {
+        true => Err(Refusal::new(format!("at most {} KiB", MOST_BYTES >> 10), format!("{kib} KiB"))),
+        false => Ok(()),
     }
 }
 
@@ -132,18 +169,73 @@ pub(crate) fn json_bytes(value: &Value) -> usize {
     bytes
 }
 
-/// Brackets that are open at once, whatever they mean.
-fn bracket_depth(text: &str) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    for byte in text.bytes() {
+/// Brackets that are open at once.
+#[derive(Default)]
+struct Brackets {
+    open: usize,
+    deepest: usize,
+}
+
+impl Brackets {
+    fn count(&mut self, byte: u8) {
         match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'(' | b'[' | b'{' => self.open += 1,
+            b')' | b']' | b'}' => self.open = self.open.saturating_sub(1),
             _ => {}
         }
-        deepest = deepest.max(depth);
+        self.deepest = self.deepest.max(self.open);
     }
-    deepest
+}
+
+/// The most brackets that are open at once in a pattern, those in its sets of characters included.
+fn pattern_depth(pattern: &[u8]) -> usize {
+    let mut brackets = Brackets::default();
+    let mut bytes = pattern.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'\\' => drop(bytes.next()),
+            byte => brackets.count(byte),
+        }
+    }
+    brackets.deepest
+}
+
+/// The most brackets that are open at once in a grammar: in its rules, schemas and patterns, not in its texts.
+fn grammar_depth(grammar: &[u8]) -> usize {
+    let mut brackets = Brackets::default();
+    let mut rest = grammar;
+    while let Some(&byte) = rest.first() {
+        let taken = match (byte, rest.get(1)) {
+            (b'"', _) => closed(rest),
+            // A comment.
+            (b'#', _) | (b'/', Some(b'/')) => rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len()),
+            (b'/', _) => {
+                let taken = closed(rest);
+                brackets.deepest = brackets.deepest.max(brackets.open + pattern_depth(&rest[1..taken]));
+                taken
+            }
+            // The name of a token.
+            (b'<', _) => {
+                let end = 1 + rest[1..].iter().take_while(|byte| !b"<> \t\r\n".contains(byte)).count();
+                if rest.get(end) == Some(&b'>') { end + 1 } else { 1 }
+            }
+            _ => {
+                brackets.count(byte);
+                1
+            }
+        };
+        rest = &rest[taken..];
+    }
+    brackets.deepest
+}
+
+/// Bytes up to the sign that closes a text or pattern, which is the sign that opens it; all where none does.
+fn closed(text: &[u8]) -> usize {
+    let mut at = 1;
+    while at < text.len() && text[at] != text[0] {
+        at += if text[at] == b'\\' { 2 } else { 1 };
+    }
+    text.len().min(at + 1)
 }
 
 /// The schema with our white space, where it does not choose its own.
@@ -261,6 +353,31 @@ mod tests {
         assert_eq!(nested(json!([])), Ok(()));
         let endless = "JSON schema: expected one that some text has, found one whose texts would go on without end";
         assert_eq!(nested(json!(["a"])), Err(endless.to_owned()));
+        let described = json!({"type": "string", "description": "a".repeat(2 * MOST_BYTES)});
+        assert_eq!(Form::schema_in_grammar(described).expect("short"), json!({"type": "string"}));
+        let mut deep = json!({});
+        for _ in 0..MOST_DEPTH + 1 {
+            deep = json!({"not": deep});
+        }
+        let refused = Form::schema_in_grammar(deep).unwrap_err().to_string();
+        assert_eq!(refused, "JSON schema: expected at most 100 levels of nesting, found more");
+    }
+
+    #[test]
+    fn texts_of_grammars_have_no_depth() {
+        let smiles = ":(".repeat(200);
+        let cases = [
+            (format!("start: \"{smiles}\" ((\"a\"))"), 2),
+            (format!("start: \"\\\"{smiles}\" (\"a\")"), 1),
+            (format!("start: %json {{\"enum\": [\"{smiles}\"]}}"), 2),
+            (format!("// {smiles} \"\n# /{smiles}\nstart: (\"a\")"), 1),
+            (r#"start: ("a" | /"(\/[a-z])+\(\(\(/ | ["b"]) <[17]> <"> ("c")"#.to_owned(), 3),
+        ];
+        for (grammar, depth) in cases {
+            assert_eq!(grammar_depth(grammar.as_bytes()), depth, "{grammar}");
+        }
+        let pattern = r"\(".repeat(200);
+        assert_eq!((pattern_depth(pattern.as_bytes()), pattern_depth(b"((a)[(])")), (0, 3));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::schema::parts_mut;
 use super::spec::Form;
 
 /// How JSON of a form is written.
@@ -62,16 +63,14 @@ impl JsonStyle {
 
 /// Lets objects whose schema lists properties have no others.
 fn close_objects(schema: &mut Value) {
-    match schema {
-        Value::Object(fields) => {
-            fields.values_mut().for_each(close_objects);
-            let lists = ["properties", "patternProperties"].iter().any(|key| fields.contains_key(*key));
-            if lists && !fields.contains_key("additionalProperties") {
-                fields.insert("additionalProperties".to_owned(), false.into());
-            }
+    let mut left = vec![schema];
+    while let Some(schema) = left.pop() {
+        let Value::Object(fields) = schema else { continue };
+        let lists = ["properties", "patternProperties"].iter().any(|key| fields.contains_key(*key));
+        if lists {
+            fields.entry("additionalProperties").or_insert(false.into());
         }
-        Value::Array(list) => list.iter_mut().for_each(close_objects),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        left.extend(parts_mut(fields));
     }
 }
 
@@ -116,6 +115,12 @@ mod tests {
                             "anyOf": [{"patternProperties": {}, "additionalProperties": false}, {"type": "object"}],
                             "additionalProperties": false});
         assert_eq!(style.clone().form(open), Form::Json(closed));
-        assert_eq!(style.object(), Form::JsonObject);
+        assert_eq!(style.clone().object(), Form::JsonObject);
+        // A property of this name, and a value: no schemas that list properties.
+        let named = json!({"properties": {"properties": {"type": "string"}, "a": {"const": {"properties": {}}}},
+                           "default": {"properties": {}}, "enum": [{"patternProperties": {}}]});
+        let mut expected = named.clone();
+        expected["additionalProperties"] = false.into();
+        assert_eq!(style.form(named), Form::Json(expected));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
+use llguidance::toktrie::SimpleVob;
 use offshoot_core::bounded::caught;
 use offshoot_core::ids::TokenId;
 
@@ -215,21 +216,34 @@ impl Matcher {
 
 /// The mask of a parser's place.
 fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
+    let all = Some(&vocabulary.ends[..]);
     if parser.stopped() {
         return match parser.stop_reason() {
-            StopReason::NoExtension | StopReason::EndOfSentence => Ok(RawMask::new(None, true, more, vocabulary)),
-            StopReason::NoExtensionBias => Ok(RawMask::new(None, false, more, vocabulary)),
+            StopReason::NoExtension | StopReason::EndOfSentence => Ok(RawMask::new(None, all, more, vocabulary)),
+            StopReason::NoExtensionBias => Ok(RawMask::new(None, None, more, vocabulary)),
             reason => Err(Fault::Failed(reason.to_string())),
         };
     }
-    let may_end = parser.is_accepting();
+    let ends = all.filter(|_| parser.is_accepting());
     match parser.compute_mask() {
-        Ok(set) => Ok(RawMask::new(Some(&set), may_end, more, vocabulary)),
-        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
-            Ok(RawMask::new(None, may_end, more, vocabulary))
+        Ok(set) => {
+            let named = if ends.is_none() { named_ends(parser, &set, vocabulary) } else { Vec::new() };
+            let ends = ends.or_else(|| Some(&named[..]).filter(|named| !named.is_empty()));
+            Ok(RawMask::new(Some(&set), ends, more, vocabulary))
         }
+        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(RawMask::new(None, ends, more, vocabulary)),
         Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
     }
+}
+
+/// Of the tokens that end a text those that a grammar names here, and behind which nothing more must come: the text ends
+/// by them.
+fn named_ends(parser: &TokenParser, set: &SimpleVob, vocabulary: &FormVocabulary) -> Vec<TokenId> {
+    let completes = |end: &TokenId| {
+        let mut behind = parser.clone();
+        behind.consume_token(end.0).is_ok() && behind.is_accepting()
+    };
+    vocabulary.ends.iter().copied().filter(|end| set.is_allowed(end.0) && completes(end)).collect()
 }
 
 /// The place of a matcher, which branches that forked share until they go on. Empty where none was made yet, or where

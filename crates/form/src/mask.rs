@@ -17,7 +17,8 @@ pub struct StateMask {
     pub allowed: Option<Arc<AllowedTokens>>,
     /// The token that must come next: the only one of `allowed`.
     pub forced: Option<TokenId>,
-    /// Whether the text has its form, so that it may end here. The tokens that end a text are then among `allowed`.
+    /// Whether the text has its form, so that it may end here. The tokens that end a text are then among `allowed`; of
+    /// them those alone that a grammar names here as its last.
     pub may_end: bool,
     /// Whether the text must end here: it may end, and no token but those that end a text is allowed.
     pub only_end: bool,
@@ -48,15 +49,21 @@ pub(crate) struct RawMask {
 }
 
 impl RawMask {
-    /// The mask of the tokens of `set`, if any, of those that end a text where it `may_end`, and of those of `more`.
-    pub fn new(set: Option<&SimpleVob>, may_end: bool, more: &[TokenId], vocabulary: &FormVocabulary) -> RawMask {
+    /// The mask of the tokens of `set`, if any, of `ends`, by which the text may end here (`None`: it may not), and of
+    /// `more`.
+    pub fn new(
+        set: Option<&SimpleVob>,
+        ends: Option<&[TokenId]>,
+        more: &[TokenId],
+        vocabulary: &FormVocabulary,
+    ) -> RawMask {
         let mut words = set.map_or_else(Vec::new, |set| set.as_slice().to_vec());
         words.resize(vocabulary.vocab.div_ceil(32), 0);
         // The set may have the ends, too: what else there is, is looked for without them.
         vocabulary.ends.iter().for_each(|end| words[end.ix() / 32] &= !(1 << (end.ix() % 32)));
         let goes_on = words.iter().any(|&word| word != 0) || !more.is_empty();
-        let ends = vocabulary.ends.iter().filter(|_| may_end);
-        ends.chain(more).for_each(|token| words[token.ix() / 32] |= 1 << (token.ix() % 32));
+        let may_end = ends.is_some();
+        ends.unwrap_or_default().iter().chain(more).for_each(|token| words[token.ix() / 32] |= 1 << (token.ix() % 32));
         RawMask { hash: hash(&words), forced: only(&words), may_end, only_end: may_end && !goes_on, words }
     }
 }

@@ -12,8 +12,9 @@ use crate::trial::Refusal;
 /// The formats of texts that llguidance knows. By the specification a format is an annotation: others say nothing.
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
-/// Keywords that say nothing about a value.
-const ANNOTATIONS: [&str; 2] = ["deprecated", "$vocabulary"];
+/// Keywords that say nothing about a value, and may be long.
+const ANNOTATIONS: [&str; 9] =
+    ["deprecated", "$vocabulary", "$comment", "title", "description", "default", "examples", "readOnly", "writeOnly"];
 /// Keywords whose value is a schema, or a list of schemas.
 pub(crate) const SCHEMAS: [&str; 15] = [
     "items",
@@ -55,11 +56,7 @@ pub(crate) fn rewritten(mut schema: Value) -> Result<Value, Refusal> {
 }
 
 fn rewrite(schema: &mut Value, comparer: &Comparer) {
-    let fields = match schema {
-        Value::Object(fields) => fields,
-        Value::Array(items) => return items.iter_mut().for_each(|item| rewrite(item, comparer)),
-        _ => return,
-    };
+    let Value::Object(fields) = schema else { return };
     ANNOTATIONS.iter().for_each(|key| _ = fields.shift_remove(*key));
     if fields.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
         fields.shift_remove("format");
@@ -81,15 +78,24 @@ fn rewrite(schema: &mut Value, comparer: &Comparer) {
         let options = fields.shift_remove("oneOf").expect("it was found just now");
         fields.insert("anyOf".to_string(), options);
     }
+    parts_mut(fields).into_iter().for_each(|part| rewrite(part, comparer));
+}
+
+/// The schemas that a schema of these fields is made of. Other values, as those of `const`, are none, whatever their
+/// keys are called.
+pub(crate) fn parts_mut(fields: &mut Map<String, Value>) -> Vec<&mut Value> {
+    let mut parts = Vec::new();
     for (key, value) in fields.iter_mut() {
-        match value {
-            Value::Object(named) if NAMED_SCHEMAS.contains(&key.as_str()) => {
-                named.values_mut().for_each(|schema| rewrite(schema, comparer));
+        if SCHEMAS.contains(&key.as_str()) {
+            match value {
+                Value::Array(list) => parts.extend(list),
+                schema => parts.push(schema),
             }
-            value if SCHEMAS.contains(&key.as_str()) => rewrite(value, comparer),
-            _ => {}
+        } else if NAMED_SCHEMAS.contains(&key.as_str()) {
+            parts.extend(value.as_object_mut().into_iter().flat_map(Map::values_mut));
         }
     }
+    parts
 }
 
 /// Integers have bounds of at most 18 digits.
@@ -289,7 +295,9 @@ mod tests {
 
     #[test]
     fn what_says_nothing_is_left_out() {
-        let schema = json!({"type": "object", "deprecated": true, "properties": {
+        let schema = json!({"type": "object", "deprecated": true, "title": "All", "properties": {
+            "title": {"type": "string", "description": "of a page", "default": "none", "examples": ["a"]},
+            "kind": {"anyOf": [{"const": {"title": "a"}, "$comment": "an object"}, {"enum": ["default"]}]},
             "format": {"type": "string", "format": "password"},
             "on": {"type": "string", "format": "date"},
             "list": {"type": "array", "uniqueItems": false, "items": {"const": {"format": "password"}}},
@@ -297,6 +305,8 @@ mod tests {
             "set": {"type": "array", "uniqueItems": true}
         }});
         let expected = json!({"type": "object", "properties": {
+            "title": {"type": "string"},
+            "kind": {"anyOf": [{"const": {"title": "a"}}, {"enum": ["default"]}]},
             "format": {"type": "string"},
             "on": {"type": "string", "format": "date"},
             "list": {"type": "array", "items": {"const": {"format": "password"}}},

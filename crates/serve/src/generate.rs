@@ -20,6 +20,7 @@ use super::counted::CountedRequest;
 use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
 use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
+use super::leases::Beyond;
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;
@@ -47,7 +48,7 @@ pub async fn generate(
     let head = head(&server, endpoint.id_prefix());
     let request = Arc::new(request);
     let form = server.compile_form(client, &request).await?;
-    let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived)?;
+    let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived, Beyond::Refused)?;
     match request.stream {
         Some(_) => {
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
@@ -110,7 +111,8 @@ pub fn fitted(server: &Server, mut request: ProtocolRequest) -> Result<ProtocolR
     }
 }
 
-/// Submits a request, which may be called by these names; `form`: its own, compiled.
+/// Submits a request, which may be called by these names; `form`: its own, compiled; `beyond`: what becomes of it where
+/// its client keeps as many branches as it may.
 pub fn submit(
     server: &Server,
     client: ClientId,
@@ -118,6 +120,7 @@ pub fn submit(
     form: Option<Arc<CompiledForm>>,
     names: Vec<String>,
     arrived: Instant,
+    beyond: Beyond,
 ) -> Result<OpenTicket, Refusal> {
     let time_to_live = |keep: &Keep| keep.time_to_live.unwrap_or_else(|| server.leases.usual_time_to_live());
     let job = Job {
@@ -133,10 +136,15 @@ pub fn submit(
         outbox: Arc::new(Outbox::default()),
     };
     let promised = job.promised();
-    server.leases.promise(client, promised)?;
+    server.leases.promise(client, promised, beyond)?;
     // It may have been paused since the request came.
     let submit = || server.dispatcher.submit(job);
-    server.admission.admit(&server.engine, submit).inspect_err(|_| server.leases.take_back(client, promised))
+    let ticket = server.admission.admit(&server.engine, submit);
+    match ticket {
+        Ok(_) => server.leases.forget_beyond(client),
+        Err(_) => server.leases.take_back(client, promised),
+    }
+    ticket
 }
 
 /// The answer as one body.

@@ -28,6 +28,14 @@ pub struct LeaseLimits {
     pub time_to_live: Duration,
 }
 
+/// What becomes of a request whose branches are more than its client may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beyond {
+    Refused,
+    /// Responses of the client are forgotten for it; without them it is refused.
+    ResponsesGiveWay,
+}
+
 /// What a later request continues.
 #[derive(Clone, Debug)]
 pub struct KeptPrompt {
@@ -81,20 +89,24 @@ impl Leases {
     }
 
     /// Promises `branches` to a client; refused beyond its limit, for good if they alone are more. What is promised is
-    /// either kept or taken back.
-    pub fn promise(&self, client: ClientId, branches: usize) -> Result<(), Refusal> {
+    /// either kept or taken back. Where responses give way, [`Leases::forget_beyond`] is to follow once the request is
+    /// taken.
+    pub fn promise(&self, client: ClientId, branches: usize, beyond: Beyond) -> Result<(), Refusal> {
         let most = self.limits.each;
         if branches > most {
             let expected = format!("at most {most} branches of a request with `keep`: {MAX_KEPT}");
             return Err(Refusal::value("n", &expected, &branches.to_string()));
         }
         let mut kept = self.lock();
-        let count = kept.counts.entry(client).or_default();
-        if count.saturating_add(branches) > most {
+        let count = kept.counts.get(&client).copied().unwrap_or(0);
+        let needed = count.saturating_add(branches).saturating_sub(most);
+        if needed > 0 && (beyond == Beyond::Refused || kept.responses_of(client) < needed) {
             let what = format!("{count} branches are kept; at most {most} may be");
             return Err(Refusal::rate_limit(what, self.limits.time_to_live.as_secs().min(60)));
         }
-        *count += branches;
+        if branches > 0 {
+            kept.counts.insert(client, count + branches);
+        }
         Ok(())
     }
 
@@ -111,25 +123,31 @@ impl Leases {
         id
     }
 
-    /// Makes a kept branch a response of this id. Where the responses take too much memory, those that were used
-    /// longest ago are forgotten. A branch that is gone stays so.
+    /// Makes a kept branch a response of this id. Where the responses of all clients take too much memory, those of the
+    /// client that has most of it are forgotten, the ones that were used longest ago first. A branch that is gone stays
+    /// so.
     pub fn keep_response(&self, client: ClientId, branch: &str, id: String, turns: KeptTurns) {
         let mut kept = self.lock();
         if kept.by_id.get(branch).is_none_or(|lease| lease.client != client) {
             return;
         }
         let Some(mut lease) = kept.by_id.remove(branch) else { return };
-        lease.response = Some(Arc::new(self.memory.keep(turns, lease.kept.tokens.len())));
+        lease.response = Some(Arc::new(self.memory.keep(client, turns, lease.kept.tokens.len())));
         kept.by_id.insert(id, lease);
-        while self.memory.is_full() && self.forget_oldest(&mut kept, None) {}
+        while self.memory.is_full() {
+            // Of a client that reads what was forgotten meanwhile nothing is left to forget.
+            let mut clients = self.memory.clients_by_bytes().into_iter();
+            if !clients.any(|client| self.forget_oldest(&mut kept, client)) {
+                break;
+            }
+        }
     }
 
-    /// Makes room for a response of a client that keeps as many branches as it may: the one that was used longest ago
-    /// is forgotten.
-    pub fn make_room(&self, client: ClientId) {
+    /// Forgets the responses of a client that were used longest ago, as long as it has more branches than it may.
+    pub fn forget_beyond(&self, client: ClientId) {
         let mut kept = self.lock();
-        while kept.counts.get(&client).is_some_and(|&count| count >= self.limits.each)
-            && self.forget_oldest(&mut kept, Some(client))
+        while kept.counts.get(&client).is_some_and(|&count| count > self.limits.each)
+            && self.forget_oldest(&mut kept, client)
         {}
     }
 
@@ -154,10 +172,10 @@ impl Leases {
         })
     }
 
-    /// Ends the lease of the response that was used longest ago, of this client or of all; false if there is none.
-    fn forget_oldest(&self, kept: &mut KeptBranches, client: Option<ClientId>) -> bool {
-        let is_one = |lease: &Lease| lease.response.is_some() && client.is_none_or(|client| lease.client == client);
-        let oldest = kept.by_id.iter().filter(|(_, lease)| is_one(lease)).min_by_key(|(_, lease)| lease.used());
+    /// Ends the lease of the response of this client that was used longest ago; false if there is none.
+    fn forget_oldest(&self, kept: &mut KeptBranches, client: ClientId) -> bool {
+        let own = kept.by_id.iter().filter(|(_, lease)| lease.client == client && lease.response.is_some());
+        let oldest = own.min_by_key(|(_, lease)| lease.used());
         let Some(id) = oldest.map(|(id, _)| id.clone()) else { return false };
         self.end(kept, &[id]);
         true
@@ -225,6 +243,10 @@ impl Leases {
 }
 
 impl KeptBranches {
+    fn responses_of(&self, client: ClientId) -> usize {
+        self.by_id.values().filter(|lease| lease.client == client && lease.response.is_some()).count()
+    }
+
     fn forget(&mut self, client: ClientId, branches: usize) {
         if let Some(count) = self.counts.get_mut(&client) {
             *count = count.saturating_sub(branches);
@@ -238,4 +260,72 @@ impl KeptBranches {
 fn unknown(id: &str) -> Refusal {
     let shown: String = id.chars().take(60).collect();
     Refusal::not_found(format!("there is no branch {shown:?}: it was released, or its time has passed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use offshoot_engine::ScriptedReply;
+    use offshoot_openai::protocol::Turn;
+
+    use super::*;
+
+    fn leases(each: usize) -> Leases {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("a"));
+        Leases::new(engine, LeaseLimits { each, time_to_live: Duration::from_secs(600) })
+    }
+
+    impl Leases {
+        /// Keeps a response of a text of so many bytes.
+        fn store(&self, client: ClientId, id: &str, bytes: usize) {
+            let kept = KeptPrompt { tokens: Arc::default(), salt: None, adapter: None };
+            let branch = self.keep(client, BranchId::new(0), kept, self.usual_time_to_live());
+            let last = Turn { input: vec![json!("a".repeat(bytes))], response: json!({}) };
+            self.keep_response(client, &branch, id.to_owned(), KeptTurns { earlier: Vec::new(), last });
+        }
+
+        fn has(&self, client: ClientId, id: &str) -> bool {
+            self.response(client, id).is_ok()
+        }
+    }
+
+    const MANY: usize = 100;
+
+    #[test]
+    fn responses_of_who_has_most_are_forgotten_first() {
+        let leases = Leases { memory: ResponseMemory::bounded(10_000), ..leases(MANY) };
+        let (small, large) = (ClientId(1), ClientId(2));
+        leases.store(small, "first", 1000);
+        leases.store(large, "second", 4000);
+        for id in ["third", "fourth", "fifth"] {
+            leases.store(large, id, 4000);
+        }
+        assert!(leases.has(small, "first") && leases.has(large, "fifth"));
+        assert!(!leases.has(large, "second") && !leases.has(large, "third"));
+        // A response that is larger than all may be goes itself.
+        leases.store(large, "sixth", 20_000);
+        assert!(leases.has(small, "first") && !leases.has(large, "sixth"));
+    }
+
+    #[test]
+    fn a_response_gives_way_once_a_request_is_taken() {
+        let leases = leases(2);
+        let client = ClientId(0);
+        for id in ["first", "second"] {
+            leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("there is room");
+            leases.store(client, id, 10);
+        }
+        assert!(leases.promise(client, 1, Beyond::Refused).is_err());
+        // A request that is refused in the end costs no response.
+        leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("a response gives way");
+        leases.take_back(client, 1);
+        leases.forget_beyond(client);
+        assert!(leases.has(client, "first") && leases.has(client, "second"));
+        // Two requests at once: a response each, and none is left for a third.
+        for _ in 0..2 {
+            leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("a response gives way");
+        }
+        assert!(leases.promise(client, 1, Beyond::ResponsesGiveWay).is_err());
+        leases.forget_beyond(client);
+        assert_eq!((leases.responses(), leases.len()), (0, 0));
+    }
 }

@@ -92,7 +92,7 @@ impl ChannelSplitter {
                     self.held.drain(..mark);
                     self.within = None;
                     if channel == Channel::Call {
-                        split.calls.push(AnswerPart::CallEnds);
+                        split.calls.push(AnswerPart::CallEnds { is_cut: false });
                     }
                 }
                 None => {
@@ -130,7 +130,8 @@ impl ChannelSplitter {
             Some(Channel::Reasoning) => SplitText { reasoning: rest, ..SplitText::default() },
             Some(Channel::Call) => {
                 let rest = Some(rest).filter(|rest| !rest.is_empty()).map(AnswerPart::Arguments);
-                SplitText { calls: rest.into_iter().chain([AnswerPart::CallEnds]).collect(), ..SplitText::default() }
+                let end = AnswerPart::CallEnds { is_cut: true };
+                SplitText { calls: rest.into_iter().chain([end]).collect(), ..SplitText::default() }
             }
             None => SplitText::default(),
         }

@@ -235,3 +235,137 @@ fn whatever_is_sampled_calls_a_tool_with_its_arguments() {
         }
     }
 }
+
+#[test]
+fn names_of_parameters_are_read_as_they_are() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let tokenizer = tokenizer(folder.path(), true);
+    let compiler = FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
+    let properties = json!({"xml:lang": {"enum": ["no"]}, "a}b": {"enum": ["c"]}, "größe_1": {"enum": ["d"]}});
+    let parameters = json!({"type": "object", "properties": properties, "required": ["xml:lang", "a}b", "größe_1"]});
+    let look = Tool { name: "look".to_owned(), parameters: Some(parameters) };
+    let tools = Arc::new(ToolSet { tools: vec![look] });
+    let gemma = CallForm::of("<|tool_call>").expect("a family");
+    let grammar = gemma.grammar(&tools, &CallDemand::One, &tokenizer, false);
+    let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
+    // The form has one text, which every token is forced to.
+    let mut state = FormState::begin(form, &FormBegin::AtOnce);
+    let mut forms = Forms::new(1);
+    loop {
+        let mask = forms.masks(&mut [&mut state]).remove(0).expect("a mask");
+        if mask.may_end {
+            break;
+        }
+        let allowed = mask.allowed.as_ref().expect("not all tokens");
+        let next = (0..allowed.vocab()).map(TokenId::new).find(|token| allowed.contains(*token));
+        state.push(next.expect("a text goes on or ends"));
+    }
+    let text = tokenizer.decode_with_special(state.tokens());
+    let mut splitter =
+        AnswerSplitter::new(TextStart::Answer, ReasoningText::Split, Some(CallReader::new(gemma, tools)));
+    let found = joined_calls(&splitter.push_last(&text));
+    assert_eq!(found.len(), 1, "{text}");
+    assert_eq!(found[0].value(), Some(json!({"a}b": "c", "größe_1": "d", "xml:lang": "no"})), "{text}");
+}
+
+/// Schemas that parameters name elsewhere, and alternatives, hold as those that stand there.
+#[test]
+fn references_and_alternatives_hold() {
+    let properties = json!({
+        "a": {"$ref": "#/$defs/q"},
+        "b": {"allOf": [{"$ref": "#/$defs/place"}]},
+        "c": {"anyOf": [{"enum": [1, 2]}, {"type": "null"}]},
+    });
+    let place = json!({
+        "type": "object", "properties": {"z": {"const": 5}, "in": {"$ref": "#/$defs/place"}}, "required": ["z"],
+        "additionalProperties": false,
+    });
+    let parameters = json!({
+        "type": "object", "properties": properties, "required": ["a", "b", "c"],
+        "$defs": {"q": {"type": "string", "enum": ["q1", "q2"]}, "place": place},
+    });
+    let tool = Tool { name: "look".to_owned(), parameters: Some(parameters) };
+    let tools = Arc::new(ToolSet { tools: vec![tool] });
+    let folder = TempDir::new().expect("a temporary folder");
+    let tokenizer = tokenizer(folder.path(), true);
+    let compiler = FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
+    let mut forms = Forms::new(1);
+    let coder = |[a, b, c]: [&str; 3]| {
+        let line = |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
+        format!(
+            "<tool_call>\n<function=look>\n{}{}{}</function>\n</tool_call>",
+            line("a", a),
+            line("b", b),
+            line("c", c)
+        )
+    };
+    let gemma = |[a, b, c]: [&str; 3]| format!("<|tool_call>call:look{{a:{a},b:{b},c:{c}}}<tool_call|>");
+    let (good, wrong) = (r#"{"z": 5, "in": {"z": 5}}"#, r#"{"z": 6}"#);
+    let (quoted, other) = ("<|\"|>q1<|\"|>", "<|\"|>q3<|\"|>");
+    let cases: [(&str, String, Vec<String>); 2] = [
+        (
+            "<tool_call><function=",
+            coder(["q1", good, "2"]),
+            vec![
+                coder(["\"q1\"", good, "2"]),
+                coder(["q3", good, "2"]),
+                coder(["q1", wrong, "2"]),
+                coder(["q1", good, "7"]),
+            ],
+        ),
+        (
+            "<|tool_call>",
+            gemma([quoted, "{in:{z:5},z:5}", "2"]),
+            vec![
+                gemma([other, "{z:5}", "2"]),
+                gemma([quoted, "{z:6}", "2"]),
+                gemma([quoted, "{in:{z:4},z:5}", "2"]),
+                gemma([quoted, "{z:5}", "7"]),
+            ],
+        ),
+    ];
+    for (template, text, others) in cases {
+        let family = CallForm::of(template).expect("a family");
+        let grammar = family.grammar(&tools, &CallDemand::One, &tokenizer, false);
+        let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
+        let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
+        let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
+        assert_eq!(accepts(&mut forms, &form, &tokens(&text)), Ok(true), "{text}\n{grammar}");
+        for other in others {
+            assert_ne!(accepts(&mut forms, &form, &tokens(&other)), Ok(true), "{other}\n{grammar}");
+        }
+        let reader = CallReader::new(family, tools.clone());
+        let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Split, Some(reader));
+        let found = joined_calls(&splitter.push_last(&text));
+        let expected = json!({"a": "q1", "b": {"z": 5, "in": {"z": 5}}, "c": 2});
+        assert_eq!(found[0].value(), Some(expected), "{text}");
+    }
+}
+
+/// Beside content of a form, an answer calls a tool or is that content.
+#[test]
+fn calls_stand_beside_content() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let tokenizer = tokenizer(folder.path(), true);
+    let compiler = FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
+    let mut forms = Forms::new(1);
+    let schema = json!({"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]});
+    let content = Form::Json(schema).in_rule().expect("a schema").expect("JSON has a rule");
+    for (template, call) in FAMILIES {
+        let family = CallForm::of(template).expect("a family");
+        if !family.has_marks() {
+            continue;
+        }
+        let grammar = family.grammar_beside(&tools(), &CallDemand::Some, &tokenizer, false, &content);
+        let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
+        let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
+        let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
+        let header = if template.contains("channel") { "<|channel|>final<|message|>" } else { "" };
+        let answer = format!("{header}{{\"x\": true}}");
+        for (text, fits) in [(call, true), (&*answer, true), ("Well.", false), ("{\"x\": 1}", false)] {
+            let found = accepts(&mut forms, &form, &tokens(text)) == Ok(true);
+            assert_eq!(found, fits, "{}: {text}\n{grammar}", family.name());
+        }
+        assert!(calls(family, &answer).is_empty());
+    }
+}

@@ -120,3 +120,30 @@ fn a_token_is_forced_where_its_bytes_are_spelled_in_one_way() {
     assert!(!first.may_end && !first.only_end);
     assert_eq!(forms.counts().forced, 1);
 }
+
+#[test]
+fn a_grammar_may_name_the_end_of_the_text() {
+    let tokenizer = tokenizer();
+    let end = ends(&tokenizer)[0];
+    let a = encode("a")[0];
+    let mut forms = Forms::new(1);
+    // By its number, by its name, and as what ends a rule's text.
+    let name = String::from_utf8_lossy(tokenizer.token_bytes(end)).into_owned();
+    for last in [format!("<[{}]>", end.0), name] {
+        let form = compile(Form::Lark(format!("start: \"a\" {last}")));
+        let first = mask(&mut forms, &mut begin(&form));
+        assert_eq!((tokens(&first), first.may_end), (vec![a], false), "{last}");
+        let mut state = behind(&form, "a");
+        let second = mask(&mut forms, &mut state);
+        assert_eq!((tokens(&second), second.forced), (vec![end], Some(end)), "{last}");
+        assert!(second.may_end && second.only_end, "{last}");
+        state.push(end);
+        assert!(mask(&mut forms, &mut state).only_end, "{last}");
+    }
+    let form = compile(Form::Lark("start: \"a\" rest\nrest[stop=\"\"]: /[b-d]*/".to_owned()));
+    let found = mask(&mut forms, &mut behind(&form, "abc"));
+    assert!(found.may_end && !found.only_end && tokens(&found).contains(&end));
+    // Behind an end nothing comes: no text goes on there.
+    let form = compile(Form::Lark(format!("start: \"a\" <[{}]> \"b\"", end.0)));
+    assert!(mask(&mut forms, &mut behind(&form, "a")).is_dead_end());
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::choice::{
-    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, VersionFields, finish_word,
+    AnswerCalls, ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, VersionFields, finish_word,
 };
 use super::endpoint::Endpoint;
 use super::kept::{RecordFields, routed_experts};
@@ -205,7 +205,8 @@ fn sampled_choices<'a>(
             .logprobs
             .then(|| ChoiceLogprobs::new(request, prompt, scored, sample.tokens.into_iter(), tokenizer));
         let (index, branch) = (choices.len(), kept(at));
-        let (mut finish_reason, stop_reason) = (Some(finish_word(sample.reason, false)), StopReason::of(sample.reason));
+        let (mut finish_reason, stop_reason) =
+            (Some(finish_word(sample.reason, AnswerCalls::None)), StopReason::of(sample.reason));
         let ids = || drawn.map_or(Cow::Borrowed(&[][..]), Finish::sampled_ids);
         let token_ids = request.return_token_ids.then(ids);
         let records = RecordFields::new(request, drawn.into_iter().flat_map(Finish::sampled_records));
@@ -223,7 +224,7 @@ fn sampled_choices<'a>(
                 let is_empty = begun.is_empty() && answer.content.is_empty();
                 let content =
                     (!is_empty || answer.calls.is_empty()).then(|| format!("{begun}{}", answer.content).into());
-                finish_reason = Some(finish_word(sample.reason, !answer.calls.is_empty()));
+                finish_reason = Some(finish_word(sample.reason, answer.answer_calls()));
                 let ids = CallIds { answer: id, choice: index, are_short: request.has_short_call_ids() };
                 let message = ChatMessage {
                     role: Some("assistant"),

@@ -161,16 +161,28 @@ impl StopReason {
     }
 }
 
+/// The calls of tools in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerCalls {
+    None,
+    /// Some.
+    Whole,
+    /// Some, and the text ends within the last one.
+    LastCut,
+}
+
 /// OpenAI's word for why a text ended, and vLLM's for one that somebody cut short: a pause of the engine, or the end of
 /// its group.
 ///
-/// A text that ended by itself and calls tools says so.
-pub fn finish_word(reason: &FinishReason, has_calls: bool) -> &'static str {
+/// A text that ended by itself and calls tools says so; one that a stop string or stop token cut within a call does not,
+/// since who runs calls would run half of one.
+pub fn finish_word(reason: &FinishReason, calls: AnswerCalls) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Aborted | FinishReason::Cancelled => "abort",
         FinishReason::DeadEnd => "dead_end",
-        _ if has_calls => "tool_calls",
+        FinishReason::StopString(_) | FinishReason::StopToken(_) if calls == AnswerCalls::LastCut => "stop",
+        _ if calls != AnswerCalls::None => "tool_calls",
         _ => "stop",
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::answer::{AnswerHead, ResponseHead, Usage};
 use super::choice::{
-    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, VersionFields, finish_word,
+    AnswerCalls, ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, VersionFields, finish_word,
 };
 use super::endpoint::Endpoint;
 use super::kept::{RecordFields, routed_experts};
@@ -209,6 +209,7 @@ impl ChunkWriter {
         let shown = records.clone().zip(&*offsets).map(|(record, &at)| ShownToken::sampled(record, at, mode));
         let scored = scored.filter(|_| is_first);
         let logprobs = request.logprobs.then(|| ChoiceLogprobs::new(request, prompt, scored, shown, tokenizer));
+        let mut answer_calls = AnswerCalls::None;
         let (shown_text, fields) = match request.endpoint {
             Endpoint::Completions => {
                 let echoed = if is_first && request.echo { &*prompt.text } else { "" };
@@ -219,6 +220,7 @@ impl ChunkWriter {
                 let splitter = &mut stream.splitter;
                 let mut answer = AnswerText::following(stream.calls);
                 answer.add(if end.is_some() { splitter.push_last(text) } else { splitter.push(text) });
+                answer_calls = answer.answer_calls();
                 stream.calls += answer.begun_calls();
                 let AnswerText { reasoning, mut content, calls, .. } = answer;
                 if let Some(begun) = prompt.repeated.as_ref().filter(|_| is_first) {
@@ -249,7 +251,7 @@ impl ChunkWriter {
             index,
             text: shown_text,
             logprobs: logprobs.filter(|logprobs| !logprobs.shown.is_empty()),
-            finish_reason: end.as_ref().map(|end| finish_word(&end.reason, stream.calls > 0)),
+            finish_reason: end.as_ref().map(|end| finish_word(&end.reason, answer_calls)),
             stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)),
             score: None,
             prompt: fields.unwrap_or_default(),

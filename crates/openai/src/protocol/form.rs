@@ -12,6 +12,7 @@ use super::request::ProtocolRequest;
 use offshoot_core::error::Error;
 use offshoot_engine::EngineHandle;
 use offshoot_form::{CompiledForm, Form, JsonStyle};
+use offshoot_text::tools::{CallDemand, Tool, ToolSet};
 
 /// The form that a request asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +40,14 @@ impl ProtocolRequest {
     pub fn compile_form(&self, engine: &EngineHandle) -> Result<Option<Arc<CompiledForm>>, Refusal> {
         let Some(form) = &self.params.form else { return Ok(None) };
         let field = self.form_field.unwrap_or("form");
-        engine.compile_form(&form.form).map_err(|error| refused(field, &error))
+        engine.compile_form(&form.form).map_err(|error| {
+            // What is wrong with the whole is most often wrong with one of its parts.
+            let wrong = self.form_parts.iter().take(MOST_TRIED).find_map(|part| {
+                let error = engine.compile_form(&part.form).err()?;
+                Some(part.refusal(&error))
+            });
+            wrong.filter(|_| matches!(error, Error::Value { .. })).unwrap_or_else(|| refused(field, &error))
+        })
     }
 
     /// Its form, if the engine has compiled an equal one already; waits for nobody.
@@ -54,8 +62,42 @@ impl ProtocolRequest {
     }
 }
 
+/// Parts of a form that are compiled by themselves to find the one that is wrong.
+const MOST_TRIED: usize = 16;
+
+/// A form that another one is made of.
+#[derive(Clone, Debug)]
+pub struct FormPart {
+    pub form: Arc<Form>,
+    /// The field that has it.
+    pub field: String,
+}
+
+impl FormPart {
+    /// The arguments of the tools that must or may be called.
+    pub fn of_tools(tools: &ToolSet, demand: &CallDemand) -> Vec<FormPart> {
+        let is_asked = |tool: &Tool| !matches!(demand, CallDemand::Named(name) if *name != tool.name);
+        let part = |(index, tool): (usize, &Tool)| {
+            let schema = tool.parameters.clone().filter(|_| is_asked(tool))?;
+            Some(FormPart { form: Arc::new(Form::Json(schema)), field: parameters_field(index) })
+        };
+        tools.tools.iter().enumerate().filter_map(part).collect()
+    }
+
+    /// The refusal of a request whose form has this part, which is not one.
+    fn refusal(&self, error: &Error) -> Refusal {
+        let refusal = refused(&self.field, error);
+        if self.field.starts_with("tools[") { refusal.about("tools") } else { refusal }
+    }
+}
+
+/// The field of a tool's schema.
+pub fn parameters_field(tool: usize) -> String {
+    format!("tools[{tool}].function.parameters")
+}
+
 /// The refusal of a request whose form, in this field, is not one.
-fn refused(field: &str, error: &Error) -> Refusal {
+pub fn refused(field: &str, error: &Error) -> Refusal {
     match error {
         Error::Value { expected, found, .. } => Refusal::value(field, expected, found),
         other => {

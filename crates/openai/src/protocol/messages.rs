@@ -58,6 +58,15 @@ fn list_of(messages: &Value) -> Result<&Vec<Value>, Refusal> {
     messages.as_array().filter(|list| !list.is_empty()).ok_or_else(wrong)
 }
 
+/// The longest name of a function, as OpenAI has it.
+const LONGEST_NAME: usize = 64;
+
+/// Whether calls in all families' forms can name a function so, and are read again.
+fn is_function_name(name: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_of_name)
+}
+
 /// `tools`: the field's value, a list of functions that the assistant can call.
 pub fn tools(tools: &Value) -> Result<Vec<Value>, Refusal> {
     let wrong =
@@ -72,6 +81,10 @@ pub fn tools(tools: &Value) -> Result<Vec<Value>, Refusal> {
         let Some(name) = function["name"].as_str() else {
             return Err(wrong(&at(".function"), "an object with the function's `name`", function));
         };
+        if !is_function_name(name) {
+            let expected = format!("a name of 1 to {LONGEST_NAME} letters, digits, `_`, `-` and `.`");
+            return Err(wrong(&at(".function.name"), &expected, &function["name"]));
+        }
         if list[..index].iter().any(|earlier| earlier["function"]["name"] == name) {
             return Err(wrong(&at(".function.name"), "a name that no tool before it has", &function["name"]));
         }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::chat::{ChatReader, ChatText};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
-use super::form::{self, AskedForm};
+use super::form::{self, AskedForm, FormPart};
 use super::limits::ProtocolLimits;
 use super::models::ModelNames;
 use super::official;
@@ -92,19 +92,31 @@ impl RequestReader<'_> {
         let asked_form = form::take(&mut fields)?;
         // A chat has one prompt, and completions begin with their content and call nothing.
         let begin = prompts.first().map(|prompt| prompt.content_start).unwrap_or_default();
-        let AskedTools { calls, demand } =
+        let AskedTools { calls, demand, may_call } =
             prompts.first_mut().map(|prompt| std::mem::take(&mut prompt.tools)).unwrap_or_default();
-        let demanded = calls.as_ref().zip(demand).map(|(calls, demand)| self.form_of_calls(calls, &demand, begin));
-        let demanded = demanded.transpose()?;
-        let (form, form_field) = match (demanded, asked_form) {
+        let mut form_parts = Vec::new();
+        let (form, form_field) = match (calls.as_ref().zip(demand), asked_form) {
             // An answer that must call has no content that another form could hold.
-            (Some(form), _) => (Some(form), Some("tool_choice")),
+            (Some((calls, demand)), _) => {
+                form_parts = FormPart::of_tools(calls.tools(), &demand);
+                (Some(self.form_of_calls(calls, &demand, begin)?), Some("tool_choice"))
+            }
+            (None, Some(asked)) if may_call => {
+                let form = self.form_of_either(calls.as_ref(), &asked, begin)?;
+                form_parts.push(FormPart { form: Arc::new(asked.form), field: asked.field.to_owned() });
+                let tools = calls.iter().flat_map(|calls| FormPart::of_tools(calls.tools(), &CallDemand::Some));
+                form_parts.extend(tools);
+                (Some(form), Some(asked.field))
+            }
             (None, Some(AskedForm { form, field })) => {
                 let form = SampleForm { form: Arc::new(form), begin: begin.into(), ends_with_extend: true };
                 (Some(form), Some(field))
             }
             (None, None) => (None, None),
         };
+        // JSON ends by itself, and so do calls.
+        let is_json = form.as_ref().is_some_and(|form| matches!(*form.form, Form::Json(_) | Form::JsonObject));
+        let ends_itself = is_json || !form_parts.is_empty() || form_field == Some("tool_choice");
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
         let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
         let min_finished = fields.count("min_finished", 1, n as u64)?.and_then(NonZeroUsize::new);
@@ -124,7 +136,7 @@ impl RequestReader<'_> {
         let params = SamplingParams { top_logprobs, bad_words, form, logprobs_mode, records, ..asked };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
-        let (most_tokens, stop) = self.stop(endpoint, params.form.as_ref(), &mut fields)?;
+        let (most_tokens, stop) = self.stop(endpoint, ends_itself, &mut fields)?;
         let stop = Stop { show_special: !skips_special, ..stop };
         let choices = self.choices(&mut fields, texts)?;
         let most_kept = self.most_kept(&mut fields, most_tokens.or(usual_tokens(endpoint)).unwrap_or(1))?;
@@ -160,6 +172,7 @@ impl RequestReader<'_> {
             params,
             calls,
             form_field,
+            form_parts,
             stream: self.stream(&mut fields)?,
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
@@ -190,9 +203,35 @@ impl RequestReader<'_> {
     ) -> Result<SampleForm, Refusal> {
         let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
         let follows_reasoning = begin != FormBegin::AtOnce;
-        let tools = tools::in_grammar(calls.tools())?;
+        let tools = tools::in_grammar(calls)?;
         let grammar = calls.form().grammar(&tools, demand, self.tokenizer, follows_reasoning);
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
+    }
+
+    /// The form of an answer that either calls tools or has the form that is asked for, as the model decides. In channels
+    /// it is that of the whole answer.
+    fn form_of_either(
+        &self,
+        calls: Option<&CallReader>,
+        asked: &AskedForm,
+        begin: ContentStart,
+    ) -> Result<SampleForm, Refusal> {
+        let either = "the model calls a tool or answers in the form";
+        let refused = |why: &str| {
+            let place = format!("beside `tools`: {why}, where {either}; send `tool_choice`: \"none\" or \"required\"");
+            Refusal::out_of_place(asked.field, &place)
+        };
+        let Some(calls) = calls.filter(|calls| calls.form().has_marks()) else {
+            return Err(refused("no mark tells this model's calls from its content"));
+        };
+        let content = asked.form.in_rule().map_err(|error| form::refused(asked.field, &error))?;
+        let content = content.ok_or_else(|| refused("patterns and grammars are not joined with calls"))?;
+        let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
+        let follows_reasoning = begin != FormBegin::AtOnce;
+        let tools = tools::in_grammar(calls)?;
+        let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
+        let grammar = calls.form().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
+        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin })
     }
 
     /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.
@@ -424,11 +463,12 @@ impl RequestReader<'_> {
         Ok(spelt.map_err(|error| Refusal::of(&error).about("bad_words"))?.concat())
     }
 
-    /// The limit of tokens, if any (0: nothing is sampled), and the other stop conditions.
+    /// The limit of tokens, if any (0: nothing is sampled), and the other stop conditions. A text that `ends_itself` may
+    /// have what ends the turns of other texts.
     fn stop(
         &self,
         endpoint: Endpoint,
-        form: Option<&SampleForm>,
+        ends_itself: bool,
         fields: &mut BodyFields,
     ) -> Result<(Option<usize>, Stop), Refusal> {
         let limit = u64::from(u32::MAX);
@@ -440,8 +480,6 @@ impl RequestReader<'_> {
         ProtocolLimits::check("stop", self.limits.stops, strings.len() + tokens.len(), "strings and tokens")?;
         let longest = strings.iter().map(String::len).max().unwrap_or(0);
         ProtocolLimits::check("stop", self.limits.stop_bytes, longest, "bytes of a string")?;
-        // JSON ends by itself, and may have what ends the turns of other texts.
-        let ends_itself = form.is_some_and(|form| matches!(*form.form, Form::Json(_) | Form::JsonObject));
         if endpoint == Endpoint::Chat && !ignore_eos && !ends_itself {
             let own = self.tokenizer.chat_stops().iter().filter(|stop| !strings.contains(stop));
             strings.extend(own.cloned().collect::<Vec<_>>());

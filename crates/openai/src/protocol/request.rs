@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
+use super::form::FormPart;
 use super::refusal::Refusal;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{AdapterVersion, TokenId};
@@ -45,6 +46,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub calls: Option<CallReader>,
     /// The field that asks for the form of `params`, for the messages of errors; `None`: there is none.
     pub form_field: Option<&'static str>,
+    /// Of a form that is made of several: those, each with its field, for the messages of errors.
+    pub form_parts: Vec<FormPart>,
     /// How the answer is streamed; `None`: it is sent as a whole.
     pub stream: Option<StreamOptions>,
     /// Whether texts leave special tokens out.
@@ -314,6 +317,7 @@ impl<P> ProtocolRequest<P> {
             params: self.params,
             calls: self.calls,
             form_field: self.form_field,
+            form_parts: self.form_parts,
             stream: self.stream,
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,

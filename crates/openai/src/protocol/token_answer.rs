@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::answer::{AnswerHead, PromptCandidates};
-use super::choice::{StopReason, finish_word};
+use super::choice::{AnswerCalls, StopReason, finish_word};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief};
 use super::kept::RecordFields;
@@ -218,7 +218,7 @@ impl<'a> TokenAnswer<'a> {
         let masks = request.params.records.kept_ids;
         let choice = |(index, drawn): (usize, &'a Finish)| TokenChoice {
             index,
-            finish_reason: finish_word(&drawn.reason, false),
+            finish_reason: finish_word(&drawn.reason, AnswerCalls::None),
             stop_reason: StopReason::of(&drawn.reason),
             token_ids: drawn.sampled_ids().into_owned(),
             logprobs: request.logprobs.then(|| TokenLogprobs { content: drawn.sampled_records().map(named).collect() }),

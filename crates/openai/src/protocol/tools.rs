@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::choice::AnswerCalls;
 use super::fields::{BodyFields, brief};
+use super::form::{parameters_field, refused};
 use super::refusal::Refusal;
-use offshoot_core::error::Error;
 use offshoot_form::Form;
 use offshoot_text::tools::{AnswerPart, CallDemand, CallForm, CallReader, Tool, ToolSet};
 
@@ -19,6 +20,8 @@ pub struct AskedTools {
     pub calls: Option<CallReader>,
     /// What its answers must call; `None`: whatever the model decides.
     pub demand: Option<CallDemand>,
+    /// Whether there are tools, and the model decides whether it calls one.
+    pub may_call: bool,
 }
 
 impl AskedTools {
@@ -53,7 +56,8 @@ impl AskedTools {
         // A family's own form, or, where a call must be made, one that any model can keep.
         let form = CallForm::of(template).or_else(|| demand.is_some().then(CallForm::unknown));
         let reader = form.map(|form| CallReader::new(form, Arc::new(tool_set(tools))).with_single_call(is_single));
-        Ok(AskedTools { calls: reader, demand })
+        let may_call = demand.is_none();
+        Ok(AskedTools { calls: reader, demand, may_call })
     }
 }
 
@@ -102,18 +106,21 @@ fn tool_set(tools: &[Value]) -> ToolSet {
     ToolSet { tools: tools.iter().map(tool).collect() }
 }
 
-/// The same tools with the schemas of their arguments as a grammar takes them.
-pub fn in_grammar(tools: &ToolSet) -> Result<ToolSet, Refusal> {
+/// The tools that are called with the schemas of their arguments as a grammar takes them.
+pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
+    let tools = calls.tools();
     let tool = |(index, tool): (usize, &Tool)| {
+        let field = parameters_field(index);
+        if let Some(parameters) = tool.parameters.as_ref().filter(|_| !tool.takes_object()) {
+            let expected = "a schema of an object: arguments are one";
+            return Err(Refusal::value(&field, expected, &brief(parameters)).about("tools"));
+        }
+        if let Some(name) = calls.form().unwritable_parameter(tool) {
+            let expected = "names of properties that the model's form of calls can hold";
+            return Err(Refusal::value(&field, expected, &format!("{name:?}")).about("tools"));
+        }
         let parameters = tool.parameters.clone().map(Form::schema_in_grammar).transpose();
-        let parameters = parameters.map_err(|error| {
-            let field = format!("tools[{index}].function.parameters");
-            let refusal = match &error {
-                Error::Value { expected, found, .. } => Refusal::value(&field, expected, found),
-                other => Refusal::of(other),
-            };
-            refusal.about("tools")
-        })?;
+        let parameters = parameters.map_err(|error| refused(&field, &error).about("tools"))?;
         Ok(Tool { name: tool.name.clone(), parameters })
     };
     Ok(ToolSet { tools: tools.tools.iter().enumerate().map(tool).collect::<Result<_, Refusal>>()? })
@@ -125,6 +132,8 @@ pub struct AnswerText {
     pub reasoning: String,
     pub content: String,
     pub calls: Vec<CallText>,
+    /// Whether the text ends within its last call.
+    ends_in_call: bool,
     /// The number of calls before it.
     before: usize,
 }
@@ -142,6 +151,15 @@ impl AnswerText {
     /// A piece of an answer in whose earlier pieces so many calls began.
     pub fn following(calls: usize) -> Self {
         AnswerText { before: calls, ..AnswerText::default() }
+    }
+
+    /// The calls in it and in the pieces before it.
+    pub fn answer_calls(&self) -> AnswerCalls {
+        match self.before + self.begun_calls() {
+            0 => AnswerCalls::None,
+            _ if self.ends_in_call => AnswerCalls::LastCut,
+            _ => AnswerCalls::Whole,
+        }
     }
 
     /// Calls that begin in it.
@@ -167,7 +185,7 @@ impl AnswerText {
                         self.calls.push(CallText { index, name: None, arguments: text });
                     }
                 },
-                AnswerPart::CallEnds => {}
+                AnswerPart::CallEnds { is_cut } => self.ends_in_call = is_cut,
             }
         }
     }

@@ -204,6 +204,7 @@ pub mod tests {
             prompt_logprobs: None,
             params: SamplingParams::default(),
             form_field: None,
+            form_parts: Vec::new(),
             calls: None,
             stream: None,
             skips_special: true,

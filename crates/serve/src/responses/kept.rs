@@ -1,13 +1,17 @@
 //! What is kept of a response beside its branch: the conversation that it ends. Turns are shared by the responses that
 //! go on from each other, and their bytes are counted as long as anybody has them.
 
-use std::sync::Arc;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offshoot_core::ids::TokenId;
 use offshoot_openai::protocol::Turn;
 
-/// Bytes of all kept responses, at most: beyond it the responses that were used longest ago are forgotten.
+use crate::keys::ClientId;
+
+/// Bytes of all kept responses, at most: beyond it responses are forgotten.
 const MOST_BYTES: usize = 512 << 20;
 
 /// A conversation that a response ends.
@@ -44,25 +48,46 @@ impl KeptResponse {
 }
 
 /// The memory that kept responses take.
-#[derive(Default)]
 pub struct ResponseMemory {
+    /// Bytes of all, at most.
+    most: usize,
     bytes: Arc<AtomicUsize>,
+    /// Those of each client: clients share no turns.
+    of_clients: Mutex<HashMap<ClientId, Arc<AtomicUsize>>>,
 }
 
 /// Bytes that are counted until this is dropped.
 struct CountedBytes {
     bytes: usize,
     all: Arc<AtomicUsize>,
+    of_client: Arc<AtomicUsize>,
+}
+
+impl Default for ResponseMemory {
+    fn default() -> Self {
+        ResponseMemory::bounded(MOST_BYTES)
+    }
 }
 
 impl ResponseMemory {
-    /// Counts a response, whose branch has so many tokens.
-    pub fn keep(&self, turns: KeptTurns, tokens: usize) -> KeptResponse {
+    /// Memory that is full beyond so many bytes.
+    pub fn bounded(most: usize) -> ResponseMemory {
+        ResponseMemory { most, bytes: Arc::default(), of_clients: Mutex::default() }
+    }
+
+    /// Counts a response of a client, whose branch has so many tokens.
+    pub fn keep(&self, client: ClientId, turns: KeptTurns, tokens: usize) -> KeptResponse {
         let KeptTurns { earlier, last } = turns;
-        let last = Arc::new(KeptTurn { _counted: self.count(last.bytes()), turn: last });
+        let of_client = {
+            let mut of_clients = self.of_clients();
+            // Besides the map, what is counted has them.
+            of_clients.retain(|_, bytes| Arc::strong_count(bytes) > 1);
+            of_clients.entry(client).or_default().clone()
+        };
+        let last = Arc::new(KeptTurn { _counted: self.count(&of_client, last.bytes()), turn: last });
         let turns: Vec<Arc<KeptTurn>> = earlier.into_iter().chain([last.clone()]).collect();
         let own = size_of_val(&turns[..]) + tokens * size_of::<TokenId>();
-        KeptResponse { turns, last, _counted: self.count(own) }
+        KeptResponse { turns, last, _counted: self.count(&of_client, own) }
     }
 
     /// Bytes of all that are kept.
@@ -72,18 +97,34 @@ impl ResponseMemory {
 
     /// Whether they take more than they may.
     pub fn is_full(&self) -> bool {
-        self.bytes() > MOST_BYTES
+        self.bytes() > self.most
     }
 
-    fn count(&self, bytes: usize) -> CountedBytes {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        CountedBytes { bytes, all: self.bytes.clone() }
+    /// The clients, those whose responses take the most first.
+    pub fn clients_by_bytes(&self) -> Vec<ClientId> {
+        let of_clients = self.of_clients();
+        let mut clients: Vec<(usize, ClientId)> =
+            of_clients.iter().map(|(client, bytes)| (bytes.load(Ordering::Relaxed), *client)).collect();
+        clients.sort_unstable_by_key(|&(bytes, client)| (Reverse(bytes), client));
+        clients.into_iter().map(|(_, client)| client).collect()
+    }
+
+    fn of_clients(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<AtomicUsize>>> {
+        self.of_clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, of_client: &Arc<AtomicUsize>, bytes: usize) -> CountedBytes {
+        let counted = CountedBytes { bytes, all: self.bytes.clone(), of_client: of_client.clone() };
+        counted.all.fetch_add(bytes, Ordering::Relaxed);
+        counted.of_client.fetch_add(bytes, Ordering::Relaxed);
+        counted
     }
 }
 
 impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.of_client.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -97,10 +138,10 @@ mod tests {
     fn turns_are_counted_once_and_as_long_as_anybody_has_them() {
         let memory = ResponseMemory::default();
         let turn = |text: &str| Turn { input: vec![json!({ "text": text })], response: json!({ "output": [] }) };
-        let first = memory.keep(KeptTurns { earlier: Vec::new(), last: turn(&"a".repeat(1000)) }, 10);
+        let first = memory.keep(ClientId(0), KeptTurns { earlier: Vec::new(), last: turn(&"a".repeat(1000)) }, 10);
         let alone = memory.bytes();
         assert!((1000..2000).contains(&alone), "{alone}");
-        let second = memory.keep(KeptTurns { earlier: first.turns().to_vec(), last: turn("b") }, 20);
+        let second = memory.keep(ClientId(0), KeptTurns { earlier: first.turns().to_vec(), last: turn("b") }, 20);
         let both = memory.bytes();
         assert!((1..1000).contains(&(both - alone)), "{both} - {alone}");
         assert_eq!((second.turns().len(), &second.last().input), (2, &turn("b").input));

@@ -29,6 +29,7 @@ use super::file_routes::PageOf;
 use super::generate::{all_candidates, fitted, head, names, submit, written};
 use super::in_path::InPath;
 use super::keys::ClientId;
+use super::leases::Beyond;
 use super::random::random_hex;
 use super::reply::{self, Answer};
 use super::server::{AppState, Server};
@@ -99,21 +100,20 @@ async fn create(
     let (call, request) = (Arc::new(call), Arc::new(request));
     let form = server.compile_form(client, &request).await.map_err(|refusal| chat.refusal(refusal))?;
     drop(chat);
-    if call.is_stored {
-        server.leases.make_room(client);
-    }
-    let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived)?;
+    let names = names(&head, &headers, &request);
+    let ticket = submit(&server, client, &request, form, names, arrived, Beyond::ResponsesGiveWay)?;
     let tokenizer = server.tokenizer.clone();
     let is_stream = request.stream.is_some();
     let writer = match is_stream {
         true => ResponseWriter::of_stream(call.clone(), request.clone(), head, tokenizer),
         false => ResponseWriter::of_whole(call.clone(), request.clone(), head, tokenizer),
     };
-    let writer = StoringWriter { server: server.clone(), client, call, earlier, writer, branch: None };
+    let mut writer = StoringWriter { server: server.clone(), client, call, earlier, writer, branch: None };
     match is_stream {
         true => Ok(stream::response(server, ticket, counted, Box::new(writer))),
         false => {
-            let (candidates, tokens) = all_candidates(ticket, &request).await?;
+            let (mut candidates, tokens) = all_candidates(ticket, &request).await?;
+            writer.branch = candidates.iter_mut().find_map(|candidates| candidates.kept.first_mut()?.take());
             let write = move |_: &Server| Ok(writer.whole(candidates));
             Ok(written(&server, tokens, write).await.inspect(|_| counted.answered())?)
         }
@@ -131,8 +131,17 @@ struct StoringWriter {
     call: Arc<ResponseCall>,
     earlier: Vec<Arc<KeptTurn>>,
     writer: ResponseWriter,
-    /// The id under which the sample's branch is kept so far.
+    /// The id under which the sample's branch is kept so far. Where no response comes of it, it is released.
     branch: Option<String>,
+}
+
+impl Drop for StoringWriter {
+    fn drop(&mut self) {
+        if let Some(branch) = self.branch.take() {
+            // Its time may have passed.
+            let _ = self.server.leases.release(self.client, &branch);
+        }
+    }
 }
 
 impl StoringWriter {
@@ -142,7 +151,6 @@ impl StoringWriter {
         let mut cached = 0;
         for candidates in candidates {
             cached += candidates.cached;
-            self.branch = candidates.kept.into_iter().next().flatten();
             if let Some(finish) = candidates.drawn.first() {
                 self.writer.finished(finish, &mut no_events);
             }

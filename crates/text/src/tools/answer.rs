@@ -19,7 +19,10 @@ pub enum AnswerPart {
     /// Text of the arguments of the call that began last.
     Arguments(String),
     /// No more arguments of the call that began last follow.
-    CallEnds,
+    CallEnds {
+        /// Whether the text ended before the arguments did, or before the mark that ends them.
+        is_cut: bool,
+    },
 }
 
 /// What becomes of the reasoning.
@@ -100,7 +103,7 @@ impl AnswerSplitter {
                 self.most_calls = self.most_calls.saturating_sub(1);
                 !self.is_left_out
             }
-            AnswerPart::Arguments(_) | AnswerPart::CallEnds => !self.is_left_out,
+            AnswerPart::Arguments(_) | AnswerPart::CallEnds { .. } => !self.is_left_out,
             AnswerPart::Reasoning(_) | AnswerPart::Content(_) => true,
         });
         parts

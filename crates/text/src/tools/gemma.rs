@@ -10,6 +10,12 @@ pub(super) const QUOTE: &str = "<|\"|>";
 /// Objects and lists within each other.
 const DEEPEST: usize = 64;
 
+/// Whether a key is read again though it stands without the marks of a string.
+pub(super) fn is_plain_key(key: &str) -> bool {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !key.is_empty() && key.chars().all(is_plain)
+}
+
 /// Reads the call with which `text` begins, whole.
 pub(super) fn head(text: &str) -> Head {
     let mut cursor = Cursor { text, at: 0 };

@@ -1,13 +1,14 @@
 //! Writes the grammar of a text that must call tools, in llguidance's dialect of Lark: the calls in their family's own
 //! form, with arguments that the tools' schemas accept. Marks that are tokens of the vocabulary stand as those tokens.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
 use super::forms::{CallForm, NamedCall, Tagged, WrittenStyle};
-use super::gemma::QUOTE;
-use super::tagged::kinds;
+use super::gemma::{QUOTE, is_plain_key};
+use super::schema::SchemaPart;
 use super::{MARKS, Tool, ToolSet};
 use crate::load::CHANNEL_MARKS;
 use crate::tokenizer::Tokenizer;
@@ -34,8 +35,31 @@ impl CallForm {
         tokenizer: &Tokenizer,
         follows_reasoning: bool,
     ) -> String {
+        self.written_grammar(tools, demand, tokenizer, follows_reasoning, None)
+    }
+
+    /// The same for a text that either makes these calls or has the content that these elements of a rule match.
+    pub fn grammar_beside(
+        &self,
+        tools: &ToolSet,
+        demand: &CallDemand,
+        tokenizer: &Tokenizer,
+        follows_reasoning: bool,
+        content: &str,
+    ) -> String {
+        self.written_grammar(tools, demand, tokenizer, follows_reasoning, Some(content))
+    }
+
+    fn written_grammar(
+        &self,
+        tools: &ToolSet,
+        demand: &CallDemand,
+        tokenizer: &Tokenizer,
+        follows_reasoning: bool,
+        content: Option<&str>,
+    ) -> String {
         let is_asked = |tool: &&Tool| !matches!(demand, CallDemand::Named(name) if *name != tool.name);
-        let mut writer = GrammarWriter { tokenizer, rules: String::new(), texts: 0, values: 0 };
+        let mut writer = GrammarWriter { tokenizer, rules: String::new(), texts: 0, values: 0, named: HashMap::new() };
         let calls: Vec<String> = tools
             .tools
             .iter()
@@ -56,8 +80,16 @@ impl CallForm {
             _ => String::new(),
         };
         let calls = calls.join(" | ");
-        let rules = writer.rules;
-        format!("start: {space}{reasoning} {begin} call {more} {end}\ncall: {before} ({calls}) {after}\n{rules}")
+        let header = match written.style {
+            WrittenStyle::Channel => writer.literal("<|channel|>final<|message|>"),
+            _ => String::new(),
+        };
+        let content = content.map_or(String::new(), |content| format!("content: {header} {content}\n"));
+        let other = if content.is_empty() { "" } else { " | content" };
+        let rules = content + &writer.rules;
+        format!(
+            "start: {space}{reasoning} (calls{other})\ncalls: {begin} call {more} {end}\ncall: {before} ({calls}) {after}\n{rules}"
+        )
     }
 }
 
@@ -68,6 +100,8 @@ struct GrammarWriter<'t> {
     /// Rules of free texts so far, and rules of values.
     texts: usize,
     values: usize,
+    /// The rules of schemas that others name, by their places in memory, so that each is written once.
+    named: HashMap<*const Value, String>,
 }
 
 impl GrammarWriter<'_> {
@@ -127,7 +161,8 @@ impl GrammarWriter<'_> {
             WrittenStyle::Tagged(tags) => self.tagged(&tags, tool),
             WrittenStyle::Gemma => {
                 let head = self.literal(&format!("call:{}", tool.name));
-                format!("{head} {}", self.gemma_object(tool.parameters.as_ref().unwrap_or(&Value::Null), 0))
+                let root = tool.parameters.as_ref().unwrap_or(&Value::Null);
+                format!("{head} {}", self.gemma_object(SchemaPart { schema: root, root }.resolved(), 0))
             }
             WrittenStyle::Channel => {
                 let head = format!("<|channel|>commentary to=functions.{} <|constrain|>json<|message|>", tool.name);
@@ -148,37 +183,38 @@ impl GrammarWriter<'_> {
 
     fn tagged(&mut self, tags: &Tagged, tool: &Tool) -> String {
         let mut body = self.literal(&format!("{}{}{}\n", tags.before_name, tool.name, tags.after_name));
-        let schema = tool.parameters.as_ref().unwrap_or(&Value::Null);
-        for (key, parameter) in schema["properties"].as_object().into_iter().flatten() {
+        let root = tool.parameters.as_ref().unwrap_or(&Value::Null);
+        let all = SchemaPart { schema: root, root }.resolved();
+        for (key, parameter) in all.schema["properties"].as_object().into_iter().flatten() {
             // Where no tag opens the value, it has a line of its own.
             let line_end = if tags.before_value.is_empty() { "\n" } else { "" };
             let open = format!("{}{key}{}\n{}", tags.before_key, tags.after_key, tags.before_value);
             let close = format!("{line_end}{}", tags.after_value);
-            let value = match strings(parameter) {
+            let value = match all.part(parameter).strings() {
                 Some(values) if !values.is_empty() => {
                     let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
                     format!("({}) {}", values.join(" | "), self.literal(&close))
                 }
                 Some(_) => self.text_until(tags.after_value),
-                None => format!("{} {}", json_of(parameter, schema), self.literal(&close)),
+                None => format!("{} {}", json_of(parameter, root), self.literal(&close)),
             };
             let argument = format!("{} {value} \"\\n\"", self.literal(&open));
-            let _ = if is_required(schema, key) { write!(body, " {argument}") } else { write!(body, " ({argument})?") };
+            let _ = if all.is_required(key) { write!(body, " {argument}") } else { write!(body, " ({argument})?") };
         }
         body + " " + &self.literal(tags.end)
     }
 
     /// An object in Gemma's form, with keys in the order in which the template writes them.
-    fn gemma_object(&mut self, schema: &Value, depth: usize) -> String {
-        let mut fields: Vec<(&String, &Value)> = schema["properties"].as_object().into_iter().flatten().collect();
+    fn gemma_object(&mut self, part: SchemaPart<'_>, depth: usize) -> String {
+        let mut fields: Vec<(&String, &Value)> = part.schema["properties"].as_object().into_iter().flatten().collect();
         fields.sort_by_key(|(key, _)| key.to_lowercase());
         // From the last one: what may follow where no field has been written, and where one has.
         let (mut first, mut later) = (String::new(), String::new());
         for (key, value) in fields.into_iter().rev() {
-            let value = self.gemma_value(value, depth + 1);
-            let field = self.rule(&format!("{} {value}", quoted(&format!("{key}:"))));
+            let value = self.gemma_value(part.part(value), depth + 1);
+            let field = self.rule(&format!("{} {value}", self.gemma_key(key)));
             let next = if later.is_empty() { field.clone() } else { format!("{field} {later}") };
-            (first, later) = match is_required(schema, key) {
+            (first, later) = match part.is_required(key) {
                 true => (next.clone(), self.rule(&format!("\",\" {next}"))),
                 false if later.is_empty() => {
                     (self.rule(&format!("({field})?")), self.rule(&format!("(\",\" {field})?")))
@@ -192,35 +228,89 @@ impl GrammarWriter<'_> {
         format!("\"{{\" {first} \"}}\"")
     }
 
-    fn gemma_value(&mut self, schema: &Value, depth: usize) -> String {
-        /// Objects within each other whose fields are held; deeper ones have any.
-        const DEEPEST: usize = 8;
-        if let Some(values) = strings(schema).filter(|values| !values.is_empty()) {
-            let values: Vec<String> =
-                values.iter().map(|value| self.literal(&format!("{QUOTE}{value}{QUOTE}"))).collect();
+    fn gemma_value(&mut self, part: SchemaPart<'_>, depth: usize) -> String {
+        /// Schemas within each other that are held; deeper ones allow any value.
+        const DEEPEST: usize = 32;
+        if depth > DEEPEST {
+            return self.gemma_any();
+        }
+        if let Some(named) = part.named() {
+            let place = std::ptr::from_ref(named.schema);
+            if let Some(rule) = self.named.get(&place) {
+                return rule.clone();
+            }
+            // The rule may name itself.
+            let rule = format!("named{}", self.named.len());
+            self.named.insert(place, rule.clone());
+            let body = self.gemma_value(named, depth + 1);
+            let _ = writeln!(self.rules, "{rule}: {body}");
+            return rule;
+        }
+        if let Some(values) = part.values() {
+            let values: Vec<String> = values.iter().map(|value| self.gemma_literal(value)).collect();
             return format!("({})", values.join(" | "));
         }
-        let kinds = kinds(schema);
-        if kinds.is_empty() || depth > DEEPEST {
+        if part.schema.get("type").is_none() {
+            let values: Vec<String> = part.alternatives().map(|part| self.gemma_value(part, depth + 1)).collect();
+            if !values.is_empty() {
+                return format!("({})", values.join(" | "));
+            }
+        }
+        let kinds = part.kinds();
+        if kinds.is_empty() {
             return self.gemma_any();
         }
         let kinds: Vec<String> = kinds
             .iter()
             .map(|kind| match *kind {
                 "string" => self.gemma_string(),
-                "integer" | "number" => number(kind, schema),
+                "integer" | "number" => number(kind, part.schema),
                 "boolean" => r#"("true" | "false")"#.to_owned(),
                 "null" => r#""null""#.to_owned(),
                 "array" => {
-                    let item = self.gemma_value(&schema["items"], depth + 1);
+                    let item = self.gemma_value(part.part(&part.schema["items"]), depth + 1);
                     let item = self.rule(&item);
                     format!("\"[\" ({item} (\",\" {item})*)? \"]\"")
                 }
-                "object" if schema["properties"].is_object() => self.gemma_object(schema, depth + 1),
+                "object" if part.schema["properties"].is_object() => self.gemma_object(part, depth + 1),
+                "object" => {
+                    let value = match &part.schema["additionalProperties"] {
+                        schema @ Value::Object(_) => self.gemma_value(part.part(schema), depth + 1),
+                        _ => self.gemma_any(),
+                    };
+                    let field = self.rule(&format!("{KEY} \":\" {value}"));
+                    format!("\"{{\" ({field} (\",\" {field})*)? \"}}\"")
+                }
                 _ => self.gemma_any(),
             })
             .collect();
         format!("({})", kinds.join(" | "))
+    }
+
+    /// A key of an object: as a string where it would be read as another one without its marks.
+    fn gemma_key(&self, key: &str) -> String {
+        match is_plain_key(key) {
+            true => quoted(&format!("{key}:")),
+            false => self.literal(&format!("{QUOTE}{key}{QUOTE}:")),
+        }
+    }
+
+    /// This value.
+    fn gemma_literal(&mut self, value: &Value) -> String {
+        match value {
+            Value::String(text) => self.literal(&format!("{QUOTE}{text}{QUOTE}")),
+            Value::Array(items) => {
+                let items: Vec<String> = items.iter().map(|item| self.gemma_literal(item)).collect();
+                format!("\"[\" {} \"]\"", items.join(" \",\" "))
+            }
+            Value::Object(fields) => {
+                let field =
+                    |(key, value): (&String, _)| format!("{} {}", self.gemma_key(key), self.gemma_literal(value));
+                let fields: Vec<String> = fields.iter().map(field).collect();
+                format!("\"{{\" {} \"}}\"", fields.join(" \",\" "))
+            }
+            value => quoted(&value.to_string()),
+        }
     }
 
     fn gemma_string(&mut self) -> String {
@@ -231,10 +321,9 @@ impl GrammarWriter<'_> {
     fn gemma_any(&mut self) -> String {
         let text = self.gemma_string();
         let any = format!("value{}", self.values);
-        let key = "/[A-Za-z_][A-Za-z0-9_]*/";
         self.rule(&format!(
             "{text} | {NUMBER} | \"true\" | \"false\" | \"null\" | \"[\" ({any} (\",\" {any})*)? \"]\" | \
-             \"{{\" ({key} \":\" {any} (\",\" {key} \":\" {any})*)? \"}}\""
+             \"{{\" ({KEY} \":\" {any} (\",\" {KEY} \":\" {any})*)? \"}}\""
         ))
     }
 }
@@ -246,6 +335,8 @@ fn number(kind: &str, schema: &Value) -> String {
     as_written(bounds.chain([("type".to_owned(), kind.into())]).collect())
 }
 
+/// A key of objects that name none.
+const KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
 const NUMBER: &str = r"/-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?/";
 
 /// A text as Lark writes it.
@@ -258,7 +349,8 @@ fn arguments(tool: &Tool) -> String {
     let nothing = json!({"type": "object", "properties": {}, "additionalProperties": false});
     let schema = tool.parameters.as_ref().unwrap_or(&nothing);
     let mut schema = schema.as_object().cloned().unwrap_or_default();
-    schema.entry("type").or_insert("object".into());
+    // Whatever else the schema allows, arguments are an object.
+    schema.insert("type".to_owned(), "object".into());
     as_written(schema)
 }
 
@@ -277,21 +369,4 @@ fn as_written(mut schema: Map<String, Value>) -> String {
     let style = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
     schema.entry("x-guidance").or_insert(style);
     format!("%json {}", Value::from(schema))
-}
-
-/// The texts that a parameter of strings allows, none if all; `None`: it is no parameter of strings.
-fn strings(schema: &Value) -> Option<Vec<&str>> {
-    let values = match (&schema["const"], &schema["enum"]) {
-        (Value::String(value), _) => vec![&**value],
-        (_, Value::Array(values)) => values.iter().map(Value::as_str).collect::<Option<_>>()?,
-        _ => Vec::new(),
-    };
-    // A parameter without a schema is a string, too.
-    let is_string =
-        !values.is_empty() || kinds(schema).iter().all(|kind| *kind == "string") && schema.get("$ref").is_none();
-    is_string.then_some(values)
-}
-
-fn is_required(schema: &Value, key: &str) -> bool {
-    schema["required"].as_array().is_some_and(|required| required.iter().any(|name| name == key))
 }

@@ -10,6 +10,7 @@ mod grammar;
 mod head;
 mod history;
 mod json;
+mod schema;
 mod splitter;
 mod tagged;
 #[cfg(test)]
@@ -22,6 +23,7 @@ pub use forms::CallForm;
 pub(crate) use forms::{ANY, MARKS};
 pub use grammar::CallDemand;
 pub use history::ArgumentsForm;
+use schema::SchemaPart;
 pub use splitter::CallReader;
 
 use super::reasoning::{self, TextStart};
@@ -38,7 +40,21 @@ pub struct Tool {
 impl Tool {
     /// The schema of one of its parameters, if the tool names it.
     pub fn parameter(&self, name: &str) -> Option<&Value> {
-        self.parameters.as_ref()?.get("properties")?.get(name)
+        self.part(name).map(|part| part.schema)
+    }
+
+    /// The same with the schema of all of them.
+    fn part(&self, name: &str) -> Option<SchemaPart<'_>> {
+        let root = self.parameters.as_ref()?;
+        let all = SchemaPart { schema: root, root }.resolved();
+        Some(all.part(all.schema.get("properties")?.get(name)?))
+    }
+
+    /// Whether its arguments can be an object, as calls have them, by what their schema says of its type.
+    pub fn takes_object(&self) -> bool {
+        let Some(root) = &self.parameters else { return true };
+        let kinds = SchemaPart { schema: root, root }.kinds();
+        kinds.is_empty() || kinds.contains(&"object")
     }
 }
 
@@ -92,7 +108,7 @@ pub fn joined_calls(parts: &[AnswerPart]) -> Vec<ToolCall> {
                     call.arguments.push_str(piece);
                 }
             }
-            AnswerPart::Reasoning(_) | AnswerPart::Content(_) | AnswerPart::CallEnds => {}
+            AnswerPart::Reasoning(_) | AnswerPart::Content(_) | AnswerPart::CallEnds { .. } => {}
         }
     }
     calls

@@ -288,7 +288,7 @@ impl CallSplitter {
 
     /// Behind the arguments, within so many brackets of the object that has them.
     fn end_call(&mut self, within: usize, parts: &mut Parts) {
-        parts.push(AnswerPart::CallEnds);
+        parts.push(AnswerPart::CallEnds { is_cut: false });
         self.state = if within > 0 { State::Rest(BracketScanner::within(within)) } else { State::Behind };
     }
 
@@ -327,7 +327,9 @@ impl CallSplitter {
                     parts.push(AnswerPart::Content(std::mem::take(&mut self.space)));
                 }
             }
-            State::Arguments { .. } | State::Tagged { .. } => parts.push(AnswerPart::CallEnds),
+            State::Arguments { .. } | State::Tagged { .. } => {
+                parts.push(AnswerPart::CallEnds { is_cut: true });
+            }
             State::Rest(_) | State::Behind | State::Head(_) => {}
         }
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::ToolSet;
 use super::forms::Tagged;
 use super::head::{Cursor, Next};
+use super::schema::{SchemaPart, kind_of};
 
 /// What comes next of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,16 +53,16 @@ pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, 
     let Some((value, _)) = cursor.rest().split_once(tags.after_value) else { return TagStep::More };
     cursor.at += value.len() + tags.after_value.len();
     let key = key.trim();
-    let value = value_of(value, tools.get(tool).and_then(|tool| tool.parameter(key)));
+    let value = value_of(value, tools.get(tool).and_then(|tool| tool.part(key)));
     let comma = if is_first { "" } else { ", " };
     TagStep::Argument { bytes: cursor.at, piece: format!("{comma}{}: {value}", Value::from(key)) }
 }
 
 /// The value that a text between tags is. It has one line break at each end that is none of its own.
-fn value_of(text: &str, schema: Option<&Value>) -> Value {
+fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> Value {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let kinds = schema.map_or_else(Vec::new, kinds);
+    let kinds = schema.map_or_else(Vec::new, SchemaPart::kinds);
     if kinds.is_empty() || kinds == ["string"] {
         return text.into();
     }
@@ -80,34 +81,5 @@ fn value_of(text: &str, schema: Option<&Value>) -> Value {
         // What is no string by the schema is taken as it is, if it is JSON at all.
         Some(value) if !kinds.contains(&"string") => value,
         _ => text.into(),
-    }
-}
-
-/// The kinds of values that a schema allows, as far as it says so itself.
-pub(super) fn kinds(schema: &Value) -> Vec<&str> {
-    let of_type = match &schema["type"] {
-        Value::String(kind) => vec![&**kind],
-        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    };
-    if !of_type.is_empty() {
-        return of_type;
-    }
-    if let Some(values) = schema["enum"].as_array() {
-        return values.iter().map(kind_of).collect();
-    }
-    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten();
-    branches.flat_map(kinds).collect()
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }

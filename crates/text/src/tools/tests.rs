@@ -22,8 +22,16 @@ fn weather() -> Arc<ToolSet> {
     let properties = json!({
         "city": {"type": "string"}, "days": {"type": "integer"}, "hourly": {"type": "boolean"},
         "tags": {"type": "array", "items": {"type": "string"}}, "zip": {"type": ["string", "integer"]},
+        "at": {"$ref": "#/$defs/place"}, "unit": {"allOf": [{"$ref": "#/$defs/unit"}], "default": "c"},
+        "next": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]}, "level": {"const": 3},
+        "loop": {"$ref": "#/$defs/loop"},
     });
-    let parameters = json!({"type": "object", "properties": properties, "required": ["city"]});
+    let definitions = json!({
+        "place": {"type": "object", "properties": {"z": {"type": "integer"}}},
+        "unit": {"type": "string", "enum": ["c", "1"]},
+        "loop": {"$ref": "#/$defs/loop"},
+    });
+    let parameters = json!({"type": "object", "properties": properties, "required": ["city"], "$defs": definitions});
     let tool = |name: &str, parameters: Option<Value>| Tool { name: name.to_owned(), parameters };
     Arc::new(ToolSet { tools: vec![tool("get_weather", Some(parameters)), tool("get_time", None)] })
 }
@@ -44,7 +52,7 @@ fn split(form: &'static CallForm, start: TextStart, reasoning: ReasoningText, pi
             AnswerPart::Content(text) => answer.1 += text,
             AnswerPart::CallBegins { .. } => is_open = true,
             AnswerPart::Arguments(_) => assert!(is_open, "arguments of no call: {pieces:?}"),
-            AnswerPart::CallEnds => assert!(std::mem::take(&mut is_open), "an end of no call: {pieces:?}"),
+            AnswerPart::CallEnds { .. } => assert!(std::mem::take(&mut is_open), "an end of no call: {pieces:?}"),
         }
     }
     assert!(!is_open, "a call without an end: {pieces:?}");
@@ -144,6 +152,25 @@ fn calls_in_each_family_s_form() {
         assert_eq!(calls.iter().map(|call| &*call.arguments).collect::<Vec<_>>(), [PARIS.1, ROME.1], "{text:?}");
     }
     assert_eq!(calls_of(gemma).len() + calls_of(coder).len() + calls_of(glm).len() + calls_of(&parameters).len(), 5);
+}
+
+/// Parameters are of the kind that their schema names elsewhere, as pydantic writes nested models and enumerations.
+#[test]
+fn references_tell_the_kinds_of_parameters() {
+    let parameter = |name: &str, value: &str| format!("<parameter={name}>\n{value}\n</parameter>\n");
+    for (name, value, expected) in [
+        ("at", "{\"z\": 1}", json!({"z": 1})),
+        ("next", "{\"z\": 2}", json!({"z": 2})),
+        ("next", "null", Value::Null),
+        ("unit", "1", json!("1")),
+        ("level", "3", json!(3)),
+        ("loop", "3", json!("3")),
+    ] {
+        let text = format!("<function=get_weather>\n{}</function>", parameter(name, value));
+        let calls = whole(form("qwen3_coder"), &text).2;
+        let arguments: Value = serde_json::from_str(&calls[0].1).expect("arguments between tags become JSON");
+        assert_eq!(arguments, json!({name: expected}), "{text}");
+    }
 }
 
 #[test]

@@ -112,13 +112,21 @@ impl ResponseChat {
     }
 }
 
-/// The message with its first field renamed, if that is named at its beginning.
+/// The message with its fields renamed: the one that is named at its beginning, and the one beside which that stands.
 fn named_in(message: &str) -> String {
-    let renamed = || {
-        let (field, rest) = message.strip_prefix('`')?.split_once('`')?;
-        Some(format!("`{}`{rest}", renamed(field)?))
+    const BESIDE: &str = " beside `";
+    let renamed_first = |text: &str| {
+        let (field, rest) = text.split_once('`')?;
+        Some(format!("{}`{rest}", renamed(field)?))
     };
-    renamed().unwrap_or_else(|| message.to_owned())
+    let (before, after) = match message.split_once(BESIDE) {
+        Some((before, after)) => {
+            (before, format!("{BESIDE}{}", renamed_first(after).unwrap_or_else(|| after.to_owned())))
+        }
+        None => (message, String::new()),
+    };
+    let begin = before.strip_prefix('`').and_then(renamed_first).map(|renamed| format!("`{renamed}"));
+    begin.unwrap_or_else(|| before.to_owned()) + &after
 }
 
 /// A field of a chat, with what stands in it, as requests for responses call it; `None`: the same.

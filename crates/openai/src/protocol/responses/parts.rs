@@ -74,7 +74,7 @@ impl PartReader {
             let tokens = match &part {
                 AnswerPart::Reasoning(text) | AnswerPart::Content(text) => self.locate(text),
                 // A call's arguments may be written in another way than they were sampled.
-                AnswerPart::CallBegins { .. } | AnswerPart::Arguments(_) | AnswerPart::CallEnds => 0..0,
+                AnswerPart::CallBegins { .. } | AnswerPart::Arguments(_) | AnswerPart::CallEnds { .. } => 0..0,
             };
             parts.push(TokenPart { part, tokens });
         }

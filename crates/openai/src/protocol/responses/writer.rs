@@ -113,7 +113,10 @@ impl ResponseWriter {
             self.open(kind, out);
             self.add(&text, tokens, out);
         }
-        let status = if is_whole(&finish.reason) { ItemStatus::Completed } else { ItemStatus::Incomplete };
+        let stops = matches!(finish.reason, FinishReason::StopString(_) | FinishReason::StopToken(_));
+        let is_in_call = self.open_item().is_some_and(|item| matches!(item.kind, ItemKind::Call { .. }));
+        let is_item_whole = is_whole(&finish.reason) && !(stops && is_in_call);
+        let status = if is_item_whole { ItemStatus::Completed } else { ItemStatus::Incomplete };
         self.close(status, out);
         self.end = Some(finish.reason.clone());
     }
@@ -173,7 +176,9 @@ impl ResponseWriter {
                     self.open(ItemKind::Call { name, call_id }, out);
                 }
                 AnswerPart::Arguments(text) => self.add(&text, tokens, out),
-                AnswerPart::CallEnds => self.close(ItemStatus::Completed, out),
+                // One that was cut ends with the sample.
+                AnswerPart::CallEnds { is_cut: true } => {}
+                AnswerPart::CallEnds { is_cut: false } => self.close(ItemStatus::Completed, out),
             }
         }
     }

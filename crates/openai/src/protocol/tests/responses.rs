@@ -121,6 +121,11 @@ fn what_is_not_there_is_refused_by_its_own_name() {
         (json!({"input": "a", "nonsense": 2}), "nonsense", "`nonsense` is not a field"),
         // Found by the chat.
         (json!({"input": "a", "max_output_tokens": 0}), "max_output_tokens", "`max_output_tokens`: expected"),
+        (
+            json!({"input": "a", "text": {"format": {"type": "json_object"}}, "structured_outputs": {"choice": ["a"]}}),
+            "structured_outputs.choice",
+            "`structured_outputs.choice` is not supported beside `text.format`",
+        ),
         (json!({"input": "a", "text": {"verbosity": "low"}}), "text.verbosity", "`text.verbosity` is an official"),
         (json!({"input": "a", "temperature": -1}), "temperature", "temperature: expected"),
         (

@@ -57,7 +57,22 @@ fn which_calls_an_answer_may_and_must_make() {
     // Another form holds where no call must be made.
     let format = json!({"type": "json_object"});
     let both = chat(HERMES, json!({"response_format": format, "tool_choice": "auto"})).expect("both");
-    assert_eq!(both.params.form.map(|form| (*form.form).clone()), Some(Form::JsonObject));
+    let form_of_both = both.params.form.as_ref().map(|form| (*form.form).clone());
+    let Some(Form::Lark(grammar)) = &form_of_both else { panic!("{form_of_both:?}") };
+    assert!(grammar.contains("look") && grammar.contains("content: ") && both.calls.is_some(), "{grammar}");
+    assert_eq!(both.form_field, Some("response_format"));
+    let alone = chat(HERMES, json!({"response_format": format, "tool_choice": "none"})).expect("alone");
+    assert_eq!(alone.params.form.map(|form| (*form.form).clone()), Some(Form::JsonObject));
+    // Where nothing tells calls from content, or the form is a grammar of its own, one of the two must go.
+    for (template, fields, param) in [
+        ("{{ messages }}{{ tools }}[assistant]", json!({"response_format": format}), "response_format"),
+        ("{{ tools }}ipython \"parameters\"", json!({"response_format": format}), "response_format"),
+        (HERMES, json!({"structured_outputs": {"regex": "a"}}), "structured_outputs.regex"),
+    ] {
+        let refusal = chat(template, fields).expect_err("they do not go together");
+        assert_eq!(refusal.param.as_deref(), Some(param), "{}", refusal.message);
+        assert!(refusal.message.contains("`tool_choice`"), "{}", refusal.message);
+    }
     assert!(form(json!({"response_format": format, "tool_choice": "required"})).1.is_some());
     // A template of no known family.
     let unknown = "{{ messages }}{{ tools }}[assistant]";
@@ -84,18 +99,60 @@ fn choices_that_cannot_be_are_refused_by_name() {
         (json!({"parallel_tool_calls": 1}), "parallel_tool_calls"),
         (json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}), "tools"),
         (json!({"tools": [tool("look"), tool("look")]}), "tools"),
+        (json!({"tools": [tool("get weather")]}), "tools"),
+        (json!({"tools": [tool("wetter:heute")]}), "tools"),
+        (json!({"tools": [tool("")]}), "tools"),
+        (json!({"tools": [tool(&"a".repeat(65))]}), "tools"),
     ] {
         let refusal = chat(HERMES, fields.clone()).err().unwrap_or_else(|| panic!("{fields}"));
         assert_eq!(refusal.param.as_deref(), Some(param), "{}", refusal.message);
     }
+    assert!(chat(HERMES, json!({"tools": [tool("mcp-files.read_2"), tool(&"a".repeat(64))]})).is_ok());
+    let refusal = chat(HERMES, json!({"tools": [tool("look"), tool("a b")]})).expect_err("no name");
+    assert!(refusal.message.contains("`tools[1].function.name`"), "{}", refusal.message);
+    // A parameter that the family's form cannot name matters where a call must be made.
+    let coder = HERMES.replace("<tool_call>", "<tool_call><function=");
+    let parameters = json!({"type": "object", "properties": {"a>b": {"type": "string"}}});
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    assert!(chat(&coder, json!({"tools": tools})).is_ok());
+    assert!(chat(HERMES, json!({"tools": tools, "tool_choice": "required"})).is_ok());
+    let refusal = chat(&coder, json!({"tools": tools, "tool_choice": "required"})).expect_err("no such key");
+    assert!(refusal.message.contains("`tools[0].function.parameters`"), "{}", refusal.message);
     // No arguments have the schema, which matters where a call must be made.
     let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
     let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": endless}}]);
     assert!(chat(HERMES, json!({"tools": tools})).is_ok());
     let refusal = chat(HERMES, json!({"tools": tools, "tool_choice": "required"})).expect_err("no finite arguments");
     assert!(refusal.message.contains("`tools[1].function.parameters`"), "{}", refusal.message);
+    // Arguments are an object.
+    for kind in [json!("string"), json!("strin"), json!(["array", "null"])] {
+        let tools =
+            json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": {"type": kind}}}]);
+        let refusal = chat(HERMES, json!({"tools": tools, "tool_choice": "required"})).expect_err("no objects");
+        assert_eq!(refusal.param.as_deref(), Some("tools"));
+        assert!(refusal.message.contains("`tools[1].function.parameters`"), "{}", refusal.message);
+    }
+    // A schema that cannot be compiled is found by its tool.
+    let required = chat(HERMES, json!({"tool_choice": "required"})).expect("required");
+    let fields: Vec<&str> = required.form_parts.iter().map(|part| &*part.field).collect();
+    assert_eq!(fields, ["tools[0].function.parameters", "tools[1].function.parameters"]);
+    let named = json!({"tool_choice": {"type": "function", "function": {"name": "wait"}}});
+    let named: Vec<String> =
+        chat(HERMES, named).expect("named").form_parts.into_iter().map(|part| part.field).collect();
+    assert_eq!(named, ["tools[1].function.parameters"]);
     let named = chat(HERMES, json!({"tool_choice": {"type": "function", "function": {"name": "leave"}}}));
     assert!(named.is_err_and(|refusal| refusal.message.contains("`look`, `wait`")));
+}
+
+/// What ends the turns of other texts may stand in a form that ends by itself.
+#[test]
+fn calls_that_are_held_do_not_end_at_the_stop_strings_of_chats() {
+    let stops = |fields: Value| chat(HERMES, fields).expect("a chat").prompts[0].stop.strings.clone();
+    assert!(!tokenizer().chat_stops().is_empty());
+    assert_eq!(stops(json!({})), tokenizer().chat_stops());
+    assert_eq!(stops(json!({"tool_choice": "required"})), Vec::<String>::new());
+    assert_eq!(stops(json!({"response_format": {"type": "json_object"}})), Vec::<String>::new());
+    assert_eq!(stops(json!({"tool_choice": "required", "stop": "x"})), ["x"]);
 }
 
 const PARIS: &str = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
@@ -141,6 +198,14 @@ fn answers_show_calls() {
     let cut = whole(&request, &[&PARIS[..50], PARIS, ""], &FinishReason::Length);
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
     assert_eq!(cut["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":");
+    // A stop string cuts a call, or stands behind it.
+    for (text, reason) in [(&PARIS[..50], "stop"), (&PARIS[..PARIS.len() - 12], "tool_calls")] {
+        for ended in [FinishReason::StopString("x".to_owned()), FinishReason::StopToken(TokenId(7))] {
+            let answer = whole(&request, &[text, "", ""], &ended);
+            assert_eq!(answer["choices"][0]["finish_reason"], reason, "{text}");
+            assert!(answer["choices"][0]["message"]["tool_calls"].is_array());
+        }
+    }
     let single = chat(HERMES, json!({"parallel_tool_calls": false})).expect("a chat");
     let answer = whole(&single, &[&both], &FinishReason::EndOfText);
     assert_eq!(answer["choices"][0]["message"]["tool_calls"].as_array().map(Vec::len), Some(1));
