@@ -231,7 +231,7 @@ impl RequestReader<'_> {
         let tools = tools::in_grammar(calls)?;
         let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
         let grammar = calls.form().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
-        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin })
+        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
     /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.
