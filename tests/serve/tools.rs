@@ -94,5 +94,5 @@ fn required_calls_are_of_the_tools_and_their_schemas() {
         "required": ["a"]});
     let tools = json!([{"type": "function", "function": {"name": "never", "parameters": parameters}}]);
     let refused = served.post("/v1/chat/completions", &chat(json!({"tools": tools, "tool_choice": "required"})));
-    assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("tool_choice")));
+    assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("tools")));
 }

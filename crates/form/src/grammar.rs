@@ -38,7 +38,8 @@ impl Form {
         made().map_err(|refusal: Refusal| Error::value("JSON schema", refusal.expected, refusal.found))
     }
 
-    /// The elements by which a rule of a grammar in Lark has this form; `None`: it is a pattern or a grammar of its own.
+    /// The elements by which a rule of a grammar in Lark has this form; `None`: it is a pattern or a grammar of its
+    /// own.
     ///
     /// # Errors
     ///

@@ -236,8 +236,8 @@ fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabula
     }
 }
 
-/// Of the tokens that end a text those that a grammar names here, and behind which nothing more must come: the text ends
-/// by them.
+/// Of the tokens that end a text those that a grammar names here, and behind which nothing more must come: the text
+/// ends by them.
 fn named_ends(parser: &TokenParser, set: &SimpleVob, vocabulary: &FormVocabulary) -> Vec<TokenId> {
     let completes = |end: &TokenId| {
         let mut behind = parser.clone();

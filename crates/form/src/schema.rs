@@ -334,8 +334,8 @@ mod tests {
         assert!(!becomes(json!([{}, {"type": "null"}])));
     }
 
-    /// Schemas whose properties, or alternatives, are they themselves: all pairs of them, some steps deep, are more than
-    /// can be compared.
+    /// Schemas whose properties, or alternatives, are they themselves: all pairs of them, some steps deep, are more
+    /// than can be compared.
     #[test]
     fn comparing_alternatives_ends() {
         let names: Vec<String> = (0..40).map(|at| format!("a{at}")).collect();

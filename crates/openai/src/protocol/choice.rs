@@ -174,8 +174,8 @@ pub enum AnswerCalls {
 /// OpenAI's word for why a text ended, and vLLM's for one that somebody cut short: a pause of the engine, or the end of
 /// its group.
 ///
-/// A text that ended by itself and calls tools says so; one that a stop string or stop token cut within a call does not,
-/// since who runs calls would run half of one.
+/// A text that ended by itself and calls tools says so; one that a stop string or stop token cut within a call does
+/// not, since who runs calls would run half of one.
 pub fn finish_word(reason: &FinishReason, calls: AnswerCalls) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",

@@ -208,8 +208,8 @@ impl RequestReader<'_> {
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
-    /// The form of an answer that either calls tools or has the form that is asked for, as the model decides. In channels
-    /// it is that of the whole answer.
+    /// The form of an answer that either calls tools or has the form that is asked for, as the model decides. In
+    /// channels it is that of the whole answer.
     fn form_of_either(
         &self,
         calls: Option<&CallReader>,
@@ -463,8 +463,8 @@ impl RequestReader<'_> {
         Ok(spelt.map_err(|error| Refusal::of(&error).about("bad_words"))?.concat())
     }
 
-    /// The limit of tokens, if any (0: nothing is sampled), and the other stop conditions. A text that `ends_itself` may
-    /// have what ends the turns of other texts.
+    /// The limit of tokens, if any (0: nothing is sampled), and the other stop conditions. A text that `ends_itself`
+    /// may have what ends the turns of other texts.
     fn stop(
         &self,
         endpoint: Endpoint,

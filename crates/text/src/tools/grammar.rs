@@ -88,7 +88,8 @@ impl CallForm {
         let other = if content.is_empty() { "" } else { " | content" };
         let rules = content + &writer.rules;
         format!(
-            "start: {space}{reasoning} (calls{other})\ncalls: {begin} call {more} {end}\ncall: {before} ({calls}) {after}\n{rules}"
+            "start: {space}{reasoning} (calls{other})\ncalls: {begin} call {more} {end}\n\
+             call: {before} ({calls}) {after}\n{rules}"
         )
     }
 }
