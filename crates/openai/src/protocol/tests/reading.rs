@@ -430,7 +430,7 @@ fn no_field_of_a_chat_makes_special_tokens() {
             json!({"messages": [call(a, b, ""), user("")]}),
             json!({"messages": [call("", a, b), user("")]}),
             json!({"messages": [{"role": "user", "name": "", "content": "", "more": 1, (format!("{a}{b}")): ""}]}),
-            json!({"tools": [tool("c", a), tool("d", b)]}),
+            json!({"tools": [tool("c", &format!("{a}{b}"))]}),
             json!({"chat_template_kwargs": {"first": a, "nested": {"list": [b, ""]}}}),
             json!({"chat_template_kwargs": {"nested": {"list": [a, b]}}}),
             json!({"documents": [{"title": a, "text": b}]}),
