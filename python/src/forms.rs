@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use offshoot::search::{CalledTools, JsonPointer};
-use offshoot_form::{Form, JsonStyle};
+use offshoot_form::{Form, JsonOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -26,7 +26,7 @@ impl NativeForm {
         disable_additional_properties: bool,
         whitespace_pattern: Option<String>,
     ) -> PyResult<NativeForm> {
-        let style = JsonStyle { disable_any_whitespace, disable_additional_properties, whitespace_pattern };
+        let style = JsonOptions { disable_any_whitespace, disable_additional_properties, whitespace_pattern };
         let Some(schema) = schema else { return Ok(NativeForm(Arc::new(style.object()))) };
         let schema = serde_json::from_str(schema).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(NativeForm(Arc::new(style.form(schema))))

@@ -1,6 +1,6 @@
 //! The tokens that an extend may sample: those allowed, also by the form of its text, without those that `bad_words`,
 //! `min_tokens` and `logit_bias` ban. Extends that allow the same tokens share one set, so that a device holds it once.
-//! Who bans what at a position is left to `sampler`.
+//! Which tokens are banned at a position is left to `sampler`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ const FEW_SETS: usize = 16;
 /// The sets of allowed tokens that extends have, each once.
 #[derive(Default)]
 pub(super) struct AllowedSets {
-    /// By hash; of some, nobody has the set any more.
+    /// The sets by their hash. A set that no extend has any more stays listed until the next sweep.
     sets: HashMap<u64, Vec<Weak<AllowedTokens>>>,
     /// How many there are.
     count: usize,

@@ -484,8 +484,8 @@ impl Branch {
         }
     }
 
-    /// Whether what may be sampled at its next position depends on tokens that a step in flight may sample, or is to be
-    /// asked of a form.
+    /// Whether its next step must be late: which tokens it may sample depends on its form, or on tokens that are still
+    /// in flight.
     pub fn samples_late(&self) -> bool {
         match &self.work {
             BranchWork::Sample(sampling) => sampling.rules.looks_back(),

@@ -182,7 +182,7 @@ pub struct EngineHandle {
     status: StatusPlace,
     /// By which new weights are checked; `None`: the engine is scripted.
     form: Option<Arc<WeightForm>>,
-    /// Of several engines, which have one tokenizer, that of the first.
+    /// What compiles forms. Several engines behind one handle have one tokenizer, so that the first one's serves all.
     forms: FormSource,
     /// Held while the weights are updated.
     updating: Arc<Mutex<()>>,

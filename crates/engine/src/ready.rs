@@ -31,13 +31,13 @@ impl ReadyExtend {
     }
 }
 
-/// Who compiles forms for an engine.
+/// What compiles an engine's forms.
 #[derive(Clone)]
 pub(crate) enum FormSource {
     Compiler(Arc<FormCompiler>),
-    /// Nobody: without a tokenizer no form can be matched.
+    /// The engine has no tokenizer, without which no form can be matched: forms are refused.
     NoTokenizer,
-    /// A script has any form: its replies are what they are.
+    /// The engine is scripted: any form is accepted, and its replies ignore it.
     Scripted,
 }
 

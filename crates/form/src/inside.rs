@@ -158,3 +158,74 @@ impl Recognizer for InsideWalk<'_, '_> {
         self.rec.save_stats(nodes_walked);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use llguidance::Matcher;
+    use llguidance::api::TopLevelGrammar;
+    use offshoot_core::dice::Dice;
+    use serde_json::json;
+
+    use super::*;
+    use crate::vocabulary::factory;
+    use offshoot_core::ids::TokenId;
+
+    /// Bytes, and so many words: of letters, of several bytes a character, with quotes, escapes and white space.
+    fn words() -> Vec<Vec<u8>> {
+        const PARTS: [&str; 16] =
+            ["a", "bo", " ", "é", "語", "\"", "\\", "\n", ",", ":", "}", "0", "17", "-", "te", "\\u00e9"];
+        let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+        let mut dice = Dice::new(50);
+        let mut known: std::collections::HashSet<Vec<u8>> = words.iter().cloned().collect();
+        while words.len() < 5_000 {
+            let count = 1 + dice.within(0, 11);
+            let part = |dice: &mut Dice| PARTS[dice.within(0, PARTS.len() as u32 - 1) as usize];
+            let word: Vec<u8> = (0..count).flat_map(|_| part(&mut dice).bytes()).collect();
+            if known.insert(word.clone()) {
+                words.push(word);
+            }
+        }
+        words
+    }
+
+    /// Masks found by state are llguidance's own, bit for bit, along texts of strings with and without bounds.
+    #[test]
+    fn masks_are_those_of_the_library() {
+        let words = words();
+        let end = TokenId::new(words.len());
+        let words: Vec<Vec<u8>> = words.into_iter().chain([crate::vocabulary::special_word(b"<end>")]).collect();
+        let factory = factory(&words, &[end]).expect("a trie");
+        let inside = InsideTokens::new(factory.slicer());
+        let bounded = |least: u32, most: u32| json!({"type": "string", "minLength": least, "maxLength": most});
+        let schema = json!({"type": "object", "additionalProperties": false,
+            "properties": {"a": bounded(0, 12), "b": bounded(25, 40), "c": {"type": "string"},
+                "d": {"type": "string", "pattern": "^[a-z]{2,9} ?[0-9]{0,4}$"}, "e": {"enum": ["a", "abo", "boa"]},
+                "f": {"type": "array", "items": bounded(1, 3), "maxItems": 3}},
+            "required": ["a", "b", "c", "d", "e", "f"]});
+        let mut found_by_state = 0;
+        for seed in 0..12 {
+            let parser = factory.create_parser(TopLevelGrammar::from_json_schema(schema.clone())).expect("a schema");
+            let mut library = Matcher::new(Ok(parser));
+            let mut parser =
+                factory.create_parser(TopLevelGrammar::from_json_schema(schema.clone())).expect("a schema");
+            // A lane of its own: states are numbers of its lexer.
+            let masks = Arc::new(LaneMasks::new(inside.clone()));
+            parser.bias_computer = masks.clone();
+            let mut tested = Matcher::new(Ok(parser));
+            let mut dice = Dice::new(seed);
+            for step in 0..150 {
+                if library.is_stopped() {
+                    break;
+                }
+                let (expected, found) = (library.compute_mask().expect("a mask"), tested.compute_mask().expect("one"));
+                assert_eq!(found.as_slice(), expected.as_slice(), "seed {seed}, token {step}");
+                let allowed: Vec<u32> = expected.iter().collect();
+                let token = allowed[dice.within(0, allowed.len() as u32 - 1) as usize];
+                library.consume_token(token).expect("it is allowed");
+                tested.consume_token(token).expect("it is allowed");
+            }
+            found_by_state += masks.known.lock().expect("nobody panicked").values().flatten().count();
+        }
+        assert!(found_by_state > 50, "only {found_by_state} states were found by walking the inside");
+    }
+}

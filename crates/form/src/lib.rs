@@ -11,7 +11,7 @@ mod forms;
 mod gbnf;
 mod grammar;
 mod inside;
-mod json_style;
+mod json_options;
 mod lanes;
 mod mask;
 mod masks;
@@ -26,7 +26,7 @@ mod white_space;
 
 pub use compile::{CompiledForm, FormCompiler};
 pub use forms::{FormCounts, Forms};
-pub use json_style::JsonStyle;
+pub use json_options::JsonOptions;
 pub use mask::StateMask;
 pub use spec::{Form, FormBegin, SampleForm};
 pub use state::FormState;

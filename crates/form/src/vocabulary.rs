@@ -133,7 +133,7 @@ impl FormVocabulary {
 }
 
 /// How the trie writes a token that only its name, or the end of a text, allows.
-fn special_word(name: &[u8]) -> Vec<u8> {
+pub(crate) fn special_word(name: &[u8]) -> Vec<u8> {
     [&[TokTrie::SPECIAL_TOKEN_MARKER], name].concat()
 }
 
@@ -142,7 +142,7 @@ fn has_slices(tokens: usize) -> bool {
     tokens > 4096
 }
 
-fn factory(words: &[Vec<u8>], ends: &[TokenId]) -> Result<ParserFactory, String> {
+pub(crate) fn factory(words: &[Vec<u8>], ends: &[TokenId]) -> Result<ParserFactory, String> {
     let end = ends.first().map_or(INVALID_TOKEN, |end| end.0);
     let mut trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words);
     if !ends.is_empty() {

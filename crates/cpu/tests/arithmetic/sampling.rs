@@ -256,7 +256,8 @@ fn draws_under_a_mask_fit_the_renormalised_distribution() {
     const DRAWS: usize = 100_000;
     let logits: Vec<f32> = (0..24).map(|i| ((i * 13) % 17) as f32 / 5.0).collect();
     let sets: [&[u32]; 3] = [&[0, 3, 5, 6, 11, 17, 22, 23], &[1, 2], &[4, 8, 9, 10, 12, 13, 14, 15, 16, 18, 19, 20]];
-    // By degrees of freedom 7, 1 and 11; Wilson and Hilferty's approximation at z = 3.719.
+    // The 1 - 1e-4 quantile of chi-squared with so many degrees of freedom, by Wilson and Hilferty's approximation:
+    // z = 3.719 is that of the normal distribution.
     let quantile = |free: f64| {
         let part = 2.0 / (9.0 * free);
         free * (1.0 - part + 3.719 * part.sqrt()).powi(3)

@@ -158,7 +158,7 @@ impl Extractor {
         Extractor::at(place, AnswerPlace::new(place, rules)?, rules, normalise)
     }
 
-    /// The same of the whole key `answer`, in which answers may be calls of tools.
+    /// The extractor of a task's key `answer`. Beside rules, that key may ask for calls of tools.
     pub fn of_task(place: &Place<'_>, answer: &TaskAnswer, normalise: Normalise) -> Result<Extractor> {
         let rules = &answer.rules;
         let at = match AnswerPlace::new(place, rules)? {

@@ -11,7 +11,7 @@ use super::refusal::Refusal;
 use super::request::ProtocolRequest;
 use offshoot_core::error::Error;
 use offshoot_engine::EngineHandle;
-use offshoot_form::{CompiledForm, Form, JsonStyle};
+use offshoot_form::{CompiledForm, Form, JsonOptions};
 use offshoot_text::tools::{CallDemand, Tool, ToolSet};
 
 /// The form that a request asks for.
@@ -182,7 +182,7 @@ fn structured_outputs(fields: &mut BodyFields) -> Asked {
     // What vLLM's own class writes of itself.
     own.ignore(&["_backend", "_backend_was_auto"]);
     let inner = |refusal: Refusal| within(PLACE, refusal);
-    let style = JsonStyle {
+    let style = JsonOptions {
         disable_any_whitespace: own.flag("disable_any_whitespace").map_err(inner)?,
         disable_additional_properties: own.flag("disable_additional_properties").map_err(inner)?,
         whitespace_pattern: own.text("whitespace_pattern").map_err(inner)?,
@@ -199,7 +199,7 @@ fn structured_outputs(fields: &mut BodyFields) -> Asked {
         choice: ("choice", "structured_outputs.choice"),
         grammar: ("grammar", "structured_outputs.grammar"),
     };
-    let is_styled = style != JsonStyle::default();
+    let is_styled = style != JsonOptions::default();
     let asked = names.take(&mut own, style)?;
     finish(own, PLACE)?;
     match asked {
@@ -217,7 +217,7 @@ fn guided(fields: &mut BodyFields) -> Asked {
     // Behind the backend's name stand options: `xgrammar:disable-any-whitespace`.
     let options = backend.as_deref().and_then(|backend| backend.split_once(':')).map_or("", |(_, options)| options);
     let has = |option: &str| options.split(',').any(|own| own == option);
-    let style = JsonStyle {
+    let style = JsonOptions {
         disable_any_whitespace: has("disable-any-whitespace"),
         disable_additional_properties: has("no-additional-properties"),
         whitespace_pattern: fields.text("guided_whitespace_pattern")?,
@@ -258,7 +258,7 @@ struct ConstraintNames {
 }
 
 impl ConstraintNames {
-    fn take(self, fields: &mut BodyFields, style: JsonStyle) -> Asked {
+    fn take(self, fields: &mut BodyFields, style: JsonOptions) -> Asked {
         let wrong = |field: &str, expected: &str, found: &Value| Refusal::value(field, expected, &brief(found));
         let mut text = |(key, field): (&str, &str)| match fields.take(key) {
             None => Ok(None),

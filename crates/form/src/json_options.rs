@@ -9,7 +9,7 @@ use super::spec::Form;
 
 /// How JSON of a form is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JsonStyle {
+pub struct JsonOptions {
     /// No white space between the values.
     pub disable_any_whitespace: bool,
     /// Objects whose schema lists properties have no others, unless their schema says so.
@@ -21,7 +21,7 @@ pub struct JsonStyle {
 /// The key of a schema that holds llguidance's options.
 const OPTIONS: &str = "x-guidance";
 
-impl JsonStyle {
+impl JsonOptions {
     /// The form of JSON that `schema` accepts, written so.
     pub fn form(self, mut schema: Value) -> Form {
         if self.disable_additional_properties {
@@ -53,8 +53,8 @@ impl JsonStyle {
     /// The form of a JSON object, written so.
     pub fn object(self) -> Form {
         // Closed, an object without properties would be empty.
-        let style = JsonStyle { disable_additional_properties: false, ..self };
-        match style == JsonStyle::default() {
+        let style = JsonOptions { disable_additional_properties: false, ..self };
+        match style == JsonOptions::default() {
             true => Form::JsonObject,
             false => style.form(json!({ "type": "object" })),
         }
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn options_become_part_of_the_schema() {
-        let style = |flat: bool, pattern: Option<&str>| JsonStyle {
+        let style = |flat: bool, pattern: Option<&str>| JsonOptions {
             disable_any_whitespace: flat,
             whitespace_pattern: pattern.map(str::to_owned),
-            ..JsonStyle::default()
+            ..JsonOptions::default()
         };
         let string = json!({"type": "string"});
         let cases = [
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn objects_that_list_their_properties_are_closed() {
-        let style = JsonStyle { disable_additional_properties: true, ..JsonStyle::default() };
+        let style = JsonOptions { disable_additional_properties: true, ..JsonOptions::default() };
         let open = json!({"type": "object", "properties": {"a": {"properties": {}, "additionalProperties": true}},
                           "anyOf": [{"patternProperties": {}}, {"type": "object"}]});
         let closed = json!({"type": "object", "properties": {"a": {"properties": {}, "additionalProperties": true}},
