@@ -201,10 +201,10 @@ impl RequestReader<'_> {
         demand: &CallDemand,
         begin: ContentStart,
     ) -> Result<SampleForm, Refusal> {
-        let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
+        let begin = if calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
         let follows_reasoning = begin != FormBegin::AtOnce;
         let tools = tools::in_grammar(calls)?;
-        let grammar = calls.form().grammar(&tools, demand, self.tokenizer, follows_reasoning);
+        let grammar = calls.syntax().grammar(&tools, demand, self.tokenizer, follows_reasoning);
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
@@ -221,16 +221,16 @@ impl RequestReader<'_> {
             let place = format!("beside `tools`: {why}, where {either}; send `tool_choice`: \"none\" or \"required\"");
             Refusal::out_of_place(asked.field, &place)
         };
-        let Some(calls) = calls.filter(|calls| calls.form().has_marks()) else {
+        let Some(calls) = calls.filter(|calls| calls.syntax().has_marks()) else {
             return Err(refused("no mark tells this model's calls from its content"));
         };
         let content = asked.form.in_rule().map_err(|error| form::refused(asked.field, &error))?;
         let content = content.ok_or_else(|| refused("patterns and grammars are not joined with calls"))?;
-        let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
+        let begin = if calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
         let follows_reasoning = begin != FormBegin::AtOnce;
         let tools = tools::in_grammar(calls)?;
         let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
-        let grammar = calls.form().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
+        let grammar = calls.syntax().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
