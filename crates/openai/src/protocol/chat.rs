@@ -7,7 +7,7 @@ use super::fields::{BodyFields, brief};
 use super::messages::{self, Messages};
 use super::refusal::Refusal;
 use super::request::PromptContent;
-use super::tools::AskedTools;
+use super::tools::RequestedTools;
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::TokenId;
 use offshoot_text::reasoning::{ContentStart, TextStart};
@@ -27,7 +27,7 @@ pub struct ChatText {
     /// Where in what is sampled behind it the content begins.
     pub content: ContentStart,
     /// What becomes of calls in the answer.
-    pub tools: AskedTools,
+    pub tools: RequestedTools,
 }
 
 /// How chats are read.
@@ -60,7 +60,7 @@ impl ChatReader<'_> {
         follows_branch: bool,
     ) -> Result<ChatText, Refusal> {
         let (options, end) = (self.options(fields)?, ChatEnd::take(fields)?);
-        let tools = AskedTools::take(fields, &options.tools, self.source(&options))?;
+        let tools = RequestedTools::take(fields, &options.tools, self.source(&options))?;
         let Some(messages) = messages else {
             return match follows_branch {
                 true => Ok(ChatText { tools, ..ChatText::default() }),
