@@ -104,7 +104,7 @@ const MARKS: [&str; 31] = [
 ];
 
 /// The bundled model's tokenizer; if `has_marks`, with the marks as special tokens.
-fn tokenizer(folder: &Path, has_marks: bool) -> Arc<Tokenizer> {
+pub fn tokenizer(folder: &Path, has_marks: bool) -> Arc<Tokenizer> {
     let demo = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
     for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
         std::fs::copy(demo.join(name), folder.join(name)).expect("the bundled model has a tokenizer");
@@ -160,7 +160,7 @@ fn each_family_s_calls_fit_its_grammar() {
         for (template, text) in FAMILIES {
             let family = CallSyntax::of(template).unwrap_or_else(|| panic!("{template}: no family"));
             let grammar = |demand: CallDemand| {
-                let text = family.grammar(&tools(), &demand, &tokenizer, false);
+                let text = family.grammar(&tools(), &demand, &tokenizer, false).expect("a grammar");
                 let compiled = compiler.compile(&Arc::new(Form::Lark(text.clone())));
                 compiled.unwrap_or_else(|error| panic!("{}: {error}\n{text}", family.name()))
             };
@@ -195,7 +195,7 @@ fn whatever_is_sampled_calls_a_tool_with_its_arguments() {
         let mut forms = Forms::new(1);
         for (template, _) in FAMILIES {
             let family = CallSyntax::of(template).expect("a family");
-            let grammar = family.grammar(&tools(), &CallDemand::One, &tokenizer, true);
+            let grammar = family.grammar(&tools(), &CallDemand::One, &tokenizer, true).expect("a grammar");
             let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
             for seed in 0..8_u32 {
                 let mut state = FormState::begin(form.clone(), &FormBegin::AtOnce);
@@ -246,7 +246,7 @@ fn names_of_parameters_are_read_as_they_are() {
     let look = Tool { name: "look".to_owned(), parameters: Some(parameters) };
     let tools = Arc::new(ToolSet { tools: vec![look] });
     let gemma = CallSyntax::of("<|tool_call>").expect("a family");
-    let grammar = gemma.grammar(&tools, &CallDemand::One, &tokenizer, false);
+    let grammar = gemma.grammar(&tools, &CallDemand::One, &tokenizer, false).expect("a grammar");
     let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
     // The form has one text, which every token is forced to.
     let mut state = FormState::begin(form, &FormBegin::AtOnce);
@@ -326,7 +326,7 @@ fn references_and_alternatives_hold() {
     ];
     for (template, text, others) in cases {
         let family = CallSyntax::of(template).expect("a family");
-        let grammar = family.grammar(&tools, &CallDemand::One, &tokenizer, false);
+        let grammar = family.grammar(&tools, &CallDemand::One, &tokenizer, false).expect("a grammar");
         let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
         let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
         let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
@@ -356,7 +356,8 @@ fn calls_stand_beside_content() {
         if !family.has_marks() {
             continue;
         }
-        let grammar = family.grammar_beside(&tools(), &CallDemand::Some, &tokenizer, false, &content);
+        let grammar =
+            family.grammar_beside(&tools(), &CallDemand::Some, &tokenizer, false, &content).expect("a grammar");
         let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
         let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
         let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");

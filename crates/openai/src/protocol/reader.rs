@@ -205,6 +205,7 @@ impl RequestReader<'_> {
         let follows_reasoning = begin != FormBegin::AtOnce;
         let tools = tools::in_grammar(calls)?;
         let grammar = calls.syntax().grammar(&tools, demand, self.tokenizer, follows_reasoning);
+        let grammar = grammar.map_err(|tool| tools::unwritable(&tool))?;
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
@@ -231,6 +232,7 @@ impl RequestReader<'_> {
         let tools = tools::in_grammar(calls)?;
         let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
         let grammar = calls.syntax().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
+        let grammar = grammar.map_err(|tool| tools::unwritable(&tool))?;
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 

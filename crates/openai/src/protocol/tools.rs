@@ -11,7 +11,7 @@ use super::fields::{BodyFields, brief};
 use super::form::{parameters_field, refused};
 use super::refusal::Refusal;
 use offshoot_form::Form;
-use offshoot_text::tools::{AnswerPart, CallDemand, CallReader, CallSyntax, Tool, ToolSet};
+use offshoot_text::tools::{AnswerPart, CallDemand, CallReader, CallSyntax, Tool, ToolSet, UnwritableTool};
 
 /// The tools of a chat.
 #[derive(Debug, Default)]
@@ -116,15 +116,21 @@ pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
             let expected = "a schema of an object: arguments are one";
             return Err(Refusal::value(&field, expected, &brief(parameters)).about("tools"));
         }
-        if let Some(name) = calls.syntax().unwritable_parameter(tool) {
-            let expected = "names of properties that the model's syntax of calls can hold";
-            return Err(Refusal::value(&field, expected, &format!("{name:?}")).about("tools"));
-        }
-        let parameters = tool.parameters.clone().map(Form::schema_in_grammar).transpose();
+        // A grammar that has a schema as JSON refuses what it can't hold of it.
+        let taken = match calls.syntax().has_json_arguments() {
+            true => Form::schema_in_grammar,
+            false => Form::schema_in_rules,
+        };
+        let parameters = tool.parameters.clone().map(taken).transpose();
         let parameters = parameters.map_err(|error| refused(&field, &error).about("tools"))?;
         Ok(Tool { name: tool.name.clone(), parameters })
     };
     Ok(ToolSet { tools: tools.tools.iter().enumerate().map(tool).collect::<Result<_, Refusal>>()? })
+}
+
+/// The refusal of a request with a tool that the model's syntax of calls can't write.
+pub fn unwritable(tool: &UnwritableTool) -> Refusal {
+    Refusal::value(&parameters_field(tool.tool), tool.expected, &tool.found).about("tools")
 }
 
 /// What an answer, or a piece of it, has.

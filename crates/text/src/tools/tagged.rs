@@ -1,9 +1,10 @@
 //! Arguments between tags, which become one object of JSON. The text between the tags is a string, or JSON where the
 //! tool's schema says that the parameter is no string.
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::ToolSet;
+use super::Tool;
 use super::head::{Cursor, Next};
 use super::schema::{SchemaPart, kind_of};
 use super::syntax::Tagged;
@@ -19,9 +20,21 @@ pub(super) enum TagStep {
     End { bytes: usize },
 }
 
-/// Reads what `text` begins with: the next argument of a call of `tool`, or the call's end. `is_first`: no argument has
-/// been read.
-pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, is_first: bool, text: &str) -> TagStep {
+/// A call between tags, as far as it has been read.
+#[derive(Clone, Copy)]
+pub(super) struct TaggedCall<'a> {
+    pub tags: &'a Tagged,
+    /// The texts that end calls.
+    pub closes: &'a [&'a str],
+    /// The tool, if there is one of the name.
+    pub tool: Option<&'a Tool>,
+    /// Whether no argument has been read.
+    pub is_first: bool,
+}
+
+/// Reads what `text` begins with: the next argument of a call, or the call's end. `ends`: no text follows.
+pub(super) fn step(call: TaggedCall<'_>, text: &str, ends: bool) -> TagStep {
+    let TaggedCall { tags, closes, tool, is_first } = call;
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
     let begin = cursor.at;
@@ -50,23 +63,59 @@ pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, 
             Next::Other => return TagStep::End { bytes: begin },
         }
     }
-    let Some((value, _)) = cursor.rest().split_once(tags.after_value) else { return TagStep::More };
-    cursor.at += value.len() + tags.after_value.len();
     let key = key.trim();
-    let value = value_of(value, tools.get(tool).and_then(|tool| tool.part(key)));
+    let schema = tool.and_then(|tool| tool.part(key));
+    let is_json = schema.is_some_and(|schema| !schema.is_text());
+    let bytes =
+        if is_json { json_bytes(cursor.rest(), tags.after_value, ends) } else { cursor.rest().find(tags.after_value) };
+    let Some(bytes) = bytes else { return TagStep::More };
+    let value = &cursor.rest()[..bytes];
+    cursor.at += bytes + tags.after_value.len();
+    let value = value_of(value, schema, tags.before_value.is_empty());
     let comma = if is_first { "" } else { ", " };
     TagStep::Argument { bytes: cursor.at, piece: format!("{comma}{}: {value}", Value::from(key)) }
 }
 
-/// The value that a text between tags is. It has one line break at each end that is none of its own.
-fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> Value {
-    let text = text.strip_prefix('\n').unwrap_or(text);
-    let text = text.strip_suffix('\n').unwrap_or(text);
-    let kinds = schema.map_or_else(Vec::new, SchemaPart::kinds);
-    if kinds.is_empty() || kinds == ["string"] {
-        return text.into();
+/// Bytes of the value before `close`, which may stand in strings of its JSON, too; `None`: more text decides it, if the
+/// text does not end here (`ends`).
+fn json_bytes(text: &str, close: &str, ends: bool) -> Option<usize> {
+    let (mut in_string, mut is_escaped) = (false, false);
+    let may_have_strings = text.trim_start().starts_with(['{', '[', '"']);
+    let mut first = None;
+    for (at, byte) in text.bytes().enumerate() {
+        if text.as_bytes()[at..].starts_with(close.as_bytes()) {
+            let is_json = || serde_json::from_str::<IgnoredAny>(&text[..at]).is_ok();
+            match first {
+                None if !in_string => return Some(at),
+                None => first = Some(at),
+                Some(_) if !in_string && is_json() => return Some(at),
+                Some(_) => {}
+            }
+        }
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' if may_have_strings => in_string = !in_string,
+            _ => {}
+        }
     }
-    let fits = |value: &Value| kinds.contains(&kind_of(value)) || (value.is_i64() && kinds.contains(&"number"));
+    // What is no JSON ends at the first tag.
+    first.filter(|_| ends)
+}
+
+/// The JSON of the value that a text between tags is. With a line of its own, it has one line break at each end that is
+/// none of its own.
+fn value_of(text: &str, schema: Option<SchemaPart<'_>>, has_own_line: bool) -> String {
+    let text = match has_own_line {
+        true => {
+            let text = text.strip_prefix('\n').unwrap_or(text);
+            text.strip_suffix('\n').unwrap_or(text)
+        }
+        false => text,
+    };
+    let string = || Value::from(text).to_string();
+    let Some(schema) = schema.filter(|schema| !schema.is_text()) else { return string() };
+    let kinds = schema.kinds();
     let lower = text.trim().to_lowercase();
     let word = match &*lower {
         // As Python writes them.
@@ -75,11 +124,15 @@ fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> Value {
         "none" | "null" => Some(Value::Null),
         _ => None,
     };
-    let read = word.or_else(|| serde_json::from_str(text.trim()).ok());
-    match read {
-        Some(value) if fits(&value) => value,
-        // What is no string by the schema is taken as it is, if it is JSON at all.
-        Some(value) if !kinds.contains(&"string") => value,
-        _ => text.into(),
+    let fits = |value: &Value| kinds.contains(&kind_of(value)) || (value.is_i64() && kinds.contains(&"number"));
+    // What is no string by the schema is taken as it is, if it is JSON at all.
+    let takes = |value: &Value| fits(value) || !kinds.contains(&"string");
+    match word.map_or_else(|| serde_json::from_str(text.trim()), Ok) {
+        Ok(value) if takes(&value) => value.to_string(),
+        // A number with more digits than are read here.
+        Err(_) if !kinds.contains(&"string") && serde_json::from_str::<IgnoredAny>(text).is_ok() => {
+            text.trim().to_owned()
+        }
+        _ => string(),
     }
 }
