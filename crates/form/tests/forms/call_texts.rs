@@ -154,14 +154,11 @@ fn tools() -> Vec<Tool> {
     tools.chain([empty, Tool { name: "now".to_owned(), parameters: None }]).collect()
 }
 
-/// Pieces that a draw tries to write, where they are allowed: what ends values and calls, and what looks like it.
-const PIECES: [&str; 39] = [
+/// Pieces that a draw tries to write, where they are allowed: values, and what looks like the end of one.
+const PIECES: [&str; 33] = [
     "\"",
-    "\"}",
     "\": ",
     ", ",
-    "}",
-    "]",
     "{\"",
     "1",
     "12",
@@ -190,31 +187,24 @@ const PIECES: [&str; 39] = [
     "<|end|>",
     "<tool_call|>",
     "```",
-    "\\n",
     "\\\"",
-    ",",
-    "x:",
     "<|tool_call_end|>",
 ];
 
+/// Pieces that end values and calls.
+const ENDS: [&str; 9] = ["\"", "}", "]", "\n</parameter>", "</arg_value>", "<|\"|>", "1", "AB/12", "ab"];
+
 /// A text under the form; `None`: it is not over after so many tokens.
-fn drawn(
-    forms: &mut Forms,
-    form: &Arc<CompiledForm>,
-    tokenizer: &Tokenizer,
-    wish: &str,
-    dice: &mut Dice,
-) -> Option<String> {
-    const MOST: usize = 160;
-    let spelled = |text: &str, whole: bool| -> VecDeque<TokenId> {
-        let encode = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
-        match whole {
-            true => encode(text).into(),
-            false => text.chars().flat_map(|c| encode(c.encode_utf8(&mut [0; 4]))).collect(),
-        }
-    };
+fn drawn(forms: &mut Forms, form: &Arc<CompiledForm>, tokenizer: &Tokenizer, dice: &mut Dice) -> Option<String> {
+    const MOST: usize = 600;
+    /// Tokens that are not forced behind which a text is to end soon.
+    const LONG: usize = 40;
+    let encode = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
+    // Sign by sign, marks are no special tokens.
+    let spelled = |text: &str| text.chars().flat_map(|c| encode(c.encode_utf8(&mut [0; 4]))).collect();
     let mut state = FormState::begin(form.clone(), &FormBegin::AtOnce);
-    let mut next = VecDeque::new();
+    let mut next: VecDeque<TokenId> = VecDeque::new();
+    let mut picked = 0;
     for _ in 0..MOST {
         let mask = forms.masks(&mut [&mut state]).remove(0).expect("a mask");
         assert!(!mask.is_dead_end(), "{:?}", tokenizer.decode(state.tokens()));
@@ -222,25 +212,27 @@ fn drawn(
             return Some(tokenizer.decode(state.tokens()));
         }
         let allowed = mask.allowed.as_ref().expect("the form has begun");
-        let token = loop {
-            if let Some(token) = next.pop_front() {
-                if allowed.contains(token) {
-                    break token;
+        picked += usize::from(mask.forced.is_none());
+        let token = mask.forced.unwrap_or_else(|| {
+            loop {
+                match next.pop_front() {
+                    Some(token) if allowed.contains(token) => break token,
+                    Some(_) => next.clear(),
+                    None => {}
                 }
-                next.clear();
-            }
-            match dice.below(8) {
-                0 => next = spelled(wish, true),
-                1..=5 => next = spelled(PIECES[dice.below(PIECES.len())], dice.below(2) == 0),
-                _ => {
-                    let ends = tokenizer.eos();
-                    let tokens = (0..allowed.vocab()).map(TokenId::new);
-                    let tokens: Vec<TokenId> =
-                        tokens.filter(|token| allowed.contains(*token) && Some(*token) != ends).collect();
-                    break tokens[dice.below(tokens.len())];
+                match dice.below(8) {
+                    0..=6 if picked > LONG => next = encode(ENDS[dice.below(ENDS.len())]).into(),
+                    0..=2 => next = encode(PIECES[dice.below(PIECES.len())]).into(),
+                    3..=5 => next = spelled(PIECES[dice.below(PIECES.len())]),
+                    _ => {
+                        let tokens = (0..allowed.vocab()).map(TokenId::new);
+                        let is_next = |token: &TokenId| allowed.contains(*token) && Some(*token) != tokenizer.eos();
+                        let tokens: Vec<TokenId> = tokens.filter(is_next).collect();
+                        break tokens[dice.below(tokens.len())];
+                    }
                 }
             }
-        };
+        });
         state.push(token);
     }
     None
@@ -248,18 +240,25 @@ fn drawn(
 
 #[test]
 fn whatever_a_grammar_of_calls_allows_calls_a_tool_with_its_arguments() {
+    check_families(false);
+}
+
+#[test]
+fn where_marks_are_tokens_too() {
+    check_families(true);
+}
+
+fn check_families(has_marks: bool) {
     let mut faults = Vec::new();
-    for has_marks in [false, true] {
-        let folder = TempDir::new().expect("a temporary folder");
-        let tokenizer = tokenizer(folder.path(), has_marks);
-        let ends = tokenizer.eos().into_iter().collect();
-        let compiler = FormCompiler::new(tokenizer.clone(), ends, tokenizer.vocab_size());
-        let syntaxes = TEMPLATES.iter().map(|template| CallSyntax::of(template).expect("a family"));
-        for (seed, syntax) in syntaxes.chain([CallSyntax::unknown()]).enumerate() {
-            let family = Family { syntax, tools: ToolSet { tools: tools() }.into(), compiler: &compiler };
-            let found = family.faults(&tokenizer, seed as u64 + 1);
-            faults.extend(found.into_iter().map(|fault| format!("{} {has_marks}: {fault}", syntax.name())));
-        }
+    let folder = TempDir::new().expect("a temporary folder");
+    let tokenizer = tokenizer(folder.path(), has_marks);
+    let ends = tokenizer.eos().into_iter().collect();
+    let compiler = FormCompiler::new(tokenizer.clone(), ends, tokenizer.vocab_size());
+    let syntaxes = TEMPLATES.iter().map(|template| CallSyntax::of(template).expect("a family"));
+    for (seed, syntax) in syntaxes.chain([CallSyntax::unknown()]).enumerate() {
+        let family = Family { syntax, tools: ToolSet { tools: tools() }.into(), compiler: &compiler };
+        let found = family.faults(&tokenizer, seed as u64 + 1);
+        faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", syntax.name())));
     }
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
@@ -272,9 +271,9 @@ struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// What is wrong with texts that are drawn.
+    /// What is wrong with texts that are drawn: some that call each tool, and some that call several of any.
     fn faults(&self, tokenizer: &Tokenizer, seed: u64) -> Vec<String> {
-        const TEXTS: usize = 150;
+        const TEXTS: usize = 3;
         let tools = &self.tools.tools;
         let taken = if self.syntax.has_json_arguments() { Form::schema_in_grammar } else { Form::schema_in_rules };
         let in_grammar = |tool: &Tool| Tool {
@@ -282,28 +281,28 @@ impl Family<'_> {
             parameters: tool.parameters.clone().map(|schema| taken(schema).expect("a schema")),
         };
         let rewritten = ToolSet { tools: tools.iter().map(in_grammar).collect() };
-        let form = |demand: &CallDemand| {
-            let grammar = self.syntax.grammar(&rewritten, demand, tokenizer, false).expect("a grammar");
-            let compiled = self.compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
-            compiled.unwrap_or_else(|error| panic!("{}: {error}\n{grammar}", self.syntax.name()))
-        };
-        let (one, some) = (form(&CallDemand::One), form(&CallDemand::Some));
+        let named = tools.iter().map(|tool| CallDemand::Named(tool.name.clone()));
         let mut forms = Forms::new(1);
         let mut dice = Dice(seed);
         let mut faults = Vec::new();
-        let mut called: Vec<usize> = vec![0; tools.len()];
-        for at in 0..TEXTS {
-            let wish = &tools[at % tools.len()].name;
-            let is_single = at % 5 != 0;
-            let form = if is_single { &one } else { &some };
-            let Some(text) = drawn(&mut forms, form, tokenizer, wish, &mut dice) else { continue };
-            match self.called(&text, is_single) {
-                Ok(found) => found.into_iter().for_each(|tool| called[tool] += 1),
-                Err(fault) => faults.push(format!("{fault}: {text:?}")),
+        for demand in named.chain([CallDemand::Some, CallDemand::Some]) {
+            let grammar = self.syntax.grammar(&rewritten, &demand, tokenizer, false).expect("a grammar");
+            let form = self.compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
+            let form = form.unwrap_or_else(|error| panic!("{}: {error}\n{grammar}", self.syntax.name()));
+            let texts: Vec<String> =
+                (0..TEXTS).filter_map(|_| drawn(&mut forms, &form, tokenizer, &mut dice)).collect();
+            if texts.is_empty() {
+                faults.push(format!("{demand:?}: no text is over"));
             }
-        }
-        if called.contains(&0) {
-            faults.push(format!("tools are not called: {called:?}"));
+            for text in texts {
+                match (self.called(&text, demand != CallDemand::Some), &demand) {
+                    (Err(fault), _) => faults.push(format!("{fault}: {text:?}")),
+                    (Ok(called), CallDemand::Named(name)) if tools[called[0]].name != *name => {
+                        faults.push(format!("not {name}: {text:?}"));
+                    }
+                    (Ok(_), _) => {}
+                }
+            }
         }
         faults
     }
