@@ -114,9 +114,8 @@ impl RequestReader<'_> {
             }
             (None, None) => (None, None),
         };
-        // JSON ends by itself, and so do calls.
-        let is_json = form.as_ref().is_some_and(|form| matches!(*form.form, Form::Json(_) | Form::JsonObject));
-        let ends_itself = is_json || !form_parts.is_empty() || form_field == Some("tool_choice");
+        // A form says where its text may end, and a cut one would lack it.
+        let ends_itself = form.is_some();
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
         let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
         let min_finished = fields.count("min_finished", 1, n as u64)?.and_then(NonZeroUsize::new);
