@@ -40,6 +40,7 @@ const MOST_RECENT_BYTES: usize = 64 << 20;
 /// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
 pub struct CompiledForm {
     id: u64,
+    key: FormKey,
     vocabulary: Arc<FormVocabulary>,
     tokenizer: Arc<Tokenizer>,
     /// At the form's beginning; never moved on.
@@ -55,11 +56,21 @@ impl std::fmt::Debug for CompiledForm {
 }
 
 impl CompiledForm {
-    fn new(form: &Form, vocabulary: Arc<FormVocabulary>, tokenizer: Arc<Tokenizer>) -> Result<CompiledForm, Refusal> {
+    fn new(
+        form: &Form,
+        key: FormKey,
+        vocabulary: Arc<FormVocabulary>,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Result<CompiledForm, Refusal> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
         let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
-        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), vocabulary, tokenizer, start, bytes })
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes })
+    }
+
+    /// What equal forms of one compiler have in common, and no others.
+    pub fn key(&self) -> FormKey {
+        self.key
     }
 
     /// A number that no other form of this process has.
@@ -105,9 +116,9 @@ pub struct FormCompiler {
     turns: Arc<Turns>,
 }
 
-/// Two hashes of a form's JSON, which stand for it. (Schemas that differ in the order of their fields are different
-/// forms, though their values are equal.)
-type FormKey = [u64; 2];
+/// Two hashes of a form's JSON, which stand for it as long as its compiler lives. (Schemas that differ in the order of
+/// their fields are different forms, though their values are equal.)
+pub type FormKey = [u64; 2];
 
 /// The forms that were compiled or refused.
 #[derive(Default)]
@@ -197,7 +208,7 @@ impl FormCompiler {
                 known = self.is_done.wait(known).unwrap_or_else(PoisonError::into_inner);
             }
         }
-        let outcome = caught(|| self.compile_anew(form)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
+        let outcome = caught(|| self.compile_anew(form, key)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
         let mut known = self.known();
         known.pending.remove(&key);
         known.insert(key, &outcome);
@@ -240,7 +251,7 @@ impl FormCompiler {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compile_anew(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>, Refusal> {
+    fn compile_anew(&self, form: &Arc<Form>, key: FormKey) -> Result<Arc<CompiledForm>, Refusal> {
         let vocabulary = self.made_vocabulary()?;
         if let Form::Choice(choices) = &**form
             && let Some(choice) = choices.iter().find(|choice| !vocabulary.spells(choice))
@@ -255,7 +266,7 @@ impl FormCompiler {
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
         let work = move || {
-            let compiled = caught(|| CompiledForm::new(&form, vocabulary, tokenizer)?.check_beginning());
+            let compiled = caught(|| CompiledForm::new(&form, key, vocabulary, tokenizer)?.check_beginning());
             // Nobody waits any more for one that took too long.
             let _ = sender.send(compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new));
             drop(turn);

@@ -9,7 +9,6 @@ use axum::response::Response;
 use serde_json::{Map, Value};
 
 use offshoot_engine::Priority;
-use offshoot_form::CompiledForm;
 use offshoot_launch::SampleId;
 use offshoot_openai::protocol::{
     AnswerHead, ChunkWriter, Endpoint, Keep, PromptCandidates, PromptResults, ProtocolRequest, Refusal, response,
@@ -17,10 +16,10 @@ use offshoot_openai::protocol::{
 
 use super::batches::now;
 use super::counted::CountedRequest;
-use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
+use super::dispatch::{Delivery, Job, JobForm, OpenTicket, Outbox};
 use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
-use super::leases::Beyond;
+use super::leases::{Beyond, KeptForm, KeptPrompt};
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;
@@ -44,10 +43,10 @@ pub async fn generate(
     server.dispatcher.check_alive()?;
     server.admission.check(&server.engine)?;
     let body = server.receive(&headers, body).await?;
-    let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
+    let (request, of_parent) = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = head(&server, endpoint.id_prefix());
     let request = Arc::new(request);
-    let form = server.compile_form(client, &request).await?;
+    let form = JobForm { compiled: server.compile_form(client, &request).await?, of_parent };
     let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived, Beyond::Refused)?;
     match request.stream {
         Some(_) => {
@@ -74,13 +73,13 @@ pub fn names(head: &AnswerHead, headers: &HeaderMap, request: &ProtocolRequest) 
     [head.id.clone()].into_iter().chain(request.request_id.clone()).chain(of_header).collect()
 }
 
-/// The request with its prompts in tokens.
+/// The request with its prompts in tokens, and the form that its parent is in, if nothing follows the parent.
 fn read(
     server: &Server,
     endpoint: Endpoint,
     client: ClientId,
     body: &Map<String, Value>,
-) -> Result<ProtocolRequest, Refusal> {
+) -> Result<(ProtocolRequest, Option<KeptForm>), Refusal> {
     let reader = server.reader();
     let mut request = reader.read(endpoint, body)?;
     let parent = request.parent.as_deref().map(|parent| server.leases.renew(client, parent)).transpose()?;
@@ -95,7 +94,10 @@ fn read(
         }
     }
     let before = parent.as_ref().map(|parent| &*parent.tokens);
-    fitted(server, reader.encode_after(request, before.unwrap_or_default())?)
+    let request = fitted(server, reader.encode_after(request, before.unwrap_or_default())?)?;
+    let is_alone = |parent: &KeptPrompt| matches!(&*request.prompts, [prompt] if *prompt.tokens == *parent.tokens);
+    let of_parent = parent.filter(is_alone).and_then(|parent| parent.form);
+    Ok((request, of_parent))
 }
 
 /// The request, if its prompts and what it repeats of them are not too long; limited to the memory.
@@ -111,13 +113,13 @@ pub fn fitted(server: &Server, mut request: ProtocolRequest) -> Result<ProtocolR
     }
 }
 
-/// Submits a request, which may be called by these names; `form`: its own, compiled; `beyond`: what becomes of it where
-/// its client keeps as many branches as it may.
+/// Submits a request, which may be called by these names; `beyond`: what becomes of it where its client keeps as many
+/// branches as it may.
 pub fn submit(
     server: &Server,
     client: ClientId,
     request: &Arc<ProtocolRequest>,
-    form: Option<Arc<CompiledForm>>,
+    form: JobForm,
     names: Vec<String>,
     arrived: Instant,
     beyond: Beyond,

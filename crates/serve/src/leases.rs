@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_core::setting::MAX_KEPT;
 use offshoot_engine::EngineHandle;
+use offshoot_form::FormKey;
 use offshoot_kv::CacheSalt;
+use offshoot_launch::FormBegun;
 use offshoot_openai::protocol::Refusal;
 
 use super::keys::ClientId;
@@ -44,6 +46,17 @@ pub struct KeptPrompt {
     pub salt: Option<CacheSalt>,
     /// The name of the adapter of the request that kept it, which may be replaced meanwhile.
     pub adapter: Option<String>,
+    /// The form that its last tokens are in, if that is not complete.
+    pub form: Option<KeptForm>,
+}
+
+/// The form that the last tokens of a kept branch are in. The form itself is not kept: a request that goes on in it
+/// has an equal one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeptForm {
+    /// Which form it is.
+    pub key: FormKey,
+    pub begun: FormBegun,
 }
 
 struct Lease {
@@ -277,7 +290,7 @@ mod tests {
     impl Leases {
         /// Keeps a response of a text of so many bytes.
         fn store(&self, client: ClientId, id: &str, bytes: usize) {
-            let kept = KeptPrompt { tokens: Arc::default(), salt: None, adapter: None };
+            let kept = KeptPrompt { tokens: Arc::default(), salt: None, adapter: None, form: None };
             let branch = self.keep(client, BranchId::new(0), kept, self.usual_time_to_live());
             let last = Turn { input: vec![json!("a".repeat(bytes))], response: json!({}) };
             self.keep_response(client, &branch, id.to_owned(), KeptTurns { earlier: Vec::new(), last });

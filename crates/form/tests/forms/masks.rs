@@ -3,6 +3,7 @@
 use offshoot_core::ids::TokenId;
 use offshoot_form::{Form, Forms};
 use offshoot_text::Tokenizer;
+use serde::de::IgnoredAny;
 use serde_json::json;
 
 use crate::mutate::Dice;
@@ -45,9 +46,8 @@ fn texts_of_allowed_tokens_have_the_form() {
         }
     };
     check(Form::Json(person()), 30, &is_person);
-    check(Form::JsonObject, 1, &|text| {
-        serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value.is_object())
-    });
+    // Its numbers may be larger than those that are read.
+    check(Form::JsonObject, 1, &|text| text.starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok());
     let choices = ["yes", "no", "not at all", ""].map(str::to_string).to_vec();
     check(Form::Choice(choices.clone()), 40, &|text| choices.iter().any(|choice| choice == text));
     check(Form::Regex("^[a-c]{2,5}-[0-9]{1,3}$".to_string()), 40, &|text| {

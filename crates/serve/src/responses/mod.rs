@@ -25,6 +25,7 @@ use offshoot_openai::protocol::{
 
 use super::batches::now;
 use super::counted::CountedRequest;
+use super::dispatch::JobForm;
 use super::file_routes::PageOf;
 use super::generate::{all_candidates, fitted, head, names, submit, written};
 use super::in_path::InPath;
@@ -101,7 +102,7 @@ async fn create(
     let form = server.compile_form(client, &request).await.map_err(|refusal| chat.refusal(refusal))?;
     drop(chat);
     let names = names(&head, &headers, &request);
-    let ticket = submit(&server, client, &request, form, names, arrived, Beyond::ResponsesGiveWay)?;
+    let ticket = submit(&server, client, &request, JobForm::alone(form), names, arrived, Beyond::ResponsesGiveWay)?;
     let tokenizer = server.tokenizer.clone();
     let is_stream = request.stream.is_some();
     let writer = match is_stream {

@@ -14,6 +14,7 @@ use offshoot_openai::protocol::{ExpertIds, Refusal, TokenAnswer};
 
 use super::update::rollout;
 use crate::counted::CountedRequest;
+use crate::dispatch::JobForm;
 use crate::generate::{all_candidates, fitted, head, names, submit, written};
 use crate::keys::ClientId;
 use crate::leases::Beyond;
@@ -59,7 +60,7 @@ async fn answer(
     };
     let request = Arc::new(server.work(read).await?);
     let head = head(&server, ID_PREFIX);
-    let form = server.compile_form(client, &request).await?;
+    let form = JobForm::alone(server.compile_form(client, &request).await?);
     let ticket = submit(&server, client, &request, form, names(&head, headers, &request), arrived, Beyond::Refused)?;
     let (candidates, tokens) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
