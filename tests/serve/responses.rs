@@ -183,10 +183,6 @@ fn a_bad_request_is_refused_in_openais_form() {
     served.post("/v1/responses", &json!({"input": "a", "model": "other"})).refused(404);
 }
 
-/// The template of the bundled model knows no tools; this one's family writes calls as Hermes does.
-const CALLING: &str = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\
-    {{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}{{ tools | tojson }}\nAnswer:";
-
 #[test]
 fn responses_keep_forms_and_make_calls() {
     let served = Served::start(&["--trust-request-chat-template"]);
@@ -209,7 +205,7 @@ fn responses_keep_forms_and_make_calls() {
         {"pens": pens}});
     let tools = json!([{"type": "function", "name": "count", "parameters": parameters}]);
     let asks = json!({"input": FIRST, "seed": 1, "max_output_tokens": 400, "tools": tools, "tool_choice": "required",
-        "parallel_tool_calls": false, "chat_template": CALLING});
+        "parallel_tool_calls": false});
     let called = ask(&served, asks.clone());
     let [call] = &called["output"].as_array().expect("a list")[..] else { panic!("{called}") };
     assert_eq!(
@@ -223,7 +219,7 @@ fn responses_keep_forms_and_make_calls() {
     let deltas: String = deltas.filter_map(|event| event["delta"].as_str()).collect();
     assert_eq!(deltas, call["arguments"].as_str().expect("a text"));
     let output = json!([{"type": "function_call_output", "call_id": call["call_id"], "output": "7"}]);
-    let next = json!({"input": output, "previous_response_id": called["id"], "tools": tools, "chat_template": CALLING,
+    let next = json!({"input": output, "previous_response_id": called["id"], "tools": tools,
         "max_output_tokens": 5});
     let next = ask(&served, next);
     assert!(next["usage"]["input_tokens_details"]["cached_tokens"].as_u64().is_some_and(|cached| cached > 0), "{next}");

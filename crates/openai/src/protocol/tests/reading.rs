@@ -293,7 +293,6 @@ fn what_no_template_shows_is_refused_by_name() {
         refusal(Endpoint::Chat, body)
     };
     for (fields, code, param) in [
-        (json!({"tools": [tool]}), "unsupported_parameter", "tools"),
         (json!({"tools": [{"type": "web_search"}]}), "invalid_value", "tools"),
         (json!({"tool_choice": "required"}), "invalid_value", "tool_choice"),
         (json!({"functions": [{"name": "add"}]}), "unsupported_parameter", "functions"),
@@ -310,6 +309,9 @@ fn what_no_template_shows_is_refused_by_name() {
         let refusal = with(fields);
         assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some(param)), "{}", refusal.message);
     }
+    let without = by_template("{{ messages[0].content }}", json!({"messages": messages("a"), "tools": [tool]}));
+    let refusal = without.expect_err("a template without tools");
+    assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported_parameter", Some("tools")));
     for forced in [json!("required"), json!({"type": "function", "function": {"name": "add"}})] {
         let refusal = with(json!({"tool_choice": forced}));
         assert!(refusal.message.contains("expected `tools` beside it, found none"), "{}", refusal.message);
