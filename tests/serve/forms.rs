@@ -155,6 +155,51 @@ fn in_chats_a_form_begins_behind_the_reasoning() {
     }
 }
 
+/// A text that the limit of tokens cut goes on behind its branch under an equal form, in however many requests.
+#[test]
+fn a_text_that_is_cut_goes_on_in_its_form_behind_its_branch() {
+    let served = Served::start(&[]);
+    let id_of = |choice: &Value| choice["branch"].as_str().expect("it is kept").to_owned();
+    let asks = json!({"structured_outputs": {"json": schema()}, "seed": 3, "temperature": 1.2, "keep": true});
+    let ask = |fields: Value| choices(&served.complete(&joined(&asks, fields)))[0].clone();
+    let begun = joined(&asks, json!({"prompt": QUESTION, "n": 3, "max_tokens": 5}));
+    for first in choices(&served.complete(&begun)) {
+        assert_eq!(first["finish_reason"], "length", "{first}");
+        let (mut last, mut text) = (first.clone(), String::new());
+        loop {
+            text += last["text"].as_str().expect("a text");
+            if last["finish_reason"] != "length" {
+                break;
+            }
+            last = ask(json!({"parent": id_of(&last), "max_tokens": 7}));
+        }
+        check(&json!(text));
+        // It is complete: the same form begins anew, as it does behind a text, and as another form does.
+        check(&ask(json!({"parent": id_of(&last), "max_tokens": 200}))["text"]);
+        check(&ask(json!({"parent": id_of(first), "prompt": " ", "max_tokens": 200}))["text"]);
+        let other = json!({"parent": id_of(first), "structured_outputs": {"choice": ["yes"]}, "max_tokens": 9});
+        assert_eq!(ask(other)["text"], "yes");
+        // Children of one branch, and those of a branch that was kept again, go on in it, too.
+        let kept = served.complete(&json!({"parent": id_of(first), "max_tokens": 0, "keep": true}));
+        for parent in [id_of(first), id_of(&choices(&kept)[0])] {
+            let more = joined(&asks, json!({"parent": parent, "n": 4, "max_tokens": 200}));
+            for choice in choices(&served.complete(&more)) {
+                let [begin, rest] = [first, choice].map(|choice| choice["text"].as_str().expect("a text"));
+                check(&json!(format!("{begin}{rest}")));
+            }
+        }
+    }
+    // A chat's answer as well.
+    let chat = |fields: Value| {
+        let body = joined(&json!({"response_format": format(), "seed": 3, "keep": true}), fields);
+        choices(&served.post("/v1/chat/completions", &body).succeeds())[0].clone()
+    };
+    let first = chat(json!({"messages": [{"role": "user", "content": "How many pens?"}], "max_tokens": 5}));
+    let rest = chat(json!({"parent": id_of(&first), "max_tokens": 200}));
+    let [begin, rest] = [&first, &rest].map(|choice| choice["message"]["content"].as_str().expect("a text"));
+    check(&json!(format!("{begin}{rest}")));
+}
+
 /// The form asks for a `b` behind the `a`, and no other token than `a` is allowed.
 #[test]
 fn a_form_that_cannot_go_on_ends_the_sample_with_its_own_reason() {

@@ -185,7 +185,7 @@ fn a_bad_request_is_refused_in_openais_form() {
 
 #[test]
 fn responses_keep_forms_and_make_calls() {
-    let served = Served::start(&["--trust-request-chat-template"]);
+    let served = Served::start(&[]);
     let schema = json!({"type": "object", "additionalProperties": false, "required": ["pens"], "properties":
         {"pens": {"type": "integer", "minimum": 0, "maximum": 99}}});
     let format = json!({"type": "json_schema", "name": "pens", "strict": true, "schema": schema});

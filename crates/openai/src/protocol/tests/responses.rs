@@ -127,7 +127,7 @@ fn what_is_not_there_is_refused_by_its_own_name() {
             "`structured_outputs.choice` is not supported beside `text.format`",
         ),
         (json!({"input": "a", "text": {"verbosity": "low"}}), "text.verbosity", "`text.verbosity` is an official"),
-        (json!({"input": "a", "temperature": -1}), "temperature", "temperature: expected"),
+        (json!({"input": "a", "temperature": -1}), "temperature", "`temperature`: expected"),
         (
             json!({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": "<|end_of_text|>"}]}),
             "input",

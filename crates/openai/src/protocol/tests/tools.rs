@@ -146,12 +146,19 @@ fn choices_that_cannot_be_are_refused_by_name() {
 
 /// What ends the turns of other texts may stand in a form that ends by itself.
 #[test]
-fn calls_that_are_held_do_not_end_at_the_stop_strings_of_chats() {
+fn texts_in_a_form_do_not_end_at_the_stop_strings_of_chats() {
     let stops = |fields: Value| chat(HERMES, fields).expect("a chat").prompts[0].stop.strings.clone();
     assert!(!tokenizer().chat_stops().is_empty());
     assert_eq!(stops(json!({})), tokenizer().chat_stops());
     assert_eq!(stops(json!({"tool_choice": "required"})), Vec::<String>::new());
-    assert_eq!(stops(json!({"response_format": {"type": "json_object"}})), Vec::<String>::new());
+    for form in [
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"structured_outputs": {"choice": ["a\n\nb"]}, "tools": null}),
+        json!({"guided_regex": "a\n+", "tools": null}),
+        json!({"guided_grammar": "start: /a\\n+/", "tools": null}),
+    ] {
+        assert_eq!(stops(form.clone()), Vec::<String>::new(), "{form}");
+    }
     assert_eq!(stops(json!({"tool_choice": "required", "stop": "x"})), ["x"]);
 }
 
