@@ -17,9 +17,9 @@ pub(crate) fn placed(refusal: Refusal, schema: &Value) -> Refusal {
     }
     if message.contains("oneOf constraints are not supported") {
         let at = place(schema, &|one| has_overlap(one, schema)).unwrap_or_else(|| "#".to_owned());
-        let expected = "alternatives of `oneOf` that surely exclude each other, or `\"x-guidance\": {\"coerce_one_of\": \
-                        true}` at the schema's top, by which they are held as `anyOf`";
-        return Refusal::new(expected, format!("at `{at}`: a `oneOf` of which a value may have several"));
+        const COERCED: &str = r#"`"x-guidance": {"coerce_one_of": true}` at the schema's top"#;
+        let expected = format!("a `oneOf` whose schemas surely exclude each other, or {COERCED} (it is `anyOf` then)");
+        return Refusal::new(expected, format!("at `{at}`: one of whose schemas a value may have several"));
     }
     if message.contains("regex for integer range")
         && let Some(at) = place(schema, &has_far_bound)

@@ -12,9 +12,9 @@ const OPTIONS: &str = "x-guidance";
 const PATTERN: &str = "whitespace_pattern";
 /// The option that is whether there is white space wherever JSON may have it.
 const FLEXIBLE: &str = "whitespace_flexible";
-/// The options that are the patterns of a comma and of a colon, the sign of each, and the pattern that it has by itself:
-/// a blank may follow, as in the JSON that most programs write on one line. There is no other white space, so that a
-/// weak model cannot spend its tokens on it.
+/// The options that are the patterns of a comma and of a colon, the sign of each, and its usual pattern. A blank may
+/// follow, as in the JSON that most programs write on one line. There is no other white space, so that a weak model
+/// cannot spend its tokens on it.
 const SEPARATORS: [(&str, char, &str); 2] = [("item_separator", ',', ", ?"), ("key_separator", ':', ": ?")];
 
 /// Adds our white space to a schema that does not choose its own.

@@ -151,8 +151,8 @@ pub(crate) enum TaskGrading {
 }
 
 impl TaskGrading {
-    /// `place`: of the key `grade`; `answer`: of the `answer` section, whose canonical form is the default of an `exact`
-    /// grade.
+    /// `place`: of the key `grade`; `answer`: of the `answer` section, whose canonical form is an `exact` grade's
+    /// default.
     pub fn new(place: &Place<'_>, settings: GradeSettings, answer: Option<&Extractor>) -> Result<Self> {
         let is_json = answer.is_some_and(Extractor::is_json);
         let grader = match settings {

@@ -17,7 +17,9 @@ const MOST_SHOWN: usize = 60;
 /// What a sample's text must be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("x-expected" = "`json_object`, or exactly one of `json`, `regex`, `grammar`, `choice` with its value"))]
+#[schemars(extend(
+    "x-expected" = "`json_object`, or exactly one of `json`, `regex`, `grammar`, `choice` with its value"
+))]
 pub enum FormSettings {
     /// A JSON object.
     JsonObject,
