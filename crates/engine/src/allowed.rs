@@ -114,6 +114,11 @@ impl Left {
         Left::New(AllowedTokens::from_words(words, facts.vocab))
     }
 
+    /// No token of `vocab`.
+    pub fn none(vocab: usize) -> Self {
+        Left::New(AllowedTokens::new([], vocab))
+    }
+
     /// The set; `None`: all tokens.
     pub fn set(&self) -> Option<&AllowedTokens> {
         match self {

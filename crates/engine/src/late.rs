@@ -53,7 +53,7 @@ impl Engine {
         };
         let position = request.position + 1;
         let left = match &branch.work {
-            BranchWork::Sample(sampling) => sampling.rules.left_under(sampling.mask_at(position), &self.facts),
+            BranchWork::Sample(sampling) => sampling.left_at(position, &self.facts),
             BranchWork::Score(scoring) => match &scoring.scores {
                 WantedScores::Model { .. } => Left::All,
                 WantedScores::AsSampled { rules, .. } => rules.left_under(scoring.mask_at(position), &self.facts),

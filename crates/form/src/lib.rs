@@ -5,6 +5,7 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod budget;
 mod compile;
 mod endless;
 mod forms;
@@ -26,6 +27,7 @@ mod white_space;
 
 pub use compile::{CompiledForm, FormCompiler};
 pub use forms::{FormCounts, Forms};
+pub use lanes::FormLimit;
 pub use json_options::JsonOptions;
 pub use mask::StateMask;
 pub use spec::{Form, FormBegin, SampleForm};
