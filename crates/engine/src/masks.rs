@@ -60,6 +60,9 @@ impl Engine {
         for ((id, form), mask) in forms.into_iter().zip(masks) {
             let branch = self.branches.get_mut(&id).expect("it was there just now");
             branch.tokens.put_form(form);
+            if let Err(limit) = &mask {
+                log::debug!("branch {id} ends at the limit of its form: {limit}");
+            }
             if add_mask(branch, mask, &self.facts.eos, self.config.joins_forced) == Added::Forced {
                 forced.push(id);
             }
@@ -192,8 +195,7 @@ fn add_mask(branch: &mut Branch, mask: FormMask, eos: &[TokenId], joins: bool) -
     let BranchWork::Sample(sampling) = &branch.work else { return Added::Mask };
     let has_room = position + 1 < sampling.limit && position - sampling.next() < MOST_FORCED;
     let forced = mask.as_ref().ok().filter(|mask| !mask.may_end).and_then(|mask| mask.forced);
-    let token =
-        forced.filter(|&token| joins && has_room && sampling.rules.may_force(branch, position, token, eos));
+    let token = forced.filter(|&token| joins && has_room && sampling.rules.may_force(branch, position, token, eos));
     let BranchWork::Sample(sampling) = &mut branch.work else { return Added::Mask };
     sampling.masks.push_back(mask);
     let Some(token) = token else { return Added::Mask };

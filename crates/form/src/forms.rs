@@ -210,7 +210,8 @@ impl Forms {
         // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more, apart.
         let (failed, mut done): (Vec<Done>, Vec<Done>) =
             done.into_iter().partition(|done| matches!(done.outcome, Err(Fault::Failed(_))));
-        let apart = failed.into_iter().map(|Done { task, .. }| vec![Task { lane: Lane::new(task.state.form()), ..task }]);
+        let apart =
+            failed.into_iter().map(|Done { task, .. }| vec![Task { lane: Lane::new(task.state.form()), ..task }]);
         for done_apart in self.run(apart.collect()) {
             let task = &done_apart.task;
             if let Some(known) = self.lanes.get_mut(&task.key.form).filter(|_| done_apart.outcome.is_ok()) {

@@ -27,8 +27,8 @@ mod white_space;
 
 pub use compile::{CompiledForm, FormCompiler};
 pub use forms::{FormCounts, Forms};
-pub use lanes::FormLimit;
 pub use json_options::JsonOptions;
+pub use lanes::FormLimit;
 pub use mask::StateMask;
 pub use spec::{Form, FormBegin, SampleForm};
 pub use state::FormState;
