@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::allowed::Left;
+use crate::allowed::Allowed;
 use crate::events::EventSender;
 use crate::facts::EngineFacts;
 use crate::place::{Priority, QueueKey};
@@ -191,11 +191,11 @@ impl SamplingState {
 
     /// The tokens that may be sampled at `position`, but for those that are banned: none where the form is beyond its
     /// limit.
-    pub fn left_at(&self, position: usize, facts: &EngineFacts) -> Left {
+    pub fn allowed_at(&self, position: usize, facts: &EngineFacts) -> Allowed {
         match self.mask_at(position) {
-            Some(Err(_)) => Left::none(facts.vocab),
-            Some(Ok(mask)) => self.rules.left_under(Some(mask), facts),
-            None => self.rules.left_under(None, facts),
+            Some(Err(_)) => Allowed::none(facts.vocab),
+            Some(Ok(mask)) => self.rules.allowed_under(Some(mask), facts),
+            None => self.rules.allowed_under(None, facts),
         }
     }
 }
