@@ -16,6 +16,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
+use crate::budget::WorkBudget;
 use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
@@ -37,7 +38,7 @@ const MOST_REFUSED: usize = 64;
 /// Bytes of recently used compiled forms, at most; beyond it those unused longest are dropped.
 const MOST_RECENT_BYTES: usize = 64 << 20;
 
-/// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
+/// A form for a model's vocabulary, shared by all that sample under it. Only what its masks may still take changes.
 pub struct CompiledForm {
     id: u64,
     key: FormKey,
@@ -47,6 +48,8 @@ pub struct CompiledForm {
     start: TokenParser,
     /// Bytes of its grammar and lexer, about.
     bytes: usize,
+    /// Of the masks of all that sample under it.
+    budget: WorkBudget,
 }
 
 impl std::fmt::Debug for CompiledForm {
@@ -65,7 +68,8 @@ impl CompiledForm {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
         let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
-        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes })
+        let budget = WorkBudget::new();
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes, budget })
     }
 
     /// What equal forms of one compiler have in common, and no others.
@@ -76,6 +80,11 @@ impl CompiledForm {
     /// A number that no other form of this process has.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What its masks may still take.
+    pub(crate) fn budget(&self) -> &WorkBudget {
+        &self.budget
     }
 
     pub(crate) fn vocabulary(&self) -> &FormVocabulary {
@@ -94,7 +103,7 @@ impl CompiledForm {
     /// An error if the form allows no first token and no empty text.
     fn check_beginning(self) -> Result<CompiledForm, Refusal> {
         let mut matcher = Matcher::new(Lane::new(&self), Arc::default());
-        let mask = matcher.mask(&[], &[], &self.vocabulary).map_err(|fault| Refusal::of(&fault.to_string()))?;
+        let mask = matcher.mask(&[], &[], &self).map_err(|fault| Refusal::of(&fault.to_string()))?;
         match mask.may_end || mask.words.iter().any(|&word| word != 0) {
             true => Ok(self),
             false => Err(Refusal::of("no text has it, or none of the model's tokens begins one")),

@@ -5,6 +5,7 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod budget;
 mod compile;
 mod endless;
 mod forms;
@@ -27,6 +28,7 @@ mod white_space;
 pub use compile::{CompiledForm, FormCompiler, FormKey};
 pub use forms::{FormCounts, Forms};
 pub use json_options::JsonOptions;
+pub use lanes::FormLimit;
 pub use mask::StateMask;
 pub use spec::{Form, FormBegin, SampleForm};
 pub use state::FormState;

@@ -3,6 +3,7 @@
 mod begins;
 mod calls;
 mod forks;
+mod limits;
 mod masks;
 #[path = "../../examples/measure/mutate.rs"]
 mod mutate;

@@ -130,6 +130,9 @@ impl ResponseWriter {
             FinishReason::DeadEnd => {
                 ("failed", Some(("server_error", "the form of the answer left no token to sample")))
             }
+            FinishReason::FormLimit => {
+                ("failed", Some(("server_error", "the form of the answer takes too much work to keep")))
+            }
             FinishReason::Aborted | FinishReason::Cancelled => {
                 ("failed", Some(("server_error", "the request was ended by whoever operates the server")))
             }

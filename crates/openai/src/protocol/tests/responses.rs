@@ -416,6 +416,7 @@ fn a_response_says_why_it_is_not_complete() {
         (FinishReason::ContextFull, "incomplete", "incomplete", limit.clone(), false),
         (FinishReason::OutOfTime, "incomplete", "incomplete", limit, false),
         (FinishReason::DeadEnd, "failed", "incomplete", json!(null), true),
+        (FinishReason::FormLimit, "failed", "incomplete", json!(null), true),
         (FinishReason::Aborted, "failed", "incomplete", json!(null), true),
     ];
     for (reason, status, of_item, details, fails) in rows {
