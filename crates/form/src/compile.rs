@@ -23,8 +23,8 @@ use crate::spec::Form;
 use crate::trial::{Refusal, Tried, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
-/// Forms that are compiled at once.
-const MOST_AT_ONCE: usize = 4;
+/// Forms that a compiler compiles at once; others wait.
+pub const FORMS_AT_ONCE: usize = 4;
 /// How long a caller waits for its turn; and for a form that a helper has tried, whose work is known to be little, on a
 /// machine that may be busy.
 const MOST_WAIT: Duration = Duration::from_secs(5);
@@ -282,10 +282,10 @@ struct Turn(Arc<Turns>);
 impl Turn {
     fn take(turns: &Arc<Turns>) -> Result<Turn, Refusal> {
         let taken = turns.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = turns.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= MOST_AT_ONCE);
+        let waited = turns.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= FORMS_AT_ONCE);
         let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
-            return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled")));
+            return Err(Refusal::later(format!("{FORMS_AT_ONCE} other forms are being compiled")));
         }
         *taken += 1;
         Ok(Turn(turns.clone()))
@@ -318,7 +318,7 @@ mod tests {
         assert!(compiled.bytes > 0);
         let bad = Arc::new(Form::Regex("(".to_owned()));
         assert!(compiler.compile(&bad).is_err());
-        let turns: Vec<Turn> = (0..MOST_AT_ONCE).map(|_| Turn::take(&compiler.turns).expect("it is free")).collect();
+        let turns: Vec<Turn> = (0..FORMS_AT_ONCE).map(|_| Turn::take(&compiler.turns).expect("it is free")).collect();
         let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
         assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));

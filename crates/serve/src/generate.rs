@@ -20,7 +20,7 @@ use super::counted::CountedRequest;
 use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
 use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
-use super::leases::Beyond;
+use super::leases::{Beyond, UnsentBranch};
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;
@@ -30,7 +30,7 @@ use super::stream;
 const MOST_REPEATED: usize = 4 << 20;
 
 /// Tokens from which on an answer is written on a thread of its own.
-const LONG_ANSWER: usize = 4096;
+pub const LONG_ANSWER: usize = 4096;
 
 pub async fn generate(
     server: Arc<Server>,
@@ -154,12 +154,14 @@ async fn whole(
     request: Arc<ProtocolRequest>,
     head: AnswerHead,
 ) -> Result<Response, Refusal> {
-    let (candidates, tokens) = all_candidates(ticket, &request).await?;
+    let (candidates, branches, tokens) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
         let response = response(&request, &candidates, &head, &server.tokenizer);
         Ok(serde_json::to_vec(&response).expect("keys are strings"))
     };
-    written(&server, tokens, write).await
+    let answer = written(&server, tokens, write).await?;
+    branches.into_iter().for_each(|branch| drop(branch.into_id()));
+    Ok(answer)
 }
 
 /// The body that `write` writes of so many tokens.
@@ -172,20 +174,23 @@ pub async fn written(
     Ok(reply::json(body))
 }
 
-/// The candidates of all prompts, once the last has ended, and the number of their tokens.
+/// The candidates of all prompts, once the last has ended, the branches whose ids they have, and the number of their
+/// tokens. Who sends the ids takes the branches; dropped, they are released.
 pub async fn all_candidates(
     mut ticket: OpenTicket,
     request: &ProtocolRequest,
-) -> Result<(Vec<PromptCandidates>, usize), Refusal> {
+) -> Result<(Vec<PromptCandidates>, Vec<UnsentBranch>, usize), Refusal> {
     let mut results: Vec<PromptResults> = request.prompts.iter().map(|_| PromptResults::default()).collect();
-    let mut tokens = 0;
+    let (mut branches, mut tokens) = (Vec::new(), 0);
     let cached = 'all: loop {
         for delivery in ticket.take().await {
             match delivery {
                 Delivery::Tokens { .. } => {}
                 Delivery::Finished { sample: SampleId { prompt, sample }, finish, branch } => {
                     tokens += finish.sampled();
-                    results[prompt].add(sample, *finish, branch);
+                    let id = branch.as_ref().map(|branch| branch.id().to_owned());
+                    branches.extend(branch);
+                    results[prompt].add(sample, *finish, id);
                 }
                 Delivery::Done(cached) => break 'all cached,
                 Delivery::Refused(refusal) => return Err(refusal),
@@ -194,5 +199,6 @@ pub async fn all_candidates(
     };
     let of_prompt =
         |(prompt, (results, cached)): (usize, (PromptResults, usize))| results.candidates(request, prompt, cached);
-    Ok((results.into_iter().zip(cached).enumerate().map(of_prompt).collect(), tokens))
+    let candidates = results.into_iter().zip(cached).enumerate().map(of_prompt).collect();
+    Ok((candidates, branches, tokens))
 }

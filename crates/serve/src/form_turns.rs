@@ -1,0 +1,170 @@
+//! The order in which the forms of requests are compiled: a few at once, the clients in turn, each client's in the order
+//! in which they came. A client never has all turns, so that the first form of another one waits for none of them. How
+//! a form is compiled is left to the engine.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use offshoot_form::FORMS_AT_ONCE;
+use tokio::sync::oneshot::{self, Sender};
+
+use super::keys::ClientId;
+
+/// Turns that one client may have at once.
+const MOST_OF_CLIENT: usize = FORMS_AT_ONCE - 1;
+
+/// Turns to compile a form.
+#[derive(Default)]
+pub struct FormTurns {
+    order: Mutex<TurnOrder>,
+}
+
+#[derive(Default)]
+struct TurnOrder {
+    taken: usize,
+    /// Of them, those of each client that has some.
+    of_clients: HashMap<ClientId, usize>,
+    /// Who waits, by client: the client that is to have the next turn first.
+    waiting: VecDeque<(ClientId, VecDeque<Sender<FormTurn>>)>,
+}
+
+/// A turn to compile a form of a client, given back when it is dropped.
+pub struct FormTurn {
+    turns: Arc<FormTurns>,
+    client: ClientId,
+}
+
+impl FormTurns {
+    /// Waits for a turn. Who does not wait any more is passed over.
+    pub async fn take(self: &Arc<Self>, client: ClientId) -> FormTurn {
+        let (sender, receiver) = oneshot::channel();
+        self.lock().wait(client, sender);
+        self.give();
+        receiver.await.expect("who waits is forgotten only with a turn")
+    }
+
+    /// Gives the turns that are free to those who wait.
+    fn give(self: &Arc<Self>) {
+        loop {
+            // A turn that nobody takes any more comes back at once, which asks for the lock again.
+            let Some((client, next)) = self.lock().next() else { return };
+            drop(next.send(FormTurn { turns: self.clone(), client }));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TurnOrder> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TurnOrder {
+    fn wait(&mut self, client: ClientId, sender: Sender<FormTurn>) {
+        match self.waiting.iter_mut().find(|(other, _)| *other == client) {
+            Some((_, own)) => own.push_back(sender),
+            None => self.waiting.push_back((client, VecDeque::from([sender]))),
+        }
+    }
+
+    /// Takes a turn for whoever is to have the next one; `None`: nobody is, or none is free.
+    fn next(&mut self) -> Option<(ClientId, Sender<FormTurn>)> {
+        if self.taken >= FORMS_AT_ONCE {
+            return None;
+        }
+        let has_turns = |client| self.of_clients.get(client).copied().unwrap_or(0);
+        let at = self.waiting.iter().position(|(client, _)| has_turns(client) < MOST_OF_CLIENT)?;
+        let (client, mut own) = self.waiting.remove(at)?;
+        let next = own.pop_front()?;
+        if !own.is_empty() {
+            self.waiting.push_back((client, own));
+        }
+        self.taken += 1;
+        *self.of_clients.entry(client).or_default() += 1;
+        Some((client, next))
+    }
+
+    fn give_back(&mut self, client: ClientId) {
+        self.taken -= 1;
+        let left = self.of_clients.get(&client).map_or(0, |turns| turns - 1);
+        match left {
+            0 => drop(self.of_clients.remove(&client)),
+            left => drop(self.of_clients.insert(client, left)),
+        }
+    }
+}
+
+impl Drop for FormTurn {
+    fn drop(&mut self) {
+        self.turns.lock().give_back(self.client);
+        self.turns.give();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    type Waiting = Pin<Box<dyn Future<Output = FormTurn>>>;
+
+    fn wait(turns: &Arc<FormTurns>, client: usize) -> Waiting {
+        let turns = turns.clone();
+        let mut waiting: Waiting = Box::pin(async move { turns.take(ClientId(client)).await });
+        assert!(matches!(poll(&mut waiting), Poll::Pending), "a turn was free");
+        waiting
+    }
+
+    fn take(turns: &Arc<FormTurns>, client: usize) -> FormTurn {
+        let turns = turns.clone();
+        let mut waiting: Waiting = Box::pin(async move { turns.take(ClientId(client)).await });
+        let Poll::Ready(turn) = poll(&mut waiting) else { panic!("no turn is free for client {client}") };
+        turn
+    }
+
+    fn poll(waiting: &mut Waiting) -> Poll<FormTurn> {
+        waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_client_with_many_forms_leaves_turns_to_others() {
+        let turns = Arc::new(FormTurns::default());
+        let mut held: Vec<FormTurn> = (0..MOST_OF_CLIENT).map(|_| take(&turns, 1)).collect();
+        let mut many: Vec<Waiting> = (0..20).map(|_| wait(&turns, 1)).collect();
+        // Others have one at once, whatever waits.
+        for client in [2, 3, 2] {
+            drop(take(&turns, client));
+        }
+        // Where all are taken, the clients come in turn.
+        let last = take(&turns, 2);
+        let (mut second, mut third) = (wait(&turns, 2), wait(&turns, 3));
+        held.pop();
+        let Poll::Ready(first) = poll(&mut many[0]) else { panic!("it is the next of the client that waits longest") };
+        assert!(matches!((poll(&mut second), poll(&mut third)), (Poll::Pending, Poll::Pending)));
+        drop(first);
+        let Poll::Ready(of_second) = poll(&mut second) else { panic!("the second client is next") };
+        drop(last);
+        let Poll::Ready(of_third) = poll(&mut third) else { panic!("and then the third") };
+        assert!(many[1..].iter_mut().all(|waiting| poll(waiting).is_pending()), "all turns are taken");
+        drop((of_second, of_third));
+    }
+
+    #[test]
+    fn who_leaves_is_passed_over() {
+        let turns = Arc::new(FormTurns::default());
+        let held: Vec<FormTurn> = (0..MOST_OF_CLIENT).map(|_| take(&turns, 1)).collect();
+        let (left, mut stays) = (wait(&turns, 1), wait(&turns, 1));
+        drop(left);
+        drop(held);
+        let Poll::Ready(turn) = poll(&mut stays) else { panic!("there are turns") };
+        // One that was given to somebody who left before taking it comes back.
+        let others: Vec<FormTurn> = (1..MOST_OF_CLIENT).map(|_| take(&turns, 1)).collect();
+        let (given, mut next) = (wait(&turns, 1), wait(&turns, 1));
+        drop(turn);
+        drop(given);
+        assert!(poll(&mut next).is_ready());
+        drop(others);
+        assert_eq!(turns.lock().taken, 0);
+    }
+}
