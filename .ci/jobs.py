@@ -6,16 +6,21 @@ that wait for each other would wait for other programs' as well. A command that 
 
 JOBS has a line for each command: its name, a tab, and what bash is to run. Those whose names are WAITING mostly wait:
 they run one after another beside the others. Each command's output goes to FOLDER/NAME.log; a summary comes when it
-ends, all of its output if it fails. Exits with 1 if one failed.
+ends, all of its output if it fails. A command that has not ended after MOST_SECONDS is stopped and has failed, so that
+a test that waits for ever is named, and others still run. Exits with 1 if one failed.
 """
 
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
+
+# Three times what the longest takes on a slow machine.
+MOST_SECONDS = 1500
 
 
 def main():
@@ -38,13 +43,20 @@ def main():
             with open(log, "wb") as output:
                 process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", command], stdin=subprocess.DEVNULL,
                                            stdout=output, stderr=subprocess.STDOUT,
-                                           preexec_fn=lambda: os.sched_setaffinity(0, cores))
+                                           preexec_fn=lambda: os.sched_setaffinity(0, cores),
+                                           start_new_session=True)
+                # With the processes that it has started, which hold its output open.
+                stop = threading.Timer(MOST_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+                stop.start()
                 # Also tells what the command and all that it waited for used of the processor.
                 _, status, used = os.wait4(process.pid, 0)
+                is_stopped = stop.finished.is_set()
+                stop.cancel()
             code = process.returncode = os.waitstatus_to_exitcode(status)
             text, now = log.read_text(errors="replace"), time.monotonic()
             with printing:
                 verdict = "passed" if code == 0 else f"FAILED with {code}"
+                verdict += f", stopped: it has not ended in {MOST_SECONDS} s" if is_stopped else ""
                 print(f"-- {name}: {verdict}, {now - start:.0f} s ({used.ru_utime + used.ru_stime:.0f} s of a core), "
                       f"from {start - began:.0f} s on", flush=True)
                 if code != 0:

@@ -1,6 +1,6 @@
 //! Answers that keep a form, as a server's clients ask for them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use serde_json::{Value, json};
 
@@ -219,20 +219,22 @@ fn slow_forms_hold_up_no_others() {
             .collect();
         json!({"prompt": "a", "max_tokens": 1, "guided_json": {"type": "object", "properties": properties}})
     };
-    let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for number in 0..SLOW {
-            let (served, ended, body) = (&served, &ended, slow(number));
-            scope.spawn(move || {
-                let answer: Answer = served.post("/v1/completions", &body);
-                assert!([200, 400].contains(&answer.status), "{}", answer.text);
-                ended.fetch_add(1, Ordering::Relaxed);
-            });
-        }
+        let slow: Vec<_> = (0..SLOW)
+            .map(|number| {
+                let (served, body) = (&served, slow(number));
+                scope.spawn(move || served.post("/v1/completions", &body))
+            })
+            .collect();
         let mut between = 0;
-        while ended.load(Ordering::Relaxed) < SLOW {
+        while !slow.iter().all(ScopedJoinHandle::is_finished) {
             served.complete(&json!({"prompt": "a", "max_tokens": 1}));
-            between += usize::from(ended.load(Ordering::Relaxed) < SLOW);
+            between += usize::from(!slow.iter().all(ScopedJoinHandle::is_finished));
+        }
+        for answer in slow {
+            let answer: Answer = answer.join().expect("the server answers");
+            // A machine that is slow has no room for all of them in time, and says so.
+            assert!([200, 400, 503].contains(&answer.status), "{}", answer.text);
         }
         assert!(between > 0, "the plain requests were answered behind all forms");
     });

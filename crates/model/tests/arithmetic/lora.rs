@@ -104,16 +104,18 @@ fn adapters_of_peft_compute_what_peft_computes() {
     }
 }
 
-/// A folder's model with an adapter of each of its linear layers, and the folder of the model with the two merged.
-fn merged(folder: &Path, rank: usize) -> (Adapter, TempDir) {
+/// A folder's model with an adapter of each of its linear layers, the folder of the model with the two merged, and
+/// that of the merged one whose linear layers' weights are changed by one rounding of f32 each, up or down.
+fn merged(folder: &Path, rank: usize) -> (Adapter, TempDir, TempDir) {
     let (mut dice, scale) = (Dice::new(7), 0.5);
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let of = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
     };
-    let (mut tensors, mut merged) = (Vec::new(), BTreeMap::new());
-    for (name, view) in file.tensors() {
+    let (mut tensors, mut merged, mut rounded) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    // By name: the library gives tensors in another order each time, and the numbers are drawn in it.
+    for (name, view) in file.tensors().into_iter().collect::<BTreeMap<_, _>>() {
         let mut weights = of(view.data());
         assert_eq!(view.dtype(), safetensors::Dtype::F32, "{name}");
         let is_linear = view.shape().len() == 2
@@ -140,34 +142,49 @@ fn merged(folder: &Path, rank: usize) -> (Adapter, TempDir) {
                 tensors.push((format!("base_model.model.{module}.lora_{side}.weight"), tensor));
             }
         }
-        merged.insert(name, (view.shape().to_vec(), Dtype::F32.encode(&weights)));
+        merged.insert(name.clone(), (view.shape().to_vec(), Dtype::F32.encode(&weights)));
+        if is_linear {
+            for (w, draw) in weights.iter_mut().zip(dice.numbers(view.shape().iter().product())) {
+                *w *= 1.0 + f32::EPSILON.copysign(draw);
+            }
+        }
+        rounded.insert(name, (view.shape().to_vec(), Dtype::F32.encode(&weights)));
     }
-    let to = TempDir::new().unwrap();
-    std::fs::copy(folder.join("config.json"), to.path().join("config.json")).unwrap();
-    let views = merged
-        .iter()
-        .map(|(name, (shape, bytes))| (name, TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap()));
-    let written = safetensors::serialize(views, None).unwrap();
-    std::fs::write(to.path().join("model.safetensors"), written).unwrap();
+    let written = |tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>| {
+        let to = TempDir::new().unwrap();
+        std::fs::copy(folder.join("config.json"), to.path().join("config.json")).unwrap();
+        let views = tensors.iter().map(|(name, (shape, bytes))| {
+            (name, TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap())
+        });
+        std::fs::write(to.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+        to
+    };
     let config = json!({"peft_type": "LORA", "r": rank, "lora_alpha": scale * rank as f64});
-    (Adapter::from_tensors("in memory", &config, tensors).unwrap(), to)
+    (Adapter::from_tensors("in memory", &config, tensors).unwrap(), written(merged), written(rounded))
 }
 
-/// Sums of merged weights differ from two sums by some roundings of f32 a layer, as ranks' do.
+/// Sums of merged weights differ from two sums by some roundings of f32 a layer. What a rounding of each weight does to
+/// the logits is measured on the same model, as models that carry a state from token to token enlarge it: in 60
+/// models of random adapters they were at most 5.5 times as far apart as that, but for one in which a rounding chose
+/// another expert: the numbers are drawn with a seed.
 fn hold_merged(folder: &Path) {
-    let (adapter, merged) = merged(folder, 3);
-    let (opened, other) = (ModelFolder::open(folder).unwrap(), ModelFolder::open(merged.path()).unwrap());
+    let (adapter, merged, rounded) = merged(folder, 3);
+    let opened = ModelFolder::open(folder).unwrap();
+    let [other, rounded] = [merged, rounded].map(|folder| (ModelFolder::open(folder.path()).unwrap(), folder));
     let tokens = text(70, opened.config.vocab);
-    for isa in [Isa::Portable, *Isa::available().last().unwrap()] {
+    for isa in Isa::available() {
         let mut cpu = Cpu::with_isa(isa);
         let mut model = Decoder::load(&mut cpu, &opened).unwrap();
         load(&mut cpu, &mut model, 0, &adapter);
         let found = logits(&mut cpu, &mut model, &tokens, Some(slot(0)));
         let plain = logits(&mut cpu, &mut model, &tokens, None);
-        let mut model = Decoder::load(&mut cpu, &other).unwrap();
-        let expected = logits(&mut cpu, &mut model, &tokens, None);
-        let (apart, size) = (worst(&found, &expected), largest(&expected));
-        assert!(apart <= 1e-4 * size, "{}, {isa}: {apart} of {size}", folder.display());
+        let [expected, rounded] = [&other, &rounded].map(|(folder, _)| {
+            let mut model = Decoder::load(&mut cpu, folder).unwrap();
+            logits(&mut cpu, &mut model, &tokens, None)
+        });
+        let (apart, rounding, size) = (worst(&found, &expected), worst(&rounded, &expected), largest(&expected));
+        assert!(apart <= 16.0 * rounding, "{}, {isa}: {apart}, a rounding {rounding}", folder.display());
+        assert!(rounding <= 1e-3 * size, "{}, {isa}: a rounding {rounding} of {size}", folder.display());
         assert!(worst(&plain, &expected) > 1e-2 * size, "{}: the adapter matters", folder.display());
     }
 }
