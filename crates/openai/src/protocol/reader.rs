@@ -11,6 +11,7 @@ use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
 use super::form::{self, AskedForm, FormPart};
 use super::limits::ProtocolLimits;
+use super::messages::check_calls;
 use super::models::ModelNames;
 use super::official;
 use super::refusal::Refusal;
@@ -389,6 +390,10 @@ impl RequestReader<'_> {
         follows_branch: bool,
     ) -> Result<WrittenPrompt, Refusal> {
         let messages = fields.take("messages");
+        // What follows a branch may answer its calls.
+        if let Some(messages) = messages.as_ref().filter(|_| !follows_branch) {
+            check_calls(messages, !fields.is_false("continue_final_message"))?;
+        }
         let ChatText { text, hidden, continued, start, content: content_start, tools } =
             self.chats(texts).take(fields, messages, follows_branch)?;
         // The template writes its own.
