@@ -64,24 +64,15 @@ fn list_of(messages: &Value) -> Result<&Vec<Value>, Refusal> {
 /// answers are told by their ids; answers without one are of whichever calls are left. `last_is_open`: the last message,
 /// if it is the assistant's, goes on, so that its calls need no answers yet.
 pub fn check_calls(messages: &Value, last_is_open: bool) -> Result<(), Refusal> {
-    /// A call that is not answered.
-    struct OpenCall<'m> {
-        message: usize,
-        call: usize,
-        id: &'m str,
-    }
     let list = messages.as_array().map_or(&[][..], Vec::as_slice);
-    let calls_of = |message: usize| {
-        let calls = list[message]["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
-        let open = move |(call, value): (usize, &'_ Value)| Some(OpenCall { message, call, id: value["id"].as_str()? });
-        calls.iter().enumerate().filter_map(open)
-    };
     let (mut made, mut open, mut nameless): (HashSet<&str>, Vec<OpenCall<'_>>, usize) = Default::default();
     for (index, message) in list.iter().enumerate() {
         match message["role"].as_str() {
             Some("assistant") if index + 1 < list.len() || !last_is_open => {
-                made.extend(calls_of(index).map(|call| call.id));
-                open.extend(calls_of(index));
+                for call in calls_of(index, message) {
+                    made.insert(call.id);
+                    open.push(call);
+                }
             }
             Some("tool") => match message["tool_call_id"].as_str() {
                 Some(id) if made.contains(id) => open.retain(|call| call.id != id),
@@ -103,6 +94,20 @@ pub fn check_calls(messages: &Value, last_is_open: bool) -> Result<(), Refusal> 
         }
         None => Ok(()),
     }
+}
+
+/// A call that is not answered.
+struct OpenCall<'m> {
+    message: usize,
+    call: usize,
+    id: &'m str,
+}
+
+/// The calls of message number `message` that have ids.
+fn calls_of(message: usize, value: &Value) -> impl Iterator<Item = OpenCall<'_>> {
+    let calls = value["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+    let with_id = calls.iter().enumerate().filter_map(|(call, value)| Some((call, value["id"].as_str()?)));
+    with_id.map(move |(call, id)| OpenCall { message, call, id })
 }
 
 /// The longest name of a function, as OpenAI has it.

@@ -34,7 +34,7 @@ mod weight_labels;
 pub use answer::{AnswerHead, PromptCandidates, PromptResults, PromptTokensDetails, Response, Usage, response};
 pub use chat::{beginning as chat_beginning, chat_prompt, chat_tokens};
 pub use chunks::ChunkWriter;
-pub use endpoint::Endpoint;
+pub use endpoint::{BatchEndpoint, Endpoint};
 pub use fields::{BodyFields, parse_body};
 pub use limits::ProtocolLimits;
 pub use models::{AnyName, ModelNames, ServedAdapter, ServedModel};
@@ -43,6 +43,6 @@ pub use refusal::{Refusal, RefusalKind};
 pub use request::{
     EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
-pub use responses::{RESPONSE_ID_PREFIX, RESPONSES_PATH, ResponseCall, ResponseChat, ResponseWriter, Turn};
+pub use responses::{ChatNames, RESPONSE_ID_PREFIX, RESPONSES_PATH, ResponseCall, ResponseChat, ResponseWriter, Turn};
 pub use token_answer::{ExpertIds, SKYRL_PATH, TOKENS_PATH, TokenAnswer};
 pub use tokens::tokenizer_info;

@@ -80,7 +80,7 @@ impl Asked {
             };
             fitted(server, reader.encode_along(request, before)?)
         };
-        let request = encoded().map_err(|refusal| chat.refusal(refusal))?;
+        let request = encoded().map_err(|refusal| chat.names.refusal(refusal))?;
         Ok(Asked { call, chat, request, earlier })
     }
 }
@@ -101,7 +101,7 @@ async fn create(
     let asked = server.work(move |server| Asked::read(server, client, &id, &body.parse()?)).await?;
     let Asked { call, chat, request, earlier } = asked;
     let (call, request) = (Arc::new(call), Arc::new(request));
-    let form = server.compile_form(client, &request).await.map_err(|refusal| chat.refusal(refusal))?;
+    let form = server.compile_form(client, &request).await.map_err(|refusal| chat.names.refusal(refusal))?;
     drop(chat);
     let names = names(&head, &headers, &request);
     let ticket = submit(&server, client, &request, form, names, arrived, Beyond::ResponsesGiveWay)?;

@@ -1,7 +1,7 @@
 //! Writes a response as its sample comes: the events of a stream, and at the end the whole response, which an answer
 //! without a stream is alone. Both have the same items, however the sample was cut into pieces.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -21,11 +21,11 @@ use offshoot_text::Tokenizer;
 use offshoot_text::tools::AnswerPart;
 
 /// Writes the response to one request, whose chat has one choice.
-pub struct ResponseWriter {
+pub struct ResponseWriter<T = Arc<Tokenizer>> {
     call: Arc<ResponseCall>,
     request: Arc<ProtocolRequest>,
     head: AnswerHead,
-    tokenizer: Arc<Tokenizer>,
+    tokenizer: T,
     parts: PartReader,
     /// The items that have ended, as the response shows them.
     ended: Vec<Value>,
@@ -54,13 +54,13 @@ struct HeldSpace {
     tokens: Range<usize>,
 }
 
-impl ResponseWriter {
+impl<T: Deref<Target = Tokenizer>> ResponseWriter<T> {
     /// A writer of events.
     pub fn of_stream(
         call: Arc<ResponseCall>,
         request: Arc<ProtocolRequest>,
         head: AnswerHead,
-        tokenizer: Arc<Tokenizer>,
+        tokenizer: T,
     ) -> Self {
         ResponseWriter { next_event: Some(0), ..Self::of_whole(call, request, head, tokenizer) }
     }
@@ -70,7 +70,7 @@ impl ResponseWriter {
         call: Arc<ResponseCall>,
         request: Arc<ProtocolRequest>,
         head: AnswerHead,
-        tokenizer: Arc<Tokenizer>,
+        tokenizer: T,
     ) -> Self {
         let prompt = request.prompts.first().expect("a chat has one prompt");
         let parts = PartReader::new(&request, prompt, &tokenizer);
