@@ -356,7 +356,7 @@ mod tests {
             self.keep_response(
                 self.keep_branch(client),
                 id.to_owned(),
-                KeptTurns { earlier: Vec::new(), last },
+                KeptTurns { earlier: Vec::new(), own: last },
             );
         }
 

@@ -50,7 +50,7 @@ pub fn routes() -> Router<Arc<Server>> {
 }
 
 /// A request for a response that was read.
-struct Asked {
+struct ReadRequest {
     call: ResponseCall,
     chat: ResponseChat,
     request: ProtocolRequest,
@@ -58,9 +58,14 @@ struct Asked {
     earlier: Vec<Arc<KeptTurn>>,
 }
 
-impl Asked {
+impl ReadRequest {
     /// The request with its prompt in tokens; `response`: the id that the response will have.
-    fn read(server: &Server, client: ClientId, response: &str, body: &Map<String, Value>) -> Result<Asked, Refusal> {
+    fn read(
+        server: &Server,
+        client: ClientId,
+        response: &str,
+        body: &Map<String, Value>,
+    ) -> Result<ReadRequest, Refusal> {
         let call = ResponseCall::read(body, response, server.leases.can_keep())?;
         let previous = call.previous.as_deref().map(|id| server.leases.response(client, id)).transpose();
         let previous = previous.map_err(|refusal| {
@@ -81,7 +86,7 @@ impl Asked {
             fitted(server, reader.encode_along(request, before)?)
         };
         let request = encoded().map_err(|refusal| chat.names.refusal(refusal))?;
-        Ok(Asked { call, chat, request, earlier })
+        Ok(ReadRequest { call, chat, request, earlier })
     }
 }
 
@@ -98,8 +103,8 @@ async fn create(
     let body = server.receive(&headers, body).await?;
     let head = AnswerHead { id: new_id(), ..head(&server, RESPONSE_ID_PREFIX) };
     let id = head.id.clone();
-    let asked = server.work(move |server| Asked::read(server, client, &id, &body.parse()?)).await?;
-    let Asked { call, chat, request, earlier } = asked;
+    let read = server.work(move |server| ReadRequest::read(server, client, &id, &body.parse()?)).await?;
+    let ReadRequest { call, chat, request, earlier } = read;
     let (call, request) = (Arc::new(call), Arc::new(request));
     let form = server.compile_form(client, &request).await.map_err(|refusal| chat.names.refusal(refusal))?;
     drop(chat);
@@ -157,8 +162,8 @@ impl StoringWriter {
     /// Keeps the response, if it is to be.
     fn keep(&mut self, response: Value) {
         if let Some(branch) = self.branch.take() {
-            let last = Turn { input: self.call.input.clone(), response };
-            let turns = KeptTurns { earlier: std::mem::take(&mut self.earlier), last };
+            let own = Turn { input: self.call.input.clone(), response };
+            let turns = KeptTurns { earlier: std::mem::take(&mut self.earlier), own };
             self.server.leases.keep_response(branch, self.writer.id().to_owned(), turns);
         }
     }
@@ -201,7 +206,7 @@ async fn count_tokens(
 ) -> Answer {
     let body = server.receive(&headers, body).await?;
     let count = move |server: &Server| {
-        let Asked { request, .. } = Asked::read(server, client, &new_id(), &body.parse()?)?;
+        let ReadRequest { request, .. } = ReadRequest::read(server, client, &new_id(), &body.parse()?)?;
         Ok(json!({ "object": "response.input_tokens", "input_tokens": request.prompt_tokens() }))
     };
     Ok(reply::value(&server.work(count).await?))
