@@ -11,7 +11,7 @@ pub mod dispatch;
 mod engine_metrics;
 mod exchange;
 mod file_routes;
-mod form_turns;
+mod form_permits;
 mod generate;
 mod head_refusals;
 mod in_path;
@@ -160,7 +160,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         rollout,
         created: now(),
         workers: Semaphore::new(cores),
-        form_turns: Arc::default(),
+        form_permits: Arc::default(),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
     });
     announce(&server, address)?;

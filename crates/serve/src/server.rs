@@ -21,7 +21,7 @@ use offshoot_text::Tokenizer;
 
 use super::batches::Batches;
 use super::dispatch::Dispatcher;
-use super::form_turns::FormTurns;
+use super::form_permits::FormPermits;
 use super::keys::{ApiKeys, ClientId};
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
@@ -105,8 +105,8 @@ pub struct Server {
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
     pub workers: Semaphore,
-    /// Turns to compile forms: apart from other work, so that a form that takes long holds up no request without one.
-    pub form_turns: Arc<FormTurns>,
+    /// Permits to compile forms: apart from other work, so that a form that takes long holds up no request without one.
+    pub form_permits: Arc<FormPermits>,
     /// See [`LARGE_BODIES`].
     pub large_bodies: Arc<Semaphore>,
 }
@@ -200,11 +200,11 @@ impl Server {
         if let Some(form) = self.work(move |server| asked.known_form(&server.engine)).await? {
             return Ok(Some(form));
         }
-        let turn = self.form_turns.take(client).await;
+        let permit = self.form_permits.take(client).await;
         let request = request.clone();
         let compile = move |server: &Server| {
             // Kept until it is done, though its client may have left meanwhile.
-            let _turn = turn;
+            let _permit = permit;
             request.compile_form(&server.engine)
         };
         self.on_thread(compile).await
