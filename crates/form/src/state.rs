@@ -53,9 +53,7 @@ impl FormState {
     pub fn begin(form: Arc<CompiledForm>, begin: &FormBegin) -> FormState {
         let phase = match begin {
             FormBegin::AtOnce => Phase::Form,
-            FormBegin::BehindReasoning { open: None, close } => {
-                Phase::Before { marks: MarkFinder::new(&[close]) }
-            }
+            FormBegin::BehindReasoning { open: None, close } => Phase::Before { marks: MarkFinder::new(&[close]) },
             FormBegin::FinalChannel => Phase::Before { marks: MarkFinder::new(&FINAL_CHANNEL) },
             FormBegin::BehindReasoning { open: Some(open), close } => {
                 let mark = OpeningMark::new(open, form.tokenizer());

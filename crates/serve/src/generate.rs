@@ -46,8 +46,8 @@ pub async fn generate(
     let body = server.receive(&headers, body).await?;
     let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = head(&server, endpoint.id_prefix());
+    let (request, form) = server.compile_form(client, request).await?;
     let request = Arc::new(request);
-    let form = server.compile_form(client, &request).await?;
     let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived, Beyond::Refused)?;
     match request.stream {
         Some(_) => {

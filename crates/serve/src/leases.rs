@@ -353,11 +353,7 @@ mod tests {
         /// Keeps a response of a text of so many bytes.
         fn store(self: &Arc<Self>, client: ClientId, id: &str, bytes: usize) {
             let last = Turn { input: vec![json!("a".repeat(bytes))], response: json!({}) };
-            self.keep_response(
-                self.keep_branch(client),
-                id.to_owned(),
-                KeptTurns { earlier: Vec::new(), own: last },
-            );
+            self.keep_response(self.keep_branch(client), id.to_owned(), KeptTurns { earlier: Vec::new(), own: last });
         }
 
         fn has(&self, client: ClientId, id: &str) -> bool {

@@ -161,6 +161,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         created: now(),
         workers: Semaphore::new(cores),
         form_permits: Arc::default(),
+        grammars: Default::default(),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
     });
     announce(&server, address)?;

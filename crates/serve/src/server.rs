@@ -15,7 +15,8 @@ use offshoot_form::CompiledForm;
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
-    ProtocolRequest, Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel, parse_body,
+    CallGrammars, ProtocolRequest, Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel,
+    parse_body,
 };
 use offshoot_text::Tokenizer;
 
@@ -107,6 +108,8 @@ pub struct Server {
     pub workers: Semaphore,
     /// Permits to compile forms: apart from other work, so that a form that takes long holds up no request without one.
     pub form_permits: Arc<FormPermits>,
+    /// Those of the calls that requests' answers make.
+    pub grammars: CallGrammars,
     /// See [`LARGE_BODIES`].
     pub large_bodies: Arc<Semaphore>,
 }
@@ -186,26 +189,31 @@ impl Server {
         self.on_thread(work).await
     }
 
-    /// Compiles the form of a client's request, if it has one. One that is known waits for none that is not, and those
-    /// of one client hold up no other's.
+    /// A client's request with its form, compiled, if it has one. One that is known waits for none that is not, and
+    /// those of one client hold up no other's.
     pub async fn compile_form(
         self: &Arc<Self>,
         client: ClientId,
-        request: &Arc<ProtocolRequest>,
-    ) -> Result<Option<Arc<CompiledForm>>, Refusal> {
-        if request.params.form.is_none() {
-            return Ok(None);
+        request: ProtocolRequest,
+    ) -> Result<(ProtocolRequest, Option<Arc<CompiledForm>>), Refusal> {
+        if request.form.is_none() {
+            return Ok((request, None));
         }
-        let asked = request.clone();
-        if let Some(form) = self.work(move |server| asked.known_form(&server.engine)).await? {
-            return Ok(Some(form));
+        let mut request = request;
+        let find = move |server: &Server| {
+            let found = request.find_form(&server.engine, &server.grammars)?;
+            Ok((request, found))
+        };
+        let (mut request, found) = self.work(find).await?;
+        if found.is_some() {
+            return Ok((request, found));
         }
         let permit = self.form_permits.take(client).await;
-        let request = request.clone();
         let compile = move |server: &Server| {
             // Kept until it is done, though its client may have left meanwhile.
             let _permit = permit;
-            request.compile_form(&server.engine)
+            let compiled = request.compile_form(&server.engine, &server.tokenizer, &server.grammars)?;
+            Ok((request, compiled))
         };
         self.on_thread(compile).await
     }

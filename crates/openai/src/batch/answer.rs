@@ -59,11 +59,7 @@ impl BatchAnswer {
 }
 
 /// The response of a chat's only candidate.
-fn whole_response(
-    mut writer: ResponseWriter<&Tokenizer>,
-    candidates: &[PromptCandidates],
-    created: u64,
-) -> Value {
+fn whole_response(mut writer: ResponseWriter<&Tokenizer>, candidates: &[PromptCandidates], created: u64) -> Value {
     let mut no_events = Vec::new();
     candidates.iter().flat_map(|of| of.drawn.first()).for_each(|finish| writer.finished(finish, &mut no_events));
     writer.end(candidates.iter().map(|of| of.cached).sum(), created, &mut no_events)

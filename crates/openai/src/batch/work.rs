@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
+use crate::protocol::{CallGrammars, PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
 use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear, KeptAdapter};
@@ -60,6 +60,8 @@ pub struct BatchJob<'a> {
     pub origin: &'a AnswerOrigin,
     pub engine: EngineHandle,
     pub reader: RequestReader<'a>,
+    /// Those of its requests' calls.
+    pub grammars: CallGrammars,
     /// Start of the job, in seconds since 1970.
     pub created: u64,
     pub progress: &'a dyn AnswerProgress,
@@ -134,18 +136,19 @@ impl BatchJob<'_> {
 
     fn encode(&self, line: usize) -> Result<AcceptedRequest, Refusal> {
         let CallRequest { mut request, response } = self.call(line).encoded(&self.reader)?;
-        let fitted = request.fit_paths(self.engine.facts()).and_then(|()| self.compile_form(&request));
+        let fitted = request.fit_paths(self.engine.facts()).and_then(|()| self.compile_form(&mut request));
         let form = fitted.map_err(|refusal| CallResponse::refusal(response.as_ref(), refusal))?;
         Ok(AcceptedRequest { asked: CallRequest { request, response }, form })
     }
 
-    fn compile_form(&self, request: &ProtocolRequest) -> Result<Option<Arc<CompiledForm>>, Refusal> {
-        let mut form = request.compile_form(&self.engine);
+    fn compile_form(&self, request: &mut ProtocolRequest) -> Result<Option<Arc<CompiledForm>>, Refusal> {
+        let mut compile = || request.compile_form(&self.engine, self.reader.tokenizer, &self.grammars);
+        let mut form = compile();
         for _ in 0..FORM_RETRIES {
             // A batch has time: what a client would send again is tried again.
             let Some(seconds) = form.as_ref().err().and_then(|refusal| refusal.retry_after) else { break };
             std::thread::sleep(Duration::from_secs(seconds));
-            form = request.compile_form(&self.engine);
+            form = compile();
         }
         form
     }
@@ -359,9 +362,7 @@ impl AnswerLoop<'_> {
         let all: Result<Vec<PromptCandidates>, Refusal> = prompts.into_iter().filter_map(|of| of.ended).collect();
         let (work, line) = (self.work, place.line);
         let answer = match all {
-            Ok(all) => {
-                BatchAnswer::of(work.call(line), asked, &all, work.origin, work.reader.tokenizer, work.created)
-            }
+            Ok(all) => BatchAnswer::of(work.call(line), asked, &all, work.origin, work.reader.tokenizer, work.created),
             Err(refusal) => {
                 return self.refuse(line, CallResponse::refusal(asked.response.as_ref(), refusal));
             }
@@ -443,6 +444,7 @@ mod tests {
             origin: &origin,
             engine: engine.clone(),
             reader: reader(),
+            grammars: CallGrammars::default(),
             created: 0,
             progress: &progress,
         };
@@ -487,6 +489,7 @@ mod tests {
             origin: &origin,
             engine: engine.clone(),
             reader: reader(),
+            grammars: CallGrammars::default(),
             created: 0,
             progress: &progress,
         };

@@ -2,6 +2,7 @@
 //! response. JSON in, JSON out; files, sockets and the engine are left to the callers.
 
 mod answer;
+mod answer_form;
 mod chat;
 mod choice;
 mod chunks;
@@ -32,6 +33,7 @@ mod user_texts;
 mod weight_labels;
 
 pub use answer::{AnswerHead, PromptCandidates, PromptResults, PromptTokensDetails, Response, Usage, response};
+pub use answer_form::{AnswerForm, CallGrammars};
 pub use chat::{beginning as chat_beginning, chat_prompt, chat_tokens};
 pub use chunks::ChunkWriter;
 pub use endpoint::{BatchEndpoint, Endpoint};

@@ -105,9 +105,10 @@ async fn create(
     let id = head.id.clone();
     let read = server.work(move |server| ReadRequest::read(server, client, &id, &body.parse()?)).await?;
     let ReadRequest { call, chat, request, earlier } = read;
-    let (call, request) = (Arc::new(call), Arc::new(request));
-    let form = server.compile_form(client, &request).await.map_err(|refusal| chat.names.refusal(refusal))?;
+    let compiled = server.compile_form(client, request).await;
+    let (request, form) = compiled.map_err(|refusal| chat.names.refusal(refusal))?;
     drop(chat);
+    let (call, request) = (Arc::new(call), Arc::new(request));
     let names = names(&head, &headers, &request);
     let ticket = submit(&server, client, &request, form, names, arrived, Beyond::ResponsesGiveWay)?;
     let tokenizer = server.tokenizer.clone();

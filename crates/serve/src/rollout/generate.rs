@@ -57,9 +57,10 @@ async fn answer(
         }
         fitted(server, reader.encode_tokens(request)?)
     };
-    let request = Arc::new(server.work(read).await?);
+    let request = server.work(read).await?;
     let head = head(&server, ID_PREFIX);
-    let form = server.compile_form(client, &request).await?;
+    let (request, form) = server.compile_form(client, request).await?;
+    let request = Arc::new(request);
     let ticket = submit(&server, client, &request, form, names(&head, headers, &request), arrived, Beyond::Refused)?;
     let (candidates, branches, tokens) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {

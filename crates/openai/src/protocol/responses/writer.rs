@@ -56,22 +56,12 @@ struct HeldSpace {
 
 impl<T: Deref<Target = Tokenizer>> ResponseWriter<T> {
     /// A writer of events.
-    pub fn of_stream(
-        call: Arc<ResponseCall>,
-        request: Arc<ProtocolRequest>,
-        head: AnswerHead,
-        tokenizer: T,
-    ) -> Self {
+    pub fn of_stream(call: Arc<ResponseCall>, request: Arc<ProtocolRequest>, head: AnswerHead, tokenizer: T) -> Self {
         ResponseWriter { next_event: Some(0), ..Self::of_whole(call, request, head, tokenizer) }
     }
 
     /// A writer of the whole response alone.
-    pub fn of_whole(
-        call: Arc<ResponseCall>,
-        request: Arc<ProtocolRequest>,
-        head: AnswerHead,
-        tokenizer: T,
-    ) -> Self {
+    pub fn of_whole(call: Arc<ResponseCall>, request: Arc<ProtocolRequest>, head: AnswerHead, tokenizer: T) -> Self {
         let prompt = request.prompts.first().expect("a chat has one prompt");
         let parts = PartReader::new(&request, prompt, &tokenizer);
         ResponseWriter {

@@ -12,14 +12,14 @@ fn asking(endpoint: Endpoint, fields: &Value) -> Result<ProtocolRequest<TextProm
         Endpoint::Chat => json!({"messages": messages("ab")}),
     };
     body.as_object_mut().expect("an object").extend(object(fields.clone()));
-    read(endpoint, body)
+    read(endpoint, body).and_then(with_form)
 }
 
 /// The form that these fields ask for, of chats and completions alike.
 fn form(fields: Value) -> Option<(Form, &'static str)> {
     let [completion, chat] = Endpoint::ALL.map(|endpoint| {
         let request = asking(endpoint, &fields).unwrap_or_else(|refusal| panic!("{fields}: {}", refusal.message));
-        request.params.form.map(|asked| (Form::clone(&asked.form), request.form_field.expect("a field asks for it")))
+        request.params.form.map(|asked| (Form::clone(&asked.form), request.form.expect("it is read").field()))
     });
     assert_eq!(completion, chat, "{fields}");
     chat

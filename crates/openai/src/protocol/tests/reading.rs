@@ -269,7 +269,10 @@ fn calls_and_their_answers_belong_together() {
         let body = json!({"messages": list, "continue_final_message": last_goes_on.then_some(Value::Null)
             .unwrap_or(json!(false))});
         by_template(ROLES, body).map(drop).map_err(|refusal| {
-            assert_eq!((refusal.code, refusal.param.as_deref(), refusal.status()), ("invalid_value", Some("messages"), 400));
+            assert_eq!(
+                (refusal.code, refusal.param.as_deref(), refusal.status()),
+                ("invalid_value", Some("messages"), 400)
+            );
             refusal.message
         })
     };
