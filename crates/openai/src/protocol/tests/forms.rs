@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use offshoot_form::{Form, FormBegin, SampleForm};
+use offshoot_form::{Form, FormBegin};
 
 /// A request with these fields beside its prompt, which all paths take.
 fn asking(endpoint: Endpoint, fields: &Value) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
@@ -170,8 +170,8 @@ fn fields_that_ask_for_no_form_are_refused_by_name() {
 fn in_chats_a_form_begins_where_the_content_does() {
     let format = json!({"type": "json_object"});
     let begin = |request: &ProtocolRequest| {
-        let SampleForm { begin, .. } = request.params.form.clone().expect("a form is asked for");
-        (begin, request.reasoning)
+        let form = request.form.as_ref().expect("a form is asked for");
+        (form.begin().clone(), request.reasoning)
     };
     let chat = |fields: Value| {
         let mut body = json!({"messages": messages("a"), "response_format": format});

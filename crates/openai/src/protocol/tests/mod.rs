@@ -93,6 +93,7 @@ fn read(endpoint: Endpoint, body: Value) -> Result<ProtocolRequest<TextPrompt>, 
 /// The request in tokens.
 fn request(endpoint: Endpoint, body: Value) -> ProtocolRequest {
     with_reader(&ProtocolLimits::default(), |reader| reader.encode(reader.read(endpoint, &object(body))?))
+        .and_then(with_form)
         .unwrap_or_else(|refusal| panic!("{}", refusal.message))
 }
 
