@@ -1,6 +1,6 @@
-//! The order in which the forms of requests are compiled: a few at once, the clients in turn, each client's in the order
-//! in which they came. A client never has all permits, so that the first form of another one waits for none of them. How
-//! a form is compiled is left to the engine.
+//! The order in which the forms of requests are compiled: a few at once, the clients in turn, each client's in the
+//! order in which they came. A client never has all permits, so that the first form of another one waits for none of
+//! them. How a form is compiled is left to the engine.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

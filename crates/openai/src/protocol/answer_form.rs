@@ -1,6 +1,6 @@
-//! The form of a request's answers: what reading the body finds of it, and what is made of that where forms are compiled.
-//! Reading stays quick whatever the schemas are: those of tools are rewritten and tried, which may take long, only once
-//! the request has its turn to be compiled. The grammars that come of them are remembered.
+//! The form of a request's answers: what reading the body finds of it, and what is made of that where forms are
+//! compiled. Reading stays quick whatever the schemas are: those of tools are rewritten and tried, which may take long,
+//! only once the request has its permit to be compiled. The grammars that come of them are remembered.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
