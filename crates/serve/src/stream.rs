@@ -73,8 +73,10 @@ struct Stream {
     ticket: OpenTicket,
     counted: CountedRequest,
     writer: Box<dyn AnswerWriter>,
-    /// Tokens of all samples that have come.
-    tokens: usize,
+    /// What the answer shows of each token: itself, and alternatives to it.
+    shown_per_token: usize,
+    /// That of all tokens that have come.
+    shown: usize,
     has_begun: bool,
     /// When the last chunk was written.
     written: Option<Instant>,
@@ -85,11 +87,21 @@ pub fn response(
     server: Arc<Server>,
     ticket: OpenTicket,
     counted: CountedRequest,
+    shown_per_token: usize,
     writer: Box<dyn AnswerWriter>,
 ) -> Response {
     server.ticks.open.fetch_add(1, Ordering::Relaxed);
-    let stream =
-        Stream { server, ticket, counted, writer, tokens: 0, has_begun: false, written: None, has_ended: false };
+    let stream = Stream {
+        server,
+        ticket,
+        counted,
+        writer,
+        shown_per_token,
+        shown: 0,
+        has_begun: false,
+        written: None,
+        has_ended: false,
+    };
     let pieces = unfold(Some(stream), async |stream| {
         let (piece, stream) = stream?.next().await?;
         Some((Ok::<Bytes, Infallible>(piece), stream))
@@ -135,9 +147,9 @@ impl Stream {
 
     /// The bytes of what has come; those that take long on a thread of their own.
     async fn write(mut self, deliveries: Vec<Delivery>) -> Result<(Self, Vec<u8>), Refusal> {
-        let tokens: usize = deliveries.iter().map(Delivery::tokens).sum();
-        self.tokens += tokens;
-        let written = if self.writer.repeats() { self.tokens } else { tokens };
+        let new = self.shown_per_token * deliveries.iter().map(Delivery::tokens).sum::<usize>();
+        self.shown += new;
+        let written = if self.writer.repeats() { self.shown } else { new };
         let server = self.server.clone();
         let write = move |_: &Server| {
             let mut out = Vec::new();

@@ -256,6 +256,11 @@ impl<P> ProtocolRequest<P> {
         self.logprobs || self.return_token_ids || self.kept.is_some() || self.params.records.entropy
     }
 
+    /// What an answer shows of each of its samples' tokens: itself, and alternatives to it.
+    pub fn shown_per_token(&self) -> usize {
+        1 + self.params.top_logprobs.unwrap_or(0)
+    }
+
     /// Whether an answer says which of its samples' tokens their form left no choice: wherever it lists the tokens, or
     /// what is recorded of each.
     pub fn shows_forced(&self) -> bool {

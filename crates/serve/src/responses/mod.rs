@@ -119,12 +119,12 @@ async fn create(
     };
     let mut writer = StoringWriter { server: server.clone(), call, earlier, writer, branch: None };
     match is_stream {
-        true => Ok(stream::response(server, ticket, counted, Box::new(writer))),
+        true => Ok(stream::response(server, ticket, counted, request.shown_per_token(), Box::new(writer))),
         false => {
-            let (candidates, branches, tokens) = all_candidates(ticket, &request).await?;
+            let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
             writer.branch = branches.into_iter().next();
             let write = move |_: &Server| Ok(writer.whole(candidates));
-            Ok(written(&server, tokens, write).await.inspect(|_| counted.answered())?)
+            Ok(written(&server, shown, write).await.inspect(|_| counted.answered())?)
         }
     }
 }

@@ -62,13 +62,13 @@ async fn answer(
     let (request, form) = server.compile_form(client, request).await?;
     let request = Arc::new(request);
     let ticket = submit(&server, client, &request, form, names(&head, headers, &request), arrived, Beyond::Refused)?;
-    let (candidates, branches, tokens) = all_candidates(ticket, &request).await?;
+    let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
         // It has one prompt.
         let answer = candidates.first().map(|one| TokenAnswer::new(&request, one, &head, &server.tokenizer, experts));
         Ok(serde_json::to_vec(&answer).expect("keys are strings"))
     };
-    let answer = written(&server, tokens, write).await?;
+    let answer = written(&server, shown, write).await?;
     branches.into_iter().for_each(|branch| drop(branch.into_id()));
     Ok(answer)
 }
