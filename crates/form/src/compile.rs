@@ -24,8 +24,8 @@ use crate::spec::Form;
 use crate::trial::{Refusal, TrialOutcome, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
-/// Forms that are compiled at once.
-const MOST_AT_ONCE: usize = 4;
+/// Forms that a compiler compiles at once; others wait.
+pub const FORMS_AT_ONCE: usize = 4;
 /// How long a caller waits for a permit; and for a form that a helper has tried, whose work is known to be little, on a
 /// machine that may be busy.
 const MOST_WAIT: Duration = Duration::from_secs(5);
@@ -303,10 +303,10 @@ struct CompilePermit(Arc<CompilePermits>);
 impl CompilePermit {
     fn take(permits: &Arc<CompilePermits>) -> Result<CompilePermit, Refusal> {
         let taken = permits.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = permits.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= MOST_AT_ONCE);
+        let waited = permits.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= FORMS_AT_ONCE);
         let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
-            return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled")));
+            return Err(Refusal::later(format!("{FORMS_AT_ONCE} other forms are being compiled")));
         }
         *taken += 1;
         Ok(CompilePermit(permits.clone()))
@@ -340,7 +340,7 @@ mod tests {
         let bad = Arc::new(Form::Regex("(".to_owned()));
         assert!(compiler.compile(&bad).is_err());
         let permits: Vec<CompilePermit> =
-            (0..MOST_AT_ONCE).map(|_| CompilePermit::take(&compiler.permits).expect("it is free")).collect();
+            (0..FORMS_AT_ONCE).map(|_| CompilePermit::take(&compiler.permits).expect("it is free")).collect();
         let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
         assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));

@@ -19,7 +19,7 @@ use super::counted::CountedRequest;
 use super::dispatch::{Delivery, Job, JobForm, OpenTicket, Outbox};
 use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
-use super::leases::{Beyond, KeptForm, KeptPrompt};
+use super::leases::{Beyond, KeptForm, KeptPrompt, UnsentBranch};
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;
@@ -28,8 +28,8 @@ use super::stream;
 /// Tokens of prompts that an answer may repeat, with the alternatives to each: about 100 MB of JSON.
 const MOST_REPEATED: usize = 4 << 20;
 
-/// Tokens from which on an answer is written on a thread of its own.
-const LONG_ANSWER: usize = 4096;
+/// Tokens, and alternatives to them, from which on an answer is written on a thread of its own.
+pub const LONG_ANSWER: usize = 4096;
 
 pub async fn generate(
     server: Arc<Server>,
@@ -45,13 +45,15 @@ pub async fn generate(
     let body = server.receive(&headers, body).await?;
     let (request, of_parent) = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = head(&server, endpoint.id_prefix());
+    let (request, form) = server.compile_form(client, request).await?;
     let request = Arc::new(request);
-    let form = JobForm { compiled: server.compile_form(client, &request).await?, of_parent };
+    let form = JobForm { compiled: form, of_parent };
     let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived, Beyond::Refused)?;
     match request.stream {
         Some(_) => {
+            let shown_per_token = request.shown_per_token();
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
-            Ok(stream::response(server, ticket, counted, Box::new(writer)))
+            Ok(stream::response(server, ticket, counted, shown_per_token, Box::new(writer)))
         }
         None => whole(server, ticket, request, head).await.inspect(|_| counted.answered()),
     }
@@ -156,38 +158,43 @@ async fn whole(
     request: Arc<ProtocolRequest>,
     head: AnswerHead,
 ) -> Result<Response, Refusal> {
-    let (candidates, tokens) = all_candidates(ticket, &request).await?;
+    let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
         let response = response(&request, &candidates, &head, &server.tokenizer);
         Ok(serde_json::to_vec(&response).expect("keys are strings"))
     };
-    written(&server, tokens, write).await
+    let answer = written(&server, shown, write).await?;
+    branches.into_iter().for_each(|branch| drop(branch.into_id()));
+    Ok(answer)
 }
 
-/// The body that `write` writes of so many tokens.
+/// The body that `write` writes of so many tokens and alternatives to them.
 pub async fn written(
     server: &Arc<Server>,
-    tokens: usize,
+    shown: usize,
     write: impl FnOnce(&Server) -> Result<Vec<u8>, Refusal> + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let body = if tokens > LONG_ANSWER { server.work(write).await? } else { write(server)? };
+    let body = if shown > LONG_ANSWER { server.work(write).await? } else { write(server)? };
     Ok(reply::json(body))
 }
 
-/// The candidates of all prompts, once the last has ended, and the number of their tokens.
+/// The candidates of all prompts, once the last has ended; the branches whose ids they have; and how many tokens and
+/// alternatives to them an answer shows. Who sends the ids takes the branches; dropped, they are released.
 pub async fn all_candidates(
     mut ticket: OpenTicket,
     request: &ProtocolRequest,
-) -> Result<(Vec<PromptCandidates>, usize), Refusal> {
+) -> Result<(Vec<PromptCandidates>, Vec<UnsentBranch>, usize), Refusal> {
     let mut results: Vec<PromptResults> = request.prompts.iter().map(|_| PromptResults::default()).collect();
-    let mut tokens = 0;
+    let (mut branches, mut shown) = (Vec::new(), request.repeated());
     let cached = 'all: loop {
         for delivery in ticket.take().await {
             match delivery {
                 Delivery::Tokens { .. } => {}
                 Delivery::Finished { sample: SampleId { prompt, sample }, finish, branch } => {
-                    tokens += finish.sampled();
-                    results[prompt].add(sample, *finish, branch);
+                    shown += finish.sampled() * request.shown_per_token();
+                    let id = branch.as_ref().map(|branch| branch.id().to_owned());
+                    branches.extend(branch);
+                    results[prompt].add(sample, *finish, id);
                 }
                 Delivery::Done(cached) => break 'all cached,
                 Delivery::Refused(refusal) => return Err(refusal),
@@ -196,5 +203,6 @@ pub async fn all_candidates(
     };
     let of_prompt =
         |(prompt, (results, cached)): (usize, (PromptResults, usize))| results.candidates(request, prompt, cached);
-    Ok((results.into_iter().zip(cached).enumerate().map(of_prompt).collect(), tokens))
+    let candidates = results.into_iter().zip(cached).enumerate().map(of_prompt).collect();
+    Ok((candidates, branches, shown))
 }

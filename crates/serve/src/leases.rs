@@ -3,7 +3,8 @@
 //! its time to live has passed. Under pressure the engine may take the pages; the branch is then computed again when it
 //! is used. A response that is stored is such a branch, whose id is the response's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -64,23 +65,70 @@ struct Lease {
     branch: BranchId,
     kept: KeptPrompt,
     /// The response whose conversation the branch is, if it is one.
-    response: Option<Arc<KeptResponse>>,
+    response: Option<StoredResponse>,
     time_to_live: Duration,
     expires: Instant,
 }
 
-impl Lease {
-    /// When the branch was used last.
-    fn used(&self) -> Instant {
-        self.expires - self.time_to_live
-    }
+struct StoredResponse {
+    kept: Arc<KeptResponse>,
+    last_use: UseNumber,
 }
+
+/// Numbers the uses of all responses: a later use has a larger number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct UseNumber(u64);
 
 #[derive(Default)]
 struct KeptBranches {
     by_id: HashMap<String, Lease>,
-    /// Branches that each client keeps, those promised to requests in progress included.
-    counts: HashMap<ClientId, usize>,
+    of_clients: HashMap<ClientId, ClientBranches>,
+    last_use: UseNumber,
+}
+
+/// What a client keeps.
+#[derive(Default)]
+struct ClientBranches {
+    /// Branches, those promised to requests in progress included.
+    count: usize,
+    /// The ids of its responses by their last use.
+    responses: BTreeMap<UseNumber, String>,
+}
+
+/// A kept branch whose id was sent to nobody yet. Dropped, as where the client has left meanwhile, it is released.
+pub struct UnsentBranch {
+    leases: Arc<Leases>,
+    client: ClientId,
+    id: String,
+    is_sent: bool,
+}
+
+impl UnsentBranch {
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The id, for an answer that is about to be sent. The branch is kept until its client releases it, or its time
+    /// has passed.
+    pub fn into_id(mut self) -> String {
+        self.is_sent = true;
+        std::mem::take(&mut self.id)
+    }
+}
+
+impl fmt::Debug for UnsentBranch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnsentBranch").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for UnsentBranch {
+    fn drop(&mut self) {
+        if !self.is_sent {
+            // Its time may have passed.
+            let _ = self.leases.release(self.client, &self.id);
+        }
+    }
 }
 
 /// All kept branches of a server.
@@ -111,14 +159,15 @@ impl Leases {
             return Err(Refusal::value("n", &expected, &branches.to_string()));
         }
         let mut kept = self.lock();
-        let count = kept.counts.get(&client).copied().unwrap_or(0);
+        let own = kept.of_clients.get(&client);
+        let (count, responses) = own.map_or((0, 0), |own| (own.count, own.responses.len()));
         let needed = count.saturating_add(branches).saturating_sub(most);
-        if needed > 0 && (beyond == Beyond::Refused || kept.responses_of(client) < needed) {
+        if needed > 0 && (beyond == Beyond::Refused || responses < needed) {
             let what = format!("{count} branches are kept; at most {most} may be");
             return Err(Refusal::rate_limit(what, self.limits.time_to_live.as_secs().min(60)));
         }
         if branches > 0 {
-            kept.counts.insert(client, count + branches);
+            kept.of_clients.entry(client).or_default().count += branches;
         }
         Ok(())
     }
@@ -129,23 +178,28 @@ impl Leases {
     }
 
     /// Keeps a branch that was promised. The lease owns it from now on; its id has 128 random bits.
-    pub fn keep(&self, client: ClientId, branch: BranchId, kept: KeptPrompt, time_to_live: Duration) -> String {
+    pub fn keep(
+        self: &Arc<Self>,
+        client: ClientId,
+        branch: BranchId,
+        kept: KeptPrompt,
+        time_to_live: Duration,
+    ) -> UnsentBranch {
         let id = format!("branch-{}", random_hex::<16>());
         let expires = Instant::now() + time_to_live;
         self.lock().by_id.insert(id.clone(), Lease { client, branch, kept, response: None, time_to_live, expires });
-        id
+        UnsentBranch { leases: self.clone(), client, id, is_sent: false }
     }
 
     /// Makes a kept branch a response of this id. Where the responses of all clients take too much memory, those of the
     /// client that has most of it are forgotten, the ones that were used longest ago first. A branch that is gone stays
     /// so.
-    pub fn keep_response(&self, client: ClientId, branch: &str, id: String, turns: KeptTurns) {
+    pub fn keep_response(&self, branch: UnsentBranch, id: String, turns: KeptTurns) {
+        let client = branch.client;
         let mut kept = self.lock();
-        if kept.by_id.get(branch).is_none_or(|lease| lease.client != client) {
-            return;
-        }
-        let Some(mut lease) = kept.by_id.remove(branch) else { return };
-        lease.response = Some(Arc::new(self.memory.keep(client, turns, lease.kept.tokens.len())));
+        let Some(mut lease) = kept.by_id.remove(&branch.into_id()) else { return };
+        let response = Arc::new(self.memory.keep(client, turns, lease.kept.tokens.len()));
+        lease.response = Some(StoredResponse { kept: response, last_use: kept.use_now(client, id.clone()) });
         kept.by_id.insert(id, lease);
         while self.memory.is_full() {
             // Of a client that reads what was forgotten meanwhile nothing is left to forget.
@@ -159,7 +213,7 @@ impl Leases {
     /// Forgets the responses of a client that were used longest ago, as long as it has more branches than it may.
     pub fn forget_beyond(&self, client: ClientId) {
         let mut kept = self.lock();
-        while kept.counts.get(&client).is_some_and(|&count| count > self.limits.each)
+        while kept.of_clients.get(&client).is_some_and(|own| own.count > self.limits.each)
             && self.forget_oldest(&mut kept, client)
         {}
     }
@@ -171,14 +225,7 @@ impl Leases {
 
     /// A response that is kept and the tokens of its branch. Its time to live begins anew.
     pub fn response(&self, client: ClientId, id: &str) -> Result<(Arc<KeptResponse>, KeptPrompt), Refusal> {
-        let mut kept = self.lock();
-        let lease = kept.by_id.get_mut(id).filter(|lease| lease.client == client);
-        let found = lease.and_then(|lease| {
-            let response = lease.response.clone()?;
-            lease.expires = Instant::now() + lease.time_to_live;
-            Some((response, lease.kept.clone()))
-        });
-        found.ok_or_else(|| {
+        self.lock().use_response(client, id).ok_or_else(|| {
             let shown: String = id.chars().take(60).collect();
             let why = "it was deleted or not stored, its time has passed, or newer ones took its place";
             Refusal::not_found(format!("there is no response {shown:?}: {why}"))
@@ -187,9 +234,8 @@ impl Leases {
 
     /// Ends the lease of the response of this client that was used longest ago; false if there is none.
     fn forget_oldest(&self, kept: &mut KeptBranches, client: ClientId) -> bool {
-        let own = kept.by_id.iter().filter(|(_, lease)| lease.client == client && lease.response.is_some());
-        let oldest = own.min_by_key(|(_, lease)| lease.used());
-        let Some(id) = oldest.map(|(id, _)| id.clone()) else { return false };
+        let oldest = kept.of_clients.get(&client).and_then(|own| own.responses.first_key_value());
+        let Some(id) = oldest.map(|(_, id)| id.clone()) else { return false };
         self.end(kept, &[id]);
         true
     }
@@ -227,7 +273,7 @@ impl Leases {
 
     /// The number of kept responses.
     pub fn responses(&self) -> usize {
-        self.lock().by_id.values().filter(|lease| lease.response.is_some()).count()
+        self.lock().of_clients.values().map(|own| own.responses.len()).sum()
     }
 
     /// A kept branch as a client sees it.
@@ -243,6 +289,9 @@ impl Leases {
         for id in ids {
             let Some(lease) = kept.by_id.remove(id) else { continue };
             branches.push(lease.branch);
+            if let (Some(own), Some(response)) = (kept.of_clients.get_mut(&lease.client), &lease.response) {
+                own.responses.remove(&response.last_use);
+            }
             kept.forget(lease.client, 1);
         }
         if !branches.is_empty() {
@@ -256,15 +305,31 @@ impl Leases {
 }
 
 impl KeptBranches {
-    fn responses_of(&self, client: ClientId) -> usize {
-        self.by_id.values().filter(|lease| lease.client == client && lease.response.is_some()).count()
+    /// Notes that a response is used now, for the first time or again.
+    fn use_now(&mut self, client: ClientId, id: String) -> UseNumber {
+        self.last_use.0 += 1;
+        self.of_clients.entry(client).or_default().responses.insert(self.last_use, id);
+        self.last_use
+    }
+
+    /// A response of this client, whose time to live begins anew, and the tokens of its branch.
+    fn use_response(&mut self, client: ClientId, id: &str) -> Option<(Arc<KeptResponse>, KeptPrompt)> {
+        let lease = self.by_id.get(id).filter(|lease| lease.client == client)?;
+        let before = lease.response.as_ref()?.last_use;
+        let id = self.of_clients.get_mut(&client).and_then(|own| own.responses.remove(&before))?;
+        let now = self.use_now(client, id.clone());
+        let lease = self.by_id.get_mut(&id)?;
+        lease.expires = Instant::now() + lease.time_to_live;
+        let response = lease.response.as_mut()?;
+        response.last_use = now;
+        Some((response.kept.clone(), lease.kept.clone()))
     }
 
     fn forget(&mut self, client: ClientId, branches: usize) {
-        if let Some(count) = self.counts.get_mut(&client) {
-            *count = count.saturating_sub(branches);
-            if *count == 0 {
-                self.counts.remove(&client);
+        if let Some(own) = self.of_clients.get_mut(&client) {
+            own.count = own.count.saturating_sub(branches);
+            if own.count == 0 && own.responses.is_empty() {
+                self.of_clients.remove(&client);
             }
         }
     }
@@ -282,18 +347,26 @@ mod tests {
 
     use super::*;
 
-    fn leases(each: usize) -> Leases {
+    fn leases(each: usize) -> Arc<Leases> {
+        bounded(each, ResponseMemory::default())
+    }
+
+    fn bounded(each: usize, memory: ResponseMemory) -> Arc<Leases> {
         let engine = EngineHandle::scripted(|_| ScriptedReply::text("a"));
-        Leases::new(engine, LeaseLimits { each, time_to_live: Duration::from_secs(600) })
+        let limits = LeaseLimits { each, time_to_live: Duration::from_secs(600) };
+        Arc::new(Leases { memory, ..Leases::new(engine, limits) })
     }
 
     impl Leases {
-        /// Keeps a response of a text of so many bytes.
-        fn store(&self, client: ClientId, id: &str, bytes: usize) {
+        fn keep_branch(self: &Arc<Self>, client: ClientId) -> UnsentBranch {
             let kept = KeptPrompt { tokens: Arc::default(), salt: None, adapter: None, form: None };
-            let branch = self.keep(client, BranchId::new(0), kept, self.usual_time_to_live());
+            self.keep(client, BranchId::new(0), kept, self.usual_time_to_live())
+        }
+
+        /// Keeps a response of a text of so many bytes.
+        fn store(self: &Arc<Self>, client: ClientId, id: &str, bytes: usize) {
             let last = Turn { input: vec![json!("a".repeat(bytes))], response: json!({}) };
-            self.keep_response(client, &branch, id.to_owned(), KeptTurns { earlier: Vec::new(), own: last });
+            self.keep_response(self.keep_branch(client), id.to_owned(), KeptTurns { earlier: Vec::new(), own: last });
         }
 
         fn has(&self, client: ClientId, id: &str) -> bool {
@@ -305,7 +378,7 @@ mod tests {
 
     #[test]
     fn responses_of_who_has_most_are_forgotten_first() {
-        let leases = Leases { memory: ResponseMemory::bounded(10_000), ..leases(MANY) };
+        let leases = bounded(MANY, ResponseMemory::bounded(10_000));
         let (small, large) = (ClientId(1), ClientId(2));
         leases.store(small, "first", 1000);
         leases.store(large, "second", 4000);
@@ -340,5 +413,40 @@ mod tests {
         assert!(leases.promise(client, 1, Beyond::ResponsesGiveWay).is_err());
         leases.forget_beyond(client);
         assert_eq!((leases.responses(), leases.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_response_used_longest_ago_is_forgotten() {
+        let leases = leases(3);
+        let client = ClientId(0);
+        let ids = ["first", "second", "third"];
+        for id in ids {
+            leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("there is room");
+            leases.store(client, id, 10);
+        }
+        // Used again, in another order; the branch of another client is not found under its id.
+        assert!(leases.has(client, "first") && leases.has(client, "third") && !leases.has(ClientId(1), "second"));
+        let mut forgotten = Vec::new();
+        while leases.responses() > 0 {
+            leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("a response gives way");
+            leases.forget_beyond(client);
+            let is_gone = |id: &&&str| !leases.lock().by_id.contains_key(**id) && !forgotten.contains(*id);
+            let gone: Vec<&str> = ids.iter().filter(is_gone).copied().collect();
+            forgotten.extend(gone);
+        }
+        assert_eq!(forgotten, ["second", "first", "third"]);
+    }
+
+    #[test]
+    fn a_branch_that_nobody_was_told_of_is_released() {
+        let leases = leases(2);
+        let client = ClientId(0);
+        leases.promise(client, 2, Beyond::Refused).expect("there is room");
+        let (lost, sent) = (leases.keep_branch(client), leases.keep_branch(client).into_id());
+        assert_eq!(leases.len(), 2);
+        drop(lost);
+        assert_eq!(leases.len(), 1);
+        assert!(leases.describe(client, &sent).is_ok());
+        leases.promise(client, 1, Beyond::Refused).expect("its place is free");
     }
 }
