@@ -100,6 +100,8 @@ pub struct UnsentBranch {
     leases: Arc<Leases>,
     client: ClientId,
     id: String,
+    /// Those of the branch.
+    tokens: usize,
     is_sent: bool,
 }
 
@@ -186,9 +188,9 @@ impl Leases {
         time_to_live: Duration,
     ) -> UnsentBranch {
         let id = format!("branch-{}", random_hex::<16>());
-        let expires = Instant::now() + time_to_live;
+        let (tokens, expires) = (kept.tokens.len(), Instant::now() + time_to_live);
         self.lock().by_id.insert(id.clone(), Lease { client, branch, kept, response: None, time_to_live, expires });
-        UnsentBranch { leases: self.clone(), client, id, is_sent: false }
+        UnsentBranch { leases: self.clone(), client, id, tokens, is_sent: false }
     }
 
     /// Makes a kept branch a response of this id. Where the responses of all clients take too much memory, those of the
@@ -196,26 +198,25 @@ impl Leases {
     /// so.
     pub fn keep_response(&self, branch: UnsentBranch, id: String, turns: KeptTurns) {
         let client = branch.client;
-        let mut kept = self.lock();
-        let Some(mut lease) = kept.by_id.remove(&branch.into_id()) else { return };
-        let response = Arc::new(self.memory.keep(client, turns, lease.kept.tokens.len()));
-        lease.response = Some(StoredResponse { kept: response, last_use: kept.use_now(client, id.clone()) });
-        kept.by_id.insert(id, lease);
+        // Long ones take long to be counted, which holds up nobody.
+        let response = Arc::new(self.memory.keep(client, turns, branch.tokens));
+        self.lock().store(client, &branch.into_id(), id, response);
         while self.memory.is_full() {
-            // Of a client that reads what was forgotten meanwhile nothing is left to forget.
             let mut clients = self.memory.clients_by_bytes().into_iter();
-            if !clients.any(|client| self.forget_oldest(&mut kept, client)) {
-                break;
-            }
+            // Of a client that reads what was forgotten meanwhile nothing is left to forget.
+            let Some(oldest) = clients.find_map(|client| self.lock().end_oldest(client)) else { break };
+            self.give_up(vec![oldest]);
         }
     }
 
     /// Forgets the responses of a client that were used longest ago, as long as it has more branches than it may.
     pub fn forget_beyond(&self, client: ClientId) {
-        let mut kept = self.lock();
-        while kept.of_clients.get(&client).is_some_and(|own| own.count > self.limits.each)
-            && self.forget_oldest(&mut kept, client)
-        {}
+        let end = || {
+            let mut kept = self.lock();
+            let count = kept.of_clients.get(&client).map_or(0, |own| own.count);
+            (count > self.limits.each).then(|| kept.end_oldest(client))?
+        };
+        self.give_up(std::iter::from_fn(end).collect());
     }
 
     /// Whether a client can keep branches at all.
@@ -225,45 +226,48 @@ impl Leases {
 
     /// A response that is kept and the tokens of its branch. Its time to live begins anew.
     pub fn response(&self, client: ClientId, id: &str) -> Result<(Arc<KeptResponse>, KeptPrompt), Refusal> {
-        self.lock().use_response(client, id).ok_or_else(|| {
+        let find = |lease: &Lease| Some((lease.response.as_ref()?.kept.clone(), lease.kept.clone()));
+        self.lock().renew(client, id).and_then(find).ok_or_else(|| {
             let shown: String = id.chars().take(60).collect();
             let why = "it was deleted or not stored, its time has passed, or newer ones took its place";
             Refusal::not_found(format!("there is no response {shown:?}: {why}"))
         })
     }
 
-    /// Ends the lease of the response of this client that was used longest ago; false if there is none.
-    fn forget_oldest(&self, kept: &mut KeptBranches, client: ClientId) -> bool {
-        let oldest = kept.of_clients.get(&client).and_then(|own| own.responses.first_key_value());
-        let Some(id) = oldest.map(|(_, id)| id.clone()) else { return false };
-        self.end(kept, &[id]);
-        true
-    }
-
     /// What a kept branch, whose time to live begins anew, has.
     pub fn renew(&self, client: ClientId, id: &str) -> Result<KeptPrompt, Refusal> {
-        let mut kept = self.lock();
-        let lease = kept.by_id.get_mut(id).filter(|lease| lease.client == client).ok_or_else(|| unknown(id))?;
-        lease.expires = Instant::now() + lease.time_to_live;
-        Ok(lease.kept.clone())
+        self.lock().renew(client, id).map(|lease| lease.kept.clone()).ok_or_else(|| unknown(id))
     }
 
     /// Ends a lease.
     pub fn release(&self, client: ClientId, id: &str) -> Result<(), Refusal> {
-        let mut kept = self.lock();
-        if kept.by_id.get(id).is_none_or(|lease| lease.client != client) {
-            return Err(unknown(id));
-        }
-        self.end(&mut kept, &[id.to_owned()]);
+        let end = || {
+            let mut kept = self.lock();
+            kept.by_id.get(id).filter(|lease| lease.client == client)?;
+            kept.end(id)
+        };
+        let lease = end().ok_or_else(|| unknown(id))?;
+        self.give_up(vec![lease]);
         Ok(())
     }
 
     /// Ends the leases whose time has passed.
     pub fn expire(&self, now: Instant) {
-        let mut kept = self.lock();
-        let past: Vec<String> =
-            kept.by_id.iter().filter(|(_, lease)| lease.expires <= now).map(|(id, _)| id.clone()).collect();
-        self.end(&mut kept, &past);
+        let end = || {
+            let mut kept = self.lock();
+            let past = kept.by_id.iter().filter(|(_, lease)| lease.expires <= now).map(|(id, _)| id.clone());
+            past.collect::<Vec<String>>().iter().filter_map(|id| kept.end(id)).collect()
+        };
+        self.give_up(end());
+    }
+
+    /// Releases the branches of leases that have ended. What is said in responses takes long to be freed, which holds
+    /// up nobody.
+    fn give_up(&self, ended: Vec<Lease>) {
+        let branches: Vec<BranchId> = ended.iter().map(|lease| lease.branch).collect();
+        if !branches.is_empty() {
+            self.engine.release(&branches);
+        }
     }
 
     /// The number of kept branches, responses among them.
@@ -284,21 +288,6 @@ impl Leases {
         Ok(json!({ "id": id, "object": "branch", "tokens": lease.kept.tokens.len(), "expires_in": left }))
     }
 
-    fn end(&self, kept: &mut KeptBranches, ids: &[String]) {
-        let mut branches = Vec::with_capacity(ids.len());
-        for id in ids {
-            let Some(lease) = kept.by_id.remove(id) else { continue };
-            branches.push(lease.branch);
-            if let (Some(own), Some(response)) = (kept.of_clients.get_mut(&lease.client), &lease.response) {
-                own.responses.remove(&response.last_use);
-            }
-            kept.forget(lease.client, 1);
-        }
-        if !branches.is_empty() {
-            self.engine.release(&branches);
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, KeptBranches> {
         self.kept.lock().expect("nothing panics while it holds the leases")
     }
@@ -312,17 +301,43 @@ impl KeptBranches {
         self.last_use
     }
 
-    /// A response of this client, whose time to live begins anew, and the tokens of its branch.
-    fn use_response(&mut self, client: ClientId, id: &str) -> Option<(Arc<KeptResponse>, KeptPrompt)> {
+    /// Makes the branch that is kept under this id a response under its own; one that is gone stays so.
+    fn store(&mut self, client: ClientId, branch: &str, id: String, response: Arc<KeptResponse>) {
+        let Some(mut lease) = self.by_id.remove(branch) else { return };
+        lease.response = Some(StoredResponse { kept: response, last_use: self.use_now(client, id.clone()) });
+        self.by_id.insert(id, lease);
+    }
+
+    /// The lease of this client, which is used now: its time to live begins anew.
+    fn renew(&mut self, client: ClientId, id: &str) -> Option<&Lease> {
         let lease = self.by_id.get(id).filter(|lease| lease.client == client)?;
-        let before = lease.response.as_ref()?.last_use;
-        let id = self.of_clients.get_mut(&client).and_then(|own| own.responses.remove(&before))?;
-        let now = self.use_now(client, id.clone());
-        let lease = self.by_id.get_mut(&id)?;
+        let before = lease.response.as_ref().map(|response| response.last_use);
+        let of_client = self.of_clients.get_mut(&client);
+        let id_again = before.zip(of_client).and_then(|(before, own)| own.responses.remove(&before));
+        let now = id_again.map(|id| self.use_now(client, id));
+        let lease = self.by_id.get_mut(id)?;
         lease.expires = Instant::now() + lease.time_to_live;
-        let response = lease.response.as_mut()?;
-        response.last_use = now;
-        Some((response.kept.clone(), lease.kept.clone()))
+        if let (Some(response), Some(now)) = (&mut lease.response, now) {
+            response.last_use = now;
+        }
+        Some(lease)
+    }
+
+    /// Ends a lease.
+    fn end(&mut self, id: &str) -> Option<Lease> {
+        let lease = self.by_id.remove(id)?;
+        if let (Some(own), Some(response)) = (self.of_clients.get_mut(&lease.client), &lease.response) {
+            own.responses.remove(&response.last_use);
+        }
+        self.forget(lease.client, 1);
+        Some(lease)
+    }
+
+    /// Ends the lease of the response of this client that was used longest ago.
+    fn end_oldest(&mut self, client: ClientId) -> Option<Lease> {
+        let (_, id) = self.of_clients.get(&client)?.responses.first_key_value()?;
+        let id = id.clone();
+        self.end(&id)
     }
 
     fn forget(&mut self, client: ClientId, branches: usize) {
@@ -424,8 +439,9 @@ mod tests {
             leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("there is room");
             leases.store(client, id, 10);
         }
-        // Used again, in another order; the branch of another client is not found under its id.
-        assert!(leases.has(client, "first") && leases.has(client, "third") && !leases.has(ClientId(1), "second"));
+        // Used again, in another order and as a parent; another client finds none.
+        assert!(leases.has(client, "first") && !leases.has(ClientId(1), "second"));
+        assert!(leases.renew(client, "third").is_ok() && leases.renew(ClientId(1), "second").is_err());
         let mut forgotten = Vec::new();
         while leases.responses() > 0 {
             leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("a response gives way");

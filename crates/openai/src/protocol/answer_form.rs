@@ -34,10 +34,16 @@ pub struct AnswerForm {
 enum FormSource {
     /// As a field of the request has it.
     Field { form: Arc<Form>, field: &'static str },
-    /// Of answers that must call tools.
-    Calls { calls: CallReader, demand: CallDemand },
-    /// Of answers that either call tools or have a form of their own, as the model decides.
-    Either { calls: CallReader, content: Arc<Form>, field: &'static str },
+    /// Of answers that call tools.
+    Calls(CallsForm),
+}
+
+#[derive(Clone, Debug)]
+struct CallsForm {
+    calls: CallReader,
+    demand: CallDemand,
+    /// What an answer may have instead of calls, as the model decides, and the field that has it; `None`: it must call.
+    content: Option<(Arc<Form>, &'static str)>,
 }
 
 /// A form as samples have it, and compiled; `None` of an engine that has a script in place of a model. Who holds it has
@@ -67,7 +73,7 @@ impl AnswerForm {
 
     /// Of an answer that must call tools. In channels it is that of the whole answer.
     pub fn of_calls(calls: CallReader, demand: CallDemand, begin: FormBegin) -> AnswerForm {
-        AnswerForm { begin: begin_of(&calls, begin), source: FormSource::Calls { calls, demand } }
+        CallsForm { calls, demand, content: None }.beginning(begin)
     }
 
     /// Of an answer that either calls tools or has the form that is asked for, as the model decides. In channels it is
@@ -93,8 +99,8 @@ impl AnswerForm {
         if matches!(form, Form::Regex(_) | Form::Lark(_)) {
             return Err(refused("patterns and grammars are not joined with calls"));
         }
-        let begin = begin_of(&calls, begin);
-        Ok(AnswerForm { begin, source: FormSource::Either { calls, content: Arc::new(form), field } })
+        let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
+        Ok(CallsForm { calls, demand, content: Some((Arc::new(form), field)) }.beginning(begin))
     }
 
     /// Where in a sample it begins.
@@ -106,15 +112,15 @@ impl AnswerForm {
     pub fn set_begin(&mut self, begin: FormBegin) {
         self.begin = match &self.source {
             FormSource::Field { .. } => begin,
-            FormSource::Calls { calls, .. } | FormSource::Either { calls, .. } => begin_of(calls, begin),
+            FormSource::Calls(form) => form.begin(begin),
         };
     }
 
     /// The field that asks for it.
     pub fn field(&self) -> &'static str {
         match &self.source {
-            FormSource::Field { field, .. } | FormSource::Either { field, .. } => field,
-            FormSource::Calls { .. } => "tool_choice",
+            FormSource::Field { field, .. } => field,
+            FormSource::Calls(form) => form.content.as_ref().map_or("tool_choice", |(_, field)| field),
         }
     }
 
@@ -125,11 +131,19 @@ impl AnswerForm {
     ///
     /// A schema of a tool, or of the content, cannot stand in a grammar.
     pub fn sample_form(&self, tokenizer: &Tokenizer, grammars: &CallGrammars) -> Result<SampleForm, Refusal> {
-        if let Some(form) = self.known_sample_form(grammars) {
-            return Ok(form);
-        }
-        let form = Arc::new(Form::Lark(self.call_grammar(tokenizer)?));
-        grammars.insert(self.key(), form.clone());
+        let form = match &self.source {
+            FormSource::Field { form, .. } => form.clone(),
+            FormSource::Calls(calls) => {
+                let key = calls.key(self.follows_reasoning());
+                match grammars.get(&key) {
+                    Some(form) => form,
+                    None => {
+                        let grammar = calls.grammar(tokenizer, self.follows_reasoning())?;
+                        grammars.insert(key, Arc::new(Form::Lark(grammar)))
+                    }
+                }
+            }
+        };
         Ok(self.sample(form))
     }
 
@@ -137,7 +151,7 @@ impl AnswerForm {
     fn known_sample_form(&self, grammars: &CallGrammars) -> Option<SampleForm> {
         let form = match &self.source {
             FormSource::Field { form, .. } => form.clone(),
-            FormSource::Calls { .. } | FormSource::Either { .. } => grammars.get(&self.key())?,
+            FormSource::Calls(calls) => grammars.get(&calls.key(self.follows_reasoning()))?,
         };
         Some(self.sample(form))
     }
@@ -148,43 +162,6 @@ impl AnswerForm {
 
     fn follows_reasoning(&self) -> bool {
         self.begin != FormBegin::AtOnce
-    }
-
-    /// The grammar of the calls, and of the content beside them.
-    fn call_grammar(&self, tokenizer: &Tokenizer) -> Result<String, Refusal> {
-        let follows_reasoning = self.follows_reasoning();
-        match &self.source {
-            FormSource::Field { .. } => unreachable!("a field's form needs no grammar of calls"),
-            FormSource::Calls { calls, demand } => {
-                let tools = in_grammar(calls, demand)?;
-                Ok(calls.syntax().grammar(&tools, demand, tokenizer, follows_reasoning))
-            }
-            FormSource::Either { calls, content, field } => {
-                let content = content.in_rule().map_err(|error| refused(field, &error))?;
-                let content = content.expect("neither a pattern nor a grammar is joined with calls");
-                let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
-                let tools = in_grammar(calls, &demand)?;
-                Ok(calls.syntax().grammar_beside(&tools, &demand, tokenizer, follows_reasoning, &content))
-            }
-        }
-    }
-
-    /// What stands for all that the grammar depends on.
-    fn key(&self) -> blake3::Hash {
-        let (calls, demand, content) = match &self.source {
-            FormSource::Field { form, .. } => return hash(&json!(form)),
-            FormSource::Calls { calls, demand } => (calls, Some(demand), None),
-            FormSource::Either { calls, content, .. } => (calls, None, Some(content)),
-        };
-        let tools = calls.tools().tools.iter().map(|tool| json!([tool.name, tool.parameters]));
-        hash(&json!([
-            calls.syntax().name(),
-            calls.is_single(),
-            tools.collect::<Vec<_>>(),
-            format!("{demand:?}"),
-            content,
-            self.follows_reasoning(),
-        ]))
     }
 
     /// Compiles it, which may take seconds.
@@ -208,18 +185,10 @@ impl AnswerForm {
 
     /// The parts that it is made of, for the messages of errors.
     fn parts(&self) -> Vec<FormPart> {
-        let (calls, demand, content) = match &self.source {
-            FormSource::Field { .. } => return Vec::new(),
-            FormSource::Calls { calls, demand } => (calls, demand, None),
-            FormSource::Either { calls, content, field } => (calls, &CallDemand::Some, Some((content, field))),
-        };
-        let content = content.map(|(form, field)| FormPart { form: form.clone(), field: (*field).to_owned() });
-        let tools = calls.tools().tools.iter().enumerate().filter(|(_, tool)| is_demanded(tool, demand));
-        let schema = |(index, tool): (usize, &Tool)| {
-            let schema = tool.parameters.clone()?;
-            Some(FormPart { form: Arc::new(Form::Json(schema)), field: parameters_field(index) })
-        };
-        content.into_iter().chain(tools.filter_map(schema)).collect()
+        match &self.source {
+            FormSource::Field { .. } => Vec::new(),
+            FormSource::Calls(form) => form.parts(),
+        }
     }
 
     /// The fields of its parts, in the order in which they are looked at for errors.
@@ -229,18 +198,55 @@ impl AnswerForm {
     }
 }
 
-/// Where a form with calls begins.
-fn begin_of(calls: &CallReader, begin: FormBegin) -> FormBegin {
-    if calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin }
+impl CallsForm {
+    fn beginning(self, begin: FormBegin) -> AnswerForm {
+        AnswerForm { begin: self.begin(begin), source: FormSource::Calls(self) }
+    }
+
+    /// Where it begins in an answer whose content begins there. In channels it is the form of the whole answer.
+    fn begin(&self, begin: FormBegin) -> FormBegin {
+        if self.calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin }
+    }
+
+    /// The grammar of the calls, and of the content beside them; this may take seconds.
+    fn grammar(&self, tokenizer: &Tokenizer, follows_reasoning: bool) -> Result<String, Refusal> {
+        let CallsForm { calls, demand, content } = self;
+        let content = content.as_ref().map(|(form, field)| {
+            let rule = form.in_rule().map_err(|error| refused(field, &error))?;
+            Ok(rule.expect("neither a pattern nor a grammar is joined with calls"))
+        });
+        let (content, tools) = (content.transpose()?, in_grammar(calls, demand)?);
+        let syntax = calls.syntax();
+        Ok(match content {
+            None => syntax.grammar(&tools, demand, tokenizer, follows_reasoning),
+            Some(content) => syntax.grammar_beside(&tools, demand, tokenizer, follows_reasoning, &content),
+        })
+    }
+
+    /// What stands for all that the grammar depends on.
+    fn key(&self, follows_reasoning: bool) -> blake3::Hash {
+        let CallsForm { calls, demand, content } = self;
+        let tools = calls.tools().tools.iter().map(|tool| json!([tool.name, tool.parameters]));
+        let tools: Vec<Value> = tools.collect();
+        let content = content.as_ref().map(|(form, _)| form);
+        let all = json!([calls.syntax().name(), tools, format!("{demand:?}"), content, follows_reasoning]);
+        blake3::hash(all.to_string().as_bytes())
+    }
+
+    fn parts(&self) -> Vec<FormPart> {
+        let content =
+            self.content.iter().map(|(form, field)| FormPart { form: form.clone(), field: (*field).to_owned() });
+        let schema = |(index, tool): (usize, &Tool)| {
+            let schema = tool.parameters.clone().filter(|_| is_demanded(tool, &self.demand))?;
+            Some(FormPart { form: Arc::new(Form::Json(schema)), field: parameters_field(index) })
+        };
+        content.chain(self.calls.tools().tools.iter().enumerate().filter_map(schema)).collect()
+    }
 }
 
 /// Whether a text of this demand may call the tool.
 pub fn is_demanded(tool: &Tool, demand: &CallDemand) -> bool {
     !matches!(demand, CallDemand::Named(name) if *name != tool.name)
-}
-
-fn hash(value: &Value) -> blake3::Hash {
-    blake3::hash(value.to_string().as_bytes())
 }
 
 impl FormPart {
@@ -261,15 +267,16 @@ impl CallGrammars {
         Some(form)
     }
 
-    fn insert(&self, key: blake3::Hash, form: Arc<Form>) {
+    fn insert(&self, key: blake3::Hash, form: Arc<Form>) -> Arc<Form> {
         let bytes = |form: &Form| if let Form::Lark(text) = form { text.len() } else { 0 };
         let mut last = self.lock();
-        last.push_back((key, form));
+        last.push_back((key, form.clone()));
         let mut all: usize = last.iter().map(|(_, form)| bytes(form)).sum();
         while last.len() > MOST_GRAMMARS || all > MOST_GRAMMAR_BYTES {
             let Some((_, oldest)) = last.pop_front() else { break };
             all -= bytes(&oldest);
         }
+        form
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<(blake3::Hash, Arc<Form>)>> {

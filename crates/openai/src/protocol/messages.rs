@@ -61,8 +61,8 @@ fn list_of(messages: &Value) -> Result<&Vec<Value>, Refusal> {
 }
 
 /// Refuses answers to calls that no message before them makes, and calls that no message behind them answers. Their ids
-/// tell which belong together; answers without one are of whichever calls are left. `last_is_open`: the last message, if
-/// it is the assistant's, goes on, so that its calls need no answers yet.
+/// tell which belong together; answers without one are of whichever calls are left. `last_is_open`: the last message,
+/// if it is the assistant's, goes on, so that its calls need no answers yet.
 pub fn check_calls(messages: &Value, last_is_open: bool) -> Result<(), Refusal> {
     let list = messages.as_array().map_or(&[][..], Vec::as_slice);
     let (mut made, mut open, mut nameless): (HashSet<&str>, Vec<OpenCall<'_>>, usize) = Default::default();
