@@ -6,11 +6,13 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 #: Why a sample ended, in OpenAI's words: by itself or at a stop, by its limit or the context's, or it was cancelled;
-#: ``dead_end``: its form allowed no token, and did not end there.
-FinishReason = Literal["stop", "length", "abort", "dead_end"]
+#: ``dead_end``: its form allowed no token, and did not end there; ``form_limit``: its form takes too much work to keep.
+FinishReason = Literal["stop", "length", "abort", "dead_end", "form_limit"]
 
 #: Why a sample of a search or a task ended, as samples.jsonl has it; ``given``: its tokens were not sampled.
-SampleFinish = Literal["stop_string", "stop_token", "end_of_text", "length", "context_full", "dead_end", "given"]
+SampleFinish = Literal[
+    "stop_string", "stop_token", "end_of_text", "length", "context_full", "dead_end", "form_limit", "given"
+]
 
 #: Verdicts on programs, as contest judges abbreviate them.
 Verdict = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE", "SANDBOX"]
@@ -138,6 +140,7 @@ class CutShort(TypedDict):
     length: int
     context_full: int
     dead_end: int
+    form_limit: int
 
 
 class LevelUse(TypedDict):

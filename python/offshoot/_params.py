@@ -101,7 +101,7 @@ class SamplingParams:
     ``structured_outputs``: a ``StructuredOutputsParams`` with the form that samples must have, ``guided_decoding`` the
     same by its older name. Behind a prompt that has opened the model's reasoning, or of a chat whose template may, the
     form begins where the reasoning ends. A sample whose form allows no token, and does not end there, has the finish
-    reason ``dead_end``.
+    reason ``dead_end``, and one whose form takes too much work to keep ``form_limit``.
 
     Three fields are not vLLM's. ``logprobs_mode``: whose log-probabilities are reported, in place of the ``LLM``'s.
     ``return_kept``: the sets that tokens were drawn from, as ``CompletionOutput.kept``: "count" their sizes, "ids" or

@@ -197,7 +197,7 @@ class RolloutTrie:
 
     @functools.cached_property
     def finish_reasons(self) -> list[str]:
-        """Why each sample ended: stop, length or abort."""
+        """Why each sample ended: stop, length, abort, dead_end or form_limit."""
         return [reason for reason, _ in self._native.finishes()]
 
     @functools.cached_property

@@ -103,7 +103,7 @@ class Node:
 
     @property
     def finish_reason(self) -> FinishReason | Literal["error"] | None:
-        """stop, length, dead_end, abort or error; None while it has not ended."""
+        """stop, length, dead_end, form_limit, abort or error; None while it has not ended."""
         return self.facts["finish_reason"]
 
     @property

@@ -21,6 +21,7 @@ pub fn finish_reason(reason: &FinishReason) -> &'static str {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Cancelled | FinishReason::Aborted => "abort",
         FinishReason::DeadEnd => "dead_end",
+        FinishReason::FormLimit => "form_limit",
         FinishReason::Failed => "error",
     }
 }

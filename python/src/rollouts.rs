@@ -288,8 +288,11 @@ impl TrieBuilder {
             ("stop", Some(StopReason::Token(token))) => FinishReason::StopToken(TokenId(token)),
             ("length", _) => FinishReason::Length,
             ("abort", _) => FinishReason::Cancelled,
+            ("dead_end", _) => FinishReason::DeadEnd,
+            ("form_limit", _) => FinishReason::FormLimit,
             (other, _) => {
-                let why = format!("finish_reason: expected stop, length or abort, found {other}");
+                let expected = "stop, length, abort, dead_end or form_limit";
+                let why = format!("finish_reason: expected {expected}, found {other}");
                 return Err(PyValueError::new_err(why));
             }
         };

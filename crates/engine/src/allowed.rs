@@ -115,6 +115,11 @@ impl Allowed {
         Allowed::New(AllowedTokens::from_words(words, facts.vocab))
     }
 
+    /// No token of `vocab`.
+    pub fn none(vocab: usize) -> Self {
+        Allowed::New(AllowedTokens::new([], vocab))
+    }
+
     /// The set; `None`: all tokens.
     pub fn set(&self) -> Option<&AllowedTokens> {
         match self {

@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::allowed::Allowed;
 use crate::events::EventSender;
+use crate::facts::EngineFacts;
 use crate::place::{Priority, QueueKey};
 use crate::records::TokenRecords;
 use crate::request::{Event, Finish, FinishReason};
@@ -17,7 +19,7 @@ use crate::weights::{AdapterSpan, Versions, WeightSpan};
 use offshoot_backend::{Distribution, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, SegmentId, TokenId};
-use offshoot_form::{FormState, StateMask};
+use offshoot_form::{FormLimit, FormState, StateMask};
 use offshoot_kv::TokenScore;
 
 pub(super) struct Branch {
@@ -97,6 +99,9 @@ pub(super) enum BranchWork {
     Score(Box<ScoringState>),
 }
 
+/// What a form allows in the place of a token, or that it takes too much work to find.
+pub(super) type FormMask = Result<Arc<StateMask>, FormLimit>;
+
 pub(super) struct SamplingState {
     /// Their `begin` is the first position that this extend samples.
     pub rules: SamplingRules,
@@ -109,7 +114,7 @@ pub(super) struct SamplingState {
     pub records: TokenRecords,
     /// What the form of the sample, if it has one, allows at the positions behind those with records: at all that are
     /// requested, and at those of forced tokens that the path has already.
-    pub masks: VecDeque<Arc<StateMask>>,
+    pub masks: VecDeque<FormMask>,
     /// The token that ended it and is not kept.
     pub stop_token: Option<SampledToken>,
     /// As `Finish::routes`.
@@ -180,8 +185,18 @@ impl SamplingState {
     }
 
     /// What the form allows at `position`; `None`: there is none, or it is not known yet.
-    pub fn mask_at(&self, position: usize) -> Option<&Arc<StateMask>> {
+    pub fn mask_at(&self, position: usize) -> Option<&FormMask> {
         self.masks.get(position.checked_sub(self.next())?)
+    }
+
+    /// The tokens that may be sampled at `position`, but for those that are banned: none where the form is beyond its
+    /// limit.
+    pub fn allowed_at(&self, position: usize, facts: &EngineFacts) -> Allowed {
+        match self.mask_at(position) {
+            Some(Err(_)) => Allowed::none(facts.vocab),
+            Some(Ok(mask)) => self.rules.allowed_under(Some(mask), facts),
+            None => self.rules.allowed_under(None, facts),
+        }
     }
 }
 
@@ -414,6 +429,7 @@ impl Branch {
     /// Ends the work with `reason` and sends the event.
     pub fn finish(&mut self, reason: FinishReason) {
         self.take_back_forced();
+        let is_in_form = self.tokens.is_in_form();
         self.tokens.end_extend();
         if reason.is_cut() {
             self.take_back_unscored();
@@ -424,7 +440,7 @@ impl Branch {
             BranchWork::Sample(sampling) => {
                 let SamplingState { events, rules, records, stop_token, weights, adapters, routes, text, .. } =
                     *sampling;
-                let form_ended = rules.params.form.is_some() && !self.tokens.is_in_form();
+                let form_ended = rules.params.form.is_some() && !is_in_form;
                 let recorded =
                     Finish { records, stop_token, weights, adapters, routes, form_ended, ..Finish::empty(reason) };
                 (events, rules.begin, text, recorded)

@@ -121,7 +121,7 @@ fn accept(
         let what = format!("the device sampled token {token} where a form allows {forced} alone");
         return Err(Error::Internal(what));
     }
-    let mask = sampling.masks.pop_front();
+    let mask = sampling.masks.pop_front().and_then(Result::ok);
     let forced = mask.as_ref().is_some_and(|mask| sampling.rules.was_forced(mask, sampled.token));
     metrics.tokens_forced += u64::from(forced);
     let sampled = SampledToken { forced, ..sampled };

@@ -17,6 +17,7 @@ enum FinishFields {
     Length,
     ContextFull,
     DeadEnd,
+    FormLimit,
     Cancelled,
     OutOfTime,
     Aborted,
@@ -93,6 +94,8 @@ mod tests {
                 FinishReason::StopString("\n".into()),
                 r#"{"tokens":3,"finish":"stop_string","stop":"\n","logprob":-0.1}"#,
             ),
+            (FinishReason::DeadEnd, r#"{"tokens":3,"finish":"dead_end","logprob":-0.1}"#),
+            (FinishReason::FormLimit, r#"{"tokens":3,"finish":"form_limit","logprob":-0.1}"#),
             (FinishReason::StopToken(TokenId(7)), r#"{"tokens":3,"finish":"stop_token","stop":7,"logprob":-0.1}"#),
         ];
         for (reason, text) in texts {

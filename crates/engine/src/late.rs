@@ -53,7 +53,7 @@ impl Engine {
         };
         let position = request.position + 1;
         let allowed = match &branch.work {
-            BranchWork::Sample(sampling) => sampling.rules.allowed_under(sampling.mask_at(position), &self.facts),
+            BranchWork::Sample(sampling) => sampling.allowed_at(position, &self.facts),
             BranchWork::Score(scoring) => match &scoring.scores {
                 WantedScores::Model { .. } => Allowed::All,
                 WantedScores::AsSampled { rules, .. } => rules.allowed_under(scoring.mask_at(position), &self.facts),

@@ -1,5 +1,5 @@
 //! The masks of the positions that a late step samples or scores. Has them computed from the states of its branches'
-//! forms, puts forced tokens on the branches' paths, and fails samples whose masks can't be computed. How a mask is
+//! forms, puts forced tokens on the branches' paths, and lets samples end whose form takes too much work. How a mask is
 //! computed is left to the crate of forms.
 //!
 //! # Forced tokens
@@ -10,28 +10,27 @@
 //! records arrive ([`commit`](super::commit)): what ends the extend among them takes the rest back.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
-use crate::branch::{Branch, BranchWork, ScoredForm};
+use crate::branch::{Branch, BranchWork, FormMask, ScoredForm};
 use crate::engine::Engine;
 use crate::path_form::PathForm;
 use crate::schedule::LogitsRequest;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_form::{FormState, StateMask};
+use offshoot_form::FormState;
 
 /// The most forced tokens that a branch's path has ahead of what is sampled.
 const MOST_FORCED: usize = 32;
 
 impl Engine {
     /// Computes the masks of the positions that follow the rows of `requests`, whose tokens are all known, and keeps
-    /// them with their branches. Branches whose masks can't be computed fail.
+    /// them with their branches. Given tokens whose masks can't be computed fail to be scored.
     pub(super) fn find_masks(&mut self, requests: &[LogitsRequest]) {
         let mut failed = Vec::new();
         let mut wanted: Vec<BranchId> =
             requests.iter().filter(|request| self.lacks_mask(request)).map(|request| request.branch).collect();
         while !wanted.is_empty() {
-            wanted = self.find_sample_masks(&wanted, &mut failed);
+            wanted = self.find_sample_masks(&wanted);
         }
         self.find_score_masks(requests, &mut failed);
         self.fail_some(failed);
@@ -49,7 +48,7 @@ impl Engine {
     }
 
     /// Computes the masks behind the paths of these branches. Returns the branches whose path got a forced token.
-    fn find_sample_masks(&mut self, wanted: &[BranchId], failed: &mut Vec<(BranchId, Error)>) -> Vec<BranchId> {
+    fn find_sample_masks(&mut self, wanted: &[BranchId]) -> Vec<BranchId> {
         let mut forms: Vec<(BranchId, PathForm)> = Vec::with_capacity(wanted.len());
         for &id in wanted {
             let branch = self.branches.get_mut(&id).expect("it has a request that it waits for");
@@ -61,13 +60,11 @@ impl Engine {
         for ((id, form), mask) in forms.into_iter().zip(masks) {
             let branch = self.branches.get_mut(&id).expect("it was there just now");
             branch.tokens.put_form(form);
-            match mask {
-                Ok(mask) => {
-                    if add_mask(branch, mask, &self.facts.eos, self.config.joins_forced) == Added::Forced {
-                        forced.push(id);
-                    }
-                }
-                Err(error) => failed.push((id, error)),
+            if let Err(limit) = &mask {
+                log::debug!("branch {id} ends at the limit of its form: {limit}");
+            }
+            if add_mask(branch, mask, &self.facts.eos, self.config.joins_forced) == Added::Forced {
+                forced.push(id);
             }
         }
         // The next step has several rows of such a branch, so that it cannot repeat this one.
@@ -121,9 +118,10 @@ impl Engine {
                         }
                         positions.form.masks.push_back(mask);
                     }
-                    Err(error) => {
+                    Err(limit) => {
                         positions.tokens.clear();
-                        failed.push((*id, error));
+                        let expected = "one that is found within the limits of work";
+                        failed.push((*id, Error::value("a text's form", expected, limit.to_string())));
                     }
                 }
             }
@@ -192,14 +190,13 @@ enum Added {
 }
 
 /// Keeps the mask of the position behind the path of `branch`, and puts the token that it forces on the path, if it may
-/// go there.
-fn add_mask(branch: &mut Branch, mask: Arc<StateMask>, eos: &[TokenId], joins: bool) -> Added {
+/// go there. Where the form is beyond its limit, no token can be sampled, and the sample ends when its turn comes.
+fn add_mask(branch: &mut Branch, mask: FormMask, eos: &[TokenId], joins: bool) -> Added {
     let position = branch.tokens.len();
     let BranchWork::Sample(sampling) = &branch.work else { return Added::Mask };
     let has_room = position + 1 < sampling.limit && position - sampling.next() < MOST_FORCED;
-    let token = mask
-        .forced
-        .filter(|&token| joins && has_room && !mask.may_end && sampling.rules.may_force(branch, position, token, eos));
+    let forced = mask.as_ref().ok().filter(|mask| !mask.may_end).and_then(|mask| mask.forced);
+    let token = forced.filter(|&token| joins && has_room && sampling.rules.may_force(branch, position, token, eos));
     let BranchWork::Sample(sampling) = &mut branch.work else { return Added::Mask };
     sampling.masks.push_back(mask);
     let Some(token) = token else { return Added::Mask };

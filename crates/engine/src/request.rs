@@ -570,6 +570,8 @@ pub enum FinishReason {
     ContextFull,
     /// The form of the text allows no token behind those that were sampled, and does not end there.
     DeadEnd,
+    /// What the form of the text allows next takes more work to find than a step, or a form, may take.
+    FormLimit,
     /// `cancel` was called, also because enough other samples of the group had finished ([`GroupEnd`]).
     ///
     /// [`GroupEnd`]: crate::GroupEnd

@@ -192,8 +192,8 @@ fn score_request(
 }
 
 /// How an extend ends where no token was sampled: its text ends if its form lets it, and is in a dead end if its form
-/// leaves no token that is not banned; else an error that says what bans all of them, or that the model's logits are no
-/// numbers.
+/// leaves no token that is not banned, or at its form's limit if it is not known what that leaves; else an error that
+/// says what bans all of them, or that the model's logits are no numbers.
 pub(super) fn end_at_none(branch: &Branch, facts: &EngineFacts) -> Result<FinishReason, Error> {
     let BranchWork::Sample(sampling) = &branch.work else { return Err(no_numbers()) };
     let (rules, position) = (&sampling.rules, sampling.next());
@@ -203,13 +203,14 @@ pub(super) fn end_at_none(branch: &Branch, facts: &EngineFacts) -> Result<Finish
         ("min_tokens", rules.ends_banned(position, &facts.eos)),
         ("logit_bias", rules.params.tokens_biased_away()),
     ];
-    let allowed = rules.allowed_under(mask, facts);
+    let allowed = sampling.allowed_at(position, facts);
     let candidates = Candidates { vocab: facts.vocab, allowed: allowed.set(), bans };
     let expected = format!("a token that may be sampled as number {}", position - rules.begin + 1);
     match (candidates.check(&expected), mask) {
+        (_, Some(Err(_))) => Ok(FinishReason::FormLimit),
         (Ok(()), _) => Err(no_numbers()),
-        (Err(_), Some(mask)) if mask.may_end => Ok(FinishReason::EndOfText),
-        (Err(_), Some(_)) => Ok(FinishReason::DeadEnd),
+        (Err(_), Some(Ok(mask))) if mask.may_end => Ok(FinishReason::EndOfText),
+        (Err(_), Some(Ok(_))) => Ok(FinishReason::DeadEnd),
         (Err(error), None) => Err(error),
     }
 }

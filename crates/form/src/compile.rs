@@ -16,6 +16,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
+use crate::budget::WorkBudget;
 use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
@@ -23,8 +24,8 @@ use crate::spec::Form;
 use crate::trial::{Refusal, TrialOutcome, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
-/// Forms that are compiled at once.
-const MOST_AT_ONCE: usize = 4;
+/// Forms that a compiler compiles at once; others wait.
+pub const FORMS_AT_ONCE: usize = 4;
 /// How long a caller waits for a permit; and for a form that a helper has tried, whose work is known to be little, on a
 /// machine that may be busy.
 const MOST_WAIT: Duration = Duration::from_secs(5);
@@ -37,15 +38,18 @@ const MOST_REFUSED: usize = 64;
 /// Bytes of recently used compiled forms, at most; beyond it those unused longest are dropped.
 const MOST_RECENT_BYTES: usize = 64 << 20;
 
-/// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
+/// A form for a model's vocabulary, shared by all that sample under it. Only what its masks may still take changes.
 pub struct CompiledForm {
     id: u64,
+    key: FormKey,
     vocabulary: Arc<FormVocabulary>,
     tokenizer: Arc<Tokenizer>,
     /// At the form's beginning; never moved on.
     start: TokenParser,
     /// Bytes of its grammar and lexer, about.
     bytes: usize,
+    /// Of the masks of all that sample under it.
+    budget: WorkBudget,
 }
 
 impl std::fmt::Debug for CompiledForm {
@@ -55,16 +59,32 @@ impl std::fmt::Debug for CompiledForm {
 }
 
 impl CompiledForm {
-    fn new(form: &Form, vocabulary: Arc<FormVocabulary>, tokenizer: Arc<Tokenizer>) -> Result<CompiledForm, Refusal> {
+    fn new(
+        form: &Form,
+        key: FormKey,
+        vocabulary: Arc<FormVocabulary>,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Result<CompiledForm, Refusal> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
         let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
-        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), vocabulary, tokenizer, start, bytes })
+        let budget = WorkBudget::new();
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes, budget })
+    }
+
+    /// What equal forms of one compiler have in common, and no others.
+    pub fn key(&self) -> FormKey {
+        self.key
     }
 
     /// A number that no other form of this process has.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What its masks may still take.
+    pub(crate) fn budget(&self) -> &WorkBudget {
+        &self.budget
     }
 
     pub(crate) fn vocabulary(&self) -> &FormVocabulary {
@@ -83,7 +103,7 @@ impl CompiledForm {
     /// An error if the form allows no first token and no empty text.
     fn check_beginning(self) -> Result<CompiledForm, Refusal> {
         let mut matcher = Matcher::new(Lane::new(&self), Arc::default());
-        let mask = matcher.mask(&[], &[], &self.vocabulary).map_err(|fault| Refusal::of(&fault.to_string()))?;
+        let mask = matcher.mask(&[], &[], &self).map_err(|fault| Refusal::of(&fault.to_string()))?;
         match mask.may_end || mask.words.iter().any(|&word| word != 0) {
             true => Ok(self),
             false => Err(Refusal::of("no text has it, or none of the model's tokens begins one")),
@@ -105,9 +125,9 @@ pub struct FormCompiler {
     permits: Arc<CompilePermits>,
 }
 
-/// Two hashes of a form's JSON, which stand for it. (Schemas that differ in the order of their fields are different
-/// forms, though their values are equal.)
-type FormKey = [u64; 2];
+/// Two hashes of a form's JSON, which stand for it as long as its compiler lives. (Schemas that differ in the order of
+/// their fields are different forms, though their values are equal.)
+pub type FormKey = [u64; 2];
 
 /// The forms that were compiled or refused.
 #[derive(Default)]
@@ -197,7 +217,7 @@ impl FormCompiler {
                 known = self.is_done.wait(known).unwrap_or_else(PoisonError::into_inner);
             }
         }
-        let outcome = caught(|| self.compile_anew(form)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
+        let outcome = caught(|| self.compile_anew(form, key)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
         let mut known = self.known();
         known.pending.remove(&key);
         known.insert(key, &outcome);
@@ -240,7 +260,7 @@ impl FormCompiler {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compile_anew(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>, Refusal> {
+    fn compile_anew(&self, form: &Arc<Form>, key: FormKey) -> Result<Arc<CompiledForm>, Refusal> {
         let vocabulary = self.made_vocabulary()?;
         if let Form::Choice(choices) = &**form
             && let Some(choice) = choices.iter().find(|choice| !vocabulary.spells(choice))
@@ -255,7 +275,7 @@ impl FormCompiler {
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
         let work = move || {
-            let compiled = caught(|| CompiledForm::new(&form, vocabulary, tokenizer)?.check_beginning());
+            let compiled = caught(|| CompiledForm::new(&form, key, vocabulary, tokenizer)?.check_beginning());
             // The receiver is gone if the form took too long.
             let _ = sender.send(compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new));
             drop(permit);
@@ -283,10 +303,10 @@ struct CompilePermit(Arc<CompilePermits>);
 impl CompilePermit {
     fn take(permits: &Arc<CompilePermits>) -> Result<CompilePermit, Refusal> {
         let taken = permits.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = permits.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= MOST_AT_ONCE);
+        let waited = permits.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= FORMS_AT_ONCE);
         let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
-            return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled")));
+            return Err(Refusal::later(format!("{FORMS_AT_ONCE} other forms are being compiled")));
         }
         *taken += 1;
         Ok(CompilePermit(permits.clone()))
@@ -320,7 +340,7 @@ mod tests {
         let bad = Arc::new(Form::Regex("(".to_owned()));
         assert!(compiler.compile(&bad).is_err());
         let permits: Vec<CompilePermit> =
-            (0..MOST_AT_ONCE).map(|_| CompilePermit::take(&compiler.permits).expect("it is free")).collect();
+            (0..FORMS_AT_ONCE).map(|_| CompilePermit::take(&compiler.permits).expect("it is free")).collect();
         let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
         assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));

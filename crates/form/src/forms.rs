@@ -5,11 +5,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 
-use offshoot_core::error::{Error, Result};
 use rayon::prelude::*;
 
 use crate::compile::CompiledForm;
-use crate::lanes::{Fault, Lane, Matcher, MatcherBytes, Slot};
+use crate::lanes::{Fault, FormLimit, Lane, Matcher, MatcherBytes, Slot};
 use crate::mask::{RawMask, StateMask};
 use crate::masks::MaskCache;
 use crate::state::{FormState, StateKey};
@@ -141,9 +140,9 @@ impl Forms {
     ///
     /// # Errors
     ///
-    /// Of a state: a step takes more work than it may. A state that has a token which its form does not allow is none:
-    /// its mask is empty.
-    pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>>> {
+    /// Of a state: finding it takes more work than a step, or the form, may take. A state that has a token which its
+    /// form does not allow is none: its mask is empty.
+    pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>, FormLimit>> {
         let mut found: Vec<Option<Found>> = vec![None; states.len()];
         let mut first: HashMap<StateKey, usize> = HashMap::new();
         let mut same = Vec::new();
@@ -154,6 +153,9 @@ impl Forms {
                 continue;
             };
             self.counts.requested += 1;
+            if state.tokens().is_empty() {
+                state.form().budget().begin_sample();
+            }
             if let Some(mask) = self.cache.get(&key) {
                 found[at] = Some(Ok(mask));
             } else if let Some(&first) = first.get(&key) {
@@ -185,7 +187,7 @@ impl Forms {
                 Err(_) => self.counts.failed += 1,
             }
         }
-        found.into_iter().map(|mask| mask.map_err(error)).collect()
+        found.into_iter().map(|mask| mask.map_err(FormLimit::of)).collect()
     }
 
     /// What the masks took so far.
@@ -204,16 +206,18 @@ impl Forms {
     /// The masks of states that are all different, and not known yet.
     fn compute(&mut self, missing: Vec<(usize, StateKey, &mut FormState)>) -> Vec<(usize, Found)> {
         let jobs = self.assign(missing);
-        let mut done = self.run(jobs);
+        let done = self.run(jobs);
         // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more, apart.
-        for Done { task, outcome, made, replayed } in &mut done {
-            if let Err(Fault::Failed(_)) = outcome {
-                task.lane = Lane::new(task.state.form());
-                (*outcome, *made, *replayed) = work(task);
-                if let Some(known) = self.lanes.get_mut(&task.key.form).filter(|_| outcome.is_ok()) {
-                    known.lanes.push(task.lane.clone());
-                }
+        let (failed, mut done): (Vec<Done>, Vec<Done>) =
+            done.into_iter().partition(|done| matches!(done.outcome, Err(Fault::Failed(_))));
+        let apart =
+            failed.into_iter().map(|Done { task, .. }| vec![Task { lane: Lane::new(task.state.form()), ..task }]);
+        for done_apart in self.run(apart.collect()) {
+            let task = &done_apart.task;
+            if let Some(known) = self.lanes.get_mut(&task.key.form).filter(|_| done_apart.outcome.is_ok()) {
+                known.lanes.push(task.lane.clone());
             }
+            done.push(done_apart);
         }
         let mut found = Vec::with_capacity(done.len());
         for Done { task, outcome, made, replayed } in done {
@@ -357,7 +361,7 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
     let replayed = (held.is_none() && tokens > 0).then_some(tokens);
     let is_new = held.is_none() || !is_own;
     let mut matcher = held.unwrap_or_else(|| Matcher::new(task.lane.clone(), task.total.clone()));
-    let outcome = matcher.mask(task.state.tokens(), &more, vocabulary);
+    let outcome = matcher.mask(task.state.tokens(), &more, &form);
     let mut made = None;
     if outcome.is_ok() {
         if is_new {
@@ -372,8 +376,4 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
         outcome => outcome,
     };
     (outcome, made, replayed)
-}
-
-fn error(fault: Fault) -> Error {
-    Error::value("a sample's form", "a step within the limits of work", fault.to_string())
 }

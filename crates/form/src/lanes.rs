@@ -2,15 +2,17 @@
 //! behind a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's
 //! matcher is a clone within its lane, of a few kilobytes.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
 use llguidance::toktrie::SimpleVob;
 use offshoot_core::bounded::caught;
+use offshoot_core::cpu_time;
 use offshoot_core::ids::TokenId;
 
+use crate::budget::Work;
 use crate::compile::CompiledForm;
 use crate::inside::LaneMasks;
 use crate::mask::RawMask;
@@ -25,18 +27,10 @@ const MOST_STATES: usize = 20_000;
 pub(crate) enum Fault {
     /// The form does not allow a token at its place.
     Refused,
-    /// A limit of work is exceeded, or the library fails.
+    /// The step's limit of work is exceeded, or the library fails.
     Failed(String),
-}
-
-impl Fault {
-    /// The fault of a token that llguidance does not take, by its message.
-    fn of(message: &str) -> Fault {
-        match message.contains("doesn't satisfy the grammar") {
-            true => Fault::Refused,
-            false => Fault::Failed(plain(message)),
-        }
-    }
+    /// Nothing is left of the form's budget.
+    Spent,
 }
 
 impl std::fmt::Display for Fault {
@@ -44,7 +38,25 @@ impl std::fmt::Display for Fault {
         match self {
             Fault::Refused => f.write_str("a token that the form does not allow"),
             Fault::Failed(why) => f.write_str(why),
+            Fault::Spent => f.write_str("the form's masks have taken more work than they may"),
         }
+    }
+}
+
+/// Why it is not known what a form allows in a state: finding it takes more work than a step, or the form, may take, or
+/// the library of grammars fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormLimit(Fault);
+
+impl FormLimit {
+    pub(crate) fn of(fault: Fault) -> FormLimit {
+        FormLimit(fault)
+    }
+}
+
+impl std::fmt::Display for FormLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -56,6 +68,8 @@ pub(crate) struct Lane {
     is_over: AtomicBool,
     /// Of its lexer, when it was last looked at.
     bytes: AtomicUsize,
+    /// Fuel that its lexer has spent, as far as a form's budget has paid for it.
+    fuel: AtomicU64,
 }
 
 impl Lane {
@@ -73,7 +87,8 @@ impl Lane {
         if let Some(tokens) = &form.vocabulary().inside {
             start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
         }
-        let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0) };
+        let fuel = AtomicU64::new(start.parser_stats().lexer_cost);
+        let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0), fuel };
         lane.check_size();
         Arc::new(lane)
     }
@@ -90,6 +105,11 @@ impl Lane {
 
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// The work of its lexer since this was last asked, of which a matcher has found that it has spent `fuel` in all.
+    fn take_work(&self, fuel: u64) -> Work {
+        Work::of_fuel(fuel.saturating_sub(self.fuel.fetch_max(fuel, Ordering::Relaxed)))
     }
 
     /// Ends a lane whose lexer has grown too large, or was lost when the library failed.
@@ -160,21 +180,30 @@ impl Matcher {
     }
 
     /// Reads the tokens of a state that it has not read yet, and computes the state's mask: without one if a token is
-    /// not allowed.
-    pub fn mask(
-        &mut self,
-        tokens: &[TokenId],
-        more: &[TokenId],
-        vocabulary: &FormVocabulary,
-    ) -> Result<RawMask, Fault> {
+    /// not allowed. The form's budget pays for the mask.
+    pub fn mask(&mut self, tokens: &[TokenId], more: &[TokenId], form: &CompiledForm) -> Result<RawMask, Fault> {
+        if form.budget().is_spent() {
+            return Err(Fault::Spent);
+        }
+        let vocabulary = form.vocabulary();
         let done = caught(|| {
             self.read_on(tokens, vocabulary)?;
             // Computing leaves many items behind that the next step does not need: the clone is kept, which has none,
             // and no room to spare.
             let kept = self.parser.clone();
-            compute(&mut std::mem::replace(&mut self.parser, kept), more, vocabulary)
+            let mut computing = std::mem::replace(&mut self.parser, kept);
+            let (before, began) = (computing.parser_stats().clone(), cpu_time::of_thread());
+            let mask = compute(&mut computing, more, vocabulary);
+            let time = cpu_time::of_thread().saturating_sub(began);
+            let after = computing.parser_stats();
+            let work = Work::between(&before, after).plus(self.lane.take_work(after.lexer_cost));
+            form.budget().spend(work.max(Work::least_in(time)));
+            mask
         });
-        let done = done.unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
+        let done = done.unwrap_or_else(|panic| {
+            form.budget().spend(Work::of_a_step());
+            Err(Fault::Failed(plain(&panic)))
+        });
         if matches!(done, Err(Fault::Failed(_))) {
             self.lane.end();
         }
@@ -196,10 +225,23 @@ impl Matcher {
                 return Err(Fault::Refused);
             }
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
-            taken.map_err(|error| Fault::of(&error.to_string()))?;
+            taken.map_err(|error| self.fault_at(&tokens[..at], token, &error.to_string()))?;
             self.read = at + 1;
         }
         Ok(())
+    }
+
+    /// Why the parser does not take `token` behind the tokens `before`, which it took. llguidance's errors do not say;
+    /// a parser that has not met the token is asked.
+    fn fault_at(&self, before: &[TokenId], token: TokenId, error: &str) -> Fault {
+        let mut parser = self.lane.start.clone();
+        let is_read = before.iter().all(|token| parser.consume_token(token.0).is_ok());
+        let is_refused = is_read && parser.validate_token(token.0).is_ok_and(|is_valid| !is_valid);
+        // A lexer that has spent its fuel takes no token.
+        match is_refused && parser.parser.get_error().is_none() {
+            true => Fault::Refused,
+            false => Fault::Failed(plain(error)),
+        }
     }
 
     /// Brings its share of the total up to date.

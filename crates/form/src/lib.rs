@@ -5,6 +5,7 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod budget;
 mod compile;
 mod endless;
 mod forms;
@@ -24,9 +25,10 @@ mod trial;
 mod vocabulary;
 mod white_space;
 
-pub use compile::{CompiledForm, FormCompiler};
+pub use compile::{CompiledForm, FORMS_AT_ONCE, FormCompiler, FormKey};
 pub use forms::{FormCounts, Forms};
 pub use json_options::JsonOptions;
+pub use lanes::FormLimit;
 pub use mask::StateMask;
 pub use spec::{Form, FormBegin, SampleForm};
 pub use state::FormState;

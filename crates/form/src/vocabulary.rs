@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use llguidance::ParserFactory;
-use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use offshoot_core::bounded::caught;
@@ -13,6 +12,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
+use crate::budget::limits;
 use crate::inside::InsideTokens;
 use crate::mask::StateMask;
 
@@ -21,22 +21,6 @@ const MOST_TOKEN_BYTES: usize = 1024;
 
 /// Values of a byte.
 const BYTES: usize = 256;
-
-/// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the
-/// lexer, or 20,000 items of the parser, take a millisecond.
-pub(crate) fn limits() -> ParserLimits {
-    ParserLimits {
-        max_items_in_row: 10_000,
-        initial_lexer_fuel: 1_000_000,
-        step_lexer_fuel: 200_000,
-        step_max_items: 50_000,
-        // 1 to 2 kB each, in each lane.
-        max_lexer_states: 50_000,
-        max_grammar_size: 500_000,
-        precompute_large_lexemes: true,
-        verbose_errors: false,
-    }
-}
 
 /// The tokens of a model as grammars are matched with them.
 pub struct FormVocabulary {
@@ -51,8 +35,6 @@ pub struct FormVocabulary {
     pub(crate) named: Vec<(TokenId, String)>,
     /// What is allowed before a form begins: all but what ends the text, which would lack its form.
     pub(crate) free: Arc<StateMask>,
-    /// What is allowed where a text may end before its form begins: all.
-    pub(crate) all: Arc<StateMask>,
 }
 
 impl FormVocabulary {
@@ -120,10 +102,10 @@ impl FormVocabulary {
     }
 
     fn of(factory: ParserFactory, ends: Vec<TokenId>, named: Vec<(TokenId, String)>, vocab: usize) -> FormVocabulary {
-        let [free, all] = [&ends[..], &[]].map(|banned| Arc::new(StateMask::free(banned, vocab)));
+        let free = Arc::new(StateMask::free(&ends, vocab));
         let inside = has_slices(factory.tok_env().tok_trie().vocab_size());
         let inside = inside.then(|| InsideTokens::new(factory.slicer()));
-        FormVocabulary { factory, inside, ends, named, vocab, free, all }
+        FormVocabulary { factory, inside, ends, named, vocab, free }
     }
 
     /// The tokens that have a text: ids below this.

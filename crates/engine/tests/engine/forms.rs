@@ -193,6 +193,9 @@ fn a_form_begins_anew_behind_its_end(mode: Mode) {
     let once = SamplingParams { form, ..one };
     assert_eq!(text(branch, &once, 2), ("ab".to_owned(), FinishReason::Length));
     assert_eq!(text(branch, &once, 9), ("abcd".to_owned(), ended), "it ended with the extend");
+    // Whether its text is complete is told all the same.
+    let told = |most| finish(&engine, draw(branch, key("item", 0), once.clone(), Stop::max_tokens(most))).form_ended;
+    assert_eq!((told(2), told(9)), (false, true));
 }
 
 /// A stop token of the extend alone that is kept behind the complete text ends the form; one that the form allows does
@@ -286,10 +289,64 @@ fn a_scored_text_may_leave_its_form() {
         assert_eq!(drawn[..8], [inside; 8]);
         assert_eq!(drawn[8], (f32::NEG_INFINITY, 1));
         assert_eq!(drawn[9..], [outside; 6]);
+        // Where the form allows nothing there is nothing that could be drawn, in no field; what the model thinks of
+        // the tokens is told all the same.
+        for (at, drawn) in scored.records.drawn().iter().flatten().enumerate() {
+            let ids = drawn.ids.as_ref().expect("they are asked for");
+            assert_eq!(ids.len(), if at < 9 { 1 } else { 0 });
+            assert_eq!(drawn.lowest == f32::INFINITY, at >= 9);
+            assert_eq!(scored.records.tops()[at].iter().filter(|top| top.1.is_finite()).count(), ids.len());
+        }
+        assert!(scored.records.entropies().iter().flatten().all(|entropy| entropy.is_finite()));
+        assert_eq!(scored.records.entropies().len(), given.len());
         assert_eq!(scored.records.forced(), [[true; 8].as_slice(), &[false; 7]].concat());
         assert!(scored.logprobs().iter().all(|logprob| logprob.is_finite()), "the model's own");
         let metrics = engine.metrics().unwrap();
         assert!(metrics.matchers_replayed <= 1, "{}", metrics.matchers_replayed);
+    }
+}
+
+/// A grammar whose texts begin with "abc", and that has more items behind it than a place may have.
+fn beyond_its_limit() -> Form {
+    const RULES: usize = 5_500;
+    let rules = (0..RULES).map(|n| format!("y{n}: y{} \"q\" | \"q\"\n", n + 1)).collect::<String>();
+    Form::Lark(format!("start: \"abc\" y0\n{rules}y{RULES}: \"q\""))
+}
+
+/// Where a form takes too much work, its samples end with what they have, and say why; others go on.
+fn a_form_beyond_its_limit_ends_its_own_samples(mode: Mode) {
+    for joins_forced in [true, false] {
+        let engine = mode.engine(EngineConfig { joins_forced, ..roomy() });
+        let root = engine.root(prompt(3, 18)).unwrap();
+        let branches = engine.fork(root, 6).unwrap();
+        let beyond = recorded(params()).form(beyond_its_limit());
+        let others = [params(), params().form(forms().remove(1))];
+        let extend = |(i, &branch): (u64, &BranchId)| {
+            let params = if i % 2 == 0 { &beyond } else { &others[(i / 2 % 2) as usize] };
+            draw(branch, key("item", i), params.clone(), Stop::max_tokens(24))
+        };
+        let found = finishes(&engine, (0..).zip(&branches).map(extend).collect());
+        for ((i, branch), found) in (0..).zip(&branches).zip(found) {
+            match i % 2 {
+                0 => {
+                    assert_eq!((&*found.text, found.reason, found.form_ended), ("abc", FinishReason::FormLimit, false));
+                    assert_eq!(found.records.forced(), [true; 3]);
+                    // Whoever goes on in it is told the same.
+                    let on = finish(&engine, draw(*branch, key("on", 0), beyond.clone(), Stop::max_tokens(9)));
+                    assert_eq!((on.tokens.len(), on.reason), (0, FinishReason::FormLimit));
+                }
+                _ => {
+                    let quiet = in_turn().engine(roomy());
+                    let root = quiet.root(prompt(3, 18)).unwrap();
+                    assert_eq!(found, finish(&quiet, extend((i, &root))));
+                }
+            }
+        }
+        // What is given and scored as if it were sampled has no end of its own.
+        let given = "abcq".bytes().map(|byte| TokenId(u32::from(byte))).collect();
+        let scored = Extend::given_as_sampled(root, given, &beyond, &Stop::max_tokens(9));
+        let error = outcomes(&engine, vec![scored]).remove(0).expect_err("its masks are not known").to_string();
+        assert!(error.starts_with("a text's form: expected one that is found within the limits of work"), "{error}");
     }
 }
 
@@ -626,6 +683,7 @@ in_modes! {
     forced_tokens_take_few_steps,
     a_sample_goes_on_in_its_form_from_every_token,
     a_form_begins_anew_behind_its_end,
+    a_form_beyond_its_limit_ends_its_own_samples,
     samples_end_as_their_form_and_their_stops_say,
     a_sample_in_a_form_may_be_cancelled_at_any_moment,
     a_form_may_begin_behind_reasoning,

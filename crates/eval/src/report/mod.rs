@@ -68,6 +68,8 @@ pub struct CutShort {
     pub context_full: usize,
     /// The form allowed no token, and did not end there.
     pub dead_end: usize,
+    /// What the form allows took too much work to find.
+    pub form_limit: usize,
 }
 
 /// Tokens of the prompts and of texts that the search appended.

@@ -192,11 +192,12 @@ impl ReportLines<'_, '_> {
             self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", in_percent(vote)))?;
         }
         if scores.cut_short != CutShort::default() {
-            let CutShort { length, context_full, dead_end } = scores.cut_short;
+            let CutShort { length, context_full, dead_end, form_limit } = scores.cut_short;
             let causes = [
                 (length, "by `max_tokens`"),
                 (context_full, "as the model's context was full"),
                 (dead_end, "in a dead end of their form"),
+                (form_limit, "as their form takes too much work"),
             ];
             let causes = causes.iter().filter(|(n, _)| *n > 0).map(|(n, by)| format!("{} {by}", count(*n as u64)));
             self.line("cut short", format!("{} samples", causes.collect::<Vec<_>>().join(", ")))?;

@@ -97,6 +97,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
             length: ended_by(FinishReason::Length),
             context_full: ended_by(FinishReason::ContextFull),
             dead_end: ended_by(FinishReason::DeadEnd),
+            form_limit: ended_by(FinishReason::FormLimit),
         },
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: mean_choice(&chosen),

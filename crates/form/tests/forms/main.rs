@@ -4,6 +4,7 @@ mod begins;
 mod call_texts;
 mod calls;
 mod forks;
+mod limits;
 mod masks;
 #[path = "../../examples/measure/mutate.rs"]
 mod mutate;

@@ -181,6 +181,7 @@ pub fn finish_word(reason: &FinishReason, calls: AnswerCalls) -> &'static str {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Aborted | FinishReason::Cancelled => "abort",
         FinishReason::DeadEnd => "dead_end",
+        FinishReason::FormLimit => "form_limit",
         FinishReason::StopString(_) | FinishReason::StopToken(_) if calls == AnswerCalls::LastCut => "stop",
         _ if calls != AnswerCalls::None => "tool_calls",
         _ => "stop",

@@ -2,10 +2,12 @@
 //! of an answer. How models write calls is `offshoot_text`'s.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::answer_form::is_demanded;
 use super::choice::AnswerCalls;
 use super::fields::{BodyFields, brief};
 use super::form::{parameters_field, refused};
@@ -107,14 +109,20 @@ fn tool_set(tools: &[Value]) -> ToolSet {
     ToolSet { tools: tools.iter().map(tool).collect() }
 }
 
-/// The tools that are called with the schemas of their arguments as a grammar takes them.
-pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
-    let tools = calls.tools();
+/// The tools that a text of this demand may call, with the schemas of their arguments as a grammar takes them. Each
+/// schema's work is bounded, and so is the time of all together.
+pub fn in_grammar(calls: &CallReader, demand: &CallDemand) -> Result<ToolSet, Refusal> {
+    const MOST_TIME: Duration = Duration::from_secs(5);
+    let begun = Instant::now();
     let tool = |(index, tool): (usize, &Tool)| {
         let field = parameters_field(index);
         if let Some(parameters) = tool.parameters.as_ref().filter(|_| !tool.takes_object()) {
             let expected = "a schema of an object: arguments are one";
             return Err(Refusal::value(&field, expected, &brief(parameters)).about("tools"));
+        }
+        if begun.elapsed() > MOST_TIME {
+            let expected = format!("schemas of tools that take less than {} s together", MOST_TIME.as_secs());
+            return Err(Refusal::value(&field, &expected, "one beyond that").about("tools"));
         }
         // A grammar that has a schema as JSON refuses what it can't hold of it.
         let taken = match calls.syntax().has_json_arguments() {
@@ -125,12 +133,15 @@ pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
         let parameters = parameters.map_err(|error| refused(&field, &error).about("tools"))?;
         Ok(Tool { name: tool.name.clone(), parameters })
     };
-    Ok(ToolSet { tools: tools.tools.iter().enumerate().map(tool).collect::<Result<_, Refusal>>()? })
+    let tools = calls.tools().tools.iter().enumerate().filter(|(_, tool)| is_demanded(tool, demand));
+    Ok(ToolSet { tools: tools.map(tool).collect::<Result<_, Refusal>>()? })
 }
 
-/// The refusal of a request with a tool that the model's syntax of calls can't write.
-pub fn unwritable(tool: &UnwritableTool) -> Refusal {
-    Refusal::value(&parameters_field(tool.tool), tool.expected, &tool.found).about("tools")
+/// The refusal of a request with a tool of these that the model's syntax of calls can't write.
+pub fn unwritable(calls: &CallReader, tool: &UnwritableTool) -> Refusal {
+    let index = calls.tools().tools.iter().position(|own| own.name == tool.tool);
+    let field = parameters_field(index.expect("the grammar is of these tools"));
+    Refusal::value(&field, tool.expected, &tool.found).about("tools")
 }
 
 /// What an answer, or a piece of it, has.

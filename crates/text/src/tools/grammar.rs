@@ -29,8 +29,8 @@ pub enum CallDemand {
 /// A tool whose arguments a syntax of calls can't write so that their schema holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwritableTool {
-    /// The tool's place in its set.
-    pub tool: usize,
+    /// The tool's name.
+    pub tool: String,
     /// What is expected of its parameters.
     pub expected: &'static str,
     /// What they have.
@@ -111,11 +111,11 @@ impl CallSyntax {
     ) -> Result<String, UnwritableTool> {
         let is_callable = |tool: &Tool| !matches!(demand, CallDemand::Named(name) if *name != tool.name);
         let mut writer = GrammarWriter::new(tokenizer);
-        let callable = tools.tools.iter().enumerate().filter(|(_, tool)| is_callable(tool));
+        let callable = tools.tools.iter().filter(|tool| is_callable(tool)).enumerate();
         let calls: Vec<String> = callable
             .map(|(index, tool)| {
                 writer.call(self, index, tool).map_err(|Unheld { expected, found }| UnwritableTool {
-                    tool: index,
+                    tool: tool.name.clone(),
                     expected,
                     found,
                 })

@@ -171,7 +171,7 @@ impl CallSplitter {
             }
             State::Tagged { tags, tool, is_first } => {
                 let CallReader { syntax, tools, .. } = &self.reader;
-                let call = TaggedCall { tags, closes: syntax.closes, tool: tools.get(tool), is_first: *is_first };
+                let call = TaggedCall { tags, closes: syntax.closes, tools, name: tool, is_first: *is_first };
                 match tagged::step(call, &self.held, ends) {
                     TagStep::More => false,
                     TagStep::Argument { bytes, piece } => {

@@ -1,10 +1,10 @@
 //! Arguments between tags, which become one object of JSON. The text between the tags is a string, or JSON where the
-//! tool's schema says that the parameter is no string.
+//! tool's schema says that the parameter is no string. Where no tools are known, it is what it looks like.
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::Tool;
+use super::ToolSet;
 use super::head::{Cursor, Next};
 use super::schema::{SchemaPart, kind_of};
 use super::syntax::Tagged;
@@ -26,15 +26,16 @@ pub(super) struct TaggedCall<'a> {
     pub tags: &'a Tagged,
     /// The texts that end calls.
     pub closes: &'a [&'a str],
-    /// The tool, if there is one of the name.
-    pub tool: Option<&'a Tool>,
+    /// The tools that can be called, and the name of the one that is.
+    pub tools: &'a ToolSet,
+    pub name: &'a str,
     /// Whether no argument has been read.
     pub is_first: bool,
 }
 
 /// Reads what `text` begins with: the next argument of a call, or the call's end. `ends`: no text follows.
 pub(super) fn step(call: TaggedCall<'_>, text: &str, ends: bool) -> TagStep {
-    let TaggedCall { tags, closes, tool, is_first } = call;
+    let TaggedCall { tags, closes, tools, name, is_first } = call;
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
     let begin = cursor.at;
@@ -64,14 +65,19 @@ pub(super) fn step(call: TaggedCall<'_>, text: &str, ends: bool) -> TagStep {
         }
     }
     let key = key.trim();
-    let schema = tool.and_then(|tool| tool.part(key));
-    let is_json = schema.is_some_and(|schema| !schema.is_text());
-    let bytes =
-        if is_json { json_bytes(cursor.rest(), tags.after_value, ends) } else { cursor.rest().find(tags.after_value) };
+    let schema = tools.get(name).and_then(|tool| tool.part(key));
+    let may_be_json = tools.tools.is_empty() || schema.is_some_and(|schema| !schema.is_text());
+    let end = tags.after_value;
+    let bytes = if may_be_json { json_bytes(cursor.rest(), end, ends) } else { cursor.rest().find(end) };
     let Some(bytes) = bytes else { return TagStep::More };
     let value = &cursor.rest()[..bytes];
-    cursor.at += bytes + tags.after_value.len();
-    let value = value_of(value, schema, tags.before_value.is_empty());
+    cursor.at += bytes + end.len();
+    // Where no tag opens the value, it has a line of its own.
+    let value = if tags.before_value.is_empty() { without_breaks(value) } else { value };
+    let value = match tools.tools.is_empty() {
+        true => value_without_schema(value).to_string(),
+        false => value_of(value, schema),
+    };
     let comma = if is_first { "" } else { ", " };
     TagStep::Argument { bytes: cursor.at, piece: format!("{comma}{}: {value}", Value::from(key)) }
 }
@@ -103,16 +109,20 @@ fn json_bytes(text: &str, close: &str, ends: bool) -> Option<usize> {
     first.filter(|_| ends)
 }
 
-/// The JSON of the value that a text between tags is. With a line of its own, it has one line break at each end that is
-/// none of its own.
-fn value_of(text: &str, schema: Option<SchemaPart<'_>>, has_own_line: bool) -> String {
-    let text = match has_own_line {
-        true => {
-            let text = text.strip_prefix('\n').unwrap_or(text);
-            text.strip_suffix('\n').unwrap_or(text)
-        }
-        false => text,
-    };
+/// A text between tags without the line break at each end that is none of its own.
+fn without_breaks(text: &str) -> &str {
+    let text = text.strip_prefix('\n').unwrap_or(text);
+    text.strip_suffix('\n').unwrap_or(text)
+}
+
+/// The value that a text between tags looks like, where no tool says what it is: JSON, unless that is a string.
+fn value_without_schema(text: &str) -> Value {
+    let read = serde_json::from_str(text.trim()).ok().filter(|value: &Value| !value.is_string());
+    read.unwrap_or_else(|| text.into())
+}
+
+/// The JSON of the value that a text between tags is.
+fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> String {
     let string = || Value::from(text).to_string();
     let Some(schema) = schema.filter(|schema| !schema.is_text()) else { return string() };
     let kinds = schema.kinds();

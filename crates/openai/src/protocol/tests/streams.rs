@@ -140,6 +140,7 @@ pub(super) fn script() -> impl Strategy<Value = Script> {
         Just(FinishReason::StopToken(TokenId(9))),
         Just(FinishReason::Cancelled),
         Just(FinishReason::DeadEnd),
+        Just(FinishReason::FormLimit),
         Just(FinishReason::OutOfTime),
     ];
     (tokens, end).prop_map(|(tokens, end)| Script { tokens, end })
