@@ -257,7 +257,12 @@ fn check_families(has_marks: bool) {
     let compiler = FormCompiler::new(tokenizer.clone(), ends, tokenizer.vocab_size());
     let syntaxes = TEMPLATES.iter().map(|template| CallSyntax::of(template).expect("a family"));
     for (seed, syntax) in syntaxes.chain([CallSyntax::unknown()]).enumerate() {
-        let family = Family { syntax, tools: ToolSet { tools: tools() }.into(), compiler: &compiler };
+        let family = Family {
+            syntax,
+            tools: ToolSet { tools: tools() }.into(),
+            compiler: &compiler,
+            follows_reasoning: has_marks,
+        };
         let found = family.faults(&tokenizer, seed as u64 + 1);
         faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", syntax.name())));
     }
@@ -269,6 +274,7 @@ struct Family<'a> {
     syntax: &'static CallSyntax,
     tools: Arc<ToolSet>,
     compiler: &'a FormCompiler,
+    follows_reasoning: bool,
 }
 
 impl Family<'_> {
@@ -287,7 +293,8 @@ impl Family<'_> {
         let mut dice = Dice(seed);
         let mut faults = Vec::new();
         for demand in named.chain([CallDemand::Some, CallDemand::Some]) {
-            let grammar = self.syntax.grammar(&rewritten, &demand, tokenizer, false).expect("a grammar");
+            let grammar =
+                self.syntax.grammar(&rewritten, &demand, tokenizer, self.follows_reasoning).expect("a grammar");
             let form = self.compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
             let form = form.unwrap_or_else(|error| panic!("{}: {error}\n{grammar}", self.syntax.name()));
             // Some are not over soon enough.

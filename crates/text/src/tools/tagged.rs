@@ -126,6 +126,9 @@ fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> String {
     let string = || Value::from(text).to_string();
     let Some(schema) = schema.filter(|schema| !schema.is_text()) else { return string() };
     let kinds = schema.kinds();
+    if kinds.is_empty() {
+        return string();
+    }
     let lower = text.trim().to_lowercase();
     let word = match &*lower {
         // As Python writes them.
