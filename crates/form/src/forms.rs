@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 
+use offshoot_core::memory;
 use rayon::prelude::*;
 
 use crate::compile::CompiledForm;
@@ -15,8 +16,6 @@ use crate::state::{FormState, StateKey};
 
 /// Bytes of masks that are kept.
 const MOST_MASK_BYTES: usize = 256 << 20;
-/// Bytes of matchers beyond which those of branches that wait are dropped.
-const MOST_MATCHER_BYTES: usize = 128 << 20;
 /// Bytes of lanes beyond which those of the forms that were unused longest are given up.
 const MOST_LANE_BYTES: usize = 512 << 20;
 /// States that a lane computes in one call before another lane is made.
@@ -43,8 +42,6 @@ pub struct FormCounts {
     pub replayed: u64,
     /// Tokens that these read.
     pub replayed_tokens: u64,
-    /// Masks asked for that have one token only.
-    pub forced: u64,
     /// Masks asked for that have no token.
     pub dead_ends: u64,
     /// States whose mask could not be computed.
@@ -76,6 +73,14 @@ pub struct Forms {
     most_matcher_bytes: usize,
     most_lane_bytes: usize,
     counts: FormCounts,
+}
+
+/// Bytes of matchers beyond which some are dropped, those of resting branches first, where so many bytes of memory are
+/// free: a part of them small enough for several engines, but room for 1,024 branches that have texts of 2,000 tokens
+/// each, unless that is a quarter of the memory.
+fn most_matcher_bytes(free: usize) -> usize {
+    const LEAST: usize = 512 << 20;
+    (free / 32).max(LEAST.min(free / 4))
 }
 
 /// The lanes of a form.
@@ -120,7 +125,7 @@ impl Forms {
             cache: MaskCache::new(MOST_MASK_BYTES),
             matchers: VecDeque::new(),
             matcher_bytes: Arc::default(),
-            most_matcher_bytes: MOST_MATCHER_BYTES,
+            most_matcher_bytes: most_matcher_bytes(memory::free_bytes()),
             most_lane_bytes: MOST_LANE_BYTES,
             counts: FormCounts::default(),
         }
@@ -181,7 +186,6 @@ impl Forms {
             found.into_iter().map(|mask| mask.expect("each state was looked up or computed")).collect();
         for mask in &found {
             match mask {
-                Ok(mask) if mask.forced.is_some() => self.counts.forced += 1,
                 Ok(mask) if mask.is_dead_end() => self.counts.dead_ends += 1,
                 Ok(_) => {}
                 Err(_) => self.counts.failed += 1,
@@ -376,4 +380,22 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
         outcome => outcome,
     };
     (outcome, made, replayed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lanes::matcher_bytes;
+
+    #[test]
+    fn a_server_has_room_for_the_matchers_of_long_texts() {
+        // Four bytes a token, about.
+        let needed = 1024 * matcher_bytes(4 * 2000);
+        for gigabytes in [4_usize, 16, 128, 1024] {
+            let free = gigabytes << 30;
+            let most = most_matcher_bytes(free);
+            assert!(most >= needed && most <= free / 4, "{most} of {free}, {needed} are needed");
+        }
+        assert_eq!(most_matcher_bytes(1 << 30), 256 << 20);
+    }
 }

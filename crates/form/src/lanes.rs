@@ -246,14 +246,19 @@ impl Matcher {
 
     /// Brings its share of the total up to date.
     fn count_bytes(&mut self) {
-        /// Measured: of a matcher at its beginning, and for each byte of a text of JSON.
-        const BEGINNING: usize = 4 << 10;
-        const TEXT_BYTE: usize = 40;
-        let bytes = BEGINNING + TEXT_BYTE * self.parser.final_bytes().len();
+        let bytes = matcher_bytes(self.parser.final_bytes().len());
         self.total.0.fetch_add(bytes, Ordering::Relaxed);
         self.total.0.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = bytes;
     }
+}
+
+/// Bytes that a matcher of a text of so many bytes takes, about.
+pub(crate) fn matcher_bytes(text: usize) -> usize {
+    /// Measured: of a matcher at its beginning, and for each byte of a text of JSON.
+    const BEGINNING: usize = 4 << 10;
+    const TEXT_BYTE: usize = 40;
+    BEGINNING + TEXT_BYTE * text
 }
 
 /// The mask of a parser's place.

@@ -8,7 +8,7 @@ use offshoot_form::{Form, FormState, Forms};
 use serde_json::json;
 
 use crate::mutate::Dice;
-use crate::{begin, compile, compiler, mask, person, tokens};
+use crate::{begin, compile, compiler, encode, mask, person, tokens};
 
 /// Bounds of masks and matchers, in bytes: all are kept, none is.
 const BOUNDS: [(usize, usize); 2] = [(usize::MAX, usize::MAX), (0, 0)];
@@ -122,6 +122,44 @@ fn bounds_hold_and_cost_replays_alone() {
     let (roomy, tight) = (roomy.counts(), tight.counts());
     assert!(tight.mask_bytes <= 24 << 10 && tight.matcher_bytes <= 30 << 10, "{tight:?}");
     assert!(tight.replayed > roomy.replayed, "{tight:?} {roomy:?}");
+}
+
+/// Matchers within the bound are never made again; beyond it, in each step those that do not fit.
+#[test]
+fn only_matchers_that_do_not_fit_are_made_again() {
+    const BRANCHES: usize = 40;
+    const STEPS: usize = 6;
+    let form = compile(Form::Json(json!({"type": "array", "items": {"type": "integer"}})));
+    let digits = encode("1234567890");
+    // The bytes of all matchers, and the tokens that the last steps have read again.
+    let grow = |most: usize| {
+        let mut forms = Forms::new(2).with_bounds(usize::MAX, most);
+        let mut parent = begin(&form);
+        encode("[").into_iter().chain((0..300).map(|n| digits[n % 10])).for_each(|token| parent.push(token));
+        mask(&mut forms, &mut parent);
+        let mut states = vec![parent; BRANCHES];
+        let mut replayed = 0;
+        for step in 0..STEPS {
+            // Each branch is in a state of its own.
+            for (branch, state) in states.iter_mut().enumerate() {
+                state.push(digits[if step == 0 { branch % 10 } else { branch / 10 }]);
+            }
+            forms.masks(&mut states.iter_mut().collect::<Vec<_>>()).into_iter().for_each(|found| {
+                found.expect("a mask");
+            });
+            if step == 1 {
+                replayed = forms.counts().replayed_tokens;
+            }
+        }
+        (forms.counts().matcher_bytes, forms.counts().replayed_tokens - replayed)
+    };
+    let (all, replayed) = grow(usize::MAX);
+    assert_eq!(replayed, 0);
+    assert_eq!(grow(all + all / 10).1, 0);
+    let (held, replayed) = grow(all / 2);
+    assert!(held <= all / 2);
+    let tokens = ((STEPS - 2) * BRANCHES * 308) as u64;
+    assert!(replayed > tokens / 4 && replayed < tokens * 6 / 10, "{replayed} of {tokens} tokens");
 }
 
 #[test]
