@@ -83,7 +83,7 @@ impl CompiledForm {
     /// An error if the form allows no first token and no empty text.
     fn check_beginning(self) -> Result<CompiledForm, Refusal> {
         let mut matcher = Matcher::new(Lane::new(&self), Arc::default());
-        let mask = matcher.mask(&[], &[], &self.vocabulary).map_err(|fault| Refusal::of(&fault.to_string()))?;
+        let mask = matcher.compute(&[], &self.vocabulary).map_err(|fault| Refusal::of(&fault.to_string()))?;
         match mask.may_end || mask.words.iter().any(|&word| word != 0) {
             true => Ok(self),
             false => Err(Refusal::of("no text has it, or none of the model's tokens begins one")),

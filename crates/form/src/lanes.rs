@@ -2,8 +2,9 @@
 //! behind a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's
 //! matcher is a clone within its lane, of a few kilobytes.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
@@ -12,13 +13,19 @@ use offshoot_core::bounded::caught;
 use offshoot_core::ids::TokenId;
 
 use crate::compile::CompiledForm;
+use crate::grammar_place::{GrammarPlace, Lexemes, tells_masks};
 use crate::inside::LaneMasks;
-use crate::mask::RawMask;
+use crate::mask::{RawMask, StateMask};
 use crate::trial::plain;
 use crate::vocabulary::FormVocabulary;
 
 /// Lexer states of a lane, of 1 to 2 kB each, beyond which it is replaced by a fresh one.
 const MOST_STATES: usize = 20_000;
+/// Places of a lane whose masks are remembered.
+const MOST_PLACES: usize = 1 << 14;
+/// Masks that are found by their place before one is computed nevertheless, by which llguidance's limit of the lexer's
+/// work in one step begins anew.
+const MOST_FOUND: usize = 256;
 
 /// Why a state has no mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +63,32 @@ pub(crate) struct Lane {
     is_over: AtomicBool,
     /// Of its lexer, when it was last looked at.
     bytes: AtomicUsize,
+    /// The masks of places; `None` where the grammar's places do not tell them.
+    places: Option<Mutex<Places>>,
+}
+
+/// The masks that were computed in a lane, by the places of its matchers. The engine keeps them, or branches.
+#[derive(Default)]
+struct Places {
+    masks: HashMap<GrammarPlace, Weak<StateMask>>,
+    /// How many were found since one was computed.
+    found: usize,
+}
+
+impl Places {
+    fn get(&mut self, place: &GrammarPlace) -> Option<Arc<StateMask>> {
+        let mask = if self.found < MOST_FOUND { self.masks.get(place)?.upgrade()? } else { return None };
+        self.found += 1;
+        Some(mask)
+    }
+
+    fn insert(&mut self, place: GrammarPlace, mask: &Arc<StateMask>) {
+        if self.masks.len() >= MOST_PLACES {
+            self.masks.clear();
+        }
+        self.masks.insert(place, Arc::downgrade(mask));
+        self.found = 0;
+    }
 }
 
 impl Lane {
@@ -73,7 +106,8 @@ impl Lane {
         if let Some(tokens) = &form.vocabulary().inside {
             start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
         }
-        let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0) };
+        let places = tells_masks(start.parser.grammar()).then(Mutex::default);
+        let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0), places };
         lane.check_size();
         Arc::new(lane)
     }
@@ -90,6 +124,10 @@ impl Lane {
 
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn lock_places(&self) -> Option<MutexGuard<'_, Places>> {
+        self.places.as_ref().map(|places| places.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Ends a lane whose lexer has grown too large, or was lost when the library failed.
@@ -122,6 +160,8 @@ pub(crate) struct Matcher {
     lane: Arc<Lane>,
     /// Tokens since the form's beginning that it has read.
     read: usize,
+    /// The lexemes in them; `None` where they do not tell the place.
+    lexemes: Option<Lexemes>,
     /// Its share of `total`.
     bytes: usize,
     total: Arc<MatcherBytes>,
@@ -129,7 +169,7 @@ pub(crate) struct Matcher {
 
 impl Clone for Matcher {
     fn clone(&self) -> Self {
-        Matcher::of(self.parser.clone(), self.lane.clone(), self.read, self.total.clone())
+        Matcher::of(self.parser.clone(), self.lane.clone(), (self.read, self.lexemes), self.total.clone())
     }
 }
 
@@ -142,11 +182,17 @@ impl Drop for Matcher {
 impl Matcher {
     /// A matcher at its form's beginning.
     pub fn new(lane: Arc<Lane>, total: Arc<MatcherBytes>) -> Matcher {
-        Matcher::of(lane.start.clone(), lane, 0, total)
+        let lexemes = lane.places.as_ref().map(|_| Lexemes::default());
+        Matcher::of(lane.start.clone(), lane, (0, lexemes), total)
     }
 
-    fn of(parser: TokenParser, lane: Arc<Lane>, read: usize, total: Arc<MatcherBytes>) -> Matcher {
-        let mut matcher = Matcher { parser, lane, read, bytes: 0, total };
+    fn of(
+        parser: TokenParser,
+        lane: Arc<Lane>,
+        (read, lexemes): (usize, Option<Lexemes>),
+        total: Arc<MatcherBytes>,
+    ) -> Matcher {
+        let mut matcher = Matcher { parser, lane, read, lexemes, bytes: 0, total };
         matcher.count_bytes();
         matcher
     }
@@ -159,22 +205,46 @@ impl Matcher {
         self.read
     }
 
-    /// Reads the tokens of a state that it has not read yet, and computes the state's mask: without one if a token is
-    /// not allowed.
-    pub fn mask(
-        &mut self,
-        tokens: &[TokenId],
-        more: &[TokenId],
-        vocabulary: &FormVocabulary,
-    ) -> Result<RawMask, Fault> {
-        let done = caught(|| {
-            self.read_on(tokens, vocabulary)?;
+    /// Reads the tokens of a state that it has not read yet.
+    ///
+    /// # Errors
+    ///
+    /// One is not allowed, or a limit of work is exceeded.
+    pub fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
+        self.guarded(|matcher| matcher.read_each(tokens, vocabulary))
+    }
+
+    /// The mask of its place, if one in its lane was there before.
+    pub fn known_mask(&mut self) -> Option<Arc<StateMask>> {
+        let place = self.place()?;
+        self.lane.lock_places()?.get(&place)
+    }
+
+    /// Remembers the mask of its place for others in its lane.
+    pub fn remember(&mut self, mask: &Arc<StateMask>) {
+        let Some(place) = self.place() else { return };
+        if let Some(mut places) = self.lane.lock_places() {
+            places.insert(place, mask);
+        }
+    }
+
+    /// Computes the mask of its place. The tokens `more` are allowed, too.
+    ///
+    /// # Errors
+    ///
+    /// A limit of work is exceeded.
+    pub fn compute(&mut self, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
+        self.guarded(|matcher| {
             // Computing leaves many items behind that the next step does not need: the clone is kept, which has none,
             // and no room to spare.
-            let kept = self.parser.clone();
-            compute(&mut std::mem::replace(&mut self.parser, kept), more, vocabulary)
-        });
-        let done = done.unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
+            let kept = matcher.parser.clone();
+            compute(&mut std::mem::replace(&mut matcher.parser, kept), more, vocabulary)
+        })
+    }
+
+    /// What it does with llguidance: a failure ends its lane.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Matcher) -> Result<T, Fault>) -> Result<T, Fault> {
+        let done = caught(|| work(self)).unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
         if matches!(done, Err(Fault::Failed(_))) {
             self.lane.end();
         }
@@ -182,11 +252,18 @@ impl Matcher {
         done
     }
 
-    fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
+    fn place(&mut self) -> Option<GrammarPlace> {
+        let lexemes = self.lexemes.filter(|_| !self.parser.stopped())?;
+        Some(GrammarPlace::of(&mut self.parser, lexemes))
+    }
+
+    fn read_each(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
+        let trie = vocabulary.factory.tok_env().tok_trie();
         for (at, &token) in tokens.iter().enumerate().skip(self.read) {
+            let is_end = vocabulary.ends.contains(&token);
             if self.parser.stopped() {
                 // Behind a form's end only what ends a text may stand.
-                match vocabulary.ends.contains(&token) {
+                match is_end {
                     true => self.read = at + 1,
                     false => return Err(Fault::Refused),
                 }
@@ -195,9 +272,12 @@ impl Matcher {
             if token.ix() >= vocabulary.tokens() {
                 return Err(Fault::Refused);
             }
+            // What ends a text may end a lexeme as no byte does.
+            let lexemes = self.lexemes.filter(|_| !is_end);
+            let lexemes = lexemes.and_then(|lexemes| lexemes.and(&mut self.parser, trie.token(token.0)));
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
             taken.map_err(|error| Fault::of(&error.to_string()))?;
-            self.read = at + 1;
+            (self.read, self.lexemes) = (at + 1, lexemes);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod endless;
 mod forms;
 mod gbnf;
 mod grammar;
+mod grammar_place;
 mod inside;
 mod json_options;
 mod lanes;
