@@ -59,7 +59,7 @@ class EngineCounters(TypedDict):
     tokens_sampled: int
     tokens_discarded: int
     tokens_forced: int
-    masks_asked: int
+    masks_requested: int
     masks_computed: int
     masks_shared: int
     matchers_replayed: int

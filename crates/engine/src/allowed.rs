@@ -12,7 +12,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_form::StateMask;
 
-/// Sets that are kept without a look at who has them.
+/// Sets that are listed before the first sweep.
 const FEW_SETS: usize = 16;
 
 /// The sets of allowed tokens that extends have, each once.
@@ -22,7 +22,7 @@ pub(super) struct AllowedSets {
     sets: HashMap<u64, Vec<Weak<AllowedTokens>>>,
     /// How many there are.
     count: usize,
-    /// How many there may be until those are dropped that nobody has.
+    /// How many there may be before the next sweep.
     room: usize,
 }
 
@@ -32,12 +32,12 @@ impl AllowedSets {
         self.share_set(AllowedTokens::new(tokens, vocab))
     }
 
-    /// The set of what is left, which others may have; `None`: all.
-    pub fn share_left(&mut self, left: Left) -> Option<Arc<AllowedTokens>> {
-        match left {
-            Left::All => None,
-            Left::Set(set) => Some(set),
-            Left::New(set) => Some(self.share_set(set)),
+    /// The set of these tokens, shared with the extends that allow the same ones; `None`: all tokens.
+    pub fn share_allowed(&mut self, allowed: Allowed) -> Option<Arc<AllowedTokens>> {
+        match allowed {
+            Allowed::All => None,
+            Allowed::Set(set) => Some(set),
+            Allowed::New(set) => Some(self.share_set(set)),
         }
     }
 
@@ -55,8 +55,8 @@ impl AllowedSets {
         set
     }
 
-    /// Drops the sets that nobody has. As many new ones as are left then may come before the next time, so that each
-    /// set is looked at a few times in all.
+    /// The sweep: drops the sets that no extend has any more. As many new sets as are left may come before the next
+    /// sweep, so that the cost for each set is constant on average.
     fn drop_unused(&mut self) {
         self.sets.retain(|_, sets| {
             sets.retain(|held| held.strong_count() > 0);
@@ -75,15 +75,16 @@ fn hash_of(set: &AllowedTokens) -> u64 {
     set.words().chunks(2).fold(0, add)
 }
 
-/// The tokens that may be sampled, but for those that are banned.
-pub(super) enum Left {
+/// The tokens that a form and an extend allow, before bans.
+pub(super) enum Allowed {
     All,
-    /// A set that a form or an extend has.
+    /// The set of a form's mask, or of an extend.
     Set(Arc<AllowedTokens>),
+    /// A set that no other extend need have.
     New(AllowedTokens),
 }
 
-impl Left {
+impl Allowed {
     /// The tokens that a form allows by `mask` and an extend by `allowed`. Where the text of the form may end, so it
     /// may by the stop tokens of `stop`, and not by the model's own where `stop` ignores these.
     pub fn of(
@@ -92,34 +93,34 @@ impl Left {
         stop: &Stop,
         facts: &EngineFacts,
     ) -> Self {
-        let of_extend = || allowed.map_or(Left::All, |allowed| Left::Set(allowed.clone()));
+        let of_extend = || allowed.map_or(Allowed::All, |allowed| Allowed::Set(allowed.clone()));
         let Some((mask, of_form)) = mask.and_then(|mask| Some((mask, mask.allowed.as_ref()?))) else {
             return of_extend();
         };
         let stops = if mask.may_end { &stop.tokens[..] } else { &[] };
         let ignored = facts.eos.iter().filter(|_| stop.ignore_eos);
-        let (more, fewer): (Vec<TokenId>, Vec<TokenId>) = (
+        let (added, removed): (Vec<TokenId>, Vec<TokenId>) = (
             stops.iter().copied().filter(|&token| !of_form.contains(token)).collect(),
             ignored.copied().filter(|token| !stops.contains(token) && of_form.contains(*token)).collect(),
         );
-        if allowed.is_none() && more.is_empty() && fewer.is_empty() {
-            return Left::Set(of_form.clone());
+        if allowed.is_none() && added.is_empty() && removed.is_empty() {
+            return Allowed::Set(of_form.clone());
         }
         let mut words = of_form.words().to_vec();
-        more.iter().for_each(|token| words[token.ix() / 32] |= 1 << (token.ix() % 32));
-        fewer.iter().for_each(|token| words[token.ix() / 32] &= !(1 << (token.ix() % 32)));
+        added.iter().for_each(|token| words[token.ix() / 32] |= 1 << (token.ix() % 32));
+        removed.iter().for_each(|token| words[token.ix() / 32] &= !(1 << (token.ix() % 32)));
         if let Some(allowed) = allowed {
             words.iter_mut().zip(allowed.words()).for_each(|(word, of_extend)| *word &= of_extend);
         }
-        Left::New(AllowedTokens::from_words(words, facts.vocab))
+        Allowed::New(AllowedTokens::from_words(words, facts.vocab))
     }
 
     /// The set; `None`: all tokens.
     pub fn set(&self) -> Option<&AllowedTokens> {
         match self {
-            Left::All => None,
-            Left::Set(set) => Some(set),
-            Left::New(set) => Some(set),
+            Allowed::All => None,
+            Allowed::Set(set) => Some(set),
+            Allowed::New(set) => Some(set),
         }
     }
 }
@@ -134,8 +135,8 @@ pub(super) struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// An error if no token is left, which says what `left` was expected.
-    pub fn check(&self, left: &str) -> Result<()> {
+    /// An error that says what was `expected`, if no token is left.
+    pub fn check(&self, expected: &str) -> Result<()> {
         let of_bans = self.bans.iter().map(|(name, tokens)| {
             let banned = tokens.iter().filter(|token| self.allowed.is_none_or(|allowed| allowed.contains(**token)));
             (*name, banned.copied().collect::<BTreeSet<TokenId>>())
@@ -153,7 +154,7 @@ impl Candidates<'_> {
         };
         let first = of_bans.first().map_or("allowed_token_ids", |(name, _)| *name);
         let what = if self.allowed.is_some() { "allowed_token_ids" } else { first };
-        Err(Error::value(what, left, found))
+        Err(Error::value(what, expected, found))
     }
 }
 

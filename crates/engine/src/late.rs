@@ -1,11 +1,11 @@
 //! The requests of steps. Those of a *late* step follow its submission: the device computes its logits while the host
-//! collects the step before, looks at what that has sampled, and asks forms what they allow behind it (`masks`). So no
-//! mask is guessed and none is asked for in vain, and each token is drawn by its own uniform, as in any other step. How
+//! collects the step before, and computes the masks behind the tokens that it has sampled (`masks`). So no mask is
+//! guessed and none is computed in vain, and each token is drawn by its own uniform, as in any other step. How
 //! one request is made is left to `sampler`.
 
 use std::time::Instant;
 
-use crate::allowed::Left;
+use crate::allowed::Allowed;
 use crate::branch::{BranchWork, WantedScores};
 use crate::engine::Engine;
 use crate::sampler;
@@ -45,21 +45,21 @@ impl Engine {
         self.model.sample(made)
     }
 
-    /// What a step is asked for one of its rows. Results that no branch waits for any more are discarded: whatever is
-    /// asked for them will do.
+    /// The sampling request of one row of a step. A row that no branch waits for any more gets any request: its result
+    /// is discarded.
     pub(super) fn sample_request(&mut self, request: &LogitsRequest) -> SampleRequest {
         let Some(branch) = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation)) else {
             return SampleRequest::of(Pick::Greedy);
         };
         let position = request.position + 1;
-        let left = match &branch.work {
-            BranchWork::Sample(sampling) => sampling.rules.left_under(sampling.mask_at(position), &self.facts),
+        let allowed = match &branch.work {
+            BranchWork::Sample(sampling) => sampling.rules.allowed_under(sampling.mask_at(position), &self.facts),
             BranchWork::Score(scoring) => match &scoring.scores {
-                WantedScores::Model { .. } => Left::All,
-                WantedScores::AsSampled { rules, .. } => rules.left_under(scoring.mask_at(position), &self.facts),
+                WantedScores::Model { .. } => Allowed::All,
+                WantedScores::AsSampled { rules, .. } => rules.allowed_under(scoring.mask_at(position), &self.facts),
             },
-            BranchWork::Idle => Left::All,
+            BranchWork::Idle => Allowed::All,
         };
-        sampler::request(branch, request.position, self.allowed.share_left(left), &self.facts.eos)
+        sampler::request(branch, request.position, self.allowed.share_allowed(allowed), &self.facts.eos)
     }
 }

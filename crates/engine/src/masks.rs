@@ -1,9 +1,9 @@
-//! What forms allow at the positions that a late step samples or scores. Asks the states of its branches' forms, puts
-//! forced tokens on their paths, and fails samples whose state is lost. The states and their masks are left to the
-//! crate of forms.
+//! The masks of the positions that a late step samples or scores. Has them computed from the states of its branches'
+//! forms, puts forced tokens on the branches' paths, and fails samples whose masks can't be computed. How a mask is
+//! computed is left to the crate of forms.
 //!
 //! # Forced tokens
-//! A token is *forced* if its form allows no other one. Where one is, the mask behind it is asked for at once, and so
+//! A token is *forced* if its form allows no other one. Where one is, the mask behind it is computed at once, and so
 //! on: the run of forced tokens goes on the branch's path before it is sampled. The step after it computes the rows of
 //! the whole run, samples each of them from its own logits under its own mask, and goes on behind the last. So the
 //! tokens, and all that is recorded of them, are those of steps of one row. They are accepted one by one as their
@@ -24,20 +24,20 @@ use offshoot_form::{FormState, StateMask};
 const MOST_FORCED: usize = 32;
 
 impl Engine {
-    /// Asks for what forms allow at the positions that follow the rows of `requests`, whose tokens are all known, and
-    /// keeps it with their branches. Branches whose state is lost fail.
+    /// Computes the masks of the positions that follow the rows of `requests`, whose tokens are all known, and keeps
+    /// them with their branches. Branches whose masks can't be computed fail.
     pub(super) fn find_masks(&mut self, requests: &[LogitsRequest]) {
         let mut failed = Vec::new();
         let mut wanted: Vec<BranchId> =
             requests.iter().filter(|request| self.lacks_mask(request)).map(|request| request.branch).collect();
         while !wanted.is_empty() {
-            wanted = self.ask_sampled(&wanted, &mut failed);
+            wanted = self.find_sample_masks(&wanted, &mut failed);
         }
-        self.ask_scored(requests, &mut failed);
+        self.find_score_masks(requests, &mut failed);
         self.fail_some(failed);
     }
 
-    /// Whether the mask of a request is to be asked for: it has a form, and the mask is not known.
+    /// Whether the mask of a request is to be computed: its branch samples in a form, and has no mask of the position.
     fn lacks_mask(&self, request: &LogitsRequest) -> bool {
         let branch = self.branches.get(&request.branch).filter(|branch| branch.awaits(request.generation));
         branch.is_some_and(|branch| match &branch.work {
@@ -48,8 +48,8 @@ impl Engine {
         })
     }
 
-    /// Asks for the masks behind the paths of these branches. Returns those whose path has a forced token more.
-    fn ask_sampled(&mut self, wanted: &[BranchId], failed: &mut Vec<(BranchId, Error)>) -> Vec<BranchId> {
+    /// Computes the masks behind the paths of these branches. Returns the branches whose path got a forced token.
+    fn find_sample_masks(&mut self, wanted: &[BranchId], failed: &mut Vec<(BranchId, Error)>) -> Vec<BranchId> {
         let mut forms: Vec<(BranchId, PathForm)> = Vec::with_capacity(wanted.len());
         for &id in wanted {
             let branch = self.branches.get_mut(&id).expect("it has a request that it waits for");
@@ -75,32 +75,32 @@ impl Engine {
         forced
     }
 
-    /// Asks for the masks of given tokens that are scored as if they were sampled in a form.
-    fn ask_scored(&mut self, requests: &[LogitsRequest], failed: &mut Vec<(BranchId, Error)>) {
-        let mut asked: HashMap<BranchId, ScoredPositions> = HashMap::new();
+    /// Computes the masks of given tokens that are scored as if they were sampled in a form.
+    fn find_score_masks(&mut self, requests: &[LogitsRequest], failed: &mut Vec<(BranchId, Error)>) {
+        let mut scored: HashMap<BranchId, ScoredPositions> = HashMap::new();
         for request in requests {
             let Some(branch) = self.branches.get_mut(&request.branch) else { continue };
             let token = branch.tokens.get(request.position + 1).copied();
             let (Some(token), true) = (token, branch.awaits(request.generation)) else { continue };
             let BranchWork::Score(scoring) = &mut branch.work else { continue };
             let next = scoring.next();
-            match asked.get_mut(&request.branch) {
+            match scored.get_mut(&request.branch) {
                 // The requests of a branch have rising positions.
                 Some(positions) => positions.tokens.push_back(token),
                 None => {
                     let is_new = |form: &mut ScoredForm| request.position + 1 >= next + form.masks.len();
                     if let Some(form) = scoring.lend_form(is_new) {
-                        asked.insert(request.branch, ScoredPositions { form, tokens: VecDeque::from([token]) });
+                        scored.insert(request.branch, ScoredPositions { form, tokens: VecDeque::from([token]) });
                     }
                 }
             }
         }
-        let mut asked: Vec<(BranchId, ScoredPositions)> = asked.into_iter().collect();
-        asked.sort_unstable_by_key(|&(id, _)| id);
+        let mut scored: Vec<(BranchId, ScoredPositions)> = scored.into_iter().collect();
+        scored.sort_unstable_by_key(|&(id, _)| id);
         // One position of each branch at a time, so that one matcher goes along each branch's tokens.
         loop {
             let mut wanted: Vec<&mut (BranchId, ScoredPositions)> =
-                asked.iter_mut().filter(|(_, positions)| !positions.tokens.is_empty()).collect();
+                scored.iter_mut().filter(|(_, positions)| !positions.tokens.is_empty()).collect();
             if wanted.is_empty() {
                 break;
             }
@@ -108,7 +108,7 @@ impl Engine {
                 wanted.iter_mut().map(|(_, positions)| &mut positions.form.state).collect();
             let masks = self.forms.masks(&mut states);
             for ((id, positions), mask) in wanted.into_iter().zip(masks) {
-                let token = positions.tokens.pop_front().expect("it was asked for this token's place");
+                let token = positions.tokens.pop_front().expect("a state was taken for each branch with a token left");
                 match mask {
                     Ok(mask) => {
                         positions.form.state.push(token);
@@ -128,7 +128,7 @@ impl Engine {
                 }
             }
         }
-        for (id, positions) in asked {
+        for (id, positions) in scored {
             let branch = self.branches.get_mut(&id).expect("it was there just now");
             if let BranchWork::Score(scoring) = &mut branch.work {
                 scoring.put_form(positions.form);
@@ -164,29 +164,30 @@ impl Engine {
         self.retire(ended);
     }
 
-    /// Takes the counts of forms over into the metrics.
+    /// Copies the counts of masks into the metrics.
     pub(super) fn count_masks(&mut self) {
         let counts = self.forms.counts();
-        self.metrics.masks_asked = counts.asked;
+        self.metrics.masks_requested = counts.requested;
         self.metrics.masks_computed = counts.computed;
         self.metrics.masks_shared = counts.shared_states;
         self.metrics.matchers_replayed = counts.replayed;
     }
 }
 
-/// Positions of a branch's given tokens whose masks are asked for.
+/// Positions of a branch's given tokens whose masks are computed.
 struct ScoredPositions {
-    /// Lent by the branch's work.
+    /// Taken from the branch's work, and put back at the end.
     form: ScoredForm,
     /// The tokens at them.
     tokens: VecDeque<TokenId>,
 }
 
-/// What came of a mask.
+/// What [`add_mask`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Added {
+    /// The mask is kept.
     Mask,
-    /// Its only token is on the path.
+    /// The mask is kept, and its only token is on the path.
     Forced,
 }
 

@@ -82,10 +82,10 @@ sums! {
         /// Tokens of `tokens_sampled` that the form of their text forced: no other was allowed in their place.
         #[serde(default)]
         pub tokens_forced: u64,
-        /// Masks that were asked for, what a form allows in the place of a token: once for each token that is sampled,
+        /// Masks that were requested, what a form allows in the place of a token: once for each token that is sampled,
         /// or scored as if it were sampled, in a form that has begun.
         #[serde(default)]
-        pub masks_asked: u64,
+        pub masks_requested: u64,
         /// Masks that were computed for that: one for each state in which a branch was first.
         #[serde(default)]
         pub masks_computed: u64,

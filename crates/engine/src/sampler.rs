@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::allowed::{Candidates, Left};
+use crate::allowed::{Allowed, Candidates};
 use crate::branch::{Branch, BranchWork, SamplingState, WantedScores};
 use crate::facts::EngineFacts;
 use crate::request::{FinishReason, SamplingParams, Stop};
@@ -35,8 +35,8 @@ impl SamplingRules {
     }
 
     /// The tokens that may be sampled, but for those that are banned, where the form allows `mask`.
-    pub fn left_under(&self, mask: Option<&Arc<StateMask>>, facts: &EngineFacts) -> Left {
-        Left::of(mask.map(|mask| &**mask), self.allowed.as_ref(), &self.stop, facts)
+    pub fn allowed_under(&self, mask: Option<&Arc<StateMask>>, facts: &EngineFacts) -> Allowed {
+        Allowed::of(mask.map(|mask| &**mask), self.allowed.as_ref(), &self.stop, facts)
     }
 
     /// Whether `token` was the only one that the form allowed by `mask`: where the text may end, it may by the stop
@@ -203,8 +203,8 @@ pub(super) fn end_at_none(branch: &Branch, facts: &EngineFacts) -> Result<Finish
         ("min_tokens", rules.ends_banned(position, &facts.eos)),
         ("logit_bias", rules.params.tokens_biased_away()),
     ];
-    let left = rules.left_under(mask, facts);
-    let candidates = Candidates { vocab: facts.vocab, allowed: left.set(), bans };
+    let allowed = rules.allowed_under(mask, facts);
+    let candidates = Candidates { vocab: facts.vocab, allowed: allowed.set(), bans };
     let expected = format!("a token that may be sampled as number {}", position - rules.begin + 1);
     match (candidates.check(&expected), mask) {
         (Ok(()), _) => Err(no_numbers()),

@@ -20,21 +20,21 @@ use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
 use crate::spec::Form;
-use crate::trial::{Refusal, Tried, Verdict, parser, try_form};
+use crate::trial::{Refusal, TrialOutcome, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
 /// Forms that are compiled at once.
 const MOST_AT_ONCE: usize = 4;
-/// How long a caller waits for its turn; and for a form that a helper has tried, whose work is known to be little, on a
+/// How long a caller waits for a permit; and for a form that a helper has tried, whose work is known to be little, on a
 /// machine that may be busy.
 const MOST_WAIT: Duration = Duration::from_secs(5);
-/// How long a caller waits for a form that nobody has tried.
+/// How long a caller waits for a form that no helper has tried.
 const MOST_UNTRIED_WAIT: Duration = Duration::from_secs(1);
 /// Stack of a thread that compiles; what is not touched takes no memory.
 const STACK_BYTES: usize = 64 << 20;
 /// Refused forms that are remembered.
 const MOST_REFUSED: usize = 64;
-/// Bytes of compiled forms that are kept though nobody uses them.
+/// Bytes of recently used compiled forms, at most; beyond it those unused longest are dropped.
 const MOST_RECENT_BYTES: usize = 64 << 20;
 
 /// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
@@ -100,9 +100,9 @@ pub struct FormCompiler {
     vocabulary: OnceLock<Result<Arc<FormVocabulary>, Refusal>>,
     hashers: [RandomState; 2],
     known: Mutex<Known>,
-    /// Signalled when a form is no longer pending.
+    /// Signalled when a form leaves `Known::pending`: it was compiled or refused.
     is_done: Condvar,
-    turns: Arc<Turns>,
+    permits: Arc<CompilePermits>,
 }
 
 /// Two hashes of a form's JSON, which stand for it. (Schemas that differ in the order of their fields are different
@@ -170,7 +170,7 @@ impl FormCompiler {
             hashers: Default::default(),
             known: Mutex::default(),
             is_done: Condvar::new(),
-            turns: Arc::default(),
+            permits: Arc::default(),
         }
     }
 
@@ -247,18 +247,18 @@ impl FormCompiler {
         {
             return Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
         }
-        let turn = Turn::take(&self.turns)?;
+        let permit = CompilePermit::take(&self.permits)?;
         let (most, verdict) = match try_form(form, &vocabulary)? {
-            Tried::Passed => (MOST_WAIT, Verdict::Busy),
-            Tried::NoHelper => (MOST_UNTRIED_WAIT, Verdict::Slow),
+            TrialOutcome::Passed => (MOST_WAIT, Verdict::Busy),
+            TrialOutcome::NoHelper => (MOST_UNTRIED_WAIT, Verdict::Slow),
         };
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
         let work = move || {
             let compiled = caught(|| CompiledForm::new(&form, vocabulary, tokenizer)?.check_beginning());
-            // Nobody waits any more for one that took too long.
+            // The receiver is gone if the form took too long.
             let _ = sender.send(compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new));
-            drop(turn);
+            drop(permit);
         };
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
@@ -269,30 +269,31 @@ impl FormCompiler {
     }
 }
 
-/// Turns that are taken: of forms being compiled, those included that nobody waits for any more.
+/// The permits to compile, [`MOST_AT_ONCE`] in all. One stays taken until its form is compiled or refused, even if the
+/// caller has stopped waiting.
 #[derive(Default)]
-struct Turns {
+struct CompilePermits {
     taken: Mutex<usize>,
     is_free: Condvar,
 }
 
-/// A turn to compile, given back when it is dropped.
-struct Turn(Arc<Turns>);
+/// A permit to compile a form, given back when it is dropped.
+struct CompilePermit(Arc<CompilePermits>);
 
-impl Turn {
-    fn take(turns: &Arc<Turns>) -> Result<Turn, Refusal> {
-        let taken = turns.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = turns.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= MOST_AT_ONCE);
+impl CompilePermit {
+    fn take(permits: &Arc<CompilePermits>) -> Result<CompilePermit, Refusal> {
+        let taken = permits.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = permits.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= MOST_AT_ONCE);
         let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
             return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled")));
         }
         *taken += 1;
-        Ok(Turn(turns.clone()))
+        Ok(CompilePermit(permits.clone()))
     }
 }
 
-impl Drop for Turn {
+impl Drop for CompilePermit {
     fn drop(&mut self) {
         *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.is_free.notify_one();
@@ -305,9 +306,9 @@ mod tests {
 
     use super::*;
 
-    /// Where others' forms take all turns, a form that is known is found at once, and another may be asked for again.
+    /// Where others' forms take all permits, a form that is known is found at once, and another may be sent again.
     #[test]
-    fn known_forms_wait_for_no_turn() {
+    fn known_forms_wait_for_no_permit() {
         let folder = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
         let tokenizer = Arc::new(Tokenizer::load(&folder).expect("the bundled model has a tokenizer"));
         let vocab = tokenizer.vocab_size();
@@ -318,14 +319,15 @@ mod tests {
         assert!(compiled.bytes > 0);
         let bad = Arc::new(Form::Regex("(".to_owned()));
         assert!(compiler.compile(&bad).is_err());
-        let turns: Vec<Turn> = (0..MOST_AT_ONCE).map(|_| Turn::take(&compiler.turns).expect("it is free")).collect();
+        let permits: Vec<CompilePermit> =
+            (0..MOST_AT_ONCE).map(|_| CompilePermit::take(&compiler.permits).expect("it is free")).collect();
         let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
         assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));
         let other = Arc::new(Form::Regex("[cd]+".to_owned()));
-        let busy = compiler.compile(&other).expect_err("there is no turn");
+        let busy = compiler.compile(&other).expect_err("there is no permit");
         assert!(matches!(busy, Error::Busy { .. }), "{busy}");
-        drop(turns);
+        drop(permits);
         assert!(compiler.compile(&other).is_ok());
     }
 }

@@ -32,8 +32,8 @@ const STACK_BYTES: usize = 32 << 20;
 /// What the masks of an engine took so far; bytes and lanes are of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FormCounts {
-    /// Masks that were asked for of states whose form has begun.
-    pub asked: u64,
+    /// Masks that were requested of states whose form has begun.
+    pub requested: u64,
     /// Masks that were computed: one for each distinct state, or more where the state was forgotten meanwhile.
     pub computed: u64,
     /// Masks that another branch in the same state had, in an earlier call or in the same one.
@@ -178,7 +178,7 @@ impl Forms {
                 found[at] = Some(Ok(state.free_mask()));
                 continue;
             };
-            self.counts.asked += 1;
+            self.counts.requested += 1;
             if let Some(mask) = self.cache.get(&key) {
                 found[at] = Some(Ok(mask));
             } else if let Some(&first) = first.get(&key) {

@@ -128,7 +128,7 @@ fn request<'a>(form: &'a Form, vocabulary: &FormVocabulary) -> Request<'a> {
 
 /// What came of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
+pub(crate) enum TrialOutcome {
     Passed,
     /// The program has no helper.
     NoHelper,
@@ -139,11 +139,11 @@ pub(crate) enum Tried {
 /// # Errors
 ///
 /// The form takes more than [`BOUNDS`], or is refused.
-pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<Tried, Refusal> {
+pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<TrialOutcome, Refusal> {
     if is_unbounded() {
-        return Ok(Tried::NoHelper);
+        return Ok(TrialOutcome::NoHelper);
     }
-    call_trial(form, vocabulary).map(|()| Tried::Passed)
+    call_trial(form, vocabulary).map(|()| TrialOutcome::Passed)
 }
 
 /// Refuses a schema that is to stand in a grammar among others, if it takes more than [`BOUNDS`] or has no text. The

@@ -19,7 +19,7 @@ const COUNTERS: [CounterRow; 19] = [
     ("scores_reused", "Prompt tokens whose log-probabilities were in the cache", |live| live.metrics.scores_reused),
     ("tokens_sampled", "Tokens sampled", |live| live.metrics.tokens_sampled),
     ("tokens_forced", "Tokens sampled that the form of their text forced", |live| live.metrics.tokens_forced),
-    ("masks_asked", "Times that it was asked what a form allows next", |live| live.metrics.masks_asked),
+    ("masks_requested", "Times that it was asked what a form allows next", |live| live.metrics.masks_requested),
     ("masks_computed", "Masks of forms computed, one for each state", |live| live.metrics.masks_computed),
     ("masks_shared", "Masks of forms that another sample in the same state had", |live| live.metrics.masks_shared),
     ("matchers_replayed", "Places in forms found again from their tokens", |live| live.metrics.matchers_replayed),

@@ -280,7 +280,7 @@ mod tests {
             let kept = KeptPrompt { tokens: Arc::default(), salt: None, adapter: None };
             let branch = self.keep(client, BranchId::new(0), kept, self.usual_time_to_live());
             let last = Turn { input: vec![json!("a".repeat(bytes))], response: json!({}) };
-            self.keep_response(client, &branch, id.to_owned(), KeptTurns { earlier: Vec::new(), last });
+            self.keep_response(client, &branch, id.to_owned(), KeptTurns { earlier: Vec::new(), own: last });
         }
 
         fn has(&self, client: ClientId, id: &str) -> bool {

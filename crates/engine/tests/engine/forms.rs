@@ -399,8 +399,8 @@ fn masks_are_computed_once_for_each_state() {
     let metrics = engine.metrics().unwrap();
     // A branch that ends is found out after a mask more was asked for, at most.
     assert!(metrics.masks_computed <= states.len() as u64, "{} for {} states", metrics.masks_computed, states.len());
-    assert_eq!(metrics.masks_computed + metrics.masks_shared, metrics.masks_asked);
-    assert_eq!(metrics.masks_asked, sampled as u64);
+    assert_eq!(metrics.masks_computed + metrics.masks_shared, metrics.masks_requested);
+    assert_eq!(metrics.masks_requested, sampled as u64);
 }
 
 /// What ends reasoning is found in the sample, and the form begins behind it.

@@ -8,7 +8,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_form::{CompiledForm, Form, FormBegin, FormCompiler, FormState, Forms};
 use offshoot_text::reasoning::TextStart;
 use offshoot_text::tools::{
-    AnswerSplitter, CallDemand, CallForm, CallReader, ReasoningText, Tool, ToolCall, ToolSet, joined_calls,
+    AnswerSplitter, CallDemand, CallReader, CallSyntax, ReasoningText, Tool, ToolCall, ToolSet, joined_calls,
 };
 use offshoot_text::{AddSpecial, Tokenizer};
 use serde_json::json;
@@ -130,7 +130,7 @@ fn tools() -> Arc<ToolSet> {
     Arc::new(ToolSet { tools: vec![look, Tool { name: "wait".to_owned(), parameters: None }] })
 }
 
-fn calls(form: &'static CallForm, text: &str) -> Vec<ToolCall> {
+fn calls(form: &'static CallSyntax, text: &str) -> Vec<ToolCall> {
     let reader = CallReader::new(form, tools());
     let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Split, Some(reader));
     joined_calls(&splitter.push_last(text))
@@ -158,7 +158,7 @@ fn each_family_s_calls_fit_its_grammar() {
             FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
         let mut forms = Forms::new(1);
         for (template, text) in FAMILIES {
-            let family = CallForm::of(template).unwrap_or_else(|| panic!("{template}: no family"));
+            let family = CallSyntax::of(template).unwrap_or_else(|| panic!("{template}: no family"));
             let grammar = |demand: CallDemand| {
                 let text = family.grammar(&tools(), &demand, &tokenizer, false);
                 let compiled = compiler.compile(&Arc::new(Form::Lark(text.clone())));
@@ -194,7 +194,7 @@ fn whatever_is_sampled_calls_a_tool_with_its_arguments() {
             FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
         let mut forms = Forms::new(1);
         for (template, _) in FAMILIES {
-            let family = CallForm::of(template).expect("a family");
+            let family = CallSyntax::of(template).expect("a family");
             let grammar = family.grammar(&tools(), &CallDemand::One, &tokenizer, true);
             let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
             for seed in 0..8_u32 {
@@ -245,7 +245,7 @@ fn names_of_parameters_are_read_as_they_are() {
     let parameters = json!({"type": "object", "properties": properties, "required": ["xml:lang", "a}b", "größe_1"]});
     let look = Tool { name: "look".to_owned(), parameters: Some(parameters) };
     let tools = Arc::new(ToolSet { tools: vec![look] });
-    let gemma = CallForm::of("<|tool_call>").expect("a family");
+    let gemma = CallSyntax::of("<|tool_call>").expect("a family");
     let grammar = gemma.grammar(&tools, &CallDemand::One, &tokenizer, false);
     let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
     // The form has one text, which every token is forced to.
@@ -325,7 +325,7 @@ fn references_and_alternatives_hold() {
         ),
     ];
     for (template, text, others) in cases {
-        let family = CallForm::of(template).expect("a family");
+        let family = CallSyntax::of(template).expect("a family");
         let grammar = family.grammar(&tools, &CallDemand::One, &tokenizer, false);
         let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
         let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
@@ -352,7 +352,7 @@ fn calls_stand_beside_content() {
     let schema = json!({"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]});
     let content = Form::Json(schema).in_rule().expect("a schema").expect("JSON has a rule");
     for (template, call) in FAMILIES {
-        let family = CallForm::of(template).expect("a family");
+        let family = CallSyntax::of(template).expect("a family");
         if !family.has_marks() {
             continue;
         }

@@ -75,7 +75,7 @@ fn each_distinct_state_is_computed_once_and_equal_sets_are_one() {
         }
     }
     let counts = forms.counts();
-    assert_eq!((counts.asked, counts.computed, counts.failed), (asked, distinct.len() as u64, 0));
+    assert_eq!((counts.requested, counts.computed, counts.failed), (asked, distinct.len() as u64, 0));
     assert_eq!(counts.shared_states, asked - counts.computed);
     assert!(counts.shared_sets > 0 && counts.lanes >= 1 && counts.matcher_bytes > 0 && counts.mask_bytes > 0);
     let different: HashSet<_> = sets.iter().map(|set| set.words()).collect();
@@ -92,7 +92,7 @@ fn siblings_in_one_state_share_one_mask() {
     let first = masks[0].as_ref().expect("a mask");
     assert!(masks.iter().all(|other| Arc::ptr_eq(first, other.as_ref().expect("a mask"))));
     assert!(Arc::ptr_eq(first, &mask(&mut forms, &mut begin(&form))));
-    assert_eq!((forms.counts().asked, forms.counts().computed), (6, 1));
+    assert_eq!((forms.counts().requested, forms.counts().computed), (6, 1));
 }
 
 /// What is dropped for its bytes is made again: with matchers, from the tokens.

@@ -107,7 +107,7 @@ struct MeasuredForms<'a> {
     /// Share of the CPU's threads that had no work while ops ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     idle: Option<f64>,
-    masks_asked: u64,
+    masks_requested: u64,
     masks_computed: u64,
     masks_shared: u64,
     matchers_replayed: u64,
@@ -332,7 +332,7 @@ impl FormBench<'_> {
             wait_ms: a_step(|m| m.seconds_waiting),
             masking_ms: a_step(|m| m.seconds_masking),
             idle: idle.map(|idle| rounded(idle, 3)),
-            masks_asked: count(|m| m.masks_asked),
+            masks_requested: count(|m| m.masks_requested),
             masks_computed: count(|m| m.masks_computed),
             masks_shared: count(|m| m.masks_shared),
             matchers_replayed: count(|m| m.matchers_replayed),

@@ -105,7 +105,7 @@ fn samples_with_forms_are_measured_beside_free_ones() {
         // No text of a schema ends within its tokens.
         assert_eq!((number(line, "out_tokens"), number(line, "ended_early")), (54.0, 0.0), "{line}");
         assert!(number(line, "tok_s") > 0.0 && number(&line["floor"], "tok_s") > 0.0, "{line}");
-        let (asked, computed) = (number(line, "masks_asked"), number(line, "masks_computed"));
+        let (asked, computed) = (number(line, "masks_requested"), number(line, "masks_computed"));
         match number(line, "schemas") {
             0.0 => assert!(asked == 0.0 && line["of_free"].is_null(), "{line}"),
             _ => assert!(number(line, "of_free") > 0.0 && asked >= 54.0 && asked >= computed, "{line}"),

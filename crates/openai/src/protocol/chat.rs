@@ -7,11 +7,11 @@ use super::fields::{BodyFields, brief};
 use super::messages::{self, Messages};
 use super::refusal::Refusal;
 use super::request::PromptContent;
-use super::tools::AskedTools;
+use super::tools::RequestedTools;
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::TokenId;
 use offshoot_text::reasoning::{ContentStart, TextStart};
-use offshoot_text::tools::ArgumentsForm;
+use offshoot_text::tools::ArgumentsSyntax;
 use offshoot_text::{AddSpecial, ChatOptions, Message, SpecialText, Tokenizer};
 
 /// A chat as text.
@@ -27,7 +27,7 @@ pub struct ChatText {
     /// Where in what is sampled behind it the content begins.
     pub content: ContentStart,
     /// What becomes of calls in the answer.
-    pub tools: AskedTools,
+    pub tools: RequestedTools,
 }
 
 /// How chats are read.
@@ -60,7 +60,7 @@ impl ChatReader<'_> {
         follows_branch: bool,
     ) -> Result<ChatText, Refusal> {
         let (options, end) = (self.options(fields)?, ChatEnd::take(fields)?);
-        let tools = AskedTools::take(fields, &options.tools, self.source(&options))?;
+        let tools = RequestedTools::take(fields, &options.tools, self.source(&options))?;
         let Some(messages) = messages else {
             return match follows_branch {
                 true => Ok(ChatText { tools, ..ChatText::default() }),
@@ -122,8 +122,8 @@ impl ChatReader<'_> {
     fn messages(self, messages: &Value, options: &ChatOptions) -> Result<Messages, Refusal> {
         let has_calls = |message: &Value| message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
         let arguments = match messages.as_array().is_some_and(|list| list.iter().any(has_calls)) {
-            true => self.texts.tokenizer.arguments_form(options),
-            false => ArgumentsForm::Value,
+            true => self.texts.tokenizer.arguments_syntax(options),
+            false => ArgumentsSyntax::Value,
         };
         let mut messages = messages::read(messages, self.source(options), arguments)?;
         self.join_parts(&mut messages.list, options);

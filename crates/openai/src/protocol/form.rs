@@ -16,17 +16,17 @@ use offshoot_text::tools::{CallDemand, Tool, ToolSet};
 
 /// The form that a request asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AskedForm {
+pub struct RequestedForm {
     pub form: Form,
     /// The field that has it, for the messages of errors.
     pub field: &'static str,
 }
 
-impl AskedForm {
+impl RequestedForm {
     /// Of a grammar in Lark or GBNF.
     fn grammar(field: &'static str, text: &str) -> Result<Self, Refusal> {
         let form = Form::of_grammar(text).map_err(|error| refused(field, &error))?;
-        Ok(AskedForm { form, field })
+        Ok(RequestedForm { form, field })
     }
 }
 
@@ -108,19 +108,19 @@ pub fn refused(field: &str, error: &Error) -> Refusal {
     }
 }
 
-type Asked = Result<Option<AskedForm>, Refusal>;
+type ReadForm = Result<Option<RequestedForm>, Refusal>;
 
 /// Takes all fields that ask for a form, of which a request has one at most.
-pub fn take(fields: &mut BodyFields) -> Asked {
-    let asked = [response_format(fields)?, structured_outputs(fields)?, guided(fields)?, of_sglang(fields)?];
-    only_one(asked.into_iter().flatten())
+pub fn take(fields: &mut BodyFields) -> ReadForm {
+    let found = [response_format(fields)?, structured_outputs(fields)?, guided(fields)?, of_sglang(fields)?];
+    only_one(found.into_iter().flatten())
 }
 
-/// The one form that is asked for.
-fn only_one(asked: impl IntoIterator<Item = AskedForm>) -> Asked {
-    let mut asked = asked.into_iter();
-    let first = asked.next();
-    match (&first, asked.next()) {
+/// The one form that is requested, if any.
+fn only_one(found: impl IntoIterator<Item = RequestedForm>) -> ReadForm {
+    let mut found = found.into_iter();
+    let first = found.next();
+    match (&first, found.next()) {
         (Some(first), Some(second)) => {
             let place = format!("beside `{}`: a text has one form", first.field);
             Err(Refusal::out_of_place(second.field, &place))
@@ -130,21 +130,21 @@ fn only_one(asked: impl IntoIterator<Item = AskedForm>) -> Asked {
 }
 
 /// OpenAI's field; `json_object` may have a `schema` as llama.cpp and others take it.
-fn response_format(fields: &mut BodyFields) -> Asked {
+fn response_format(fields: &mut BodyFields) -> ReadForm {
     const FIELD: &str = "response_format";
     let Some(value) = fields.take(FIELD) else { return Ok(None) };
     let expected = "an object whose `type` is \"text\", \"json_object\" or \"json_schema\"";
     let Value::Object(format) = &value else { return Err(Refusal::value(FIELD, expected, &brief(&value))) };
     let mut format = BodyFields::new(format);
     let kind = format.take("type").unwrap_or_default();
-    let asked = match kind.as_str() {
+    let found = match kind.as_str() {
         Some("text") => None,
         Some("json_object") => {
             let form = match format.take("schema") {
                 None => Form::JsonObject,
                 Some(schema) => Form::Json(schema_of("response_format.schema", schema)?),
             };
-            Some(AskedForm { form, field: FIELD })
+            Some(RequestedForm { form, field: FIELD })
         }
         Some("json_schema") => Some(json_schema(&mut format)?),
         Some("structural_tag") => {
@@ -155,11 +155,11 @@ fn response_format(fields: &mut BodyFields) -> Asked {
         _ => return Err(Refusal::value("response_format.type", expected, &brief(&kind))),
     };
     finish(format, FIELD)?;
-    Ok(asked)
+    Ok(found)
 }
 
 /// The object `json_schema` of a `response_format`. `strict` changes nothing: the schema always holds.
-fn json_schema(format: &mut BodyFields) -> Result<AskedForm, Refusal> {
+fn json_schema(format: &mut BodyFields) -> Result<RequestedForm, Refusal> {
     const PLACE: &str = "response_format.json_schema";
     const FIELD: &str = "response_format.json_schema.schema";
     let value = format.take("json_schema").unwrap_or_default();
@@ -171,11 +171,11 @@ fn json_schema(format: &mut BodyFields) -> Result<AskedForm, Refusal> {
     described.choice("strict").map_err(|refusal| within(PLACE, refusal))?;
     let schema = schema_of(FIELD, described.take("schema").unwrap_or_default())?;
     finish(described, PLACE)?;
-    Ok(AskedForm { form: Form::Json(schema), field: FIELD })
+    Ok(RequestedForm { form: Form::Json(schema), field: FIELD })
 }
 
 /// vLLM's field: an object of one constraint and its options. An empty one changes nothing.
-fn structured_outputs(fields: &mut BodyFields) -> Asked {
+fn structured_outputs(fields: &mut BodyFields) -> ReadForm {
     const PLACE: &str = "structured_outputs";
     let object = fields.object(PLACE)?;
     let mut own = BodyFields::new(&object);
@@ -200,19 +200,19 @@ fn structured_outputs(fields: &mut BodyFields) -> Asked {
         grammar: ("grammar", "structured_outputs.grammar"),
     };
     let is_styled = style != JsonOptions::default();
-    let asked = names.take(&mut own, style)?;
+    let found = names.take(&mut own, style)?;
     finish(own, PLACE)?;
-    match asked {
+    match found {
         None if is_styled => {
             let expected = "one of `json`, `json_object`, `regex`, `choice` and `grammar` beside its options";
             Err(Refusal::value(PLACE, expected, "none"))
         }
-        asked => Ok(asked),
+        found => Ok(found),
     }
 }
 
 /// vLLM's older fields, which stand by themselves in the body.
-fn guided(fields: &mut BodyFields) -> Asked {
+fn guided(fields: &mut BodyFields) -> ReadForm {
     let backend = fields.text("guided_decoding_backend")?;
     // Behind the backend's name stand options: `xgrammar:disable-any-whitespace`.
     let options = backend.as_deref().and_then(|backend| backend.split_once(':')).map_or("", |(_, options)| options);
@@ -233,19 +233,19 @@ fn guided(fields: &mut BodyFields) -> Asked {
 }
 
 /// SGLang's fields.
-fn of_sglang(fields: &mut BodyFields) -> Asked {
-    let mut asked = Vec::new();
+fn of_sglang(fields: &mut BodyFields) -> ReadForm {
+    let mut found = Vec::new();
     if let Some(schema) = fields.take("json_schema") {
         let form = Form::Json(schema_of("json_schema", schema)?);
-        asked.push(AskedForm { form, field: "json_schema" });
+        found.push(RequestedForm { form, field: "json_schema" });
     }
     if let Some(pattern) = fields.text("regex")? {
-        asked.push(AskedForm { form: Form::Regex(pattern), field: "regex" });
+        found.push(RequestedForm { form: Form::Regex(pattern), field: "regex" });
     }
     if let Some(grammar) = fields.text("ebnf")? {
-        asked.push(AskedForm::grammar("ebnf", &grammar)?);
+        found.push(RequestedForm::grammar("ebnf", &grammar)?);
     }
-    only_one(asked)
+    only_one(found)
 }
 
 /// What the fields of vLLM's constraints are called: in their object, and in messages.
@@ -258,7 +258,7 @@ struct ConstraintNames {
 }
 
 impl ConstraintNames {
-    fn take(self, fields: &mut BodyFields, style: JsonOptions) -> Asked {
+    fn take(self, fields: &mut BodyFields, style: JsonOptions) -> ReadForm {
         let wrong = |field: &str, expected: &str, found: &Value| Refusal::value(field, expected, &brief(found));
         let mut text = |(key, field): (&str, &str)| match fields.take(key) {
             None => Ok(None),
@@ -266,30 +266,30 @@ impl ConstraintNames {
             Some(other) => Err(wrong(field, "a string", &other)),
         };
         let (regex, grammar) = (text(self.regex)?, text(self.grammar)?);
-        let mut asked = Vec::new();
+        let mut found = Vec::new();
         if let Some(schema) = fields.take(self.json.0) {
             let schema = schema_of(self.json.1, schema)?;
-            asked.push(AskedForm { form: style.clone().form(schema), field: self.json.1 });
+            found.push(RequestedForm { form: style.clone().form(schema), field: self.json.1 });
         }
         match fields.take(self.json_object.0) {
             None | Some(Value::Bool(false)) => {}
-            Some(Value::Bool(true)) => asked.push(AskedForm { form: style.object(), field: self.json_object.1 }),
+            Some(Value::Bool(true)) => found.push(RequestedForm { form: style.object(), field: self.json_object.1 }),
             Some(other) => return Err(wrong(self.json_object.1, "true or false", &other)),
         }
         if let Some(pattern) = regex {
-            asked.push(AskedForm { form: Form::Regex(pattern), field: self.regex.1 });
+            found.push(RequestedForm { form: Form::Regex(pattern), field: self.regex.1 });
         }
         if let Some(choices) = fields.take(self.choice.0) {
             let text = |value: &Value| value.as_str().map(str::to_owned);
             let texts: Option<Vec<String>> = choices.as_array().and_then(|list| list.iter().map(text).collect());
             let texts = texts.filter(|list| !list.is_empty());
             let texts = texts.ok_or_else(|| wrong(self.choice.1, "a list of strings, at least one", &choices))?;
-            asked.push(AskedForm { form: Form::Choice(texts), field: self.choice.1 });
+            found.push(RequestedForm { form: Form::Choice(texts), field: self.choice.1 });
         }
         if let Some(grammar) = grammar {
-            asked.push(AskedForm::grammar(self.grammar.1, &grammar)?);
+            found.push(RequestedForm::grammar(self.grammar.1, &grammar)?);
         }
-        only_one(asked)
+        only_one(found)
     }
 }
 

@@ -8,7 +8,7 @@ use super::fields::brief;
 use super::refusal::Refusal;
 use offshoot_text::Message;
 use offshoot_text::message::{REASONING, ROLES};
-use offshoot_text::tools::ArgumentsForm;
+use offshoot_text::tools::ArgumentsSyntax;
 
 /// OpenAI's fields of a message that no known template shows.
 const UNSUPPORTED: [&str; 3] = ["function_call", "refusal", "audio"];
@@ -25,7 +25,7 @@ pub struct Messages {
 
 /// `messages`: the field's value; `template`: the source of the chat template that is to show them; `arguments`: how it
 /// takes the arguments of calls.
-pub fn read(messages: &Value, template: &str, arguments: ArgumentsForm) -> Result<Messages, Refusal> {
+pub fn read(messages: &Value, template: &str, arguments: ArgumentsSyntax) -> Result<Messages, Refusal> {
     let list = list_of(messages)?;
     let is_prefix = |value: &Value| value["prefix"] == true;
     if let Some(index) = list[..list.len() - 1].iter().position(is_prefix) {
@@ -100,7 +100,7 @@ pub fn tools(tools: &Value) -> Result<Vec<Value>, Refusal> {
 struct MessageReader<'t> {
     index: usize,
     template: &'t str,
-    arguments: ArgumentsForm,
+    arguments: ArgumentsSyntax,
 }
 
 impl MessageReader<'_> {
@@ -201,9 +201,9 @@ impl MessageReader<'_> {
             };
             let is_text = function["arguments"].as_str().is_some_and(|text| !text.is_empty());
             function["arguments"] = match self.arguments {
-                ArgumentsForm::Value => arguments,
-                ArgumentsForm::Text if is_text => function["arguments"].take(),
-                ArgumentsForm::Text => arguments.to_string().into(),
+                ArgumentsSyntax::Value => arguments,
+                ArgumentsSyntax::Text if is_text => function["arguments"].take(),
+                ArgumentsSyntax::Text => arguments.to_string().into(),
             };
             Ok(call)
         };

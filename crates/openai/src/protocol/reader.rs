@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::chat::{ChatReader, ChatText};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
-use super::form::{self, AskedForm, FormPart};
+use super::form::{self, FormPart, RequestedForm};
 use super::limits::ProtocolLimits;
 use super::models::ModelNames;
 use super::official;
@@ -17,7 +17,7 @@ use super::refusal::Refusal;
 use super::request::{
     ChoiceContent, Keep, MostKept, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
-use super::tools::{self, AskedTools};
+use super::tools::{self, RequestedTools};
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
@@ -62,7 +62,7 @@ struct WrittenPrompt {
     /// The assistant's message that a chat goes on with.
     continued: Option<String>,
     /// What becomes of calls in the answer.
-    tools: AskedTools,
+    tools: RequestedTools,
 }
 
 impl RequestReader<'_> {
@@ -89,13 +89,13 @@ impl RequestReader<'_> {
             Endpoint::Chat => vec![self.chat(&mut fields, texts, parent.is_some())?],
         };
         ProtocolLimits::check("prompt", limits.prompts, prompts.len(), "prompts")?;
-        let asked_form = form::take(&mut fields)?;
+        let requested_form = form::take(&mut fields)?;
         // A chat has one prompt, and completions begin with their content and call nothing.
         let begin = prompts.first().map(|prompt| prompt.content_start).unwrap_or_default();
-        let AskedTools { calls, demand, may_call } =
+        let RequestedTools { calls, demand, may_call } =
             prompts.first_mut().map(|prompt| std::mem::take(&mut prompt.tools)).unwrap_or_default();
         let mut form_parts = Vec::new();
-        let (form, form_field) = match (calls.as_ref().zip(demand), asked_form) {
+        let (form, form_field) = match (calls.as_ref().zip(demand), requested_form) {
             // An answer that must call has no content that another form could hold.
             (Some((calls, demand)), _) => {
                 form_parts = FormPart::of_tools(calls.tools(), &demand);
@@ -108,7 +108,7 @@ impl RequestReader<'_> {
                 form_parts.extend(tools);
                 (Some(form), Some(asked.field))
             }
-            (None, Some(AskedForm { form, field })) => {
+            (None, Some(RequestedForm { form, field })) => {
                 let form = SampleForm { form: Arc::new(form), begin: begin.into(), ends_with_extend: true };
                 (Some(form), Some(field))
             }
@@ -201,10 +201,10 @@ impl RequestReader<'_> {
         demand: &CallDemand,
         begin: ContentStart,
     ) -> Result<SampleForm, Refusal> {
-        let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
+        let begin = if calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
         let follows_reasoning = begin != FormBegin::AtOnce;
         let tools = tools::in_grammar(calls)?;
-        let grammar = calls.form().grammar(&tools, demand, self.tokenizer, follows_reasoning);
+        let grammar = calls.syntax().grammar(&tools, demand, self.tokenizer, follows_reasoning);
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
@@ -213,7 +213,7 @@ impl RequestReader<'_> {
     fn form_of_either(
         &self,
         calls: Option<&CallReader>,
-        asked: &AskedForm,
+        asked: &RequestedForm,
         begin: ContentStart,
     ) -> Result<SampleForm, Refusal> {
         let either = "the model calls a tool or answers in the form";
@@ -221,16 +221,16 @@ impl RequestReader<'_> {
             let place = format!("beside `tools`: {why}, where {either}; send `tool_choice`: \"none\" or \"required\"");
             Refusal::out_of_place(asked.field, &place)
         };
-        let Some(calls) = calls.filter(|calls| calls.form().has_marks()) else {
+        let Some(calls) = calls.filter(|calls| calls.syntax().has_marks()) else {
             return Err(refused("no mark tells this model's calls from its content"));
         };
         let content = asked.form.in_rule().map_err(|error| form::refused(asked.field, &error))?;
         let content = content.ok_or_else(|| refused("patterns and grammars are not joined with calls"))?;
-        let begin = if calls.form().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
+        let begin = if calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
         let follows_reasoning = begin != FormBegin::AtOnce;
         let tools = tools::in_grammar(calls)?;
         let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
-        let grammar = calls.form().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
+        let grammar = calls.syntax().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
         Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
@@ -544,7 +544,7 @@ impl RequestReader<'_> {
 
 fn written(text: String, content: PromptContent) -> WrittenPrompt {
     let (start, content_start) = (TextStart::default(), ContentStart::default());
-    WrittenPrompt { text, content, start, content_start, continued: None, tools: AskedTools::default() }
+    WrittenPrompt { text, content, start, content_start, continued: None, tools: RequestedTools::default() }
 }
 
 /// The limit of tokens of a request that sets none, if there is one.

@@ -394,7 +394,7 @@ impl ProtocolRequest {
 
     /// Whether the ids of its calls are as short as its model's chat template demands.
     pub fn has_short_call_ids(&self) -> bool {
-        self.calls.as_ref().is_some_and(|calls| calls.form().has_short_ids)
+        self.calls.as_ref().is_some_and(|calls| calls.syntax().has_short_ids)
     }
 
     /// Limits the samples of prompts without a token limit to the memory for keys and values.

@@ -11,11 +11,11 @@ use super::fields::{BodyFields, brief};
 use super::form::{parameters_field, refused};
 use super::refusal::Refusal;
 use offshoot_form::Form;
-use offshoot_text::tools::{AnswerPart, CallDemand, CallForm, CallReader, Tool, ToolSet};
+use offshoot_text::tools::{AnswerPart, CallDemand, CallReader, CallSyntax, Tool, ToolSet};
 
 /// The tools of a chat.
 #[derive(Debug, Default)]
-pub struct AskedTools {
+pub struct RequestedTools {
     /// Which calls its answers show as such; `None`: calls stay in the content, as in chats without tools.
     pub calls: Option<CallReader>,
     /// What its answers must call; `None`: whatever the model decides.
@@ -24,15 +24,15 @@ pub struct AskedTools {
     pub may_call: bool,
 }
 
-impl AskedTools {
+impl RequestedTools {
     /// Takes the fields that say what becomes of `tools`, as the template shows them. `template`: its source.
-    pub fn take(fields: &mut BodyFields, tools: &[Value], template: &str) -> Result<AskedTools, Refusal> {
+    pub fn take(fields: &mut BodyFields, tools: &[Value], template: &str) -> Result<RequestedTools, Refusal> {
         let is_single = fields.choice("parallel_tool_calls")? == Some(false);
         let choice = fields.take("tool_choice");
         let choice = choice.as_ref().map_or(Ok(ToolChoice::Auto), ToolChoice::of)?;
         let names = || tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
         let demand = match choice {
-            ToolChoice::None => return Ok(AskedTools::default()),
+            ToolChoice::None => return Ok(RequestedTools::default()),
             ToolChoice::Auto => None,
             ToolChoice::Required if is_single => Some(CallDemand::One),
             ToolChoice::Required => Some(CallDemand::Some),
@@ -49,15 +49,16 @@ impl AskedTools {
         };
         if tools.is_empty() {
             return match demand {
-                None => Ok(AskedTools::default()),
+                None => Ok(RequestedTools::default()),
                 Some(_) => Err(Refusal::value("tool_choice", "`tools` beside it", "none")),
             };
         }
-        // A family's own form, or, where a call must be made, one that any model can keep.
-        let form = CallForm::of(template).or_else(|| demand.is_some().then(CallForm::unknown));
-        let reader = form.map(|form| CallReader::new(form, Arc::new(tool_set(tools))).with_single_call(is_single));
+        // A family's own syntax, or, where a call must be made, one that any model can keep.
+        let syntax = CallSyntax::of(template).or_else(|| demand.is_some().then(CallSyntax::unknown));
+        let reader =
+            syntax.map(|syntax| CallReader::new(syntax, Arc::new(tool_set(tools))).with_single_call(is_single));
         let may_call = demand.is_none();
-        Ok(AskedTools { calls: reader, demand, may_call })
+        Ok(RequestedTools { calls: reader, demand, may_call })
     }
 }
 
@@ -115,8 +116,8 @@ pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
             let expected = "a schema of an object: arguments are one";
             return Err(Refusal::value(&field, expected, &brief(parameters)).about("tools"));
         }
-        if let Some(name) = calls.form().unwritable_parameter(tool) {
-            let expected = "names of properties that the model's form of calls can hold";
+        if let Some(name) = calls.syntax().unwritable_parameter(tool) {
+            let expected = "names of properties that the model's syntax of calls can hold";
             return Err(Refusal::value(&field, expected, &format!("{name:?}")).about("tools"));
         }
         let parameters = tool.parameters.clone().map(Form::schema_in_grammar).transpose();

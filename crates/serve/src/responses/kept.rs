@@ -18,7 +18,7 @@ const MOST_BYTES: usize = 512 << 20;
 pub struct KeptTurns {
     pub earlier: Vec<Arc<KeptTurn>>,
     /// The response's own turn.
-    pub last: Turn,
+    pub own: Turn,
 }
 
 /// A turn of a conversation, counted.
@@ -77,14 +77,14 @@ impl ResponseMemory {
 
     /// Counts a response of a client, whose branch has so many tokens.
     pub fn keep(&self, client: ClientId, turns: KeptTurns, tokens: usize) -> KeptResponse {
-        let KeptTurns { earlier, last } = turns;
+        let KeptTurns { earlier, own } = turns;
         let of_client = {
             let mut of_clients = self.of_clients();
             // Besides the map, what is counted has them.
             of_clients.retain(|_, bytes| Arc::strong_count(bytes) > 1);
             of_clients.entry(client).or_default().clone()
         };
-        let last = Arc::new(KeptTurn { _counted: self.count(&of_client, last.bytes()), turn: last });
+        let last = Arc::new(KeptTurn { _counted: self.count(&of_client, own.bytes()), turn: own });
         let turns: Vec<Arc<KeptTurn>> = earlier.into_iter().chain([last.clone()]).collect();
         let own = size_of_val(&turns[..]) + tokens * size_of::<TokenId>();
         KeptResponse { turns, last, _counted: self.count(&of_client, own) }
@@ -138,10 +138,10 @@ mod tests {
     fn turns_are_counted_once_and_as_long_as_anybody_has_them() {
         let memory = ResponseMemory::default();
         let turn = |text: &str| Turn { input: vec![json!({ "text": text })], response: json!({ "output": [] }) };
-        let first = memory.keep(ClientId(0), KeptTurns { earlier: Vec::new(), last: turn(&"a".repeat(1000)) }, 10);
+        let first = memory.keep(ClientId(0), KeptTurns { earlier: Vec::new(), own: turn(&"a".repeat(1000)) }, 10);
         let alone = memory.bytes();
         assert!((1000..2000).contains(&alone), "{alone}");
-        let second = memory.keep(ClientId(0), KeptTurns { earlier: first.turns().to_vec(), last: turn("b") }, 20);
+        let second = memory.keep(ClientId(0), KeptTurns { earlier: first.turns().to_vec(), own: turn("b") }, 20);
         let both = memory.bytes();
         assert!((1..1000).contains(&(both - alone)), "{both} - {alone}");
         assert_eq!((second.turns().len(), &second.last().input), (2, &turn("b").input));

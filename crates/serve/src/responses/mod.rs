@@ -47,7 +47,7 @@ pub fn routes() -> Router<Arc<Server>> {
 }
 
 /// A request for a response that was read.
-struct Asked {
+struct ReadRequest {
     call: ResponseCall,
     chat: ResponseChat,
     request: ProtocolRequest,
@@ -55,9 +55,14 @@ struct Asked {
     earlier: Vec<Arc<KeptTurn>>,
 }
 
-impl Asked {
+impl ReadRequest {
     /// The request with its prompt in tokens; `response`: the id that the response will have.
-    fn read(server: &Server, client: ClientId, response: &str, body: &Map<String, Value>) -> Result<Asked, Refusal> {
+    fn read(
+        server: &Server,
+        client: ClientId,
+        response: &str,
+        body: &Map<String, Value>,
+    ) -> Result<ReadRequest, Refusal> {
         let call = ResponseCall::read(body, response, server.leases.can_keep())?;
         let previous = call.previous.as_deref().map(|id| server.leases.response(client, id)).transpose();
         let previous = previous.map_err(|refusal| {
@@ -78,7 +83,7 @@ impl Asked {
             fitted(server, reader.encode_along(request, before)?)
         };
         let request = encoded().map_err(|refusal| chat.refusal(refusal))?;
-        Ok(Asked { call, chat, request, earlier })
+        Ok(ReadRequest { call, chat, request, earlier })
     }
 }
 
@@ -95,8 +100,8 @@ async fn create(
     let body = server.receive(&headers, body).await?;
     let head = AnswerHead { id: new_id(), ..head(&server, RESPONSE_ID_PREFIX) };
     let id = head.id.clone();
-    let asked = server.work(move |server| Asked::read(server, client, &id, &body.parse()?)).await?;
-    let Asked { call, chat, request, earlier } = asked;
+    let read = server.work(move |server| ReadRequest::read(server, client, &id, &body.parse()?)).await?;
+    let ReadRequest { call, chat, request, earlier } = read;
     let (call, request) = (Arc::new(call), Arc::new(request));
     let form = server.compile_form(client, &request).await.map_err(|refusal| chat.refusal(refusal))?;
     drop(chat);
@@ -164,7 +169,7 @@ impl StoringWriter {
         let response = self.writer.end(cached, now(), out);
         if let Some(branch) = self.branch.take() {
             let last = Turn { input: self.call.input.clone(), response: response.clone() };
-            let turns = KeptTurns { earlier: std::mem::take(&mut self.earlier), last };
+            let turns = KeptTurns { earlier: std::mem::take(&mut self.earlier), own: last };
             self.server.leases.keep_response(self.client, &branch, self.writer.id().to_owned(), turns);
         }
         response
@@ -203,7 +208,7 @@ async fn count_tokens(
 ) -> Answer {
     let body = server.receive(&headers, body).await?;
     let count = move |server: &Server| {
-        let Asked { request, .. } = Asked::read(server, client, &new_id(), &body.parse()?)?;
+        let ReadRequest { request, .. } = ReadRequest::read(server, client, &new_id(), &body.parse()?)?;
         Ok(json!({ "object": "response.input_tokens", "input_tokens": request.prompt_tokens() }))
     };
     Ok(reply::value(&server.work(count).await?))

@@ -71,7 +71,7 @@ impl AnswerSplitter {
     /// `start`: where in an answer the text begins; `calls`: which calls are found, if any are.
     pub fn new(start: TextStart, reasoning: ReasoningText, calls: Option<CallReader>) -> Self {
         let keeps_reasoning = reasoning == ReasoningText::Keep;
-        let has_channels = calls.as_ref().is_some_and(|calls| calls.form().has_channels);
+        let has_channels = calls.as_ref().is_some_and(|calls| calls.syntax().has_channels);
         // What stands in the reasoning is no call.
         let splits = !keeps_reasoning || calls.is_some();
         let reasoning = splits.then(|| ReasoningSplitter::new(start).with_calls(has_channels));

@@ -1,14 +1,14 @@
 //! Writes the grammar of a text that must call tools, in llguidance's dialect of Lark: the calls in their family's own
-//! form, with arguments that the tools' schemas accept. Marks that are tokens of the vocabulary stand as those tokens.
+//! syntax, with arguments that the tools' schemas accept. Marks that are tokens of the vocabulary stand as those tokens.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::forms::{CallForm, NamedCall, Tagged, WrittenStyle};
 use super::gemma::{QUOTE, is_plain_key};
 use super::schema::SchemaPart;
+use super::syntax::{CallSyntax, NamedCall, Tagged, WrittenStyle};
 use super::{MARKS, Tool, ToolSet};
 use crate::load::CHANNEL_MARKS;
 use crate::tokenizer::Tokenizer;
@@ -24,7 +24,7 @@ pub enum CallDemand {
     Named(String),
 }
 
-impl CallForm {
+impl CallSyntax {
     /// The grammar of a text that makes these calls and has nothing else; where it follows reasoning, with up to two
     /// line breaks before them. Of an answer in channels the text is all of it, with a message of its reasoning, if it
     /// has one. Lists of values and objects are written as Python writes them, unless a schema says otherwise.
@@ -38,7 +38,8 @@ impl CallForm {
         self.written_grammar(tools, demand, tokenizer, follows_reasoning, None)
     }
 
-    /// The same for a text that either makes these calls or has the content that these elements of a rule match.
+    /// The grammar of a text that either makes these calls, as in [`grammar`](Self::grammar), or has the content that
+    /// these elements of a rule match.
     pub fn grammar_beside(
         &self,
         tools: &ToolSet,
@@ -148,8 +149,8 @@ impl GrammarWriter<'_> {
     }
 
     /// The rule of a call of `tool`; its name.
-    fn call(&mut self, form: &CallForm, index: usize, tool: &Tool) -> String {
-        let body = match form.written.style {
+    fn call(&mut self, syntax: &CallSyntax, index: usize, tool: &Tool) -> String {
+        let body = match syntax.written.style {
             WrittenStyle::Object(key) => {
                 let head = format!("{{\"name\": {}, \"{key}\": ", Value::from(&*tool.name));
                 format!("{} {} \"}}\"", self.literal(&head), arguments(tool))
@@ -205,7 +206,7 @@ impl GrammarWriter<'_> {
         body + " " + &self.literal(tags.end)
     }
 
-    /// An object in Gemma's form, with keys in the order in which the template writes them.
+    /// An object in Gemma's syntax, with keys in the order in which the template writes them.
     fn gemma_object(&mut self, part: SchemaPart<'_>, depth: usize) -> String {
         let mut fields: Vec<(&String, &Value)> = part.schema["properties"].as_object().into_iter().flatten().collect();
         fields.sort_by_key(|(key, _)| key.to_lowercase());
@@ -329,7 +330,7 @@ impl GrammarWriter<'_> {
     }
 }
 
-/// A number of this kind within the schema's bounds: JSON, which Gemma's form has for numbers, too.
+/// A number of this kind within the schema's bounds: JSON, as Gemma's syntax has numbers, too.
 fn number(kind: &str, schema: &Value) -> String {
     const BOUNDS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
     let bounds = BOUNDS.into_iter().filter_map(|key| Some((key.to_owned(), schema.get(key)?.clone())));

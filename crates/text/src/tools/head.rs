@@ -2,9 +2,9 @@
 //! change it.
 
 use super::ToolSet;
-use super::forms::{CallForm, CallStyle, NamedCall, Opening, Tagged};
 use super::gemma;
 use super::json::{End, value_end};
+use super::syntax::{CallStyle, CallSyntax, NamedCall, Opening, Tagged};
 
 /// What a text behind a call's mark is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,15 +33,15 @@ pub(super) enum Body {
 const LONGEST_NAME: usize = 256;
 
 /// Reads the call with which `text` begins behind its mark.
-pub(super) fn read(form: &CallForm, styles: &[CallStyle], tools: &ToolSet, text: &str, is_bare: bool) -> Head {
+pub(super) fn read(syntax: &CallSyntax, styles: &[CallStyle], tools: &ToolSet, text: &str, is_bare: bool) -> Head {
     if styles.is_empty() {
-        return in_section(form, tools, text);
+        return in_section(syntax, tools, text);
     }
     for style in styles {
         let head = match style {
             CallStyle::Object => object(text, tools, is_bare),
             CallStyle::Named(named) => name_and_json(named, text),
-            CallStyle::Tagged(tags) => name_and_tags(tags, form.closes, text),
+            CallStyle::Tagged(tags) => name_and_tags(tags, syntax.closes, text),
             CallStyle::Gemma => gemma::head(text),
         };
         if head != Head::No {
@@ -52,13 +52,13 @@ pub(super) fn read(form: &CallForm, styles: &[CallStyle], tools: &ToolSet, text:
 }
 
 /// Behind the mark of a section, whose calls have marks of their own.
-fn in_section(form: &CallForm, tools: &ToolSet, text: &str) -> Head {
+fn in_section(syntax: &CallSyntax, tools: &ToolSet, text: &str) -> Head {
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
-    let calls = || form.openings.iter().filter(|opening| !opening.styles.is_empty());
+    let calls = || syntax.openings.iter().filter(|opening| !opening.styles.is_empty());
     if let Some(Opening { mark, styles, .. }) = calls().find(|opening| cursor.rest().starts_with(opening.mark)) {
         cursor.at += mark.len();
-        return match read(form, styles, tools, cursor.rest(), false) {
+        return match read(syntax, styles, tools, cursor.rest(), false) {
             Head::Begun { name, bytes, body, in_list } => Head::Begun { name, bytes: cursor.at + bytes, body, in_list },
             Head::Whole { name, bytes, arguments, in_list } => {
                 Head::Whole { name, bytes: cursor.at + bytes, arguments, in_list }

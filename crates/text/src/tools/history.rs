@@ -1,4 +1,4 @@
-//! Finds in which form a chat template takes the arguments of earlier calls: as values, which most templates write as
+//! Finds in which syntax a chat template takes the arguments of earlier calls: as values, which most templates write as
 //! JSON, or as texts of JSON, which some put together with other texts.
 
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::tokenizer::Tokenizer;
 
 /// What the arguments of a call are to a chat template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArgumentsForm {
+pub enum ArgumentsSyntax {
     /// A value.
     Value,
     /// A text of JSON.
@@ -19,7 +19,7 @@ pub enum ArgumentsForm {
 impl Tokenizer {
     /// How the chat template that `options` choose takes arguments of calls: as values, unless it cannot show them so
     /// and can show texts.
-    pub fn arguments_form(&self, options: &ChatOptions) -> ArgumentsForm {
+    pub fn arguments_syntax(&self, options: &ChatOptions) -> ArgumentsSyntax {
         const VALUE: &str = "OFFSHOOT-ARGUMENT";
         let shows = |arguments: Value| {
             let function = json!({"name": "f", "arguments": arguments});
@@ -36,8 +36,8 @@ impl Tokenizer {
             self.chat_with(&messages, &options).is_ok_and(is_shown)
         };
         match !shows(json!({"k": VALUE})) && shows(json!({"k": VALUE}).to_string().into()) {
-            true => ArgumentsForm::Text,
-            false => ArgumentsForm::Value,
+            true => ArgumentsSyntax::Text,
+            false => ArgumentsSyntax::Value,
         }
     }
 }

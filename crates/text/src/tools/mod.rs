@@ -1,10 +1,9 @@
-//! The calls of tools in the texts of models: the forms in which families write them (`forms`), how they are found in a
+//! The calls of tools in the texts of models: the syntaxes in which families write them (`syntax`), how they are found in a
 //! text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which tools
 //! there are, and what an answer shows of its calls, is left to the callers.
 #![warn(missing_docs)]
 
 mod answer;
-mod forms;
 mod gemma;
 mod grammar;
 mod head;
@@ -12,6 +11,7 @@ mod history;
 mod json;
 mod schema;
 mod splitter;
+mod syntax;
 mod tagged;
 #[cfg(test)]
 mod tests;
@@ -19,12 +19,12 @@ mod tests;
 use serde_json::Value;
 
 pub use answer::{AnswerPart, AnswerSplitter, ReasoningText};
-pub use forms::CallForm;
-pub(crate) use forms::{ANY, MARKS};
 pub use grammar::CallDemand;
-pub use history::ArgumentsForm;
+pub use history::ArgumentsSyntax;
 use schema::SchemaPart;
 pub use splitter::CallReader;
+pub use syntax::CallSyntax;
+pub(crate) use syntax::{ANY, MARKS};
 
 use super::reasoning::{self, TextStart};
 
@@ -43,7 +43,7 @@ impl Tool {
         self.part(name).map(|part| part.schema)
     }
 
-    /// The same with the schema of all of them.
+    /// The schema of one of its parameters, with the schema of all of them.
     fn part(&self, name: &str) -> Option<SchemaPart<'_>> {
         let root = self.parameters.as_ref()?;
         let all = SchemaPart { schema: root, root }.resolved();
@@ -88,7 +88,7 @@ impl ToolCall {
     }
 }
 
-/// All calls in the answer of a whole text, in any family's form. What stands in the reasoning is no call.
+/// All calls in the answer of a whole text, in any family's syntax. What stands in the reasoning is no call.
 pub fn calls_of(text: &str) -> Vec<ToolCall> {
     let reader = CallReader::new(&ANY, ToolSet::default().into());
     let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Keep, Some(reader));

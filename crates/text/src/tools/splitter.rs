@@ -9,27 +9,27 @@ use std::sync::Arc;
 
 use super::ToolSet;
 use super::answer::{AnswerPart, Parts};
-use super::forms::{BareCalls, CallForm, CallStyle, PYTHON_TAG, Tagged};
 use super::head::{self, Body, Head};
 use super::json::{BracketScanner, End};
+use super::syntax::{BareCalls, CallStyle, CallSyntax, PYTHON_TAG, Tagged};
 use super::tagged::{self, TagStep};
 use crate::channels::beginning_of;
 
 /// Which calls are found in a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallReader {
-    form: &'static CallForm,
+    syntax: &'static CallSyntax,
     tools: Arc<ToolSet>,
     is_single: bool,
 }
 
 impl CallReader {
-    /// Finds calls of this form. An object of JSON without a mark calls one of these tools, or, if there are none, any.
-    pub fn new(form: &'static CallForm, tools: Arc<ToolSet>) -> Self {
-        CallReader { form, tools, is_single: false }
+    /// Finds calls of this syntax. An object of JSON without a mark calls one of these tools, or, if there are none, any.
+    pub fn new(syntax: &'static CallSyntax, tools: Arc<ToolSet>) -> Self {
+        CallReader { syntax, tools, is_single: false }
     }
 
-    /// The same; if `is_single`, calls behind the first one are left out of the answer.
+    /// This reader; if `is_single`, calls behind an answer's first one are left out of the answer.
     #[must_use]
     pub fn with_single_call(self, is_single: bool) -> Self {
         CallReader { is_single, ..self }
@@ -40,9 +40,9 @@ impl CallReader {
         self.is_single
     }
 
-    /// The form of the calls.
-    pub fn form(&self) -> &'static CallForm {
-        self.form
+    /// The syntax of the calls.
+    pub fn syntax(&self) -> &'static CallSyntax {
+        self.syntax
     }
 
     /// The tools that can be called.
@@ -170,8 +170,8 @@ impl CallSplitter {
                 false
             }
             State::Tagged { tags, tool, is_first } => {
-                let CallReader { form, tools, .. } = &self.reader;
-                match tagged::step(tags, form.closes, tools, tool, *is_first, &self.held) {
+                let CallReader { syntax, tools, .. } = &self.reader;
+                match tagged::step(tags, syntax.closes, tools, tool, *is_first, &self.held) {
                     TagStep::More => false,
                     TagStep::Argument { bytes, piece } => {
                         *is_first = false;
@@ -193,8 +193,8 @@ impl CallSplitter {
 
     /// Passes content on, up to what may be a call.
     fn content(&mut self, parts: &mut Parts) -> bool {
-        let form = self.reader.form;
-        if form.bare == BareCalls::First && !self.has_content && !self.is_behind_call {
+        let syntax = self.reader.syntax;
+        if syntax.bare == BareCalls::First && !self.has_content && !self.is_behind_call {
             let space = self.held.len() - self.held.trim_start().len();
             match self.held[space..].chars().next() {
                 None => return false,
@@ -205,7 +205,7 @@ impl CallSplitter {
                 Some(_) => {}
             }
         }
-        let found = form
+        let found = syntax
             .openings
             .iter()
             .filter_map(|opening| Some((self.held.find(opening.mark)?, opening)))
@@ -217,7 +217,7 @@ impl CallSplitter {
             self.state = State::Head(HeadState { mark, styles: opening.styles, is_bare: false, has_more, least: 0 });
             return true;
         }
-        let begun = form.marks().map(|mark| beginning_of(mark, &self.held)).max().unwrap_or(0);
+        let begun = syntax.marks().map(|mark| beginning_of(mark, &self.held)).max().unwrap_or(0);
         self.pass(self.held.len() - begun, parts);
         false
     }
@@ -242,8 +242,8 @@ impl CallSplitter {
         if length < least && !ends {
             return false;
         }
-        let CallReader { form, tools, .. } = &self.reader;
-        match head::read(form, styles, tools, &self.held[mark..], is_bare) {
+        let CallReader { syntax, tools, .. } = &self.reader;
+        match head::read(syntax, styles, tools, &self.held[mark..], is_bare) {
             Head::More if !ends => {
                 let least = if length > SHORT_HEAD { length + length / 8 } else { 0 };
                 self.state = State::Head(HeadState { least, ..head });
@@ -297,7 +297,7 @@ impl CallSplitter {
         let space = self.held.len() - self.held.trim_start().len();
         let rest = &self.held[space..];
         let Some(sign) = rest.chars().next() else { return false };
-        let closes = self.reader.form.closes;
+        let closes = self.reader.syntax.closes;
         if let Some(close) = closes.iter().find(|close| rest.starts_with(*close)) {
             self.held.drain(..space + close.len());
             return true;

@@ -4,9 +4,9 @@
 use serde_json::Value;
 
 use super::ToolSet;
-use super::forms::Tagged;
 use super::head::{Cursor, Next};
 use super::schema::{SchemaPart, kind_of};
+use super::syntax::Tagged;
 
 /// What comes next of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,21 +1,21 @@
-//! Calls in the forms that families publish, in whole texts and in texts cut anywhere.
+//! Calls in the syntaxes that families publish, in whole texts and in texts cut anywhere.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::forms::FORMS;
+use super::syntax::SYNTAXES;
 use super::*;
 
 /// An answer: its reasoning, its content, and its calls, each with its name and arguments.
 type Answer = (String, String, Vec<(String, String)>);
 
-fn form(name: &str) -> &'static CallForm {
+fn syntax(name: &str) -> &'static CallSyntax {
     if name == "any" {
         return &ANY;
     }
-    FORMS.iter().find(|form| form.name() == name).expect("a form of this name")
+    SYNTAXES.iter().find(|syntax| syntax.name() == name).expect("a syntax of this name")
 }
 
 fn weather() -> Arc<ToolSet> {
@@ -37,8 +37,8 @@ fn weather() -> Arc<ToolSet> {
 }
 
 /// The answer of a text that comes in these pieces.
-fn split(form: &'static CallForm, start: TextStart, reasoning: ReasoningText, pieces: &[&str]) -> Answer {
-    let mut splitter = AnswerSplitter::new(start, reasoning, Some(CallReader::new(form, weather())));
+fn split(syntax: &'static CallSyntax, start: TextStart, reasoning: ReasoningText, pieces: &[&str]) -> Answer {
+    let mut splitter = AnswerSplitter::new(start, reasoning, Some(CallReader::new(syntax, weather())));
     let mut parts = Vec::new();
     for piece in pieces {
         parts.extend(splitter.push(piece));
@@ -60,23 +60,23 @@ fn split(form: &'static CallForm, start: TextStart, reasoning: ReasoningText, pi
     answer
 }
 
-fn whole(form: &'static CallForm, text: &str) -> Answer {
-    split(form, TextStart::Answer, ReasoningText::Split, &[text])
+fn whole(syntax: &'static CallSyntax, text: &str) -> Answer {
+    split(syntax, TextStart::Answer, ReasoningText::Split, &[text])
 }
 
 /// Checks that an answer of content and calls is read from `text`, wherever it is cut in two or into signs.
 fn check(name: &str, text: &str, content: &str, calls: &[(&str, &str)]) {
     let owned = |(name, arguments): &(&str, &str)| ((*name).to_owned(), (*arguments).to_owned());
     let expected: Answer = (String::new(), content.to_owned(), calls.iter().map(owned).collect());
-    assert_eq!(whole(form(name), text), expected, "{name}: {text:?}");
+    assert_eq!(whole(syntax(name), text), expected, "{name}: {text:?}");
     for (cut, _) in text.char_indices() {
         let pieces = [&text[..cut], &text[cut..]];
-        let found = split(form(name), TextStart::Answer, ReasoningText::Keep, &pieces);
+        let found = split(syntax(name), TextStart::Answer, ReasoningText::Keep, &pieces);
         assert_eq!(found, expected, "{name}: {text:?} cut at {cut}");
     }
     let signs: Vec<String> = text.chars().map(String::from).collect();
     let signs: Vec<&str> = signs.iter().map(|sign| &**sign).collect();
-    assert_eq!(split(form(name), TextStart::Answer, ReasoningText::Split, &signs), expected, "{name}: {text:?}");
+    assert_eq!(split(syntax(name), TextStart::Answer, ReasoningText::Split, &signs), expected, "{name}: {text:?}");
 }
 
 const PARIS: (&str, &str) = ("get_weather", r#"{"city": "Paris"}"#);
@@ -167,7 +167,7 @@ fn references_tell_the_kinds_of_parameters() {
         ("loop", "3", json!("3")),
     ] {
         let text = format!("<function=get_weather>\n{}</function>", parameter(name, value));
-        let calls = whole(form("qwen3_coder"), &text).2;
+        let calls = whole(syntax("qwen3_coder"), &text).2;
         let arguments: Value = serde_json::from_str(&calls[0].1).expect("arguments between tags become JSON");
         assert_eq!(arguments, json!({name: expected}), "{text}");
     }
@@ -231,14 +231,14 @@ fn what_stands_in_the_reasoning_is_no_call() {
     let calls = vec![("get_time".to_owned(), "{}".to_owned())];
     for cut in 0..text.len() {
         let pieces = [&text[..cut], &text[cut..]];
-        let parts = split(form("hermes"), TextStart::Answer, ReasoningText::Split, &pieces);
+        let parts = split(syntax("hermes"), TextStart::Answer, ReasoningText::Split, &pieces);
         assert_eq!(parts, (format!("I write {call}."), String::new(), calls.clone()), "{cut}");
-        let kept = split(form("hermes"), TextStart::Answer, ReasoningText::Keep, &pieces);
+        let kept = split(syntax("hermes"), TextStart::Answer, ReasoningText::Keep, &pieces);
         assert_eq!(kept, (String::new(), format!("<think>I write {call}.</think>"), calls.clone()), "{cut}");
         let opened = text.trim_start_matches("<think>");
         let cut = cut.min(opened.len());
         let pieces = [&opened[..cut], &opened[cut..]];
-        let parts = split(form("hermes"), TextStart::Reasoning, ReasoningText::Split, &pieces);
+        let parts = split(syntax("hermes"), TextStart::Reasoning, ReasoningText::Split, &pieces);
         assert_eq!(parts, (format!("I write {call}."), String::new(), calls.clone()), "{cut}");
     }
     assert_eq!(calls_of(&text).len(), 1);
@@ -258,14 +258,14 @@ fn calls_in_channels() {
             let expected = (thought.to_owned(), String::new(), vec![(PARIS.0.to_owned(), PARIS.1.to_owned())]);
             for cut in 0..=text.len() {
                 let pieces = [&text[..cut], &text[cut..]];
-                let found = split(form("harmony"), TextStart::Answer, ReasoningText::Split, &pieces);
+                let found = split(syntax("harmony"), TextStart::Answer, ReasoningText::Split, &pieces);
                 assert_eq!(found, expected, "{text:?} cut at {cut}");
             }
             assert_eq!(calls_of(&text).len(), 1);
         }
     }
     let both = format!("{}<|call|><|start|>assistant<|channel|>final<|message|>Done.", calls[0]);
-    let (_, content, calls) = whole(form("harmony"), &both);
+    let (_, content, calls) = whole(syntax("harmony"), &both);
     assert_eq!((&*content, calls.len()), ("Done.", 1));
 }
 
@@ -284,9 +284,9 @@ fn templates_tell_their_family() {
         ("<｜tool▁call▁begin｜>' + '<｜tool▁sep｜>' + '\\n' + '```json'", "deepseek_v3"),
         ("<｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'", "deepseek_v31"),
     ] {
-        assert_eq!(CallForm::of(template).map(CallForm::name), Some(name), "{template}");
+        assert_eq!(CallSyntax::of(template).map(CallSyntax::name), Some(name), "{template}");
     }
-    assert_eq!(CallForm::of("{{ messages }}"), None);
+    assert_eq!(CallSyntax::of("{{ messages }}"), None);
 }
 
 proptest! {
@@ -295,7 +295,7 @@ proptest! {
     /// Whatever a text of marks, names and pieces of JSON is, cutting it changes nothing.
     #[test]
     fn cuts_change_nothing(
-        form_at in 0..FORMS.len() + 1,
+        syntax_at in 0..SYNTAXES.len() + 1,
         pieces in prop::collection::vec(prop::sample::select(vec![
             "<tool_call>", "</tool_call>", "<function=", "get_time", "get_weather", ">", "</function>", "<parameter=",
             "city", "</parameter>", "{\"name\": \"get_time\", \"arguments\": ", "{\"name\": \"f\"", "{", "}", "\"",
@@ -311,7 +311,7 @@ proptest! {
         keeps in any::<bool>(),
         is_open in any::<bool>(),
     ) {
-        let form = FORMS.get(form_at).unwrap_or(&ANY);
+        let syntax = SYNTAXES.get(syntax_at).unwrap_or(&ANY);
         let text = pieces.concat();
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         places.retain(|&at| text.is_char_boundary(at));
@@ -324,9 +324,9 @@ proptest! {
         }
         let start = || if is_open { TextStart::Reasoning } else { TextStart::Answer };
         let reasoning = if keeps { ReasoningText::Keep } else { ReasoningText::Split };
-        let whole = split(form, start(), reasoning, &[&text]);
-        prop_assert_eq!(split(form, start(), reasoning, &cut_pieces), whole.clone());
-        let has_channels = form.has_channels && (text.contains("<|channel|>") || text.contains("to=functions."));
+        let whole = split(syntax, start(), reasoning, &[&text]);
+        prop_assert_eq!(split(syntax, start(), reasoning, &cut_pieces), whole.clone());
+        let has_channels = syntax.has_channels && (text.contains("<|channel|>") || text.contains("to=functions."));
         if whole.2.is_empty() && (keeps || !text.contains("think>")) && !is_open && !has_channels
             && !text.contains("<|channel|>")
         {

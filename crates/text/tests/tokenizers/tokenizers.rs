@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use offshoot_core::ids::TokenId;
-use offshoot_text::tools::{ArgumentsForm, CallForm, calls_of};
+use offshoot_text::tools::{ArgumentsSyntax, CallSyntax, calls_of};
 use offshoot_text::{AddSpecial, ChatOptions, ChatPlace, Message, Speaker, SpecialText, StopMatcher, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -647,7 +647,7 @@ fn earlier_calls_by_templates_of_real_models() {
         ("Llama-3.2-1B-Instruct", 977, llama, "llama3"),
     ] {
         let Some(tokenizer) = with_templates_of(&format!("executorch/{config}")) else { return };
-        assert_eq!(tokenizer.arguments_form(&options), ArgumentsForm::Value, "{config}");
+        assert_eq!(tokenizer.arguments_syntax(&options), ArgumentsSyntax::Value, "{config}");
         let text = tokenizer.chat_with(&talk, &options).unwrap();
         assert_eq!((text.chars().count(), &text[text.find("How warm?").unwrap()..]), (length, end), "{config}");
         // What a model writes as it saw its earlier call is found.
@@ -655,7 +655,7 @@ fn earlier_calls_by_templates_of_real_models() {
         let call = call.trim_start_matches("end_header_id|>");
         assert_eq!(calls_of(call).len(), 1, "{config}: {call}");
         let template = tokenizer.chat_template().unwrap();
-        assert_eq!(CallForm::of(template).map(CallForm::name), Some(family), "{config}");
+        assert_eq!(CallSyntax::of(template).map(CallSyntax::name), Some(family), "{config}");
     }
 }
 

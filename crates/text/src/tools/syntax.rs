@@ -1,4 +1,4 @@
-//! The forms in which families of models write calls, as a table. A form is known by texts of the chat template, which
+//! The syntaxes in which families of models write calls, as a table. One is known by texts of the chat template, which
 //! shows the model its own earlier calls in it. `head` reads the styles, `grammar` writes them.
 
 use std::fmt;
@@ -41,7 +41,7 @@ pub(super) struct Tagged {
     /// What stands between the key and its value, behind white space; may be empty.
     pub before_value: &'static str,
     pub after_value: &'static str,
-    /// What ends the call; may be empty, then the form's close does.
+    /// What ends the call; may be empty, then the syntax's close does.
     pub end: &'static str,
 }
 
@@ -71,7 +71,8 @@ const OBJECT: &[CallStyle] = &[CallStyle::Object];
 /// What families write behind `<tool_call>`. The first sign tells which: no name begins with `{` or `<`.
 const TOOL_CALL: &[CallStyle] =
     &[CallStyle::Object, CallStyle::Tagged(FUNCTION_TAGS), CallStyle::Tagged(ARGUMENT_TAGS)];
-/// The same without GLM's form, in which any word is the call of a tool without arguments.
+/// What Hermes and Qwen write behind `<tool_call>`: not GLM's syntax, in which any word is the call of a tool without
+/// arguments.
 const HERMES: &[CallStyle] = &[CallStyle::Object, CallStyle::Tagged(FUNCTION_TAGS)];
 const GLM: &[CallStyle] = &[CallStyle::Tagged(ARGUMENT_TAGS)];
 const CODER: &[CallStyle] = &[CallStyle::Tagged(FUNCTION_TAGS)];
@@ -83,8 +84,7 @@ const MISTRAL: &[CallStyle] = &[
 /// `[TOOL_CALLS]name{…}`.
 const MISTRAL_PLAIN: CallStyle = CallStyle::Named(NamedCall { before: "", after: "", skips: None });
 const GEMMA: &[CallStyle] = &[CallStyle::Gemma];
-/// The older form, with a fence around the arguments, first: in the newer one no name is followed by a second
-/// separator.
+/// First the syntax of V3, with a fence around the arguments: in that of V3.1 no name is followed by a second separator.
 const DEEPSEEK: &[CallStyle] = &[
     CallStyle::Named(NamedCall { before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None }),
     CallStyle::Named(NamedCall { before: "", after: "<｜tool▁sep｜>", skips: None }),
@@ -144,11 +144,11 @@ pub(super) enum WrittenStyle {
     Channel,
 }
 
-/// A family's form of calls.
-pub struct CallForm {
+/// The syntax in which a family writes calls.
+pub struct CallSyntax {
     name: &'static str,
-    /// The texts that a template of the family has, all of them.
-    told_by: &'static [&'static str],
+    /// The texts by which a template of the family is recognised: it has all of them.
+    recognised_by: &'static [&'static str],
     pub(super) openings: &'static [Opening],
     /// The texts that end calls, and lists of calls, in any order behind a call.
     pub(super) closes: &'static [&'static str],
@@ -160,28 +160,28 @@ pub struct CallForm {
     pub has_short_ids: bool,
 }
 
-impl fmt::Debug for CallForm {
+impl fmt::Debug for CallSyntax {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallForm").field(&self.name).finish()
+        f.debug_tuple("CallSyntax").field(&self.name).finish()
     }
 }
 
-/// Forms are constants: equal ones have one name.
-impl PartialEq for CallForm {
+/// Syntaxes are constants: equal ones have one name.
+impl PartialEq for CallSyntax {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl CallForm {
-    /// The form of the family whose chat template this is; `None`: no known one.
-    pub fn of(template: &str) -> Option<&'static CallForm> {
-        FORMS.iter().find(|form| form.told_by.iter().all(|told| template.contains(told)))
+impl CallSyntax {
+    /// The syntax of the family whose chat template this is; `None`: no known one.
+    pub fn of(template: &str) -> Option<&'static CallSyntax> {
+        SYNTAXES.iter().find(|syntax| syntax.recognised_by.iter().all(|sign| template.contains(sign)))
     }
 
-    /// The form of calls of models that know none, which is given to those that must call: objects of JSON, and
+    /// The syntax for models that know none, which is given to those that must call: objects of JSON, and
     /// nothing else.
-    pub fn unknown() -> &'static CallForm {
+    pub fn unknown() -> &'static CallSyntax {
         &UNKNOWN
     }
 
@@ -195,7 +195,7 @@ impl CallForm {
         self.name
     }
 
-    /// The first of a tool's parameters whose name a call of this form cannot have: it would be read as another one.
+    /// The first of a tool's parameters whose name a call of this syntax cannot have: it would be read as another one.
     pub fn unwritable_parameter<'t>(&self, tool: &'t Tool) -> Option<&'t str> {
         let is_read_again = |name: &str| match self.written.style {
             WrittenStyle::Tagged(tags) => !name.is_empty() && name.trim() == name && !name.contains(tags.after_key),
@@ -249,9 +249,9 @@ pub(crate) const MARKS: [&str; 27] = [
     "</seed:tool_call>",
 ];
 
-const PLAIN: CallForm = CallForm {
+const PLAIN: CallSyntax = CallSyntax {
     name: "",
-    told_by: &[],
+    recognised_by: &[],
     openings: &[],
     closes: &[],
     bare: BareCalls::None,
@@ -275,19 +275,19 @@ const fn object_written(
     Written { begin, between: Some(between), end, before, after, style: WrittenStyle::Object(key) }
 }
 
-/// The families' forms; of several whose texts a template has, the first.
-pub(super) static FORMS: [CallForm; 15] = [
+/// The families' syntaxes. A template that has the texts of several is of the first one's family.
+pub(super) static SYNTAXES: [CallSyntax; 15] = [
     // gpt-oss.
-    CallForm {
+    CallSyntax {
         name: "harmony",
-        told_by: &["<|channel|>", "<|message|>"],
+        recognised_by: &["<|channel|>", "<|message|>"],
         has_channels: true,
         written: Written { begin: "", between: None, end: "", before: "", after: "", style: WrittenStyle::Channel },
         ..PLAIN
     },
-    CallForm {
+    CallSyntax {
         name: "gemma4",
-        told_by: &["<|tool_call>"],
+        recognised_by: &["<|tool_call>"],
         openings: &[opening("<|tool_call>", GEMMA)],
         closes: &["<tool_call|>"],
         written: Written {
@@ -301,9 +301,9 @@ pub(super) static FORMS: [CallForm; 15] = [
         ..PLAIN
     },
     // DeepSeek-V3 and R1.
-    CallForm {
+    CallSyntax {
         name: "deepseek_v3",
-        told_by: &["<｜tool▁call▁begin｜>", "```json"],
+        recognised_by: &["<｜tool▁call▁begin｜>", "```json"],
         openings: DEEPSEEK_OPENINGS,
         closes: DEEPSEEK_CLOSES,
         written: Written {
@@ -320,9 +320,9 @@ pub(super) static FORMS: [CallForm; 15] = [
         },
         ..PLAIN
     },
-    CallForm {
+    CallSyntax {
         name: "deepseek_v31",
-        told_by: &["<｜tool▁call▁begin｜>"],
+        recognised_by: &["<｜tool▁call▁begin｜>"],
         openings: DEEPSEEK_OPENINGS,
         closes: DEEPSEEK_CLOSES,
         written: Written {
@@ -335,10 +335,10 @@ pub(super) static FORMS: [CallForm; 15] = [
         },
         ..PLAIN
     },
-    // The form that Kimi K2 has; `functions.NAME:0`, by the number of the call.
-    CallForm {
+    // Kimi K2: `functions.NAME:0`, where 0 is the number of the call.
+    CallSyntax {
         name: "kimi_k2",
-        told_by: &["<|tool_call_begin|>"],
+        recognised_by: &["<|tool_call_begin|>"],
         openings: &[opening("<|tool_calls_section_begin|>", &[]), opening("<|tool_call_begin|>", KIMI)],
         closes: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
         written: Written {
@@ -355,10 +355,10 @@ pub(super) static FORMS: [CallForm; 15] = [
         },
         ..PLAIN
     },
-    // Mistral's since version 11 of its tokenizer.
-    CallForm {
+    // Mistral with a tokenizer of version 11 or later.
+    CallSyntax {
         name: "mistral_args",
-        told_by: &["[TOOL_CALLS]", "[ARGS]"],
+        recognised_by: &["[TOOL_CALLS]", "[ARGS]"],
         openings: &[opening("[TOOL_CALLS]", MISTRAL)],
         written: Written {
             begin: "",
@@ -371,44 +371,44 @@ pub(super) static FORMS: [CallForm; 15] = [
         has_short_ids: true,
         ..PLAIN
     },
-    CallForm {
+    CallSyntax {
         name: "mistral",
-        told_by: &["[TOOL_CALLS]"],
+        recognised_by: &["[TOOL_CALLS]"],
         openings: &[opening("[TOOL_CALLS]", MISTRAL)],
         written: object_written(["[TOOL_CALLS][", ", ", "]"], ["", ""], "arguments"),
         has_short_ids: true,
         ..PLAIN
     },
-    // Phi-4-mini as its template shows its calls; Phi-4-mini's own texts may say `functools` instead.
-    CallForm {
+    // Phi-4-mini whose template shows objects between two marks; the model's texts may begin with `functools` instead.
+    CallSyntax {
         name: "phi4",
-        told_by: &["<|/tool_call|>"],
+        recognised_by: &["<|/tool_call|>"],
         openings: PHI_OPENINGS,
         closes: &["<|/tool_call|>"],
         written: object_written(["", "", ""], ["<|tool_call|>", "<|/tool_call|>"], "arguments"),
         ..PLAIN
     },
-    // Granite 3 and Phi-4-mini as it was published: a list, and no mark at its end.
-    CallForm {
+    // Granite 3: a list behind a mark, and no mark at its end.
+    CallSyntax {
         name: "tool_call_list",
-        told_by: &["<|tool_call|>"],
+        recognised_by: &["<|tool_call|>"],
         openings: PHI_OPENINGS,
         closes: &["<|/tool_call|>"],
         written: object_written(["<|tool_call|>[", ", ", "]"], ["", ""], "arguments"),
         ..PLAIN
     },
-    CallForm {
+    CallSyntax {
         name: "phi4_functools",
-        told_by: &["<|tool|>", "<|/tool|>"],
+        recognised_by: &["<|tool|>", "<|/tool|>"],
         openings: PHI_OPENINGS,
         closes: &["<|/tool_call|>"],
         written: object_written(["functools[", ", ", "]"], ["", ""], "arguments"),
         ..PLAIN
     },
     // GLM-4.5 to 4.7.
-    CallForm {
+    CallSyntax {
         name: "glm",
-        told_by: &["<arg_key>"],
+        recognised_by: &["<arg_key>"],
         openings: &[opening("<tool_call>", GLM)],
         closes: &["</tool_call>"],
         written: Written {
@@ -421,9 +421,9 @@ pub(super) static FORMS: [CallForm; 15] = [
         },
         ..PLAIN
     },
-    CallForm {
+    CallSyntax {
         name: "seed_oss",
-        told_by: &["<seed:tool_call>", "<function="],
+        recognised_by: &["<seed:tool_call>", "<function="],
         openings: &[opening("<seed:tool_call>", CODER)],
         closes: &["</seed:tool_call>"],
         written: Written {
@@ -436,10 +436,10 @@ pub(super) static FORMS: [CallForm; 15] = [
         },
         ..PLAIN
     },
-    // Qwen3-Coder, Qwen3.5 and others since.
-    CallForm {
+    // Qwen3-Coder, Qwen3.5 and families that took their syntax over.
+    CallSyntax {
         name: "qwen3_coder",
-        told_by: &["<function="],
+        recognised_by: &["<function="],
         openings: &[
             opening("<tool_call>", HERMES),
             // The model leaves the mark out at times.
@@ -457,18 +457,18 @@ pub(super) static FORMS: [CallForm; 15] = [
         ..PLAIN
     },
     // Hermes, Qwen2.5, Qwen3, SmolLM3 and many more.
-    CallForm {
+    CallSyntax {
         name: "hermes",
-        told_by: &["<tool_call>"],
+        recognised_by: &["<tool_call>"],
         openings: &[opening("<tool_call>", HERMES)],
         closes: &["</tool_call>"],
         written: object_written(["", "\n", ""], ["<tool_call>\n", "\n</tool_call>"], "arguments"),
         ..PLAIN
     },
     // Llama 3.1 to 3.3.
-    CallForm {
+    CallSyntax {
         name: "llama3",
-        told_by: &["ipython", "\"parameters\""],
+        recognised_by: &["ipython", "\"parameters\""],
         openings: &[opening(PYTHON_TAG, OBJECT)],
         bare: BareCalls::First,
         // The template refuses more calls than one.
@@ -482,15 +482,15 @@ const DEEPSEEK_OPENINGS: &[Opening] =
 const DEEPSEEK_CLOSES: &[&str] = &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"];
 const PHI_OPENINGS: &[Opening] = &[opening("<|tool_call|>", OBJECT), opening("functools", OBJECT)];
 
-static UNKNOWN: CallForm = CallForm {
+static UNKNOWN: CallSyntax = CallSyntax {
     name: "unknown",
     bare: BareCalls::First,
     written: object_written(["", "\n", ""], ["", ""], "arguments"),
     ..PLAIN
 };
 
-/// Every family's form, for texts of which nobody knows who wrote them.
-pub(crate) static ANY: CallForm = CallForm {
+/// The syntaxes of all families, for texts of an unknown model.
+pub(crate) static ANY: CallSyntax = CallSyntax {
     name: "any",
     openings: &[
         opening("<tool_call>", TOOL_CALL),
