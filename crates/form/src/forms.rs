@@ -393,16 +393,15 @@ fn work(task: &mut Task, shared: &Shared) -> Worked {
     let replayed = (held.is_none() && tokens > 0).then_some(tokens);
     let is_new = held.is_none() || !is_own;
     let mut matcher = held.unwrap_or_else(|| Matcher::new(task.lane.clone(), shared.matcher_bytes.clone()));
-    let outcome = matcher.read_on(task.state.tokens(), vocabulary).and_then(|()| {
-        let known = if more.is_empty() { matcher.known_mask() } else { None };
-        if let Some(mask) = known {
+    let outcome = matcher.read_on(task.state.tokens(), vocabulary).and_then(|place| {
+        // A mark that may open reasoning is allowed beside what the place tells.
+        let place = place.filter(|_| more.is_empty());
+        if let Some(mask) = place.and_then(|place| task.lane.known_mask(&place)) {
             return Ok(WorkerMask { mask, source: MaskSource::Place });
         }
-        let mask = shared.mask(matcher.compute(&more, vocabulary)?, vocabulary.vocab);
-        if more.is_empty() {
-            matcher.remember(&mask.mask);
-        }
-        Ok(mask)
+        let found = shared.mask(matcher.compute(&more, vocabulary)?, vocabulary.vocab);
+        place.into_iter().for_each(|place| task.lane.remember(place, &found.mask));
+        Ok(found)
     });
     let mut made = None;
     if outcome.is_ok() {

@@ -73,7 +73,7 @@ impl Lexemes {
 }
 
 /// Rows of the parser, one for each lexeme: those that were added, and those found that were added before.
-fn rows(rec: &mut ParserRecognizer<'_>) -> (usize, usize) {
+pub(crate) fn rows(rec: &mut ParserRecognizer<'_>) -> (usize, usize) {
     let stats = rec.stats_mut();
     (stats.rows, stats.cached_rows)
 }

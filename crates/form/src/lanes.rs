@@ -26,6 +26,8 @@ const MOST_PLACES: usize = 1 << 14;
 /// Masks that are found by their place before one is computed nevertheless, by which llguidance's limit of the lexer's
 /// work in one step begins anew.
 const MOST_FOUND: usize = 256;
+/// Items of the parser that computing a mask may leave behind in a matcher, which the next step does not need.
+const MOST_ITEMS_LEFT: usize = 512;
 
 /// Why a state has no mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +65,9 @@ pub(crate) struct Lane {
     is_over: AtomicBool,
     /// Of its lexer, when it was last looked at.
     bytes: AtomicUsize,
-    /// The masks of places; `None` where the grammar's places do not tell them.
-    places: Option<Mutex<Places>>,
+    /// Whether its matchers' places tell their masks.
+    has_places: bool,
+    places: Mutex<Places>,
 }
 
 /// The masks that were computed in a lane, by the places of its matchers. The engine keeps them, or branches.
@@ -106,8 +109,9 @@ impl Lane {
         if let Some(tokens) = &form.vocabulary().inside {
             start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
         }
-        let places = tells_masks(start.parser.grammar()).then(Mutex::default);
-        let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0), places };
+        let has_places = tells_masks(start.parser.grammar());
+        let (is_over, bytes, places) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
+        let lane = Lane { start, is_over, bytes, has_places, places };
         lane.check_size();
         Arc::new(lane)
     }
@@ -126,8 +130,18 @@ impl Lane {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    fn lock_places(&self) -> Option<MutexGuard<'_, Places>> {
-        self.places.as_ref().map(|places| places.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The mask of a place, if it was remembered.
+    pub fn known_mask(&self, place: &GrammarPlace) -> Option<Arc<StateMask>> {
+        self.places().get(place)
+    }
+
+    /// Remembers the mask of a place.
+    pub fn remember(&self, place: GrammarPlace, mask: &Arc<StateMask>) {
+        self.places().insert(place, mask);
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends a lane whose lexer has grown too large, or was lost when the library failed.
@@ -182,7 +196,7 @@ impl Drop for Matcher {
 impl Matcher {
     /// A matcher at its form's beginning.
     pub fn new(lane: Arc<Lane>, total: Arc<MatcherBytes>) -> Matcher {
-        let lexemes = lane.places.as_ref().map(|_| Lexemes::default());
+        let lexemes = lane.has_places.then(Lexemes::default);
         Matcher::of(lane.start.clone(), lane, (0, lexemes), total)
     }
 
@@ -205,27 +219,17 @@ impl Matcher {
         self.read
     }
 
-    /// Reads the tokens of a state that it has not read yet.
+    /// Reads the tokens of a state that it has not read yet. Returns where it stands then, if that tells its mask.
     ///
     /// # Errors
     ///
     /// One is not allowed, or a limit of work is exceeded.
-    pub fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
-        self.guarded(|matcher| matcher.read_each(tokens, vocabulary))
-    }
-
-    /// The mask of its place, if one in its lane was there before.
-    pub fn known_mask(&mut self) -> Option<Arc<StateMask>> {
-        let place = self.place()?;
-        self.lane.lock_places()?.get(&place)
-    }
-
-    /// Remembers the mask of its place for others in its lane.
-    pub fn remember(&mut self, mask: &Arc<StateMask>) {
-        let Some(place) = self.place() else { return };
-        if let Some(mut places) = self.lane.lock_places() {
-            places.insert(place, mask);
-        }
+    pub fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<Option<GrammarPlace>, Fault> {
+        self.guarded(|matcher| {
+            matcher.read_each(tokens, vocabulary)?;
+            let lexemes = matcher.lexemes.filter(|_| !matcher.parser.stopped());
+            Ok(lexemes.map(|lexemes| GrammarPlace::of(&mut matcher.parser, lexemes)))
+        })
     }
 
     /// Computes the mask of its place. The tokens `more` are allowed, too.
@@ -235,10 +239,14 @@ impl Matcher {
     /// A limit of work is exceeded.
     pub fn compute(&mut self, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
         self.guarded(|matcher| {
-            // Computing leaves many items behind that the next step does not need: the clone is kept, which has none,
-            // and no room to spare.
-            let kept = matcher.parser.clone();
-            compute(&mut std::mem::replace(&mut matcher.parser, kept), more, vocabulary)
+            let items = |parser: &TokenParser| parser.parser.stats().all_items;
+            let before = items(&matcher.parser);
+            let done = compute(&mut matcher.parser, more, vocabulary);
+            if items(&matcher.parser) - before > MOST_ITEMS_LEFT {
+                // They stay behind what is read. A clone has none of them.
+                matcher.parser = matcher.parser.clone();
+            }
+            done
         })
     }
 
@@ -250,11 +258,6 @@ impl Matcher {
         }
         self.count_bytes();
         done
-    }
-
-    fn place(&mut self) -> Option<GrammarPlace> {
-        let lexemes = self.lexemes.filter(|_| !self.parser.stopped())?;
-        Some(GrammarPlace::of(&mut self.parser, lexemes))
     }
 
     fn read_each(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
@@ -305,15 +308,16 @@ fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabula
         };
     }
     let ends = all.filter(|_| parser.is_accepting());
-    match parser.compute_mask() {
-        Ok(set) => {
-            let named = if ends.is_none() { named_ends(parser, &set, vocabulary) } else { Vec::new() };
-            let ends = ends.or_else(|| Some(&named[..]).filter(|named| !named.is_empty()));
-            Ok(RawMask::new(Some(&set), ends, more, vocabulary))
-        }
-        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(RawMask::new(None, ends, more, vocabulary)),
-        Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
+    // Nothing is forced into the parser, whose tokens need not be the tokenizer's own, so that this is the whole mask.
+    let computer = parser.bias_computer.clone();
+    let set = parser.parser.compute_bias(&*computer, &[]);
+    parser.parser.invalidate_bias_cache();
+    if let Some(error) = parser.parser.get_error() {
+        return Err(Fault::Failed(plain(&error.message())));
     }
+    let named = if ends.is_none() { named_ends(parser, &set, vocabulary) } else { Vec::new() };
+    let ends = ends.or_else(|| Some(&named[..]).filter(|named| !named.is_empty()));
+    Ok(RawMask::new(Some(&set), ends, more, vocabulary))
 }
 
 /// Of the tokens that end a text those that a grammar names here, and behind which nothing more must come: the text

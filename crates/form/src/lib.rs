@@ -5,6 +5,7 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod chars;
 mod compile;
 mod endless;
 mod forms;
