@@ -3,7 +3,7 @@
 
 /// Finds the end of an object or list, of which it is given every sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct BracketScanner {
+pub(crate) struct BracketScanner {
     /// Brackets that are open.
     depth: usize,
     in_string: bool,

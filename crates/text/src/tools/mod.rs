@@ -26,6 +26,7 @@ use serde_json::Value;
 pub use answer::{AnswerPart, AnswerSplitter, ReasoningText};
 pub use grammar::{CallDemand, UnwritableTool};
 pub use history::ArgumentsSyntax;
+pub(crate) use json::BracketScanner;
 use schema::SchemaPart;
 pub use splitter::CallReader;
 pub use syntax::CallSyntax;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::ToolSet;
 use super::head::{Cursor, Next};
+use super::json::BracketScanner;
 use super::schema::{SchemaPart, kind_of};
 use super::syntax::Tagged;
 
@@ -85,11 +86,12 @@ pub(super) fn step(call: TaggedCall<'_>, text: &str, ends: bool) -> TagStep {
 /// Bytes of the value before `close`, which may stand in strings of its JSON, too; `None`: more text decides it, if the
 /// text does not end here (`ends`).
 fn json_bytes(text: &str, close: &str, ends: bool) -> Option<usize> {
-    let (mut in_string, mut is_escaped) = (false, false);
-    let may_have_strings = text.trim_start().starts_with(['{', '[', '"']);
+    let mut scanner = BracketScanner::default();
+    let has_strings = text.trim_start().starts_with(['{', '[', '"']);
     let mut first = None;
     for (at, byte) in text.bytes().enumerate() {
         if text.as_bytes()[at..].starts_with(close.as_bytes()) {
+            let in_string = has_strings && scanner.is_in_string();
             let is_json = || serde_json::from_str::<IgnoredAny>(&text[..at]).is_ok();
             match first {
                 None if !in_string => return Some(at),
@@ -98,12 +100,7 @@ fn json_bytes(text: &str, close: &str, ends: bool) -> Option<usize> {
                 Some(_) => {}
             }
         }
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if in_string => is_escaped = true,
-            b'"' if may_have_strings => in_string = !in_string,
-            _ => {}
-        }
+        scanner.take(byte);
     }
     // What is no JSON ends at the first tag.
     first.filter(|_| ends)

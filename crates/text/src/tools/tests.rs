@@ -287,6 +287,14 @@ fn calls_in_channels() {
             assert_eq!(calls_of(&text).len(), 1);
         }
     }
+    // A mark within a string of the arguments ends nothing.
+    let quoted = "<|channel|>commentary to=functions.get_weather<|message|>{\"city\": \"<|end|>\\\"<|call|>\"}<|call|>";
+    let expected = vec![("get_weather".to_owned(), r#"{"city": "<|end|>\"<|call|>"}"#.to_owned())];
+    for cut in 0..=quoted.len() {
+        let pieces = [&quoted[..cut], &quoted[cut..]];
+        let found = split(syntax("harmony"), TextStart::Answer, ReasoningText::Split, &pieces);
+        assert_eq!(found.2, expected, "cut at {cut}");
+    }
     let both = format!("{}<|call|><|start|>assistant<|channel|>final<|message|>Done.", calls[0]);
     let (_, content, calls) = whole(syntax("harmony"), &both);
     assert_eq!((&*content, calls.len()), ("Done.", 1));
