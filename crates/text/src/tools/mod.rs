@@ -39,7 +39,7 @@ use super::reasoning::{self, TextStart};
 pub struct Tool {
     /// What calls name it by.
     pub name: String,
-    /// The JSON Schema of its arguments; `None`: it has none.
+    /// The JSON Schema of its arguments; `None`: it takes no arguments.
     pub parameters: Option<Value>,
 }
 
@@ -92,7 +92,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// The arguments; `None`: they are no JSON.
+    /// The arguments as a value; `None` if they are not valid JSON.
     pub fn value(&self) -> Option<Value> {
         serde_json::from_str(&self.arguments).ok()
     }
