@@ -202,8 +202,8 @@ impl FormCompiler {
     ///
     /// # Errors
     ///
-    /// It is not a valid form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]: too
-    /// much else is being compiled.
+    /// It is not a valid form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]:
+    /// too much else is being compiled.
     pub fn compile(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>> {
         let error = |refusal: Refusal| refusal.error(form);
         check_size(form).map_err(error)?;

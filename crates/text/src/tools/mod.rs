@@ -1,6 +1,6 @@
-//! The calls of tools in the texts of models: the syntaxes in which families write them (`syntax`), how they are found in a
-//! text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which tools
-//! there are, and what an answer shows of its calls, is left to the callers.
+//! The calls of tools in the texts of models: the syntaxes in which families write them (`syntax`), how they are found
+//! in a text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which
+//! tools there are, and what an answer shows of its calls, is left to the callers.
 #![warn(missing_docs)]
 
 mod answer;
