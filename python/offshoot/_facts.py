@@ -64,7 +64,16 @@ class EngineCounters(TypedDict):
     masks_requested: int
     masks_computed: int
     masks_shared: int
+    mask_sets_shared: int
+    masks_empty: int
+    masks_failed: int
     matchers_replayed: int
+    matcher_tokens_replayed: int
+    forms_held: int
+    form_lanes_held: int
+    lane_bytes_held: int
+    mask_bytes_held: int
+    matcher_bytes_held: int
     tokens_recomputed: int
     kv_bytes_read: int
     kv_bytes_read_flat: int

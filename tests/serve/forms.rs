@@ -214,6 +214,31 @@ fn a_form_that_cannot_go_on_ends_the_sample_with_its_own_reason() {
     assert_eq!(last.last().expect("a chunk")["choices"][0]["finish_reason"], "dead_end");
 }
 
+/// Behind "abc" the grammar has more items than a place may have: the choices end there, and others' do not.
+#[test]
+fn a_form_that_takes_too_much_work_ends_its_own_choices() {
+    const RULES: usize = 101;
+    let pairs: Vec<String> = (0..RULES * RULES).map(|n| format!("r{} r{}", n % RULES, n / RULES)).collect();
+    let rules: String = (0..RULES).map(|n| format!("r{n}: \"q\" | \"q\" \"{n}\"\n")).collect();
+    let grammar = format!("start: \"abc\" pair | \"yes\"\npair: {}\n{rules}", pairs.join(" | "));
+    let served = Served::start(&[]);
+    let body = json!({"prompt": QUESTION, "guided_grammar": grammar, "max_tokens": 9, "n": 24, "temperature": 2.0});
+    let answer = served.complete(&body);
+    let choices = answer["choices"].as_array().expect("choices");
+    let ends: Vec<(&str, &str)> = choices
+        .iter()
+        .map(|choice| (choice["text"].as_str().expect("a text"), choice["finish_reason"].as_str().expect("a word")))
+        .collect();
+    assert!(ends.iter().all(|end| [("abc", "form_limit"), ("yes", "stop")].contains(end)), "{ends:?}");
+    assert!(ends.contains(&("abc", "form_limit")) && ends.contains(&("yes", "stop")), "{ends:?}");
+    let last = served.stream(&joined(&body, json!({"guided_grammar": grammar.replace(" | \"yes\"", ""), "n": 1})));
+    assert_eq!(last.chunks().last().expect("a chunk")["choices"][0]["finish_reason"], "form_limit");
+    let metrics = served.get("/metrics").text;
+    assert!(
+        metrics.contains("offshoot_engine_masks_failed_total") && metrics.contains("offshoot_engine_matcher_bytes")
+    );
+}
+
 #[test]
 fn what_is_no_form_is_refused_by_its_field() {
     let served = Served::start(&[]);
@@ -271,6 +296,12 @@ fn slow_forms_hold_up_no_others() {
     };
     let known = || json!({"guided_regex": "[0-9]+"});
     ask("other", known()).succeeds();
+    // The schemas of tools are looked at only where they are not known.
+    let function = json!({"name": "add", "parameters": {"type": "object", "properties": {"a": {"const": 1}}}});
+    let call = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tool_choice": "required",
+        "tools": [{"type": "function", "function": function}]});
+    let known_call = || served.post_as("other", "/v1/chat/completions", &call).succeeds();
+    known_call();
     std::thread::scope(|scope| {
         let slow: Vec<_> = (0..SLOW)
             .map(|number| {
@@ -279,13 +310,14 @@ fn slow_forms_hold_up_no_others() {
             })
             .collect();
         let ended = || slow.iter().filter(|slow| slow.is_finished()).count();
-        // How often all three succeeded while forms of the other client waited for a turn.
+        // How often all of these succeeded while forms of the other client waited for a turn.
         let (mut rounds, mut between) = (0, 0);
         while ended() < SLOW {
             let new = json!({"guided_json": {"type": "object", "properties": {format!("a{rounds}"): {"const": 1}}}});
             for fields in [json!({}), known(), new] {
                 ask("other", fields).succeeds();
             }
+            known_call();
             rounds += 1;
             between += usize::from(ended() + FORMS_AT_ONCE < SLOW);
         }

@@ -168,7 +168,16 @@ impl Engine {
         self.metrics.masks_requested = counts.requested;
         self.metrics.masks_computed = counts.computed;
         self.metrics.masks_shared = counts.shared_states;
+        self.metrics.mask_sets_shared = counts.shared_sets;
+        self.metrics.masks_empty = counts.dead_ends;
+        self.metrics.masks_failed = counts.failed;
         self.metrics.matchers_replayed = counts.replayed;
+        self.metrics.matcher_tokens_replayed = counts.replayed_tokens;
+        self.metrics.forms_held = counts.forms as u64;
+        self.metrics.form_lanes_held = counts.lanes as u64;
+        self.metrics.lane_bytes_held = counts.lane_bytes as u64;
+        self.metrics.mask_bytes_held = counts.mask_bytes as u64;
+        self.metrics.matcher_bytes_held = counts.matcher_bytes as u64;
     }
 }
 

@@ -92,9 +92,36 @@ sums! {
         /// Masks that another branch in the same state had.
         #[serde(default)]
         pub masks_shared: u64,
+        /// Masks that were computed and whose set of tokens another mask had.
+        #[serde(default)]
+        pub mask_sets_shared: u64,
+        /// Masks that were asked for and have no token: dead ends of forms.
+        #[serde(default)]
+        pub masks_empty: u64,
+        /// Masks that were asked for and take too much work to find.
+        #[serde(default)]
+        pub masks_failed: u64,
         /// Places in forms that were found again from their tokens.
         #[serde(default)]
         pub matchers_replayed: u64,
+        /// The tokens that were read for that.
+        #[serde(default)]
+        pub matcher_tokens_replayed: u64,
+        /// Forms in use now.
+        #[serde(default)]
+        pub forms_held: u64,
+        /// Copies of their lexers now, of which each is worked on by one thread.
+        #[serde(default)]
+        pub form_lanes_held: u64,
+        /// Bytes of these lexers now.
+        #[serde(default)]
+        pub lane_bytes_held: u64,
+        /// Bytes of the masks that are kept now.
+        #[serde(default)]
+        pub mask_bytes_held: u64,
+        /// Bytes of the branches' places in their forms now, about.
+        #[serde(default)]
+        pub matcher_bytes_held: u64,
         /// Tokens recomputed after preemption or eviction.
         pub tokens_recomputed: u64,
         /// Bytes of keys and values that the plans read, all layers.

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use llguidance::api::ParserLimits;
 use llguidance::earley::ParserStats;
+use offshoot_core::cpu_time;
+
+use crate::lanes::Lane;
 
 /// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the
 /// lexer, or 20,000 items of the parser, take a millisecond.
@@ -39,38 +42,36 @@ impl Work {
     const fn milliseconds(number: u64) -> Work {
         Work(number * Work::MILLISECOND)
     }
+}
 
-    /// What a parser did between two of its counts, but for its lexer.
-    pub fn between(before: &ParserStats, after: &ParserStats) -> Work {
-        /// An item of the parser, and a node of the trie of tokens that is walked.
+/// Measures the work of a mask.
+pub(crate) struct WorkMeter {
+    /// Of the parser, when it began.
+    before: ParserStats,
+    began: Duration,
+}
+
+impl WorkMeter {
+    /// A parser with these counts begins to work on this thread.
+    pub fn new(before: &ParserStats) -> WorkMeter {
+        WorkMeter { before: before.clone(), began: cpu_time::of_thread() }
+    }
+
+    /// What was done until the parser, of this lane, has these counts.
+    pub fn work(&self, after: &ParserStats, lane: &Lane) -> Work {
+        /// An item of the parser.
         const ITEM: u64 = 50;
+        /// A node of the trie of tokens that is walked.
         const NODE: u64 = 6;
-        let items = after.all_items.saturating_sub(before.all_items) as u64;
-        let nodes = after.trie_nodes_walked.saturating_sub(before.trie_nodes_walked) as u64;
-        Work(ITEM * items + NODE * nodes)
-    }
-
-    /// The most that a mask may take.
-    pub fn of_a_step() -> Work {
-        let ParserLimits { step_lexer_fuel, step_max_items, .. } = limits();
-        let stats = ParserStats { all_items: step_max_items, ..ParserStats::default() };
-        Work::between(&ParserStats::default(), &stats).plus(Work::of_fuel(step_lexer_fuel))
-    }
-
-    /// What a lexer did that spent so much fuel.
-    pub fn of_fuel(fuel: u64) -> Work {
+        /// A unit of the lexer's fuel.
         const FUEL: u64 = 70;
-        Work(FUEL * fuel)
-    }
-
-    /// The least work that takes this CPU time: on any machine less than what usual work of that time is counted as.
-    pub fn least_in(time: Duration) -> Work {
+        /// How many times the CPU time of usual work is at most what it is counted as, on a slow machine.
         const SLOWEST: u64 = 4;
-        Work(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) / SLOWEST)
-    }
-
-    pub fn plus(self, other: Work) -> Work {
-        Work(self.0 + other.0)
+        let items = after.all_items.saturating_sub(self.before.all_items) as u64;
+        let nodes = after.trie_nodes_walked.saturating_sub(self.before.trie_nodes_walked) as u64;
+        let counted = ITEM * items + NODE * nodes + FUEL * lane.take_fuel(after.lexer_cost);
+        let time = cpu_time::of_thread().saturating_sub(self.began);
+        Work(counted.max(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) / SLOWEST))
     }
 }
 

@@ -8,10 +8,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llguidance::TokenParser;
-use offshoot_core::bounded::caught;
+use offshoot_core::bounded::{caught, is_unbounded};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
@@ -21,15 +21,15 @@ use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
 use crate::spec::Form;
-use crate::trial::{Refusal, TrialOutcome, Verdict, parser, try_form};
+use crate::trial::{Refusal, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
 /// Forms that a compiler compiles at once; others wait.
 pub const FORMS_AT_ONCE: usize = 4;
-/// How long a caller waits for a permit; and for a form that a helper has tried, whose work is known to be little, on a
-/// machine that may be busy.
+/// How long a caller waits in all: for an equal form that another caller compiles, for a permit, for the trial, and for
+/// the form itself, whose work is known to be little then, on a machine that may be busy.
 const MOST_WAIT: Duration = Duration::from_secs(5);
-/// How long a caller waits for a form that no helper has tried.
+/// How long a caller that has a permit waits for a form where there is no helper to try it.
 const MOST_UNTRIED_WAIT: Duration = Duration::from_secs(1);
 /// Stack of a thread that compiles; what is not touched takes no memory.
 const STACK_BYTES: usize = 64 << 20;
@@ -103,7 +103,7 @@ impl CompiledForm {
     /// An error if the form allows no first token and no empty text.
     fn check_beginning(self) -> Result<CompiledForm, Refusal> {
         let mut matcher = Matcher::new(Lane::new(&self), Arc::default());
-        let mask = matcher.mask(&[], &[], &self).map_err(|fault| Refusal::of(&fault.to_string()))?;
+        let mask = matcher.compute(&[], &self.vocabulary).map_err(|fault| Refusal::of(&fault.to_string()))?;
         match mask.may_end || mask.words.iter().any(|&word| word != 0) {
             true => Ok(self),
             false => Err(Refusal::of("no text has it, or none of the model's tokens begins one")),
@@ -123,6 +123,8 @@ pub struct FormCompiler {
     /// Signalled when a form leaves `Known::pending`: it was compiled or refused.
     is_done: Condvar,
     permits: Arc<CompilePermits>,
+    /// How long a caller waits.
+    most_wait: Duration,
 }
 
 /// Two hashes of a form's JSON, which stand for it as long as its compiler lives. (Schemas that differ in the order of
@@ -191,11 +193,12 @@ impl FormCompiler {
             known: Mutex::default(),
             is_done: Condvar::new(),
             permits: Arc::default(),
+            most_wait: MOST_WAIT,
         }
     }
 
-    /// The form for this model: the one that others use, if they use an equal one. Waits at most a few seconds, where
-    /// many are compiled at once.
+    /// The form for this model: the one that others use, if they use an equal one. Waits at most five seconds, where
+    /// many are compiled at once. (The first call also makes the vocabulary.)
     ///
     /// # Errors
     ///
@@ -205,6 +208,7 @@ impl FormCompiler {
         let error = |refusal: Refusal| refusal.error(form);
         check_size(form).map_err(error)?;
         let key = self.key(form);
+        let deadline = Instant::now() + self.most_wait;
         {
             let mut known = self.known();
             loop {
@@ -214,10 +218,16 @@ impl FormCompiler {
                 if known.pending.insert(key) {
                     break;
                 }
-                known = self.is_done.wait(known).unwrap_or_else(PoisonError::into_inner);
+                let waited = self.is_done.wait_timeout(known, left_until(deadline));
+                let (locked, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                known = locked;
+                if waited.timed_out() && known.pending.contains(&key) {
+                    return Err(error(Refusal::later("an equal form is being compiled")));
+                }
             }
         }
-        let outcome = caught(|| self.compile_anew(form, key)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
+        let outcome =
+            caught(|| self.compile_anew(form, key, deadline)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
         let mut known = self.known();
         known.pending.remove(&key);
         known.insert(key, &outcome);
@@ -260,22 +270,25 @@ impl FormCompiler {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compile_anew(&self, form: &Arc<Form>, key: FormKey) -> Result<Arc<CompiledForm>, Refusal> {
+    fn compile_anew(&self, form: &Arc<Form>, key: FormKey, deadline: Instant) -> Result<Arc<CompiledForm>, Refusal> {
         let vocabulary = self.made_vocabulary()?;
         if let Form::Choice(choices) = &**form
             && let Some(choice) = choices.iter().find(|choice| !vocabulary.spells(choice))
         {
             return Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
         }
-        let permit = CompilePermit::take(&self.permits)?;
-        let (most, verdict) = match try_form(form, &vocabulary)? {
-            TrialOutcome::Passed => (MOST_WAIT, Verdict::Busy),
-            TrialOutcome::NoHelper => (MOST_UNTRIED_WAIT, Verdict::Slow),
+        let permit = CompilePermit::take(&self.permits, deadline)?;
+        let (most, verdict) = match is_unbounded() {
+            false => (left_until(deadline), Verdict::Busy),
+            true => (MOST_UNTRIED_WAIT.min(left_until(deadline)), Verdict::Slow),
         };
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
         let work = move || {
-            let compiled = caught(|| CompiledForm::new(&form, key, vocabulary, tokenizer)?.check_beginning());
+            let compiled = caught(|| {
+                try_form(&form, &vocabulary)?;
+                CompiledForm::new(&form, key, vocabulary, tokenizer)?.check_beginning()
+            });
             // The receiver is gone if the form took too long.
             let _ = sender.send(compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new));
             drop(permit);
@@ -283,7 +296,7 @@ impl FormCompiler {
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
         receiver.recv_timeout(most).unwrap_or_else(|_| {
-            let refusal = Refusal::too_much(format!("it takes more than {} s", most.as_secs()));
+            let refusal = Refusal::too_much(format!("it takes more than {:.1} s", most.as_secs_f32()));
             Err(Refusal { verdict, ..refusal })
         })
     }
@@ -301,9 +314,9 @@ struct CompilePermits {
 struct CompilePermit(Arc<CompilePermits>);
 
 impl CompilePermit {
-    fn take(permits: &Arc<CompilePermits>) -> Result<CompilePermit, Refusal> {
+    fn take(permits: &Arc<CompilePermits>, deadline: Instant) -> Result<CompilePermit, Refusal> {
         let taken = permits.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = permits.is_free.wait_timeout_while(taken, MOST_WAIT, |taken| *taken >= FORMS_AT_ONCE);
+        let waited = permits.is_free.wait_timeout_while(taken, left_until(deadline), |taken| *taken >= FORMS_AT_ONCE);
         let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
             return Err(Refusal::later(format!("{FORMS_AT_ONCE} other forms are being compiled")));
@@ -320,6 +333,10 @@ impl Drop for CompilePermit {
     }
 }
 
+fn left_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -332,15 +349,17 @@ mod tests {
         let folder = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
         let tokenizer = Arc::new(Tokenizer::load(&folder).expect("the bundled model has a tokenizer"));
         let vocab = tokenizer.vocab_size();
-        let compiler = FormCompiler::new(tokenizer, Vec::new(), vocab);
+        let most_wait = Duration::from_millis(500);
+        let compiler = FormCompiler { most_wait, ..FormCompiler::new(tokenizer, Vec::new(), vocab) };
         let known = Arc::new(Form::Regex("[ab]+".to_owned()));
         assert!(compiler.known_form(&known).expect("it is not refused").is_none());
         let compiled = compiler.compile(&known).expect("it compiles");
         assert!(compiled.bytes > 0);
         let bad = Arc::new(Form::Regex("(".to_owned()));
         assert!(compiler.compile(&bad).is_err());
-        let permits: Vec<CompilePermit> =
-            (0..FORMS_AT_ONCE).map(|_| CompilePermit::take(&compiler.permits).expect("it is free")).collect();
+        // The last one to compile gives its permit back in a moment.
+        let permit = |_| CompilePermit::take(&compiler.permits, Instant::now() + MOST_WAIT).expect("it is free");
+        let permits: Vec<CompilePermit> = (0..FORMS_AT_ONCE).map(permit).collect();
         let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
         assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));
@@ -348,6 +367,11 @@ mod tests {
         let busy = compiler.compile(&other).expect_err("there is no permit");
         assert!(matches!(busy, Error::Busy { .. }), "{busy}");
         drop(permits);
+        // An equal form that another caller compiles is not waited for without end.
+        compiler.known().pending.insert(compiler.key(&other));
+        let busy = compiler.compile(&other).expect_err("it is not compiled yet");
+        assert!(matches!(busy, Error::Busy { .. }) && busy.to_string().contains("an equal form"), "{busy}");
+        compiler.known().pending.clear();
         assert!(compiler.compile(&other).is_ok());
     }
 }

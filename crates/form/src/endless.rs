@@ -1,5 +1,5 @@
 //! What a walk over the rules of a grammar finds: whether some text ends it, or each rule needs another one without
-//! end; and what memory it takes, about.
+//! end; what memory it takes, about; and whether it counts tokens.
 
 use llguidance::earley::{CGrammar, CSymIdx};
 
@@ -53,18 +53,32 @@ pub(crate) fn grammar_bytes(grammar: &CGrammar) -> usize {
     const SYMBOL: usize = 256;
     const IN_RULE: usize = 24;
     let mut bytes = 0;
+    for_each_symbol(grammar, |_, in_rules| bytes += SYMBOL + IN_RULE * in_rules);
+    bytes
+}
+
+/// Whether some rule of a grammar may take so many tokens at most.
+pub(crate) fn limits_tokens(grammar: &CGrammar) -> bool {
+    let mut limits = false;
+    for_each_symbol(grammar, |symbol, _| limits |= grammar.sym_data(symbol).props.max_tokens != usize::MAX);
+    limits
+}
+
+/// Calls `of` with each symbol of a grammar that is reached, and the size of its rules: the symbols in them and their
+/// ends.
+fn for_each_symbol(grammar: &CGrammar, mut of: impl FnMut(CSymIdx, usize)) {
     let mut symbols = vec![grammar.start()];
     let mut is_known = Seen::default();
     is_known.add(grammar.start());
     while let Some(symbol) = symbols.pop() {
-        bytes += SYMBOL;
+        let mut in_rules = 0;
         for &rule in &grammar.sym_data(symbol).rules {
             let (needed, _, _) = grammar.rule_rhs(rule);
-            bytes += IN_RULE * (needed.len() + 1);
+            in_rules += needed.len() + 1;
             symbols.extend(needed.iter().copied().filter(|inner| is_known.add(*inner)));
         }
+        of(symbol, in_rules);
     }
-    bytes
 }
 
 /// A set of symbols.

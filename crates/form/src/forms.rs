@@ -5,18 +5,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 
+use offshoot_core::memory;
 use rayon::prelude::*;
 
+use crate::budget::WorkMeter;
 use crate::compile::CompiledForm;
 use crate::lanes::{Fault, FormLimit, Lane, Matcher, MatcherBytes, Slot};
 use crate::mask::{RawMask, StateMask};
-use crate::masks::MaskCache;
-use crate::state::{FormState, StateKey};
+use crate::masks::{MaskCache, SharedSets};
+use crate::state::{ByState, FormState, StateKey};
 
 /// Bytes of masks that are kept.
 const MOST_MASK_BYTES: usize = 256 << 20;
-/// Bytes of matchers beyond which those of branches that wait are dropped.
-const MOST_MATCHER_BYTES: usize = 128 << 20;
 /// Bytes of lanes beyond which those of the forms that were unused longest are given up.
 const MOST_LANE_BYTES: usize = 512 << 20;
 /// States that a lane computes in one call before another lane is made.
@@ -37,14 +37,14 @@ pub struct FormCounts {
     pub computed: u64,
     /// Masks that another branch in the same state had, in an earlier call or in the same one.
     pub shared_states: u64,
-    /// Masks computed whose set of tokens another state had.
+    /// Of the masks computed those that another state had whose matcher stood in the same place of its grammar.
+    pub shared_places: u64,
+    /// Of the other masks computed those whose set of tokens another state had.
     pub shared_sets: u64,
     /// Matchers that were made again from a state's tokens.
     pub replayed: u64,
     /// Tokens that these read.
     pub replayed_tokens: u64,
-    /// Masks asked for that have one token only.
-    pub forced: u64,
     /// Masks asked for that have no token.
     pub dead_ends: u64,
     /// States whose mask could not be computed.
@@ -72,10 +72,25 @@ pub struct Forms {
     cache: MaskCache,
     /// The places of all matchers; some are gone.
     matchers: VecDeque<Weak<Slot>>,
-    matcher_bytes: Arc<MatcherBytes>,
+    shared: Shared,
     most_matcher_bytes: usize,
     most_lane_bytes: usize,
     counts: FormCounts,
+}
+
+/// What all workers share.
+#[derive(Default)]
+struct Shared {
+    sets: SharedSets,
+    matcher_bytes: Arc<MatcherBytes>,
+}
+
+/// Bytes of matchers beyond which some are dropped, those of resting branches first, where so many bytes of memory are
+/// free: a part of them small enough for several engines, but room for 1,024 branches that have texts of 2,000 tokens
+/// each, unless that is a quarter of the memory.
+fn most_matcher_bytes(free: usize) -> usize {
+    const LEAST: usize = 512 << 20;
+    (free / 32).max(LEAST.min(free / 4))
 }
 
 /// The lanes of a form.
@@ -93,17 +108,33 @@ struct Task<'a> {
     /// Where the state is among those of the call.
     at: usize,
     lane: Arc<Lane>,
-    total: Arc<MatcherBytes>,
 }
 
 /// What a worker did for a task.
 struct Done<'a> {
     task: Task<'a>,
-    outcome: Result<RawMask, Fault>,
-    /// The place of a matcher that the state did not have.
+    outcome: Result<WorkerMask, Fault>,
+    /// The slot of a matcher that the state did not have.
     made: Option<Weak<Slot>>,
     /// Tokens that a matcher read that was made again.
     replayed: Option<usize>,
+}
+
+/// A mask as a worker has it.
+struct WorkerMask {
+    mask: Arc<StateMask>,
+    source: MaskSource,
+}
+
+/// Where a worker has a mask from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MaskSource {
+    /// Another matcher in the same place had it.
+    Place,
+    /// It was computed; another mask has its set.
+    SharedSet,
+    /// It was computed.
+    NewSet,
 }
 
 /// The mask of a state, or why it has none.
@@ -119,8 +150,8 @@ impl Forms {
             calls: 0,
             cache: MaskCache::new(MOST_MASK_BYTES),
             matchers: VecDeque::new(),
-            matcher_bytes: Arc::default(),
-            most_matcher_bytes: MOST_MATCHER_BYTES,
+            shared: Shared::default(),
+            most_matcher_bytes: most_matcher_bytes(memory::free_bytes()),
             most_lane_bytes: MOST_LANE_BYTES,
             counts: FormCounts::default(),
         }
@@ -144,7 +175,7 @@ impl Forms {
     /// form does not allow is none: its mask is empty.
     pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>, FormLimit>> {
         let mut found: Vec<Option<Found>> = vec![None; states.len()];
-        let mut first: HashMap<StateKey, usize> = HashMap::new();
+        let mut first: ByState<usize> = ByState::default();
         let mut same = Vec::new();
         let mut missing = Vec::new();
         for (at, state) in states.iter_mut().enumerate() {
@@ -181,7 +212,6 @@ impl Forms {
             found.into_iter().map(|mask| mask.expect("each state was looked up or computed")).collect();
         for mask in &found {
             match mask {
-                Ok(mask) if mask.forced.is_some() => self.counts.forced += 1,
                 Ok(mask) if mask.is_dead_end() => self.counts.dead_ends += 1,
                 Ok(_) => {}
                 Err(_) => self.counts.failed += 1,
@@ -193,11 +223,10 @@ impl Forms {
     /// What the masks took so far.
     pub fn counts(&self) -> FormCounts {
         FormCounts {
-            shared_sets: self.cache.shared_sets,
             forms: self.lanes.values().filter(|lanes| lanes.form.strong_count() > 0).count(),
             lanes: self.lanes.values().map(|lanes| lanes.lanes.len()).sum(),
             mask_bytes: self.cache.bytes(),
-            matcher_bytes: self.matcher_bytes.get(),
+            matcher_bytes: self.shared.matcher_bytes.get(),
             lane_bytes: self.lanes.values().map(FormLanes::bytes).sum(),
             ..self.counts
         }
@@ -224,9 +253,13 @@ impl Forms {
             self.matchers.extend(made);
             self.counts.replayed += u64::from(replayed.is_some());
             self.counts.replayed_tokens += replayed.unwrap_or(0) as u64;
-            let vocab = task.state.form().vocabulary().vocab;
-            let mask = outcome.map(|raw| self.cache.insert(task.key, raw, vocab));
-            self.counts.computed += u64::from(mask.is_ok());
+            let mask = outcome.map(|WorkerMask { mask, source }| {
+                self.counts.computed += 1;
+                self.counts.shared_places += u64::from(source == MaskSource::Place);
+                self.counts.shared_sets += u64::from(source == MaskSource::SharedSet);
+                self.cache.put(task.key, mask.clone());
+                mask
+            });
             found.push((task.at, mask));
         }
         found
@@ -242,27 +275,33 @@ impl Forms {
             lanes.lanes.retain(|lane| !(lane.is_over() || (is_idle && Arc::strong_count(lane) == 1)));
             lanes.form.strong_count() > 0 && !(is_idle && lanes.lanes.is_empty())
         });
-        let mut of_form: HashMap<u64, usize> = HashMap::new();
-        missing.iter().for_each(|(_, key, _)| *of_form.entry(key.form).or_default() += 1);
-        let mut jobs: HashMap<*const Lane, Vec<Task>> = HashMap::new();
-        for (at, key, state) in missing {
-            let states = of_form[&key.form];
-            let wanted = states.div_ceil(LANE_STATES).min(self.threads);
-            let most = states.div_ceil(wanted);
-            let load = |lane: &Arc<Lane>| jobs.get(&Arc::as_ptr(lane)).map_or(0, Vec::len);
-            let form = state.form();
-            let known = self.lanes.entry(key.form).or_insert_with(|| FormLanes::new(form));
+        let mut of_form: HashMap<u64, Vec<(usize, StateKey, &'a mut FormState)>> = HashMap::new();
+        missing.into_iter().for_each(|state| of_form.entry(state.1.form).or_default().push(state));
+        let mut jobs = Vec::new();
+        for (id, states) in of_form {
+            let wanted = states.len().div_ceil(LANE_STATES).min(self.threads);
+            let most = states.len().div_ceil(wanted);
+            let form = states[0].2.form().clone();
+            let known = self.lanes.entry(id).or_insert_with(|| FormLanes::new(&form));
             known.last_call = calls;
-            let own = state.slot.lock().as_ref().map(|matcher| matcher.lane().clone());
-            let own = own.filter(|own| known.lanes.iter().any(|lane| Arc::ptr_eq(lane, own)) && load(own) < most);
-            let lane = own.unwrap_or_else(|| {
-                let least = known.lanes.iter().min_by_key(|lane| load(lane)).cloned();
-                least.filter(|lane| load(lane) < most).unwrap_or_else(|| known.add(form))
-            });
-            let total = self.matcher_bytes.clone();
-            jobs.entry(Arc::as_ptr(&lane)).or_default().push(Task { state, key, at, lane, total });
+            let mut of_lane: Vec<Vec<Task>> = known.lanes.iter().map(|_| Vec::with_capacity(most)).collect();
+            for (at, key, state) in states {
+                let is_own = |lane: &Arc<Lane>| {
+                    state.slot.lock().as_ref().is_some_and(|matcher| Arc::ptr_eq(lane, matcher.lane()))
+                };
+                let own = known.lanes.iter().position(is_own).filter(|&own| of_lane[own].len() < most);
+                let least = || (0..of_lane.len()).min_by_key(|&lane| of_lane[lane].len());
+                let free = own.or_else(|| least().filter(|&least| of_lane[least].len() < most));
+                let lane = free.unwrap_or_else(|| {
+                    known.add(&form);
+                    of_lane.push(Vec::with_capacity(most));
+                    of_lane.len() - 1
+                });
+                of_lane[lane].push(Task { state, key, at, lane: known.lanes[lane].clone() });
+            }
+            jobs.extend(of_lane.into_iter().filter(|tasks| !tasks.is_empty()));
         }
-        jobs.into_values().collect()
+        jobs
     }
 
     /// Does the jobs, each on one thread.
@@ -270,7 +309,7 @@ impl Forms {
         let job = |tasks: Vec<Task<'a>>| -> Vec<Done<'a>> {
             let lane = tasks.first().map(|task| task.lane.clone());
             let done = tasks.into_iter().map(|mut task| {
-                let (outcome, made, replayed) = work(&mut task);
+                let (outcome, made, replayed) = work(&mut task, &self.shared);
                 Done { task, outcome, made, replayed }
             });
             let done = done.collect();
@@ -314,7 +353,7 @@ impl Forms {
     fn bound_matchers(&mut self) {
         self.matchers.retain(|slot| slot.strong_count() > 0);
         let mut left = 2 * self.matchers.len();
-        while self.matcher_bytes.get() > self.most_matcher_bytes && left > 0 {
+        while self.shared.matcher_bytes.get() > self.most_matcher_bytes && left > 0 {
             left -= 1;
             let Some(slot) = self.matchers.pop_front() else { break };
             let Some(held) = slot.upgrade() else { continue };
@@ -335,16 +374,21 @@ impl FormLanes {
         self.lanes.iter().map(|lane| lane.bytes()).sum()
     }
 
-    fn add(&mut self, form: &CompiledForm) -> Arc<Lane> {
+    fn add(&mut self, form: &CompiledForm) {
         let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy(form));
-        self.lanes.push(lane.clone());
-        lane
+        self.lanes.push(lane);
     }
 }
 
-/// The mask of a task's state; the place of its matcher, if it has a new one; and how many tokens that one read again.
-fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<usize>) {
+/// What a worker finds for a task: the mask; the slot of its matcher, if it has a new one; and how many tokens that one
+/// read again.
+type Worked = (Result<WorkerMask, Fault>, Option<Weak<Slot>>, Option<usize>);
+
+fn work(task: &mut Task, shared: &Shared) -> Worked {
     let form = task.state.form().clone();
+    if form.budget().is_spent() {
+        return (Err(Fault::Spent), None, None);
+    }
     let tokens = task.state.tokens().len();
     let vocabulary = form.vocabulary();
     let more = task.state.opening().map(|opening| opening.tokens(form.tokenizer(), vocabulary.tokens()));
@@ -360,8 +404,23 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
     };
     let replayed = (held.is_none() && tokens > 0).then_some(tokens);
     let is_new = held.is_none() || !is_own;
-    let mut matcher = held.unwrap_or_else(|| Matcher::new(task.lane.clone(), task.total.clone()));
-    let outcome = matcher.mask(task.state.tokens(), &more, &form);
+    let mut matcher = held.unwrap_or_else(|| Matcher::new(task.lane.clone(), shared.matcher_bytes.clone()));
+    let mut meter = WorkMeter::new(matcher.stats());
+    let outcome = matcher.read_on(task.state.tokens(), vocabulary).and_then(|place| {
+        if replayed.is_some() {
+            // That its matcher was dropped is not the form's fault.
+            meter = WorkMeter::new(matcher.stats());
+        }
+        // A mark that may open reasoning is allowed beside what the place tells.
+        let place = place.filter(|_| more.is_empty());
+        if let Some(mask) = place.and_then(|place| task.lane.known_mask(&place)) {
+            return Ok(WorkerMask { mask, source: MaskSource::Place });
+        }
+        let found = shared.mask(matcher.compute(&more, vocabulary)?, vocabulary.vocab);
+        place.into_iter().for_each(|place| task.lane.remember(place, &found.mask));
+        Ok(found)
+    });
+    form.budget().spend(meter.work(matcher.stats(), &task.lane));
     let mut made = None;
     if outcome.is_ok() {
         if is_new {
@@ -372,8 +431,34 @@ fn work(task: &mut Task) -> (Result<RawMask, Fault>, Option<Weak<Slot>>, Option<
     }
     let outcome = match outcome {
         // No text of the form goes on so; a mark that opens reasoning may.
-        Err(Fault::Refused) => Ok(RawMask::new(None, None, &more, vocabulary)),
+        Err(Fault::Refused) => Ok(shared.mask(RawMask::new(None, None, &more, vocabulary), vocabulary.vocab)),
         outcome => outcome,
     };
     (outcome, made, replayed)
+}
+
+impl Shared {
+    /// A mask that was computed.
+    fn mask(&self, raw: RawMask, vocab: usize) -> WorkerMask {
+        let (mask, is_shared) = self.sets.share(raw, vocab);
+        WorkerMask { mask, source: if is_shared { MaskSource::SharedSet } else { MaskSource::NewSet } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lanes::matcher_bytes;
+
+    #[test]
+    fn a_server_has_room_for_the_matchers_of_long_texts() {
+        // Four bytes a token, about.
+        let needed = 1024 * matcher_bytes(4 * 2000);
+        for gigabytes in [4_usize, 16, 128, 1024] {
+            let free = gigabytes << 30;
+            let most = most_matcher_bytes(free);
+            assert!(most >= needed && most <= free / 4, "{most} of {free}, {needed} are needed");
+        }
+        assert_eq!(most_matcher_bytes(1 << 30), 256 << 20);
+    }
 }

@@ -1,103 +1,177 @@
-//! Masks inside JSON strings and the like. Of the tokens without quotes, backslashes and control characters, those that
-//! a lexeme's inside allows depend on the lexer's state alone, not on what the parser has read: they are found once for
-//! each state of a lane, and only the other tokens are walked through for each mask. Where such a token may end a
-//! lexeme, and where llguidance's slices cover the tokens anyway, llguidance does all.
+//! Masks inside JSON strings and the like. Of the tokens of plain characters, those that a lexeme's inside allows depend
+//! on the lexer's state alone, not on what the parser has read: they are found once for each state of a lane, and only
+//! the other tokens are walked through for each mask. Where such a token may end a lexeme, llguidance does all.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
+
+use crate::chars::{PlainSteps, is_plain};
+use crate::grammar_place::rows;
+use crate::mask::hash;
 
 /// The slices of llguidance of which one has all tokens that most strings allow: those of up to 30 characters, and all.
 const COVERING: [usize; 2] = [2, 3];
 /// Work that finding out may take whether a slice is covered: llguidance's own bound.
 const BUDGET: u64 = 1000;
 /// States of a lane's lexer that are remembered.
-const MOST_STATES: usize = 256;
+const MOST_STATES: usize = 1 << 14;
+/// Sets of tokens that a lane remembers.
+const MOST_SETS: usize = 256;
+/// Tokens of a set that is kept as a list.
+const FEW_TOKENS: usize = 64;
 
-/// The tokens of a vocabulary, parted into those that stand inside strings and the others.
+/// The tokens of a vocabulary, parted into those of plain characters, which stand inside strings, and the others.
 pub(crate) struct InsideTokens {
     sliced: Arc<SlicedBiasComputer>,
     inside: TokTrie,
     others: TokTrie,
-    /// The sets that lanes have, each once.
-    sets: Mutex<Vec<Weak<SimpleVob>>>,
+    /// The tokens inside strings by their number of characters.
+    by_count: Vec<Vec<u32>>,
+    /// Those of up to so many characters, made when they are needed.
+    up_to: Vec<OnceLock<Arc<SimpleVob>>>,
+    /// The sets that lanes have, each once, by their hashes.
+    sets: Mutex<HashMap<u64, Vec<Weak<SimpleVob>>>>,
 }
 
 impl InsideTokens {
     pub fn new(sliced: Arc<SlicedBiasComputer>) -> Arc<InsideTokens> {
         let trie = sliced.trie();
         let (mut inside, mut others) = (trie.alloc_token_set(), trie.alloc_token_set());
+        let mut by_count: Vec<Vec<u32>> = vec![Vec::new()];
         for token in 0..trie.vocab_size() as u32 {
-            let stands_inside = |text: &str| !text.contains(|c: char| matches!(c, '"' | '\\' | '\x7f') || c < ' ');
-            match std::str::from_utf8(trie.token(token)).is_ok_and(stands_inside) {
-                true => inside.allow_token(token),
-                false => others.allow_token(token),
+            let text = std::str::from_utf8(trie.token(token)).ok().filter(|text| text.chars().all(is_plain));
+            let Some(text) = text else {
+                others.allow_token(token);
+                continue;
+            };
+            inside.allow_token(token);
+            let count = text.chars().count();
+            // One without a text is in no set.
+            if count > 0 {
+                by_count.resize(by_count.len().max(count + 1), Vec::new());
+                by_count[count].push(token);
             }
         }
         let (inside, others) = (trie.filter(&inside), trie.filter(&others));
-        Arc::new(InsideTokens { sliced, inside, others, sets: Mutex::default() })
+        let up_to = by_count.iter().map(|_| OnceLock::new()).collect();
+        Arc::new(InsideTokens { sliced, inside, others, by_count, up_to, sets: Mutex::default() })
+    }
+
+    /// Characters of the longest token inside strings.
+    fn longest(&self) -> usize {
+        self.by_count.len() - 1
+    }
+
+    /// The tokens inside strings of up to `count` characters.
+    fn up_to(&self, count: usize) -> Arc<SimpleVob> {
+        let make = || {
+            let mut set = self.inside.alloc_token_set();
+            self.by_count[..=count].iter().flatten().for_each(|token| set.allow_token(*token));
+            Arc::new(set)
+        };
+        self.up_to[count].get_or_init(make).clone()
     }
 
     /// The set, or the one that a lane has, if one has the same.
     fn share(&self, set: SimpleVob) -> Arc<SimpleVob> {
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        sets.retain(|held| held.strong_count() > 0);
-        if let Some(held) = sets.iter().filter_map(Weak::upgrade).find(|held| held.as_slice() == set.as_slice()) {
+        let same_hash = sets.entry(hash(set.as_slice())).or_default();
+        same_hash.retain(|held| held.strong_count() > 0);
+        if let Some(held) = same_hash.iter().filter_map(Weak::upgrade).find(|held| held.as_slice() == set.as_slice()) {
             return held;
         }
         let set = Arc::new(set);
-        sets.push(Arc::downgrade(&set));
+        same_hash.push(Arc::downgrade(&set));
+        if sets.len() > 4 * MOST_SETS {
+            sets.retain(|_, same_hash| same_hash.iter().any(|held| held.strong_count() > 0));
+        }
         set
     }
+}
+
+/// The tokens inside strings that a state of the lexer allows.
+#[derive(Clone)]
+enum Inside {
+    /// The parser has a say: llguidance computes the whole mask.
+    Unknown,
+    Few(Arc<[u32]>),
+    Set(Arc<SimpleVob>),
 }
 
 /// Computes the masks of a lane's matchers, whose states are those of one lexer.
 pub(crate) struct LaneMasks {
     tokens: Arc<InsideTokens>,
-    /// By the number of the lexer's state: the tokens inside strings that it allows. `None`: llguidance computes all.
-    known: Mutex<HashMap<u32, Option<Arc<SimpleVob>>>>,
+    states: Mutex<LaneStates>,
+}
+
+/// What is known of a lexer's states, by their numbers.
+#[derive(Default)]
+struct LaneStates {
+    inside: HashMap<u32, Inside>,
+    /// How many have a set that was found for them.
+    sets: usize,
+    plain: PlainSteps,
 }
 
 impl LaneMasks {
     pub fn new(tokens: Arc<InsideTokens>) -> LaneMasks {
-        LaneMasks { tokens, known: Mutex::default() }
+        LaneMasks { tokens, states: Mutex::default() }
     }
 
-    fn inside(&self, rec: &mut ParserRecognizer<'_>) -> Option<Arc<SimpleVob>> {
+    fn inside(&self, rec: &mut ParserRecognizer<'_>) -> Inside {
         let state = rec.lexer_state();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.get(&state.as_u32()) {
-            return found.clone();
+        let states = &mut *self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = states.inside.get(&state.as_u32()) {
+            return known.clone();
         }
-        let lexer = rec.lexer_mut();
-        let is_covered = lexer.subsume_possible(state)
-            && COVERING.iter().any(|&slice| lexer.check_subsume(state, slice, BUDGET, None).unwrap_or(false));
-        let found = if is_covered { None } else { self.find(rec) };
-        if known.len() >= MOST_STATES {
-            known.clear();
+        if states.inside.len() + states.plain.len() >= MOST_STATES || states.sets >= MOST_SETS {
+            *states = LaneStates::default();
         }
-        known.insert(state.as_u32(), found.clone());
+        let found = match states.plain.count(rec, self.tokens.longest()) {
+            Some(count) => Inside::Set(self.tokens.up_to(count)),
+            None => self.find(rec),
+        };
+        states.sets += usize::from(matches!(found, Inside::Set(_)));
+        states.inside.insert(state.as_u32(), found.clone());
         found
     }
 
-    /// The tokens inside strings that the lexer's state allows; `None` if the parser has a say.
-    fn find(&self, rec: &mut ParserRecognizer<'_>) -> Option<Arc<SimpleVob>> {
+    /// The tokens inside strings that the lexer's state allows, found by a walk through them.
+    fn find(&self, rec: &mut ParserRecognizer<'_>) -> Inside {
+        let state = rec.lexer_state();
+        let lexer = rec.lexer_mut();
+        let is_covered = lexer.subsume_possible(state)
+            && COVERING.iter().any(|&slice| lexer.check_subsume(state, slice, BUDGET, None).unwrap_or(false));
+        if is_covered {
+            return Inside::Unknown;
+        }
         let mut set = self.tokens.inside.alloc_token_set();
         let mut walk = InsideWalk { rec, is_inside: true };
         self.tokens.inside.add_bias(&mut walk, &mut set, &[]);
-        walk.is_inside.then(|| self.tokens.share(set))
+        match walk.is_inside {
+            false => Inside::Unknown,
+            true if set.num_set() <= FEW_TOKENS => Inside::Few(set.iter().collect()),
+            true => Inside::Set(self.tokens.share(set)),
+        }
     }
 }
 
 impl BiasComputer for LaneMasks {
     fn compute_bias(&self, rec: &mut ParserRecognizer<'_>, start: &[u8]) -> SimpleVob {
         // Behind a part of a token that is sure to come, the walk begins elsewhere.
-        let Some(inside) = (if start.is_empty() { self.inside(rec) } else { None }) else {
-            return self.tokens.sliced.compute_bias(rec, start);
+        let inside = if start.is_empty() { self.inside(rec) } else { Inside::Unknown };
+        let mut set = match inside {
+            Inside::Unknown => return self.tokens.sliced.compute_bias(rec, start),
+            Inside::Few(tokens) => {
+                let mut set = self.tokens.others.alloc_token_set();
+                tokens.iter().for_each(|token| set.allow_token(*token));
+                set
+            }
+            Inside::Set(set) => (*set).clone(),
         };
-        let mut set = (*inside).clone();
         self.tokens.others.add_bias(rec, &mut set, &[]);
         set
     }
@@ -140,10 +214,6 @@ impl Recognizer for InsideWalk<'_, '_> {
             return false;
         }
         // Each lexeme that the parser takes adds a row, or finds the one that it added before.
-        let rows = |rec: &mut ParserRecognizer<'_>| {
-            let stats = rec.stats_mut();
-            (stats.rows, stats.cached_rows)
-        };
         let before = rows(self.rec);
         let is_pushed = self.rec.try_push_byte(byte);
         self.is_inside = match is_pushed {
@@ -202,6 +272,7 @@ mod tests {
                 "d": {"type": "string", "pattern": "^[a-z]{2,9} ?[0-9]{0,4}$"}, "e": {"enum": ["a", "abo", "boa"]},
                 "f": {"type": "array", "items": bounded(1, 3), "maxItems": 3}},
             "required": ["a", "b", "c", "d", "e", "f"]});
+        let is_known = |inside: &&Inside| !matches!(inside, Inside::Unknown);
         let mut found_by_state = 0;
         for seed in 0..12 {
             let parser = factory.create_parser(TopLevelGrammar::from_json_schema(schema.clone())).expect("a schema");
@@ -224,7 +295,7 @@ mod tests {
                 library.consume_token(token).expect("it is allowed");
                 tested.consume_token(token).expect("it is allowed");
             }
-            found_by_state += masks.known.lock().expect("nobody panicked").values().flatten().count();
+            found_by_state += masks.states.lock().expect("nobody panicked").inside.values().filter(is_known).count();
         }
         assert!(found_by_state > 50, "only {found_by_state} states were found by walking the inside");
     }

@@ -2,25 +2,33 @@
 //! behind a lock; a lane is worked on by one thread at a time, so that the lock is never waited for. Each branch's
 //! matcher is a clone within its lane, of a few kilobytes.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
+use llguidance::earley::ParserStats;
 use llguidance::toktrie::SimpleVob;
 use offshoot_core::bounded::caught;
-use offshoot_core::cpu_time;
 use offshoot_core::ids::TokenId;
 
-use crate::budget::Work;
 use crate::compile::CompiledForm;
+use crate::grammar_place::{GrammarPlace, Lexemes, tells_masks};
 use crate::inside::LaneMasks;
-use crate::mask::RawMask;
+use crate::mask::{RawMask, StateMask};
 use crate::trial::plain;
 use crate::vocabulary::FormVocabulary;
 
 /// Lexer states of a lane, of 1 to 2 kB each, beyond which it is replaced by a fresh one.
 const MOST_STATES: usize = 20_000;
+/// Places of a lane whose masks are remembered.
+const MOST_PLACES: usize = 1 << 14;
+/// Masks that are found by their place before one is computed nevertheless, by which llguidance's limit of the lexer's
+/// work in one step begins anew.
+const MOST_FOUND: usize = 256;
+/// Items of the parser that computing a mask may leave behind in a matcher, which the next step does not need.
+const MOST_ITEMS_LEFT: usize = 512;
 
 /// Why a state has no mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +78,33 @@ pub(crate) struct Lane {
     bytes: AtomicUsize,
     /// Fuel that its lexer has spent, as far as a form's budget has paid for it.
     fuel: AtomicU64,
+    /// Whether its matchers' places tell their masks.
+    has_places: bool,
+    places: Mutex<Places>,
+}
+
+/// The masks that were computed in a lane, by the places of its matchers. The engine keeps them, or branches.
+#[derive(Default)]
+struct Places {
+    masks: HashMap<GrammarPlace, Weak<StateMask>>,
+    /// How many were found since one was computed.
+    found: usize,
+}
+
+impl Places {
+    fn get(&mut self, place: &GrammarPlace) -> Option<Arc<StateMask>> {
+        let mask = if self.found < MOST_FOUND { self.masks.get(place)?.upgrade()? } else { return None };
+        self.found += 1;
+        Some(mask)
+    }
+
+    fn insert(&mut self, place: GrammarPlace, mask: &Arc<StateMask>) {
+        if self.masks.len() >= MOST_PLACES {
+            self.masks.clear();
+        }
+        self.masks.insert(place, Arc::downgrade(mask));
+        self.found = 0;
+    }
 }
 
 impl Lane {
@@ -87,8 +122,10 @@ impl Lane {
         if let Some(tokens) = &form.vocabulary().inside {
             start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
         }
+        let has_places = tells_masks(start.parser.grammar());
+        let (is_over, bytes, places) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
         let fuel = AtomicU64::new(start.parser_stats().lexer_cost);
-        let lane = Lane { start, is_over: AtomicBool::new(false), bytes: AtomicUsize::new(0), fuel };
+        let lane = Lane { start, is_over, bytes, fuel, has_places, places };
         lane.check_size();
         Arc::new(lane)
     }
@@ -107,9 +144,23 @@ impl Lane {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// The work of its lexer since this was last asked, of which a matcher has found that it has spent `fuel` in all.
-    fn take_work(&self, fuel: u64) -> Work {
-        Work::of_fuel(fuel.saturating_sub(self.fuel.fetch_max(fuel, Ordering::Relaxed)))
+    /// Fuel that its lexer has spent since this was last asked, of `fuel` in all.
+    pub fn take_fuel(&self, fuel: u64) -> u64 {
+        fuel.saturating_sub(self.fuel.fetch_max(fuel, Ordering::Relaxed))
+    }
+
+    /// The mask of a place, if it was remembered.
+    pub fn known_mask(&self, place: &GrammarPlace) -> Option<Arc<StateMask>> {
+        self.places().get(place)
+    }
+
+    /// Remembers the mask of a place.
+    pub fn remember(&self, place: GrammarPlace, mask: &Arc<StateMask>) {
+        self.places().insert(place, mask);
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends a lane whose lexer has grown too large, or was lost when the library failed.
@@ -142,6 +193,8 @@ pub(crate) struct Matcher {
     lane: Arc<Lane>,
     /// Tokens since the form's beginning that it has read.
     read: usize,
+    /// The lexemes in them; `None` where they do not tell the place.
+    lexemes: Option<Lexemes>,
     /// Its share of `total`.
     bytes: usize,
     total: Arc<MatcherBytes>,
@@ -149,7 +202,7 @@ pub(crate) struct Matcher {
 
 impl Clone for Matcher {
     fn clone(&self) -> Self {
-        Matcher::of(self.parser.clone(), self.lane.clone(), self.read, self.total.clone())
+        Matcher::of(self.parser.clone(), self.lane.clone(), (self.read, self.lexemes), self.total.clone())
     }
 }
 
@@ -162,11 +215,17 @@ impl Drop for Matcher {
 impl Matcher {
     /// A matcher at its form's beginning.
     pub fn new(lane: Arc<Lane>, total: Arc<MatcherBytes>) -> Matcher {
-        Matcher::of(lane.start.clone(), lane, 0, total)
+        let lexemes = lane.has_places.then(Lexemes::default);
+        Matcher::of(lane.start.clone(), lane, (0, lexemes), total)
     }
 
-    fn of(parser: TokenParser, lane: Arc<Lane>, read: usize, total: Arc<MatcherBytes>) -> Matcher {
-        let mut matcher = Matcher { parser, lane, read, bytes: 0, total };
+    fn of(
+        parser: TokenParser,
+        lane: Arc<Lane>,
+        (read, lexemes): (usize, Option<Lexemes>),
+        total: Arc<MatcherBytes>,
+    ) -> Matcher {
+        let mut matcher = Matcher { parser, lane, read, lexemes, bytes: 0, total };
         matcher.count_bytes();
         matcher
     }
@@ -179,31 +238,45 @@ impl Matcher {
         self.read
     }
 
-    /// Reads the tokens of a state that it has not read yet, and computes the state's mask: without one if a token is
-    /// not allowed. The form's budget pays for the mask.
-    pub fn mask(&mut self, tokens: &[TokenId], more: &[TokenId], form: &CompiledForm) -> Result<RawMask, Fault> {
-        if form.budget().is_spent() {
-            return Err(Fault::Spent);
-        }
-        let vocabulary = form.vocabulary();
-        let done = caught(|| {
-            self.read_on(tokens, vocabulary)?;
-            // Computing leaves many items behind that the next step does not need: the clone is kept, which has none,
-            // and no room to spare.
-            let kept = self.parser.clone();
-            let mut computing = std::mem::replace(&mut self.parser, kept);
-            let (before, began) = (computing.parser_stats().clone(), cpu_time::of_thread());
-            let mask = compute(&mut computing, more, vocabulary);
-            let time = cpu_time::of_thread().saturating_sub(began);
-            let after = computing.parser_stats();
-            let work = Work::between(&before, after).plus(self.lane.take_work(after.lexer_cost));
-            form.budget().spend(work.max(Work::least_in(time)));
-            mask
-        });
-        let done = done.unwrap_or_else(|panic| {
-            form.budget().spend(Work::of_a_step());
-            Err(Fault::Failed(plain(&panic)))
-        });
+    /// What its parser has done so far.
+    pub fn stats(&self) -> &ParserStats {
+        self.parser.parser_stats()
+    }
+
+    /// Reads the tokens of a state that it has not read yet. Returns where it stands then, if that tells its mask.
+    ///
+    /// # Errors
+    ///
+    /// One is not allowed, or a limit of work is exceeded.
+    pub fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<Option<GrammarPlace>, Fault> {
+        self.guarded(|matcher| {
+            matcher.read_each(tokens, vocabulary)?;
+            let lexemes = matcher.lexemes.filter(|_| !matcher.parser.stopped());
+            Ok(lexemes.map(|lexemes| GrammarPlace::of(&mut matcher.parser, lexemes)))
+        })
+    }
+
+    /// Computes the mask of its place. The tokens `more` are allowed, too.
+    ///
+    /// # Errors
+    ///
+    /// A limit of work is exceeded.
+    pub fn compute(&mut self, more: &[TokenId], vocabulary: &FormVocabulary) -> Result<RawMask, Fault> {
+        self.guarded(|matcher| {
+            let items = |parser: &TokenParser| parser.parser.stats().all_items;
+            let before = items(&matcher.parser);
+            let done = compute(&mut matcher.parser, more, vocabulary);
+            if items(&matcher.parser) - before > MOST_ITEMS_LEFT {
+                // They stay behind what is read. A clone has none of them.
+                matcher.parser = matcher.parser.clone();
+            }
+            done
+        })
+    }
+
+    /// What it does with llguidance: a failure ends its lane.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Matcher) -> Result<T, Fault>) -> Result<T, Fault> {
+        let done = caught(|| work(self)).unwrap_or_else(|panic| Err(Fault::Failed(plain(&panic))));
         if matches!(done, Err(Fault::Failed(_))) {
             self.lane.end();
         }
@@ -211,11 +284,13 @@ impl Matcher {
         done
     }
 
-    fn read_on(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
+    fn read_each(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
+        let trie = vocabulary.factory.tok_env().tok_trie();
         for (at, &token) in tokens.iter().enumerate().skip(self.read) {
+            let is_end = vocabulary.ends.contains(&token);
             if self.parser.stopped() {
                 // Behind a form's end only what ends a text may stand.
-                match vocabulary.ends.contains(&token) {
+                match is_end {
                     true => self.read = at + 1,
                     false => return Err(Fault::Refused),
                 }
@@ -224,9 +299,12 @@ impl Matcher {
             if token.ix() >= vocabulary.tokens() {
                 return Err(Fault::Refused);
             }
+            // What ends a text may end a lexeme as no byte does.
+            let lexemes = self.lexemes.filter(|_| !is_end);
+            let lexemes = lexemes.and_then(|lexemes| lexemes.and(&mut self.parser, trie.token(token.0)));
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
             taken.map_err(|error| self.fault_at(&tokens[..at], token, &error.to_string()))?;
-            self.read = at + 1;
+            (self.read, self.lexemes) = (at + 1, lexemes);
         }
         Ok(())
     }
@@ -246,14 +324,19 @@ impl Matcher {
 
     /// Brings its share of the total up to date.
     fn count_bytes(&mut self) {
-        /// Measured: of a matcher at its beginning, and for each byte of a text of JSON.
-        const BEGINNING: usize = 4 << 10;
-        const TEXT_BYTE: usize = 40;
-        let bytes = BEGINNING + TEXT_BYTE * self.parser.final_bytes().len();
+        let bytes = matcher_bytes(self.parser.final_bytes().len());
         self.total.0.fetch_add(bytes, Ordering::Relaxed);
         self.total.0.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = bytes;
     }
+}
+
+/// Bytes that a matcher of a text of so many bytes takes, about.
+pub(crate) fn matcher_bytes(text: usize) -> usize {
+    /// Measured: of a matcher at its beginning, and for each byte of a text of JSON.
+    const BEGINNING: usize = 4 << 10;
+    const TEXT_BYTE: usize = 40;
+    BEGINNING + TEXT_BYTE * text
 }
 
 /// The mask of a parser's place.
@@ -267,15 +350,16 @@ fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabula
         };
     }
     let ends = all.filter(|_| parser.is_accepting());
-    match parser.compute_mask() {
-        Ok(set) => {
-            let named = if ends.is_none() { named_ends(parser, &set, vocabulary) } else { Vec::new() };
-            let ends = ends.or_else(|| Some(&named[..]).filter(|named| !named.is_empty()));
-            Ok(RawMask::new(Some(&set), ends, more, vocabulary))
-        }
-        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => Ok(RawMask::new(None, ends, more, vocabulary)),
-        Err(error) => Err(Fault::Failed(plain(&error.to_string()))),
+    // Nothing is forced into the parser, whose tokens need not be the tokenizer's own, so that this is the whole mask.
+    let computer = parser.bias_computer.clone();
+    let set = parser.parser.compute_bias(&*computer, &[]);
+    parser.parser.invalidate_bias_cache();
+    if let Some(error) = parser.parser.get_error() {
+        return Err(Fault::Failed(plain(&error.message())));
     }
+    let named = if ends.is_none() { named_ends(parser, &set, vocabulary) } else { Vec::new() };
+    let ends = ends.or_else(|| Some(&named[..]).filter(|named| !named.is_empty()));
+    Ok(RawMask::new(Some(&set), ends, more, vocabulary))
 }
 
 /// Of the tokens that end a text those that a grammar names here, and behind which nothing more must come: the text

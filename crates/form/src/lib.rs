@@ -6,11 +6,13 @@
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod budget;
+mod chars;
 mod compile;
 mod endless;
 mod forms;
 mod gbnf;
 mod grammar;
+mod grammar_place;
 mod inside;
 mod json_options;
 mod lanes;

@@ -80,7 +80,7 @@ fn only(words: &[u32]) -> Option<TokenId> {
 }
 
 /// A hash of words, by which equal sets are found; they are compared then.
-fn hash(words: &[u32]) -> u64 {
+pub(crate) fn hash(words: &[u32]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     /// Parts that are hashed beside each other, as each waits for its last product.
     const PARTS: usize = 4;

@@ -1,32 +1,29 @@
 //! The masks that were computed, by state, and their sets, each once. Bounded in bytes: what was not used lately goes.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use offshoot_backend::AllowedTokens;
 
 use crate::mask::{RawMask, StateMask};
-use crate::state::StateKey;
+use crate::state::{ByState, StateKey};
 
 /// Bytes of a state's entry beside its set: the key, the mask, and room of the table.
 const ENTRY_BYTES: usize = 256;
+/// Parts of the sets: a power of 2.
+const PARTS: usize = 32;
 
 /// Two generations of masks: when the younger has half of the bytes allowed, the older is forgotten, and the younger
 /// becomes the older. A mask that is used becomes young again.
 pub(crate) struct MaskCache {
     young: Generation,
     old: Generation,
-    sets: HashMap<u64, Vec<Weak<AllowedTokens>>>,
-    /// Entries of `sets` when those that nobody has were last removed.
-    swept: usize,
     most_bytes: usize,
-    /// Masks computed whose set another mask had.
-    pub shared_sets: u64,
 }
 
 #[derive(Default)]
 struct Generation {
-    masks: HashMap<StateKey, Arc<StateMask>>,
+    masks: ByState<Arc<StateMask>>,
     /// The addresses of the sets that its masks have.
     sets: HashSet<usize>,
     bytes: usize,
@@ -46,14 +43,7 @@ impl Generation {
 
 impl MaskCache {
     pub fn new(most_bytes: usize) -> MaskCache {
-        MaskCache {
-            young: Generation::default(),
-            old: Generation::default(),
-            sets: HashMap::new(),
-            swept: 0,
-            most_bytes,
-            shared_sets: 0,
-        }
+        MaskCache { young: Generation::default(), old: Generation::default(), most_bytes }
     }
 
     pub fn bytes(&self) -> usize {
@@ -69,25 +59,65 @@ impl MaskCache {
         Some(mask)
     }
 
-    /// Keeps the mask of a state that has none yet.
-    pub fn insert(&mut self, key: StateKey, raw: RawMask, vocab: usize) -> Arc<StateMask> {
-        let RawMask { words, hash, forced, may_end, only_end } = raw;
-        let allowed = Some(self.share(AllowedTokens::from_words(words, vocab), hash));
-        let mask = Arc::new(StateMask { allowed, forced, may_end, only_end });
-        self.put(key, mask.clone());
-        mask
-    }
-
-    fn put(&mut self, key: StateKey, mask: Arc<StateMask>) {
+    /// Keeps the mask of a state.
+    pub fn put(&mut self, key: StateKey, mask: Arc<StateMask>) {
         self.young.insert(key, mask);
         if self.young.bytes > self.most_bytes / 2 {
             self.old = std::mem::take(&mut self.young);
         }
     }
+}
 
-    /// The set that another mask has, if one has the same.
-    fn share(&mut self, set: AllowedTokens, hash: u64) -> Arc<AllowedTokens> {
-        if self.sets.len() > 2 * self.swept.max(512) {
+/// The sets that masks have, each once. Many threads look for theirs at a time: each part has a lock of its own, which
+/// is not held while sets are compared.
+#[derive(Default)]
+pub(crate) struct SharedSets {
+    parts: [Mutex<SetsPart>; PARTS],
+}
+
+/// The sets whose hashes have some bits in common.
+#[derive(Default)]
+struct SetsPart {
+    sets: HashMap<u64, Vec<Weak<AllowedTokens>>>,
+    /// Entries of `sets` when those that nobody has were last removed.
+    swept: usize,
+}
+
+impl SharedSets {
+    /// The mask, and whether its set is one that another mask has.
+    pub fn share(&self, raw: RawMask, vocab: usize) -> (Arc<StateMask>, bool) {
+        let RawMask { words, hash, forced, may_end, only_end } = raw;
+        let (set, is_shared) = self.share_set(AllowedTokens::from_words(words, vocab), hash);
+        (Arc::new(StateMask { allowed: Some(set), forced, may_end, only_end }), is_shared)
+    }
+
+    fn share_set(&self, set: AllowedTokens, hash: u64) -> (Arc<AllowedTokens>, bool) {
+        let held: Vec<Arc<AllowedTokens>> = self.part(hash).held(hash).collect();
+        if let Some(held) = held.into_iter().find(|held| **held == set) {
+            return (held, true);
+        }
+        let mut part = self.part(hash);
+        // Another thread may have added it meanwhile.
+        if let Some(held) = part.held(hash).find(|held| **held == set) {
+            return (held, true);
+        }
+        let set = Arc::new(set);
+        part.add(hash, &set);
+        (set, false)
+    }
+
+    fn part(&self, hash: u64) -> MutexGuard<'_, SetsPart> {
+        self.parts[(hash >> 32) as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SetsPart {
+    fn held(&self, hash: u64) -> impl Iterator<Item = Arc<AllowedTokens>> {
+        self.sets.get(&hash).into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    fn add(&mut self, hash: u64, set: &Arc<AllowedTokens>) {
+        if self.sets.len() > 2 * self.swept.max(512 / PARTS) {
             self.sets.retain(|_, same_hash| {
                 same_hash.retain(|held| held.strong_count() > 0);
                 !same_hash.is_empty()
@@ -95,13 +125,7 @@ impl MaskCache {
             self.swept = self.sets.len();
         }
         let same_hash = self.sets.entry(hash).or_default();
-        if let Some(held) = same_hash.iter().filter_map(Weak::upgrade).find(|held| **held == set) {
-            self.shared_sets += 1;
-            return held;
-        }
-        let set = Arc::new(set);
         same_hash.retain(|held| held.strong_count() > 0);
-        same_hash.push(Arc::downgrade(&set));
-        set
+        same_hash.push(Arc::downgrade(set));
     }
 }

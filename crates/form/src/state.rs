@@ -1,7 +1,8 @@
 //! A branch's place in its form. Plain data of the host: what was sampled since the form began, and a matcher that may
 //! lag behind, be shared with the branches that forked from it, or be missing; `forms` brings it up to date.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use offshoot_core::ids::TokenId;
@@ -40,12 +41,42 @@ pub struct FormState {
 }
 
 /// What two states of equal masks have in common: the form, the tokens since its beginning, and what may be before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateKey {
     pub form: u64,
     tokens: [u64; 2],
     /// Of the mark that the sample may begin with, and how far it has; 0: of none.
     opening: u64,
+}
+
+impl Hash for StateKey {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // Tokens are a keyed hash already, but for those at a form's beginning.
+        hasher.write_u64(self.tokens[0] ^ self.opening ^ self.form.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+}
+
+/// A table by states.
+pub(crate) type ByState<V> = HashMap<StateKey, V, BuildHasherDefault<KeyHasher>>;
+
+/// Takes the number that a key writes for its hash.
+#[derive(Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|byte| self.0 = (self.0.rotate_left(8) ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
 }
 
 impl FormState {

@@ -126,24 +126,13 @@ fn request<'a>(form: &'a Form, vocabulary: &FormVocabulary) -> Request<'a> {
     Request { form: Cow::Borrowed(form), tokens: Cow::Owned(tokens) }
 }
 
-/// What came of a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TrialOutcome {
-    Passed,
-    /// The program has no helper.
-    NoHelper,
-}
-
 /// Has a helper process compile the form, where the program has one.
 ///
 /// # Errors
 ///
 /// The form takes more than [`BOUNDS`], or is refused.
-pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<TrialOutcome, Refusal> {
-    if is_unbounded() {
-        return Ok(TrialOutcome::NoHelper);
-    }
-    call_trial(form, vocabulary).map(|()| TrialOutcome::Passed)
+pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<(), Refusal> {
+    if is_unbounded() { Ok(()) } else { call_trial(form, vocabulary) }
 }
 
 /// Refuses a schema that is to stand in a grammar among others, if it takes more than [`BOUNDS`] or has no text. The

@@ -10,7 +10,7 @@ type CounterRow = (&'static str, &'static str, fn(&LiveMetrics) -> u64);
 /// Name (behind `offshoot_engine_`), help and value of what is now.
 type GaugeRow = (&'static str, &'static str, fn(&LiveMetrics) -> usize);
 
-const COUNTERS: [CounterRow; 19] = [
+const COUNTERS: [CounterRow; 23] = [
     ("steps", "Steps submitted", |live| live.metrics.steps),
     ("rows", "Query tokens computed", |live| live.metrics.rows),
     ("prompt_tokens_logical", "Prompt tokens as if nothing were shared", |live| live.metrics.prompt_tokens_logical),
@@ -22,7 +22,11 @@ const COUNTERS: [CounterRow; 19] = [
     ("masks_requested", "Times that it was asked what a form allows next", |live| live.metrics.masks_requested),
     ("masks_computed", "Masks of forms computed, one for each state", |live| live.metrics.masks_computed),
     ("masks_shared", "Masks of forms that another sample in the same state had", |live| live.metrics.masks_shared),
+    ("mask_sets_shared", "Masks computed whose tokens another mask had", |live| live.metrics.mask_sets_shared),
+    ("masks_empty", "Masks that allow no token", |live| live.metrics.masks_empty),
+    ("masks_failed", "Masks that take too much work to find", |live| live.metrics.masks_failed),
     ("matchers_replayed", "Places in forms found again from their tokens", |live| live.metrics.matchers_replayed),
+    ("matcher_tokens_replayed", "Tokens read for that", |live| live.metrics.matcher_tokens_replayed),
     ("tokens_discarded", "Tokens sampled after their branch had ended", |live| live.metrics.tokens_discarded),
     ("tokens_recomputed", "Tokens recomputed after preemption or eviction", |live| live.metrics.tokens_recomputed),
     ("preemptions", "Preemptions of branches", |live| live.metrics.preemptions),
@@ -32,7 +36,7 @@ const COUNTERS: [CounterRow; 19] = [
     ("kv_read_flat_bytes", "Those that would have been read without sharing", |live| live.metrics.kv_bytes_read_flat),
 ];
 
-const GAUGES: [GaugeRow; 8] = [
+const GAUGES: [GaugeRow; 13] = [
     ("branches", "Branches, also those at rest", |live| live.branches),
     ("branches_running", "Branches that run", |live| live.running),
     ("branches_waiting", "Branches that wait for pages or rows", |live| live.waiting),
@@ -41,6 +45,13 @@ const GAUGES: [GaugeRow; 8] = [
     ("kv_pages_pinned", "Those of them that pins hold", |live| live.pages.pinned),
     ("kv_pages_cached", "Pages that nobody holds, whose keys and values can still be found", |live| live.pages.cached),
     ("kv_pages_free", "Free pages", |live| live.pages.free),
+    ("forms", "Forms in use", |live| live.metrics.forms_held as usize),
+    ("form_lanes", "Copies of their lexers", |live| live.metrics.form_lanes_held as usize),
+    ("form_lane_bytes", "Bytes of these", |live| live.metrics.lane_bytes_held as usize),
+    ("mask_bytes", "Bytes of masks that are kept", |live| live.metrics.mask_bytes_held as usize),
+    ("matcher_bytes", "Bytes of samples' places in their forms, about", |live| {
+        live.metrics.matcher_bytes_held as usize
+    }),
 ];
 
 /// Appends the engine's values.

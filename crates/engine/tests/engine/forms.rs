@@ -308,9 +308,10 @@ fn a_scored_text_may_leave_its_form() {
 
 /// A grammar whose texts begin with "abc", and that has more items behind it than a place may have.
 fn beyond_its_limit() -> Form {
-    const RULES: usize = 5_500;
-    let rules = (0..RULES).map(|n| format!("y{n}: y{} \"q\" | \"q\"\n", n + 1)).collect::<String>();
-    Form::Lark(format!("start: \"abc\" y0\n{rules}y{RULES}: \"q\""))
+    const RULES: usize = 101;
+    let pairs: Vec<String> = (0..RULES * RULES).map(|n| format!("r{} r{}", n % RULES, n / RULES)).collect();
+    let rules: String = (0..RULES).map(|n| format!("r{n}: \"q\" | \"q\" \"{n}\"\n")).collect();
+    Form::Lark(format!("start: \"abc\" pair\npair: {}\n{rules}", pairs.join(" | ")))
 }
 
 /// Where a form takes too much work, its samples end with what they have, and say why; others go on.

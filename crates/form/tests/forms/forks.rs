@@ -8,7 +8,7 @@ use offshoot_form::{Form, FormState, Forms};
 use serde_json::json;
 
 use crate::mutate::Dice;
-use crate::{begin, compile, compiler, mask, person, tokens};
+use crate::{begin, compile, compiler, encode, mask, person, tokenizer, tokens};
 
 /// Bounds of masks and matchers, in bytes: all are kept, none is.
 const BOUNDS: [(usize, usize); 2] = [(usize::MAX, usize::MAX), (0, 0)];
@@ -124,6 +124,44 @@ fn bounds_hold_and_cost_replays_alone() {
     assert!(tight.replayed > roomy.replayed, "{tight:?} {roomy:?}");
 }
 
+/// Matchers within the bound are never made again; beyond it, in each step those that do not fit.
+#[test]
+fn only_matchers_that_do_not_fit_are_made_again() {
+    const BRANCHES: usize = 40;
+    const STEPS: usize = 6;
+    let form = compile(Form::Json(json!({"type": "array", "items": {"type": "integer"}})));
+    let digits = encode("1234567890");
+    // The bytes of all matchers, and the tokens that the last steps have read again.
+    let grow = |most: usize| {
+        let mut forms = Forms::new(2).with_bounds(usize::MAX, most);
+        let mut parent = begin(&form);
+        encode("[").into_iter().chain((0..300).map(|n| digits[n % 10])).for_each(|token| parent.push(token));
+        mask(&mut forms, &mut parent);
+        let mut states = vec![parent; BRANCHES];
+        let mut replayed = 0;
+        for step in 0..STEPS {
+            // Each branch is in a state of its own.
+            for (branch, state) in states.iter_mut().enumerate() {
+                state.push(digits[if step == 0 { branch % 10 } else { branch / 10 }]);
+            }
+            forms.masks(&mut states.iter_mut().collect::<Vec<_>>()).into_iter().for_each(|found| {
+                found.expect("a mask");
+            });
+            if step == 1 {
+                replayed = forms.counts().replayed_tokens;
+            }
+        }
+        (forms.counts().matcher_bytes, forms.counts().replayed_tokens - replayed)
+    };
+    let (all, replayed) = grow(usize::MAX);
+    assert_eq!(replayed, 0);
+    assert_eq!(grow(all + all / 10).1, 0);
+    let (held, replayed) = grow(all / 2);
+    assert!(held <= all / 2);
+    let tokens = ((STEPS - 2) * BRANCHES * 308) as u64;
+    assert!(replayed > tokens / 4 && replayed < tokens * 3 / 4, "{replayed} of {tokens} tokens");
+}
+
 #[test]
 fn equal_forms_are_compiled_once_while_in_use() {
     let compiler = compiler();
@@ -179,4 +217,51 @@ fn lanes_are_bounded() {
     let sets = |masks: &[Arc<offshoot_form::StateMask>]| masks.iter().map(|mask| tokens(mask)).collect::<Vec<_>>();
     assert_eq!(sets(&found), sets(&expected));
     drop((kept, resting));
+}
+
+/// Branches in one place of a grammar have one mask, which is the one that each would have alone: also where a grammar
+/// counts tokens, names some, or has stops, whose places do not tell.
+#[test]
+fn places_of_a_grammar_tell_masks() {
+    let record = json!({"type": "object", "additionalProperties": false, "required": ["id", "tags", "score"],
+        "properties": {"id": {"type": "integer", "minimum": 3, "maximum": 320}, "score": {"type": "number"},
+            "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
+            "kind": {"enum": ["a", "abc", "ab", "b\"é"]}, "other": {"anyOf": [{"type": "null"}, {"pattern": "^a+b?$"}]}}});
+    let records = json!({"type": "array", "items": record, "minItems": 2});
+    let lark = |rules: &str| Form::Lark(rules.to_string());
+    let forms = [
+        (Form::Json(records), true),
+        (Form::JsonObject, true),
+        (Form::Regex("(a|bc)*d{2,5}".to_string()), true),
+        (Form::Choice(vec!["one".to_string(), "on".to_string(), "once more".to_string()]), true),
+        (lark("start: \"<\" inner \">\" start?\ninner: %json {\"type\": \"integer\"} | \"x\" inner"), true),
+        (lark("start: (part \"!\")+\npart[max_tokens=3]: /[a-z]+/"), false),
+        (lark("start: (part \"!\")+\npart[stop=\"?\"]: /[a-z]+/"), false),
+    ];
+    for (form, tells) in forms {
+        let name = format!("{form:?}");
+        let form = compile(form);
+        let mut shared = Forms::new(1);
+        let mut dice = Dice(17);
+        let mut states = vec![begin(&form); 24];
+        for _ in 0..24 {
+            let masks = shared.masks(&mut states.iter_mut().collect::<Vec<_>>());
+            for (state, found) in states.iter_mut().zip(masks) {
+                let found = found.expect("a mask");
+                let mut alone = begin(&form);
+                state.tokens().iter().for_each(|token| alone.push(*token));
+                let expected = mask(&mut Forms::new(1), &mut alone);
+                let text = || format!("{name} behind {:?}", tokenizer().decode(state.tokens()));
+                assert_eq!(tokens(&found), tokens(&expected), "{}", text());
+                assert_eq!((found.may_end, found.only_end), (expected.may_end, expected.only_end), "{}", text());
+                let allowed = tokens(&found);
+                match found.only_end || allowed.is_empty() {
+                    true => *state = begin(&form),
+                    false => state.push(allowed[dice.below(allowed.len())]),
+                }
+            }
+        }
+        let counts = shared.counts();
+        assert_eq!(counts.shared_places > 0, tells, "{name}: {counts:?}");
+    }
 }

@@ -6,9 +6,10 @@ use crate::{begin, compile, encode, mask, person, tokens};
 
 /// A grammar whose texts begin with "abc", and that has more items behind it than a place may have.
 fn wide() -> Form {
-    const RULES: usize = 5_500;
-    let rules = (0..RULES).map(|n| format!("y{n}: y{} \"q\" | \"q\"\n", n + 1)).collect::<String>();
-    Form::Lark(format!("start: \"abc\" y0\n{rules}y{RULES}: \"q\""))
+    const RULES: usize = 101;
+    let pairs: Vec<String> = (0..RULES * RULES).map(|n| format!("r{} r{}", n % RULES, n / RULES)).collect();
+    let rules: String = (0..RULES).map(|n| format!("r{n}: \"q\" | \"q\" \"{n}\"\n")).collect();
+    Form::Lark(format!("start: \"abc\" pair\npair: {}\n{rules}", pairs.join(" | ")))
 }
 
 /// A grammar that reads a text of n letters in more ways than n squared.
