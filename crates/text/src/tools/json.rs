@@ -13,7 +13,7 @@ pub(crate) struct BracketScanner {
 
 /// Where a value ends in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Behind this many bytes.
     At(usize),
     /// Not in this text.
