@@ -11,7 +11,8 @@ from typing import Any
 from offshoot._native import NativeForm
 from offshoot._vllm import asks
 
-#: What a fork takes as a form: parameters, a JSON Schema, or a pydantic model, whose class has ``model_json_schema``.
+#: What a fork takes as a form: parameters, a JSON Schema as a dict or text, or a pydantic model, whose class has
+#: ``model_json_schema``.
 Form = Any
 
 #: Fields that say what a text must be, of which a form has one.
@@ -26,9 +27,9 @@ _BACKENDS = ("backend", "backend_was_auto", "disable_fallback", "_backend", "_ba
 class StructuredOutputsParams:
     """A form that samples must have, by one of these: ``json``, a JSON Schema as a dict or text, or a pydantic model;
     ``regex``, a pattern of the whole text; ``choice``, texts of which it is one; ``grammar``, in Lark or GBNF;
-    ``json_object``, any object. ``disable_any_whitespace``: JSON without white space between its values;
-    ``disable_additional_properties``: objects whose schema lists properties have no others; ``whitespace_pattern``:
-    the pattern of the white space."""
+    ``json_object``, any object. JSON has a blank behind commas and colons or none; ``disable_any_whitespace``: none;
+    ``whitespace_pattern``: the pattern of white space between any of its parts. ``disable_additional_properties``:
+    objects whose schema lists properties have no others."""
 
     json: Any = None
     regex: str | None = None
@@ -108,9 +109,13 @@ def native_form(argument: str, given: Any) -> NativeForm | None:
 
 
 def form_of_fork(given: Any) -> NativeForm | None:
-    """The form that a fork begins: as ``native_form`` takes it, or a JSON Schema: a dict, or a pydantic model."""
-    if _model_schema(given) is not None:
+    """The form that a fork begins: as ``native_form`` takes it, or a JSON Schema: a dict, its text, or a pydantic
+    model."""
+    if isinstance(given, str) or _model_schema(given) is not None:
         return _json_form("form", given, {})
+    if not isinstance(given, Mapping) and not _has_fields(given):
+        raise TypeError("form: expected StructuredOutputsParams, a JSON Schema as a dict or text, a pydantic model or "
+                        f"False, found {given!r}")
     if isinstance(given, Mapping) and not set(given) & {*_KINDS, *_STYLE, "structural_tag"}:
         return _json_form("form", given, {})
     form = native_form("form", given)
@@ -127,11 +132,14 @@ def _fields(argument: str, given: Any) -> dict[str, Any]:
         if unknown:
             raise TypeError(f"{argument}: expected fields of StructuredOutputsParams, found {unknown[0]!r}")
         return fields
-    known = [name for name in (*_KINDS, *_STYLE, "structural_tag") if hasattr(given, name)]
-    # A pydantic model has a method `json`.
-    if "regex" not in known or "json_object" not in known:
+    if not _has_fields(given):
         raise TypeError(f"{argument}: expected StructuredOutputsParams, found {given!r}")
-    return {name: getattr(given, name) for name in known}
+    return {name: getattr(given, name) for name in (*_KINDS, *_STYLE, "structural_tag") if hasattr(given, name)}
+
+
+def _has_fields(given: Any) -> bool:
+    """Whether it has the fields of parameters. (A pydantic model has a method ``json``.)"""
+    return hasattr(given, "regex") and hasattr(given, "json_object")
 
 
 def _model_schema(value: Any) -> Any:

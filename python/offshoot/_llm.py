@@ -618,8 +618,8 @@ class LLM:
         own = self._engine.tokenizer.chat_stops()
         if not own or not isinstance(sampling_params, SamplingParams) or sampling_params.ignore_eos:
             return cast(SamplingParams, sampling_params)
-        # Between the values of JSON such a text is white space, and the form ends by itself.
-        if sampling_params.has_form and (said := sampling_params.form()) and said[1].kind in ("json", "json_object"):
+        # A form says where its text may end, and a cut one would lack it.
+        if sampling_params.has_form:
             return sampling_params
         params = sampling_params.clone()
         stop = [params.stop] if isinstance(params.stop, str) else list(params.stop or [])

@@ -407,7 +407,7 @@ impl Engine {
                 while begun < contexts.len() && !generator.has_enough() {
                     let Context { tokens: context, continuations } = contexts[begun].get();
                     let request = ChoicesRequest { context, continuations, tops, priority: Priority::default() };
-                    generator.begin_choices(begun, &request, options)?;
+                    generator.begin_choices(begun, &request, options.clone())?;
                     begun += 1;
                 }
                 match generator.poll(PATIENCE) {

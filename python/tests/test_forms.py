@@ -137,8 +137,12 @@ def test_a_fork_begins_a_form_and_extends_go_on_with_it(llm, question):
     assert not free.forced or not any(free.forced)
     own = SamplingParams(max_tokens=8, structured_outputs={"choice": ["perhaps"]})
     assert half.fork(1)[0].extend(own).text == "perhaps", "parameters go before the node's form"
-    with pytest.raises(TypeError, match="form: expected StructuredOutputsParams"):
+    with pytest.raises(TypeError, match="form: expected StructuredOutputsParams, a JSON Schema as a dict or text, a pyd"):
+        tree.root.fork(1, form=7)
+    with pytest.raises(ValueError, match="form: expected a JSON Schema, found 'a\\+'"):
         tree.root.fork(1, form="a+")
+    by_text = tree.root.fork(1, form=json.dumps(SCHEMA))[0].extend(SamplingParams(max_tokens=200))
+    assert is_person(by_text.text)
     with pytest.raises(ValueError, match="form: expected one of json, regex"):
         tree.root.fork(1, form=StructuredOutputsParams())
 

@@ -9,6 +9,31 @@ use serde_json::{Value, json};
 use crate::batch_desk::*;
 
 #[test]
+fn responses_are_answered_and_kept_by_resume() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let line = |id: &str, body: Value| json!({"custom_id": id, "url": "/v1/responses", "body": body});
+    let lines = [
+        line("a", json!({"input": QUESTION, "max_output_tokens": 5, "seed": 1, "model": "m"})),
+        line("b", json!({"input": QUESTION, "max_output_tokens": 5, "previous_response_id": "resp_0"})),
+        completions("c", json!({"prompt": QUESTION, "max_tokens": 2})),
+    ];
+    let answers = answers(folder.path(), &lines);
+    let body = &answers[0]["response"]["body"];
+    assert_eq!(
+        (&body["object"], &body["model"], &body["usage"]["output_tokens"]),
+        (&json!("response"), &json!("m"), &json!(5))
+    );
+    assert_eq!(body["output"][0]["type"], "message");
+    assert!(body["id"].as_str().is_some_and(|id| id.starts_with("resp_")) && body["store"] == false, "{body}");
+    assert_eq!(answers[1]["response"]["body"]["error"]["param"], "previous_response_id");
+    assert_eq!(answers[2]["response"]["body"]["object"], "text_completion");
+    let again = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
+    assert_refused(&again, 1, "previous_response_id");
+    assert!(String::from_utf8_lossy(&again.stdout).contains("2 answered (2 of them before)"), "{again:?}");
+    assert_eq!(read(&folder.path().join("out.jsonl")), answers);
+}
+
+#[test]
 fn answers_have_openais_fields_in_the_order_of_the_input() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let ask = |id: &str, more: Value| {

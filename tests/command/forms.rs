@@ -72,7 +72,7 @@ fn a_dry_run_and_a_plan_show_the_form_and_refuse_what_is_none() {
     for (form, key) in [
         (r#"{"regex":"("}"#, "sampling.form.regex"),
         (r#"{"json":{"type":"nothing"}}"#, "sampling.form.json"),
-        (r#"{"lark":"start: none"}"#, "sampling.form.lark"),
+        (r#"{"grammar":"start: none"}"#, "sampling.form.grammar"),
     ] {
         refuses(&dry(&["--set", &format!("sampling.form={form}")]), &["task.json", key, "one that can be compiled"]);
     }

@@ -137,6 +137,54 @@ fn lines_of_a_batch_are_held_to_the_servers_limits() {
     assert_eq!(served.post(&path, &json!({})).succeeds(), batch);
 }
 
+/// A batch of responses has those of the server, but keeps none of them.
+#[test]
+fn a_batch_of_responses_has_the_answers_of_the_server() {
+    let served = Served::start(&[]);
+    let ask = |fields: Value| {
+        crate::served::joined(&json!({"input": QUESTION, "max_output_tokens": 9, "temperature": 0}), fields)
+    };
+    let format = json!({"type": "json_schema", "name": "n", "schema": {"enum": [4, 7]}});
+    let formed = ask(json!({"text": {"format": format}, "store": true}));
+    let line = |id: &str, body: Value| json!({"custom_id": id, "method": "POST", "url": "/v1/responses", "body": body});
+    let bad_form = json!({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "objekt"}}}});
+    let lines = [
+        line("plain", ask(json!({}))),
+        line("formed", formed.clone()),
+        line("next", ask(json!({"previous_response_id": "resp_1"}))),
+        line("bad", ask(bad_form)),
+        self::line("completion", json!({})),
+    ];
+    let file = uploaded(&served, &lines);
+    let begun = json!({"input_file_id": file, "endpoint": "/v1/responses", "completion_window": "24h"});
+    let batch = served.post("/v1/batches", &begun).succeeds();
+    assert_eq!(batch["endpoint"], "/v1/responses");
+    let batch = ended(&served, &batch["id"]);
+    assert_eq!(batch["request_counts"], json!({"total": 5, "completed": 2, "failed": 3}), "{batch}");
+    let output = |response: &Value| response["output"][0]["content"][0]["text"].clone();
+    let answers_of = |file: &Value| {
+        let answers = answers(&served, file).into_iter();
+        answers
+            .map(|answer| (answer["custom_id"].as_str().expect("an id").to_owned(), answer["response"]["body"].clone()))
+    };
+    for (id, response) in answers_of(&batch["output_file_id"]) {
+        let body = if id == "plain" { ask(json!({})) } else { formed.clone() };
+        let alone = served.post("/v1/responses", &body).succeeds();
+        assert_eq!(
+            (output(&response), &response["usage"]["output_tokens"]),
+            (output(&alone), &alone["usage"]["output_tokens"])
+        );
+        assert_eq!((&response["object"], &response["status"]), (&json!("response"), &alone["status"]), "{id}");
+        assert_eq!(response["store"], false);
+        let path = format!("/v1/responses/{}", response["id"].as_str().expect("an id"));
+        assert_eq!(served.get(&path).refused(404).0, "not_found");
+    }
+    let refused: Vec<(String, Value)> =
+        answers_of(&batch["error_file_id"]).map(|(id, body)| (id, body["error"]["param"].clone())).collect();
+    let expected = [("next", "previous_response_id"), ("bad", "text.format.schema"), ("completion", "url")];
+    assert_eq!(refused, expected.map(|(id, param)| (id.to_owned(), json!(param))));
+}
+
 /// What was answered is kept, and the next batch has room once files are deleted.
 #[test]
 fn a_batch_whose_answers_have_no_room_fails_with_those_it_has() {

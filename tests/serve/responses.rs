@@ -66,6 +66,38 @@ fn a_response_answers_as_a_chat_does() {
     assert_eq!(served.metric("offshoot_requests_answered_total"), 4.0);
 }
 
+/// A long answer is written beside the connections, and says the same: in one piece, as events, and when it is asked
+/// for again.
+#[test]
+fn a_long_response_is_the_same_wherever_it_is_written() {
+    let served = Served::start(&[]);
+    let include = json!(["message.output_text.logprobs"]);
+    let asks = json!({"input": FIRST, "include": include, "top_logprobs": 20, "max_output_tokens": 400,
+        "ignore_eos": true, "seed": 2});
+    let whole = ask(&served, asks.clone());
+    let logprobs = |part: &Value| part["logprobs"].as_array().map_or(0, Vec::len);
+    let all = logprobs(&whole["output"][0]["content"][0]);
+    assert!(all > 200, "{all}");
+    let events = events(&served, asks);
+    let last = &events.last().expect("an end")["response"];
+    for (index, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], index, "{}", event["type"]);
+    }
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).cloned().collect::<Vec<Value>>();
+    let deltas: usize = of("response.output_text.delta").iter().map(logprobs).sum();
+    let (texts, parts, items) =
+        (of("response.output_text.done"), of("response.content_part.done"), of("response.output_item.done"));
+    assert_eq!((deltas, texts.len(), parts.len(), items.len()), (all, 1, 1, 1));
+    assert_eq!(texts[0]["logprobs"], parts[0]["part"]["logprobs"]);
+    assert_eq!(items[0]["item"]["content"], json!([parts[0]["part"]]));
+    assert_eq!(last["output"], json!([items[0]["item"]]));
+    assert_eq!(last["output"][0]["content"], whole["output"][0]["content"]);
+    let path = format!("/v1/responses/{}", last["id"].as_str().expect("an id"));
+    assert_eq!(served.get(&path).succeeds(), *last);
+    let items = served.get(&format!("{path}/input_items")).succeeds();
+    assert_eq!(items["data"][0]["content"][0]["text"], FIRST);
+}
+
 /// What was said is not computed again, and the answer is that to the whole conversation.
 #[test]
 fn a_conversation_goes_on_from_its_response() {
@@ -183,13 +215,9 @@ fn a_bad_request_is_refused_in_openais_form() {
     served.post("/v1/responses", &json!({"input": "a", "model": "other"})).refused(404);
 }
 
-/// The template of the bundled model knows no tools; this one's family writes calls as Hermes does.
-const CALLING: &str = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\
-    {{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}{{ tools | tojson }}\nAnswer:";
-
 #[test]
 fn responses_keep_forms_and_make_calls() {
-    let served = Served::start(&["--trust-request-chat-template"]);
+    let served = Served::start(&[]);
     let schema = json!({"type": "object", "additionalProperties": false, "required": ["pens"], "properties":
         {"pens": {"type": "integer", "minimum": 0, "maximum": 99}}});
     let format = json!({"type": "json_schema", "name": "pens", "strict": true, "schema": schema});
@@ -209,7 +237,7 @@ fn responses_keep_forms_and_make_calls() {
         {"pens": pens}});
     let tools = json!([{"type": "function", "name": "count", "parameters": parameters}]);
     let asks = json!({"input": FIRST, "seed": 1, "max_output_tokens": 400, "tools": tools, "tool_choice": "required",
-        "parallel_tool_calls": false, "chat_template": CALLING});
+        "parallel_tool_calls": false});
     let called = ask(&served, asks.clone());
     let [call] = &called["output"].as_array().expect("a list")[..] else { panic!("{called}") };
     assert_eq!(
@@ -223,7 +251,7 @@ fn responses_keep_forms_and_make_calls() {
     let deltas: String = deltas.filter_map(|event| event["delta"].as_str()).collect();
     assert_eq!(deltas, call["arguments"].as_str().expect("a text"));
     let output = json!([{"type": "function_call_output", "call_id": call["call_id"], "output": "7"}]);
-    let next = json!({"input": output, "previous_response_id": called["id"], "tools": tools, "chat_template": CALLING,
+    let next = json!({"input": output, "previous_response_id": called["id"], "tools": tools,
         "max_output_tokens": 5});
     let next = ask(&served, next);
     assert!(next["usage"]["input_tokens_details"]["cached_tokens"].as_u64().is_some_and(|cached| cached > 0), "{next}");

@@ -106,6 +106,12 @@ impl Served {
         Answer::of(request.send_empty().expect("the server answers"))
     }
 
+    /// Posts with this key.
+    pub fn post_as(&self, key: &str, path: &str, body: &Value) -> Answer {
+        let request = self.agent.post(self.url(path)).header("authorization", format!("Bearer {key}"));
+        Answer::of(request.header("content-type", "application/json").send(body.to_string()).expect("an answer"))
+    }
+
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_text(path, "application/json", &body.to_string())
     }

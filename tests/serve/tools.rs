@@ -6,11 +6,6 @@ use serde_json::{Value, json};
 
 use crate::served::{Served, joined};
 
-/// A template of Qwen's family, which the bundled model's folder does not have.
-const TEMPLATE: &str = "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}<tool_call></tool_call>\n\
-    {% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\
-    {{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}assistant:";
-
 fn tool(name: &str) -> Value {
     let properties = json!({"who": {"enum": ["Mia", "Tom"]}, "pens": {"type": "integer", "minimum": 0, "maximum": 99}});
     let parameters =
@@ -20,7 +15,7 @@ fn tool(name: &str) -> Value {
 
 fn chat(fields: Value) -> Value {
     let chat = json!({
-        "messages": [{"role": "user", "content": "Mia has 3 pens. How many pens?"}], "chat_template": TEMPLATE,
+        "messages": [{"role": "user", "content": "Mia has 3 pens. How many pens?"}],
         "tools": [tool("count"), tool("give")], "n": 4, "seed": 3, "temperature": 1.2, "max_tokens": 300,
     });
     joined(&chat, fields)
@@ -49,7 +44,7 @@ fn check(name: &str, arguments: &str) {
 
 #[test]
 fn required_calls_are_of_the_tools_and_their_schemas() {
-    let served = Served::start(&["--trust-request-chat-template"]);
+    let served = Served::start(&[]);
     let post = |fields: Value| served.post("/v1/chat/completions", &chat(fields)).succeeds();
     let one = json!({"tool_choice": "required", "parallel_tool_calls": false});
     let whole = post(one.clone());

@@ -429,6 +429,7 @@ impl Branch {
     /// Ends the work with `reason` and sends the event.
     pub fn finish(&mut self, reason: FinishReason) {
         self.take_back_forced();
+        let is_in_form = self.tokens.is_in_form();
         self.tokens.end_extend();
         if reason.is_cut() {
             self.take_back_unscored();
@@ -439,7 +440,7 @@ impl Branch {
             BranchWork::Sample(sampling) => {
                 let SamplingState { events, rules, records, stop_token, weights, adapters, routes, text, .. } =
                     *sampling;
-                let form_ended = rules.params.form.is_some() && !self.tokens.is_in_form();
+                let form_ended = rules.params.form.is_some() && !is_in_form;
                 let recorded =
                     Finish { records, stop_token, weights, adapters, routes, form_ended, ..Finish::empty(reason) };
                 (events, rules.begin, text, recorded)

@@ -24,8 +24,8 @@ use crate::spec::Form;
 use crate::trial::{Refusal, Verdict, parser, try_form};
 use crate::vocabulary::FormVocabulary;
 
-/// Forms that are compiled at once.
-const MOST_AT_ONCE: usize = 4;
+/// Forms that a compiler compiles at once; others wait.
+pub const FORMS_AT_ONCE: usize = 4;
 /// How long a caller waits in all: for an equal form that another caller compiles, for a permit, for the trial, and for
 /// the form itself, whose work is known to be little then, on a machine that may be busy.
 const MOST_WAIT: Duration = Duration::from_secs(5);
@@ -41,6 +41,7 @@ const MOST_RECENT_BYTES: usize = 64 << 20;
 /// A form for a model's vocabulary, shared by all that sample under it. Only what its masks may still take changes.
 pub struct CompiledForm {
     id: u64,
+    key: FormKey,
     vocabulary: Arc<FormVocabulary>,
     tokenizer: Arc<Tokenizer>,
     /// At the form's beginning; never moved on.
@@ -58,12 +59,22 @@ impl std::fmt::Debug for CompiledForm {
 }
 
 impl CompiledForm {
-    fn new(form: &Form, vocabulary: Arc<FormVocabulary>, tokenizer: Arc<Tokenizer>) -> Result<CompiledForm, Refusal> {
+    fn new(
+        form: &Form,
+        key: FormKey,
+        vocabulary: Arc<FormVocabulary>,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Result<CompiledForm, Refusal> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
         let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
         let budget = WorkBudget::new();
-        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), vocabulary, tokenizer, start, bytes, budget })
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes, budget })
+    }
+
+    /// What equal forms of one compiler have in common, and no others.
+    pub fn key(&self) -> FormKey {
+        self.key
     }
 
     /// A number that no other form of this process has.
@@ -116,9 +127,9 @@ pub struct FormCompiler {
     most_wait: Duration,
 }
 
-/// Two hashes of a form's JSON, which stand for it. (Schemas that differ in the order of their fields are different
-/// forms, though their values are equal.)
-type FormKey = [u64; 2];
+/// Two hashes of a form's JSON, which stand for it as long as its compiler lives. (Schemas that differ in the order of
+/// their fields are different forms, though their values are equal.)
+pub type FormKey = [u64; 2];
 
 /// The forms that were compiled or refused.
 #[derive(Default)]
@@ -215,7 +226,8 @@ impl FormCompiler {
                 }
             }
         }
-        let outcome = caught(|| self.compile_anew(form, deadline)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
+        let outcome =
+            caught(|| self.compile_anew(form, key, deadline)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
         let mut known = self.known();
         known.pending.remove(&key);
         known.insert(key, &outcome);
@@ -258,7 +270,7 @@ impl FormCompiler {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compile_anew(&self, form: &Arc<Form>, deadline: Instant) -> Result<Arc<CompiledForm>, Refusal> {
+    fn compile_anew(&self, form: &Arc<Form>, key: FormKey, deadline: Instant) -> Result<Arc<CompiledForm>, Refusal> {
         let vocabulary = self.made_vocabulary()?;
         if let Form::Choice(choices) = &**form
             && let Some(choice) = choices.iter().find(|choice| !vocabulary.spells(choice))
@@ -275,7 +287,7 @@ impl FormCompiler {
         let work = move || {
             let compiled = caught(|| {
                 try_form(&form, &vocabulary)?;
-                CompiledForm::new(&form, vocabulary, tokenizer)?.check_beginning()
+                CompiledForm::new(&form, key, vocabulary, tokenizer)?.check_beginning()
             });
             // The receiver is gone if the form took too long.
             let _ = sender.send(compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new));
@@ -304,10 +316,10 @@ struct CompilePermit(Arc<CompilePermits>);
 impl CompilePermit {
     fn take(permits: &Arc<CompilePermits>, deadline: Instant) -> Result<CompilePermit, Refusal> {
         let taken = permits.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = permits.is_free.wait_timeout_while(taken, left_until(deadline), |taken| *taken >= MOST_AT_ONCE);
+        let waited = permits.is_free.wait_timeout_while(taken, left_until(deadline), |taken| *taken >= FORMS_AT_ONCE);
         let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
-            return Err(Refusal::later(format!("{MOST_AT_ONCE} other forms are being compiled")));
+            return Err(Refusal::later(format!("{FORMS_AT_ONCE} other forms are being compiled")));
         }
         *taken += 1;
         Ok(CompilePermit(permits.clone()))
@@ -347,7 +359,7 @@ mod tests {
         assert!(compiler.compile(&bad).is_err());
         // The last one to compile gives its permit back in a moment.
         let permit = |_| CompilePermit::take(&compiler.permits, Instant::now() + MOST_WAIT).expect("it is free");
-        let permits: Vec<CompilePermit> = (0..MOST_AT_ONCE).map(permit).collect();
+        let permits: Vec<CompilePermit> = (0..FORMS_AT_ONCE).map(permit).collect();
         let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
         assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::schema::{NAMED_SCHEMAS, SCHEMAS};
+use crate::schema::{NAMED_SCHEMAS, SCHEMAS, has_far_bound, has_overlap};
 use crate::trial::Refusal;
 
 /// The refusal of a schema, with what llguidance's message leaves out.
@@ -14,6 +14,17 @@ pub(crate) fn placed(refusal: Refusal, schema: &Value) -> Refusal {
     {
         let found = format!("a `$ref` to {address}, which is not fetched");
         return Refusal { found, ..Refusal::new("references into the schema itself, as to its `$defs`", "") };
+    }
+    if message.contains("oneOf constraints are not supported") {
+        let at = place(schema, &|one| has_overlap(one, schema)).unwrap_or_else(|| "#".to_owned());
+        const COERCED: &str = r#"`"x-guidance": {"coerce_one_of": true}` at the schema's top"#;
+        let expected = format!("a `oneOf` whose schemas surely exclude each other, or {COERCED} (it is `anyOf` then)");
+        return Refusal::new(expected, format!("at `{at}`: one of whose schemas a value may have several"));
+    }
+    if message.contains("regex for integer range")
+        && let Some(at) = place(schema, &has_far_bound)
+    {
+        return Refusal::new("bounds of integers of at most 18 digits", format!("at `{at}`: a bound of more"));
     }
     let is_it: Box<dyn Fn(&Value) -> bool> = if let Some((_, kind)) = message.split_once("Invalid type: ") {
         let kind = kind.split_whitespace().next().unwrap_or_default();

@@ -98,6 +98,19 @@ pub(crate) fn parts_mut(fields: &mut Map<String, Value>) -> Vec<&mut Value> {
     parts
 }
 
+/// Whether a schema within `root` has a `oneOf` that can't be told to be its `anyOf`.
+pub(crate) fn has_overlap(schema: &Value, root: &Value) -> bool {
+    let options = schema.get("oneOf").and_then(Value::as_array);
+    options.is_some_and(|options| schema.get("anyOf").is_some() || !Comparer::new(root).all_disjoint(options))
+}
+
+/// Whether a schema has a bound of more digits than those of integers may have.
+pub(crate) fn has_far_bound(schema: &Value) -> bool {
+    let bounds =
+        ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"].iter().filter_map(|key| schema.get(key));
+    bounds.filter_map(Value::as_f64).any(|bound| bound.abs() > MOST_INTEGER as f64)
+}
+
 /// Integers have bounds of at most 18 digits.
 fn draw_in_bounds(fields: &mut Map<String, Value>) {
     for (key, sign) in [("minimum", -1), ("exclusiveMinimum", -1), ("maximum", 1), ("exclusiveMaximum", 1)] {

@@ -39,7 +39,8 @@ pub enum FormBegin {
         /// The mark that closes the reasoning. What stands before it is free.
         close: String,
     },
-    /// Behind the header of the channel `final` (gpt-oss' harmony format): what stands before it is free.
+    /// Behind the header of the channel `final` (gpt-oss' harmony format): what stands before it is free, but does not
+    /// end the text, not even as a call.
     FinalChannel,
 }
 

@@ -21,8 +21,8 @@ const FINAL_CHANNEL: [&str; 2] = ["<|channel|>final", "<|message|>"];
 enum Phase {
     /// The sample may open its reasoning, or be in its form from the first token.
     Opening { opening: Opening, close: MarkFinder },
-    /// Before the mark behind which the form begins. `may_end`: a text may end there though it lacks its form.
-    Before { marks: MarkFinder, may_end: bool },
+    /// Before the mark behind which the form begins.
+    Before { marks: MarkFinder },
     /// In the form.
     Form,
 }
@@ -84,11 +84,8 @@ impl FormState {
     pub fn begin(form: Arc<CompiledForm>, begin: &FormBegin) -> FormState {
         let phase = match begin {
             FormBegin::AtOnce => Phase::Form,
-            FormBegin::BehindReasoning { open: None, close } => {
-                Phase::Before { marks: MarkFinder::new(&[close]), may_end: false }
-            }
-            // A message to a tool, which ends the sample, may come instead.
-            FormBegin::FinalChannel => Phase::Before { marks: MarkFinder::new(&FINAL_CHANNEL), may_end: true },
+            FormBegin::BehindReasoning { open: None, close } => Phase::Before { marks: MarkFinder::new(&[close]) },
+            FormBegin::FinalChannel => Phase::Before { marks: MarkFinder::new(&FINAL_CHANNEL) },
             FormBegin::BehindReasoning { open: Some(open), close } => {
                 let mark = OpeningMark::new(open, form.tokenizer());
                 Phase::Opening { opening: Opening::new(mark), close: MarkFinder::new(&[close]) }
@@ -102,14 +99,14 @@ impl FormState {
         let bytes = self.form.tokenizer().token_bytes(token);
         match std::mem::replace(&mut self.phase, Phase::Form) {
             Phase::Form => self.append(token),
-            Phase::Before { mut marks, may_end } => {
+            Phase::Before { mut marks } => {
                 if !marks.push(bytes) {
-                    self.phase = Phase::Before { marks, may_end };
+                    self.phase = Phase::Before { marks };
                 }
             }
             Phase::Opening { opening, close } => match opening.push(token, bytes) {
                 Opened::Reasoning => {
-                    self.phase = Phase::Before { marks: close, may_end: false };
+                    self.phase = Phase::Before { marks: close };
                     (self.tokens, self.hash, self.slot) = (Vec::new(), [0; 2], Arc::default());
                 }
                 Opened::Open(opening) => {
@@ -148,11 +145,7 @@ impl FormState {
 
     /// What is allowed before the form begins.
     pub(crate) fn free_mask(&self) -> Arc<StateMask> {
-        let vocabulary = self.form.vocabulary();
-        match &self.phase {
-            Phase::Before { may_end: true, .. } => vocabulary.all.clone(),
-            _ => vocabulary.free.clone(),
-        }
+        self.form.vocabulary().free.clone()
     }
 
     /// What states of equal masks have in common; `None` before the form begins, where all tokens are free.

@@ -103,7 +103,7 @@ impl Refusal {
 
     /// Of a form that takes more than it may.
     pub fn too_much(why: impl Into<String>) -> Refusal {
-        Refusal::new("one that compiles within a second and 200 MiB", why)
+        Refusal::new("one that compiles within half a second of CPU time and 200 MiB", why)
     }
 
     /// Of a form that there is no room for now.

@@ -35,8 +35,6 @@ pub struct FormVocabulary {
     pub(crate) named: Vec<(TokenId, String)>,
     /// What is allowed before a form begins: all but what ends the text, which would lack its form.
     pub(crate) free: Arc<StateMask>,
-    /// What is allowed where a text may end before its form begins: all.
-    pub(crate) all: Arc<StateMask>,
 }
 
 impl FormVocabulary {
@@ -104,10 +102,10 @@ impl FormVocabulary {
     }
 
     fn of(factory: ParserFactory, ends: Vec<TokenId>, named: Vec<(TokenId, String)>, vocab: usize) -> FormVocabulary {
-        let [free, all] = [&ends[..], &[]].map(|banned| Arc::new(StateMask::free(banned, vocab)));
+        let free = Arc::new(StateMask::free(&ends, vocab));
         let inside = has_slices(factory.tok_env().tok_trie().vocab_size());
         let inside = inside.then(|| InsideTokens::new(factory.slicer()));
-        FormVocabulary { factory, inside, ends, named, vocab, free, all }
+        FormVocabulary { factory, inside, ends, named, vocab, free }
     }
 
     /// The tokens that have a text: ids below this.

@@ -29,8 +29,8 @@ pub use budget::{EngineBudget, MoreTokens, check_path};
 pub use device::{DeviceChoice, Opened, WhyNotCuda};
 pub use devices::Devices;
 pub use generate::{
-    AsRequest, BeginOptions, ChoicesRequest, Generation, GenerationEvent, Generator, PromptRequest, RefusedPrompt,
-    Release, SampleId, generate,
+    AsRequest, BeginOptions, ChoicesRequest, FormBegun, Generation, GenerationEvent, Generator, PromptRequest,
+    RefusedPrompt, Release, SampleId, generate,
 };
 pub use gpu::{TrainerLink, device_lender, gpu_names, trainer_link};
 pub use model_on_device::{AttentionAlong, ModelOnDevice};

@@ -66,6 +66,12 @@ mod tests {
         assert_eq!(all.answer(hermes).as_deref(), Some(same));
         let mistral = r#"[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}]"#;
         assert_eq!(all.answer(mistral).as_deref(), Some(same));
+        let tagged = "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2.0\n\
+                      </parameter>\n</function>\n</tool_call>";
+        assert_eq!(all.answer(tagged).as_deref(), Some(same));
+        let glm = "<tool_call>weather\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n<arg_key>city</arg_key>\n\
+                   <arg_value>Oslo</arg_value>\n</tool_call>";
+        assert_eq!(all.answer(glm).as_deref(), Some(same));
         assert_eq!(at("/arguments/city").answer(hermes).as_deref(), Some("Oslo"));
         assert_eq!(at("/name").answer(mistral).as_deref(), Some("weather"));
         assert_eq!(at("/arguments/country").answer(hermes), None);

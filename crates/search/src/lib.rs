@@ -39,7 +39,7 @@ pub use entropy_branching::entropy_branching;
 pub use job::{Record, SearchJob};
 pub use mcts::mcts;
 pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, Straggler, tally, verdict_on};
-pub use pointer::{JsonPointer, answer_text};
+pub use pointer::{JsonPointer, answer_text, number_answer};
 pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
 pub use step_beam::step_beam;

@@ -78,7 +78,7 @@ pub fn answer_text(value: &Value) -> Option<String> {
 fn canonical(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(_) | Value::String(_) => value.to_string(),
-        Value::Number(number) => canonical_number(number),
+        Value::Number(number) => number_answer(number),
         Value::Array(list) => format!("[{}]", list.iter().map(canonical).collect::<Vec<_>>().join(",")),
         Value::Object(fields) => {
             let mut pairs: Vec<(&String, &Value)> = fields.iter().collect();
@@ -89,7 +89,8 @@ fn canonical(value: &Value) -> String {
     }
 }
 
-fn canonical_number(number: &Number) -> String {
+/// A number as an answer that votes compare: without exponent and without zeros at its end.
+pub fn number_answer(number: &Number) -> String {
     let text = without_exponent(number);
     let text = match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.'),

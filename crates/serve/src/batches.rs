@@ -493,8 +493,8 @@ mod tests {
     use offshoot_engine::ScriptedReply;
     use offshoot_launch::EngineBudget;
     use offshoot_model::ModelFolder;
-    use offshoot_openai::protocol::Endpoint;
     use offshoot_openai::protocol::files::NewBatch;
+    use offshoot_openai::protocol::{BatchEndpoint, Endpoint};
 
     #[test]
     fn no_line_of_a_batch_comes_before_the_others() {
@@ -545,7 +545,8 @@ mod tests {
             json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body}).to_string() + "\n"
         };
         fs::write(store.bytes_of(&file), bodies.iter().enumerate().map(line).collect::<String>()).expect("writable");
-        let new = NewBatch { input_file_id: file, endpoint: Endpoint::Completions, metadata: None };
+        let new =
+            NewBatch { input_file_id: file, endpoint: BatchEndpoint::Samples(Endpoint::Completions), metadata: None };
         let batch = BatchObject::new(Store::new_id::<BatchObject>(), new, now());
         let id = batch.id.clone();
         store.put(&Record::new("me".to_owned(), batch)).expect("it is writable");

@@ -9,7 +9,6 @@ use axum::response::Response;
 use serde_json::{Map, Value};
 
 use offshoot_engine::Priority;
-use offshoot_form::CompiledForm;
 use offshoot_launch::SampleId;
 use offshoot_openai::protocol::{
     AnswerHead, ChunkWriter, Endpoint, Keep, PromptCandidates, PromptResults, ProtocolRequest, Refusal, response,
@@ -17,10 +16,10 @@ use offshoot_openai::protocol::{
 
 use super::batches::now;
 use super::counted::CountedRequest;
-use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
+use super::dispatch::{Delivery, Job, JobForm, OpenTicket, Outbox};
 use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
-use super::leases::Beyond;
+use super::leases::{Beyond, KeptForm, KeptPrompt, UnsentBranch};
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;
@@ -29,8 +28,8 @@ use super::stream;
 /// Tokens of prompts that an answer may repeat, with the alternatives to each: about 100 MB of JSON.
 const MOST_REPEATED: usize = 4 << 20;
 
-/// Tokens from which on an answer is written on a thread of its own.
-const LONG_ANSWER: usize = 4096;
+/// Tokens, and alternatives to them, from which on an answer is written on a thread of its own.
+pub const LONG_ANSWER: usize = 4096;
 
 pub async fn generate(
     server: Arc<Server>,
@@ -44,15 +43,17 @@ pub async fn generate(
     server.dispatcher.check_alive()?;
     server.admission.check(&server.engine)?;
     let body = server.receive(&headers, body).await?;
-    let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
+    let (request, of_parent) = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = head(&server, endpoint.id_prefix());
+    let (request, form) = server.compile_form(client, request).await?;
     let request = Arc::new(request);
-    let form = server.compile_form(client, &request).await?;
+    let form = JobForm { compiled: form, of_parent };
     let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived, Beyond::Refused)?;
     match request.stream {
         Some(_) => {
+            let shown_per_token = request.shown_per_token();
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
-            Ok(stream::response(server, ticket, counted, Box::new(writer)))
+            Ok(stream::response(server, ticket, counted, shown_per_token, Box::new(writer)))
         }
         None => whole(server, ticket, request, head).await.inspect(|_| counted.answered()),
     }
@@ -74,13 +75,13 @@ pub fn names(head: &AnswerHead, headers: &HeaderMap, request: &ProtocolRequest) 
     [head.id.clone()].into_iter().chain(request.request_id.clone()).chain(of_header).collect()
 }
 
-/// The request with its prompts in tokens.
+/// The request with its prompts in tokens, and the form that its parent is in, if nothing follows the parent.
 fn read(
     server: &Server,
     endpoint: Endpoint,
     client: ClientId,
     body: &Map<String, Value>,
-) -> Result<ProtocolRequest, Refusal> {
+) -> Result<(ProtocolRequest, Option<KeptForm>), Refusal> {
     let reader = server.reader();
     let mut request = reader.read(endpoint, body)?;
     let parent = request.parent.as_deref().map(|parent| server.leases.renew(client, parent)).transpose()?;
@@ -95,7 +96,10 @@ fn read(
         }
     }
     let before = parent.as_ref().map(|parent| &*parent.tokens);
-    fitted(server, reader.encode_after(request, before.unwrap_or_default())?)
+    let request = fitted(server, reader.encode_after(request, before.unwrap_or_default())?)?;
+    let is_alone = |parent: &KeptPrompt| matches!(&*request.prompts, [prompt] if *prompt.tokens == *parent.tokens);
+    let of_parent = parent.filter(is_alone).and_then(|parent| parent.form);
+    Ok((request, of_parent))
 }
 
 /// The request, if its prompts and what it repeats of them are not too long; limited to the memory.
@@ -111,13 +115,13 @@ pub fn fitted(server: &Server, mut request: ProtocolRequest) -> Result<ProtocolR
     }
 }
 
-/// Submits a request, which may be called by these names; `form`: its own, compiled; `beyond`: what becomes of it where
-/// its client keeps as many branches as it may.
+/// Submits a request, which may be called by these names; `beyond`: what becomes of it where its client keeps as many
+/// branches as it may.
 pub fn submit(
     server: &Server,
     client: ClientId,
     request: &Arc<ProtocolRequest>,
-    form: Option<Arc<CompiledForm>>,
+    form: JobForm,
     names: Vec<String>,
     arrived: Instant,
     beyond: Beyond,
@@ -154,38 +158,43 @@ async fn whole(
     request: Arc<ProtocolRequest>,
     head: AnswerHead,
 ) -> Result<Response, Refusal> {
-    let (candidates, tokens) = all_candidates(ticket, &request).await?;
+    let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
         let response = response(&request, &candidates, &head, &server.tokenizer);
         Ok(serde_json::to_vec(&response).expect("keys are strings"))
     };
-    written(&server, tokens, write).await
+    let answer = written(&server, shown, write).await?;
+    branches.into_iter().for_each(|branch| drop(branch.into_id()));
+    Ok(answer)
 }
 
-/// The body that `write` writes of so many tokens.
+/// The body that `write` writes of so many tokens and alternatives to them.
 pub async fn written(
     server: &Arc<Server>,
-    tokens: usize,
+    shown: usize,
     write: impl FnOnce(&Server) -> Result<Vec<u8>, Refusal> + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let body = if tokens > LONG_ANSWER { server.work(write).await? } else { write(server)? };
+    let body = if shown > LONG_ANSWER { server.work(write).await? } else { write(server)? };
     Ok(reply::json(body))
 }
 
-/// The candidates of all prompts, once the last has ended, and the number of their tokens.
+/// The candidates of all prompts, once the last has ended; the branches whose ids they have; and how many tokens and
+/// alternatives to them an answer shows. Who sends the ids takes the branches; dropped, they are released.
 pub async fn all_candidates(
     mut ticket: OpenTicket,
     request: &ProtocolRequest,
-) -> Result<(Vec<PromptCandidates>, usize), Refusal> {
+) -> Result<(Vec<PromptCandidates>, Vec<UnsentBranch>, usize), Refusal> {
     let mut results: Vec<PromptResults> = request.prompts.iter().map(|_| PromptResults::default()).collect();
-    let mut tokens = 0;
+    let (mut branches, mut shown) = (Vec::new(), request.repeated());
     let cached = 'all: loop {
         for delivery in ticket.take().await {
             match delivery {
                 Delivery::Tokens { .. } => {}
                 Delivery::Finished { sample: SampleId { prompt, sample }, finish, branch } => {
-                    tokens += finish.sampled();
-                    results[prompt].add(sample, *finish, branch);
+                    shown += finish.sampled() * request.shown_per_token();
+                    let id = branch.as_ref().map(|branch| branch.id().to_owned());
+                    branches.extend(branch);
+                    results[prompt].add(sample, *finish, id);
                 }
                 Delivery::Done(cached) => break 'all cached,
                 Delivery::Refused(refusal) => return Err(refusal),
@@ -194,5 +203,6 @@ pub async fn all_candidates(
     };
     let of_prompt =
         |(prompt, (results, cached)): (usize, (PromptResults, usize))| results.candidates(request, prompt, cached);
-    Ok((results.into_iter().zip(cached).enumerate().map(of_prompt).collect(), tokens))
+    let candidates = results.into_iter().zip(cached).enumerate().map(of_prompt).collect();
+    Ok((candidates, branches, shown))
 }

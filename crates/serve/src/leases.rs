@@ -3,7 +3,8 @@
 //! its time to live has passed. Under pressure the engine may take the pages; the branch is then computed again when it
 //! is used. A response that is stored is such a branch, whose id is the response's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,9 @@ use serde_json::{Value, json};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_core::setting::MAX_KEPT;
 use offshoot_engine::EngineHandle;
+use offshoot_form::FormKey;
 use offshoot_kv::CacheSalt;
+use offshoot_launch::FormBegun;
 use offshoot_openai::protocol::Refusal;
 
 use super::keys::ClientId;
@@ -44,6 +47,17 @@ pub struct KeptPrompt {
     pub salt: Option<CacheSalt>,
     /// The name of the adapter of the request that kept it, which may be replaced meanwhile.
     pub adapter: Option<String>,
+    /// The form that its last tokens are in, if that is not complete.
+    pub form: Option<KeptForm>,
+}
+
+/// The form that the last tokens of a kept branch are in. The form itself is not kept: a request that goes on in it
+/// has an equal one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeptForm {
+    /// Which form it is.
+    pub key: FormKey,
+    pub begun: FormBegun,
 }
 
 struct Lease {
@@ -51,23 +65,72 @@ struct Lease {
     branch: BranchId,
     kept: KeptPrompt,
     /// The response whose conversation the branch is, if it is one.
-    response: Option<Arc<KeptResponse>>,
+    response: Option<StoredResponse>,
     time_to_live: Duration,
     expires: Instant,
 }
 
-impl Lease {
-    /// When the branch was used last.
-    fn used(&self) -> Instant {
-        self.expires - self.time_to_live
-    }
+struct StoredResponse {
+    kept: Arc<KeptResponse>,
+    last_use: UseNumber,
 }
+
+/// Numbers the uses of all responses: a later use has a larger number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct UseNumber(u64);
 
 #[derive(Default)]
 struct KeptBranches {
     by_id: HashMap<String, Lease>,
-    /// Branches that each client keeps, those promised to requests in progress included.
-    counts: HashMap<ClientId, usize>,
+    of_clients: HashMap<ClientId, ClientBranches>,
+    last_use: UseNumber,
+}
+
+/// What a client keeps.
+#[derive(Default)]
+struct ClientBranches {
+    /// Branches, those promised to requests in progress included.
+    count: usize,
+    /// The ids of its responses by their last use.
+    responses: BTreeMap<UseNumber, String>,
+}
+
+/// A kept branch whose id was sent to nobody yet. Dropped, as where the client has left meanwhile, it is released.
+pub struct UnsentBranch {
+    leases: Arc<Leases>,
+    client: ClientId,
+    id: String,
+    /// Those of the branch.
+    tokens: usize,
+    is_sent: bool,
+}
+
+impl UnsentBranch {
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The id, for an answer that is about to be sent. The branch is kept until its client releases it, or its time
+    /// has passed.
+    pub fn into_id(mut self) -> String {
+        self.is_sent = true;
+        std::mem::take(&mut self.id)
+    }
+}
+
+impl fmt::Debug for UnsentBranch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnsentBranch").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for UnsentBranch {
+    fn drop(&mut self) {
+        if !self.is_sent {
+            // Its time may have passed.
+            let _ = self.leases.release(self.client, &self.id);
+        }
+    }
 }
 
 /// All kept branches of a server.
@@ -98,14 +161,15 @@ impl Leases {
             return Err(Refusal::value("n", &expected, &branches.to_string()));
         }
         let mut kept = self.lock();
-        let count = kept.counts.get(&client).copied().unwrap_or(0);
+        let own = kept.of_clients.get(&client);
+        let (count, responses) = own.map_or((0, 0), |own| (own.count, own.responses.len()));
         let needed = count.saturating_add(branches).saturating_sub(most);
-        if needed > 0 && (beyond == Beyond::Refused || kept.responses_of(client) < needed) {
+        if needed > 0 && (beyond == Beyond::Refused || responses < needed) {
             let what = format!("{count} branches are kept; at most {most} may be");
             return Err(Refusal::rate_limit(what, self.limits.time_to_live.as_secs().min(60)));
         }
         if branches > 0 {
-            kept.counts.insert(client, count + branches);
+            kept.of_clients.entry(client).or_default().count += branches;
         }
         Ok(())
     }
@@ -116,39 +180,43 @@ impl Leases {
     }
 
     /// Keeps a branch that was promised. The lease owns it from now on; its id has 128 random bits.
-    pub fn keep(&self, client: ClientId, branch: BranchId, kept: KeptPrompt, time_to_live: Duration) -> String {
+    pub fn keep(
+        self: &Arc<Self>,
+        client: ClientId,
+        branch: BranchId,
+        kept: KeptPrompt,
+        time_to_live: Duration,
+    ) -> UnsentBranch {
         let id = format!("branch-{}", random_hex::<16>());
-        let expires = Instant::now() + time_to_live;
+        let (tokens, expires) = (kept.tokens.len(), Instant::now() + time_to_live);
         self.lock().by_id.insert(id.clone(), Lease { client, branch, kept, response: None, time_to_live, expires });
-        id
+        UnsentBranch { leases: self.clone(), client, id, tokens, is_sent: false }
     }
 
     /// Makes a kept branch a response of this id. Where the responses of all clients take too much memory, those of the
     /// client that has most of it are forgotten, the ones that were used longest ago first. A branch that is gone stays
     /// so.
-    pub fn keep_response(&self, client: ClientId, branch: &str, id: String, turns: KeptTurns) {
-        let mut kept = self.lock();
-        if kept.by_id.get(branch).is_none_or(|lease| lease.client != client) {
-            return;
-        }
-        let Some(mut lease) = kept.by_id.remove(branch) else { return };
-        lease.response = Some(Arc::new(self.memory.keep(client, turns, lease.kept.tokens.len())));
-        kept.by_id.insert(id, lease);
+    pub fn keep_response(&self, branch: UnsentBranch, id: String, turns: KeptTurns) {
+        let client = branch.client;
+        // Long ones take long to be counted, which holds up nobody.
+        let response = Arc::new(self.memory.keep(client, turns, branch.tokens));
+        self.lock().store(client, &branch.into_id(), id, response);
         while self.memory.is_full() {
-            // Of a client that reads what was forgotten meanwhile nothing is left to forget.
             let mut clients = self.memory.clients_by_bytes().into_iter();
-            if !clients.any(|client| self.forget_oldest(&mut kept, client)) {
-                break;
-            }
+            // Of a client that reads what was forgotten meanwhile nothing is left to forget.
+            let Some(oldest) = clients.find_map(|client| self.lock().end_oldest(client)) else { break };
+            self.give_up(vec![oldest]);
         }
     }
 
     /// Forgets the responses of a client that were used longest ago, as long as it has more branches than it may.
     pub fn forget_beyond(&self, client: ClientId) {
-        let mut kept = self.lock();
-        while kept.counts.get(&client).is_some_and(|&count| count > self.limits.each)
-            && self.forget_oldest(&mut kept, client)
-        {}
+        let end = || {
+            let mut kept = self.lock();
+            let count = kept.of_clients.get(&client).map_or(0, |own| own.count);
+            (count > self.limits.each).then(|| kept.end_oldest(client))?
+        };
+        self.give_up(std::iter::from_fn(end).collect());
     }
 
     /// Whether a client can keep branches at all.
@@ -158,53 +226,48 @@ impl Leases {
 
     /// A response that is kept and the tokens of its branch. Its time to live begins anew.
     pub fn response(&self, client: ClientId, id: &str) -> Result<(Arc<KeptResponse>, KeptPrompt), Refusal> {
-        let mut kept = self.lock();
-        let lease = kept.by_id.get_mut(id).filter(|lease| lease.client == client);
-        let found = lease.and_then(|lease| {
-            let response = lease.response.clone()?;
-            lease.expires = Instant::now() + lease.time_to_live;
-            Some((response, lease.kept.clone()))
-        });
-        found.ok_or_else(|| {
+        let find = |lease: &Lease| Some((lease.response.as_ref()?.kept.clone(), lease.kept.clone()));
+        self.lock().renew(client, id).and_then(find).ok_or_else(|| {
             let shown: String = id.chars().take(60).collect();
             let why = "it was deleted or not stored, its time has passed, or newer ones took its place";
             Refusal::not_found(format!("there is no response {shown:?}: {why}"))
         })
     }
 
-    /// Ends the lease of the response of this client that was used longest ago; false if there is none.
-    fn forget_oldest(&self, kept: &mut KeptBranches, client: ClientId) -> bool {
-        let own = kept.by_id.iter().filter(|(_, lease)| lease.client == client && lease.response.is_some());
-        let oldest = own.min_by_key(|(_, lease)| lease.used());
-        let Some(id) = oldest.map(|(id, _)| id.clone()) else { return false };
-        self.end(kept, &[id]);
-        true
-    }
-
     /// What a kept branch, whose time to live begins anew, has.
     pub fn renew(&self, client: ClientId, id: &str) -> Result<KeptPrompt, Refusal> {
-        let mut kept = self.lock();
-        let lease = kept.by_id.get_mut(id).filter(|lease| lease.client == client).ok_or_else(|| unknown(id))?;
-        lease.expires = Instant::now() + lease.time_to_live;
-        Ok(lease.kept.clone())
+        self.lock().renew(client, id).map(|lease| lease.kept.clone()).ok_or_else(|| unknown(id))
     }
 
     /// Ends a lease.
     pub fn release(&self, client: ClientId, id: &str) -> Result<(), Refusal> {
-        let mut kept = self.lock();
-        if kept.by_id.get(id).is_none_or(|lease| lease.client != client) {
-            return Err(unknown(id));
-        }
-        self.end(&mut kept, &[id.to_owned()]);
+        let end = || {
+            let mut kept = self.lock();
+            kept.by_id.get(id).filter(|lease| lease.client == client)?;
+            kept.end(id)
+        };
+        let lease = end().ok_or_else(|| unknown(id))?;
+        self.give_up(vec![lease]);
         Ok(())
     }
 
     /// Ends the leases whose time has passed.
     pub fn expire(&self, now: Instant) {
-        let mut kept = self.lock();
-        let past: Vec<String> =
-            kept.by_id.iter().filter(|(_, lease)| lease.expires <= now).map(|(id, _)| id.clone()).collect();
-        self.end(&mut kept, &past);
+        let end = || {
+            let mut kept = self.lock();
+            let past = kept.by_id.iter().filter(|(_, lease)| lease.expires <= now).map(|(id, _)| id.clone());
+            past.collect::<Vec<String>>().iter().filter_map(|id| kept.end(id)).collect()
+        };
+        self.give_up(end());
+    }
+
+    /// Releases the branches of leases that have ended. What is said in responses takes long to be freed, which holds
+    /// up nobody.
+    fn give_up(&self, ended: Vec<Lease>) {
+        let branches: Vec<BranchId> = ended.iter().map(|lease| lease.branch).collect();
+        if !branches.is_empty() {
+            self.engine.release(&branches);
+        }
     }
 
     /// The number of kept branches, responses among them.
@@ -214,7 +277,7 @@ impl Leases {
 
     /// The number of kept responses.
     pub fn responses(&self) -> usize {
-        self.lock().by_id.values().filter(|lease| lease.response.is_some()).count()
+        self.lock().of_clients.values().map(|own| own.responses.len()).sum()
     }
 
     /// A kept branch as a client sees it.
@@ -225,33 +288,63 @@ impl Leases {
         Ok(json!({ "id": id, "object": "branch", "tokens": lease.kept.tokens.len(), "expires_in": left }))
     }
 
-    fn end(&self, kept: &mut KeptBranches, ids: &[String]) {
-        let mut branches = Vec::with_capacity(ids.len());
-        for id in ids {
-            let Some(lease) = kept.by_id.remove(id) else { continue };
-            branches.push(lease.branch);
-            kept.forget(lease.client, 1);
-        }
-        if !branches.is_empty() {
-            self.engine.release(&branches);
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, KeptBranches> {
         self.kept.lock().expect("nothing panics while it holds the leases")
     }
 }
 
 impl KeptBranches {
-    fn responses_of(&self, client: ClientId) -> usize {
-        self.by_id.values().filter(|lease| lease.client == client && lease.response.is_some()).count()
+    /// Notes that a response is used now, for the first time or again.
+    fn use_now(&mut self, client: ClientId, id: String) -> UseNumber {
+        self.last_use.0 += 1;
+        self.of_clients.entry(client).or_default().responses.insert(self.last_use, id);
+        self.last_use
+    }
+
+    /// Makes the branch that is kept under this id a response under its own; one that is gone stays so.
+    fn store(&mut self, client: ClientId, branch: &str, id: String, response: Arc<KeptResponse>) {
+        let Some(mut lease) = self.by_id.remove(branch) else { return };
+        lease.response = Some(StoredResponse { kept: response, last_use: self.use_now(client, id.clone()) });
+        self.by_id.insert(id, lease);
+    }
+
+    /// The lease of this client, which is used now: its time to live begins anew.
+    fn renew(&mut self, client: ClientId, id: &str) -> Option<&Lease> {
+        let lease = self.by_id.get(id).filter(|lease| lease.client == client)?;
+        let before = lease.response.as_ref().map(|response| response.last_use);
+        let of_client = self.of_clients.get_mut(&client);
+        let id_again = before.zip(of_client).and_then(|(before, own)| own.responses.remove(&before));
+        let now = id_again.map(|id| self.use_now(client, id));
+        let lease = self.by_id.get_mut(id)?;
+        lease.expires = Instant::now() + lease.time_to_live;
+        if let (Some(response), Some(now)) = (&mut lease.response, now) {
+            response.last_use = now;
+        }
+        Some(lease)
+    }
+
+    /// Ends a lease.
+    fn end(&mut self, id: &str) -> Option<Lease> {
+        let lease = self.by_id.remove(id)?;
+        if let (Some(own), Some(response)) = (self.of_clients.get_mut(&lease.client), &lease.response) {
+            own.responses.remove(&response.last_use);
+        }
+        self.forget(lease.client, 1);
+        Some(lease)
+    }
+
+    /// Ends the lease of the response of this client that was used longest ago.
+    fn end_oldest(&mut self, client: ClientId) -> Option<Lease> {
+        let (_, id) = self.of_clients.get(&client)?.responses.first_key_value()?;
+        let id = id.clone();
+        self.end(&id)
     }
 
     fn forget(&mut self, client: ClientId, branches: usize) {
-        if let Some(count) = self.counts.get_mut(&client) {
-            *count = count.saturating_sub(branches);
-            if *count == 0 {
-                self.counts.remove(&client);
+        if let Some(own) = self.of_clients.get_mut(&client) {
+            own.count = own.count.saturating_sub(branches);
+            if own.count == 0 && own.responses.is_empty() {
+                self.of_clients.remove(&client);
             }
         }
     }
@@ -269,18 +362,26 @@ mod tests {
 
     use super::*;
 
-    fn leases(each: usize) -> Leases {
+    fn leases(each: usize) -> Arc<Leases> {
+        bounded(each, ResponseMemory::default())
+    }
+
+    fn bounded(each: usize, memory: ResponseMemory) -> Arc<Leases> {
         let engine = EngineHandle::scripted(|_| ScriptedReply::text("a"));
-        Leases::new(engine, LeaseLimits { each, time_to_live: Duration::from_secs(600) })
+        let limits = LeaseLimits { each, time_to_live: Duration::from_secs(600) };
+        Arc::new(Leases { memory, ..Leases::new(engine, limits) })
     }
 
     impl Leases {
+        fn keep_branch(self: &Arc<Self>, client: ClientId) -> UnsentBranch {
+            let kept = KeptPrompt { tokens: Arc::default(), salt: None, adapter: None, form: None };
+            self.keep(client, BranchId::new(0), kept, self.usual_time_to_live())
+        }
+
         /// Keeps a response of a text of so many bytes.
-        fn store(&self, client: ClientId, id: &str, bytes: usize) {
-            let kept = KeptPrompt { tokens: Arc::default(), salt: None, adapter: None };
-            let branch = self.keep(client, BranchId::new(0), kept, self.usual_time_to_live());
+        fn store(self: &Arc<Self>, client: ClientId, id: &str, bytes: usize) {
             let last = Turn { input: vec![json!("a".repeat(bytes))], response: json!({}) };
-            self.keep_response(client, &branch, id.to_owned(), KeptTurns { earlier: Vec::new(), own: last });
+            self.keep_response(self.keep_branch(client), id.to_owned(), KeptTurns { earlier: Vec::new(), own: last });
         }
 
         fn has(&self, client: ClientId, id: &str) -> bool {
@@ -292,7 +393,7 @@ mod tests {
 
     #[test]
     fn responses_of_who_has_most_are_forgotten_first() {
-        let leases = Leases { memory: ResponseMemory::bounded(10_000), ..leases(MANY) };
+        let leases = bounded(MANY, ResponseMemory::bounded(10_000));
         let (small, large) = (ClientId(1), ClientId(2));
         leases.store(small, "first", 1000);
         leases.store(large, "second", 4000);
@@ -327,5 +428,41 @@ mod tests {
         assert!(leases.promise(client, 1, Beyond::ResponsesGiveWay).is_err());
         leases.forget_beyond(client);
         assert_eq!((leases.responses(), leases.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_response_used_longest_ago_is_forgotten() {
+        let leases = leases(3);
+        let client = ClientId(0);
+        let ids = ["first", "second", "third"];
+        for id in ids {
+            leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("there is room");
+            leases.store(client, id, 10);
+        }
+        // Used again, in another order and as a parent; another client finds none.
+        assert!(leases.has(client, "first") && !leases.has(ClientId(1), "second"));
+        assert!(leases.renew(client, "third").is_ok() && leases.renew(ClientId(1), "second").is_err());
+        let mut forgotten = Vec::new();
+        while leases.responses() > 0 {
+            leases.promise(client, 1, Beyond::ResponsesGiveWay).expect("a response gives way");
+            leases.forget_beyond(client);
+            let is_gone = |id: &&&str| !leases.lock().by_id.contains_key(**id) && !forgotten.contains(*id);
+            let gone: Vec<&str> = ids.iter().filter(is_gone).copied().collect();
+            forgotten.extend(gone);
+        }
+        assert_eq!(forgotten, ["second", "first", "third"]);
+    }
+
+    #[test]
+    fn a_branch_that_nobody_was_told_of_is_released() {
+        let leases = leases(2);
+        let client = ClientId(0);
+        leases.promise(client, 2, Beyond::Refused).expect("there is room");
+        let (lost, sent) = (leases.keep_branch(client), leases.keep_branch(client).into_id());
+        assert_eq!(leases.len(), 2);
+        drop(lost);
+        assert_eq!(leases.len(), 1);
+        assert!(leases.describe(client, &sent).is_ok());
+        leases.promise(client, 1, Beyond::Refused).expect("its place is free");
     }
 }

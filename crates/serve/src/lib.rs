@@ -11,6 +11,7 @@ pub mod dispatch;
 mod engine_metrics;
 mod exchange;
 mod file_routes;
+mod form_permits;
 mod generate;
 mod head_refusals;
 mod in_path;
@@ -64,7 +65,7 @@ use names::ServedNames;
 pub use options::{AdapterFolder, ServeLimits, ServeOptions};
 pub use rollout::RolloutOptions;
 use rollout::{Admission, Rollout, RolloutFacts};
-use server::{FormWorkers, LARGE_BODIES, Server};
+use server::{LARGE_BODIES, Server};
 use store::Store;
 use ticks::Ticks;
 
@@ -159,7 +160,8 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         rollout,
         created: now(),
         workers: Semaphore::new(cores),
-        form_workers: FormWorkers::default(),
+        form_permits: Arc::default(),
+        grammars: Default::default(),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
     });
     announce(&server, address)?;

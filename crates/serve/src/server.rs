@@ -1,7 +1,6 @@
 //! What every HTTP task sees of the server.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -16,12 +15,14 @@ use offshoot_form::CompiledForm;
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
-    ProtocolRequest, Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel, parse_body,
+    CallGrammars, ProtocolRequest, Reasoning, Refusal, RefusalKind, RequestReader, ServedAdapter, ServedModel,
+    parse_body,
 };
 use offshoot_text::Tokenizer;
 
 use super::batches::Batches;
 use super::dispatch::Dispatcher;
+use super::form_permits::FormPermits;
 use super::keys::{ApiKeys, ClientId};
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
@@ -38,10 +39,6 @@ const BODY_PATIENCE: Duration = Duration::from_secs(120);
 const SMALL_BODY: usize = 1 << 20;
 /// Large bodies at once: as JSON values they take many times their length.
 pub const LARGE_BODIES: usize = 4;
-/// Requests whose forms are compiled at once, or wait for that: few compile at once, and the others take a thread each.
-const FORM_WORKERS: usize = 64;
-/// Of these, those of one client.
-const CLIENT_FORM_WORKERS: usize = 16;
 
 /// How much, and how long, of a refused body is read and dropped.
 const DRAINED: usize = 64 << 20;
@@ -109,29 +106,12 @@ pub struct Server {
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
     pub workers: Semaphore,
-    pub form_workers: FormWorkers,
+    /// Permits to compile forms: apart from other work, so that a form that takes long holds up no request without one.
+    pub form_permits: Arc<FormPermits>,
+    /// Those of the calls that requests' answers make.
+    pub grammars: CallGrammars,
     /// See [`LARGE_BODIES`].
     pub large_bodies: Arc<Semaphore>,
-}
-
-/// Forms of requests that are compiled at once, or wait for it: apart from other work, so that a form that takes long
-/// holds up no request without one; and each client's apart, so that those of one leave room for the others'.
-pub struct FormWorkers {
-    of_all: Semaphore,
-    of_clients: Mutex<HashMap<ClientId, Arc<Semaphore>>>,
-}
-
-impl Default for FormWorkers {
-    fn default() -> Self {
-        FormWorkers { of_all: Semaphore::new(FORM_WORKERS), of_clients: Mutex::default() }
-    }
-}
-
-impl FormWorkers {
-    fn of_client(&self, client: ClientId) -> Arc<Semaphore> {
-        let mut of_clients = self.of_clients.lock().unwrap_or_else(PoisonError::into_inner);
-        of_clients.entry(client).or_insert_with(|| Arc::new(Semaphore::new(CLIENT_FORM_WORKERS))).clone()
-    }
 }
 
 impl Server {
@@ -205,34 +185,43 @@ impl Server {
         self: &Arc<Self>,
         work: impl FnOnce(&Server) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        self.work_among(&self.workers, work).await
+        let _permit = self.workers.acquire().await.expect("the semaphore is never closed");
+        self.on_thread(work).await
     }
 
-    /// Compiles the form of a client's request, if it has one. One that is known waits for none that is not.
+    /// A client's request with its form, compiled, if it has one. One that is known waits for none that is not, and
+    /// those of one client hold up no other's.
     pub async fn compile_form(
         self: &Arc<Self>,
         client: ClientId,
-        request: &Arc<ProtocolRequest>,
-    ) -> Result<Option<Arc<CompiledForm>>, Refusal> {
-        if request.params.form.is_none() {
-            return Ok(None);
+        request: ProtocolRequest,
+    ) -> Result<(ProtocolRequest, Option<Arc<CompiledForm>>), Refusal> {
+        if request.form.is_none() {
+            return Ok((request, None));
         }
-        let asked = request.clone();
-        if let Some(form) = self.work(move |server| asked.known_form(&server.engine)).await? {
-            return Ok(Some(form));
+        let mut request = request;
+        let find = move |server: &Server| {
+            let found = request.find_form(&server.engine, &server.grammars)?;
+            Ok((request, found))
+        };
+        let (mut request, found) = self.work(find).await?;
+        if found.is_some() {
+            return Ok((request, found));
         }
-        let of_client = self.form_workers.of_client(client);
-        let _turn = of_client.acquire().await.expect("the semaphore is never closed");
-        let request = request.clone();
-        self.work_among(&self.form_workers.of_all, move |server| request.compile_form(&server.engine)).await
+        let permit = self.form_permits.take(client).await;
+        let compile = move |server: &Server| {
+            // Kept until it is done, though its client may have left meanwhile.
+            let _permit = permit;
+            let compiled = request.compile_form(&server.engine, &server.tokenizer, &server.grammars)?;
+            Ok((request, compiled))
+        };
+        self.on_thread(compile).await
     }
 
-    async fn work_among<T: Send + 'static>(
+    async fn on_thread<T: Send + 'static>(
         self: &Arc<Self>,
-        workers: &Semaphore,
         work: impl FnOnce(&Server) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let _permit = workers.acquire().await.expect("the semaphore is never closed");
         let server = self.clone();
         let guarded = move || guarded(|| Ok(work(&server))).unwrap_or_else(|error| Err(Refusal::of(&error)));
         tokio::task::spawn_blocking(guarded).await.unwrap_or_else(|_| Err(Refusal::shutting_down()))

@@ -305,7 +305,7 @@ fn is_name<T: Kept>(id: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offshoot_openai::protocol::Endpoint;
+    use offshoot_openai::protocol::BatchEndpoint;
     use offshoot_openai::protocol::files::{BatchStatus, FilePurpose, NewBatch};
 
     fn file(id: &str) -> Record<FileObject> {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn batch() -> Record<BatchObject> {
-        let new = NewBatch { input_file_id: String::new(), endpoint: Endpoint::Chat, metadata: None };
+        let new = NewBatch { input_file_id: String::new(), endpoint: BatchEndpoint::Responses, metadata: None };
         Record::new("me".to_owned(), BatchObject::new(Store::new_id::<BatchObject>(), new, 1))
     }
 

@@ -193,6 +193,9 @@ fn a_form_begins_anew_behind_its_end(mode: Mode) {
     let once = SamplingParams { form, ..one };
     assert_eq!(text(branch, &once, 2), ("ab".to_owned(), FinishReason::Length));
     assert_eq!(text(branch, &once, 9), ("abcd".to_owned(), ended), "it ended with the extend");
+    // Whether its text is complete is told all the same.
+    let told = |most| finish(&engine, draw(branch, key("item", 0), once.clone(), Stop::max_tokens(most))).form_ended;
+    assert_eq!((told(2), told(9)), (false, true));
 }
 
 /// A stop token of the extend alone that is kept behind the complete text ends the form; one that the form allows does

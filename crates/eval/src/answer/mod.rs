@@ -109,6 +109,13 @@ pub(crate) struct AnswerRules {
     pub take: Option<Take>,
 }
 
+impl AnswerRules {
+    /// The canonical form of answers found by them, where it is not said.
+    pub fn usual_normalise(&self) -> Normalise {
+        if self.json.is_some() { Normalise::AsIs } else { Normalise::Text }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Take {
@@ -127,8 +134,17 @@ pub(crate) struct TaskAnswer {
     /// The answer is the sample's calls of tools, instead of boxes and patterns: all of them, or with `take` one, each
     /// as {"name": …, "arguments": …}; with `json` the value there in a call, such as "/arguments/city".
     pub tool_call: bool,
-    /// The canonical form, by which answers are counted and compared (default: text).
+    /// The canonical form, by which answers are counted and compared (default: text; none of answers in JSON and calls
+    /// of tools, whose values are equal where JSON's are).
     pub normalise: Option<Normalise>,
+}
+
+impl TaskAnswer {
+    /// The canonical form, said or usual.
+    pub fn normalise(&self) -> Normalise {
+        let usual = if self.tool_call { Normalise::AsIs } else { self.rules.usual_normalise() };
+        self.normalise.unwrap_or(usual)
+    }
 }
 
 /// Finds the answer in a text.
@@ -159,7 +175,7 @@ impl Extractor {
     }
 
     /// The extractor of a task's key `answer`. Beside rules, that key may ask for calls of tools.
-    pub fn of_task(place: &Place<'_>, answer: &TaskAnswer, normalise: Normalise) -> Result<Extractor> {
+    pub fn of_task(place: &Place<'_>, answer: &TaskAnswer) -> Result<Extractor> {
         let rules = &answer.rules;
         let at = match AnswerPlace::new(place, rules)? {
             found if !answer.tool_call => found,
@@ -174,7 +190,7 @@ impl Extractor {
                 return Err(place.key("tool_call").wrong(expected));
             }
         };
-        Extractor::at(place, at, rules, normalise)
+        Extractor::at(place, at, rules, answer.normalise())
     }
 
     fn at(place: &Place<'_>, found: AnswerPlace, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
@@ -185,6 +201,11 @@ impl Extractor {
             return Err(place.key("take").wrong_as(expected, "`all`"));
         }
         Ok(Extractor { place: found, take, normalise })
+    }
+
+    /// Whether its answers are values of JSON.
+    pub fn is_json(&self) -> bool {
+        matches!(self.place, AnswerPlace::Json(_) | AnswerPlace::Calls { .. })
     }
 
     /// The answer in a sample, behind its reasoning.

@@ -184,6 +184,14 @@ impl Place<'_> {
     pub fn wrong_as(&self, expected: impl Into<String>, found: impl Into<String>) -> Error {
         self.source.error(Fault::Wrong { at: self.at.clone(), expected: expected.into(), found: found.into() })
     }
+
+    /// The text of the file whose path, relative to the task file, stands here.
+    pub fn read_text(&self, path: impl AsRef<Path>) -> Result<String> {
+        read_text(&self.source.resolve(path)).map_err(|error| match error {
+            Error::Io { .. } => self.wrong_as("the path of a file that can be read", error.to_string()),
+            other => other,
+        })
+    }
 }
 
 /// The value at a dotted path.

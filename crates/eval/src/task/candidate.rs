@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use crate::benchmark;
 use crate::benchmark::{BenchmarkFormat, with_body};
 use crate::program::{CandidateText, ExtractMode, candidate};
+use crate::source::Place;
 use crate::source::values::TaskPath;
-use crate::source::{Place, read_text};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::language::Language;
 use offshoot_judge::problem::{Assembly, Compare, Limits, Problem, TestSuite};
@@ -95,7 +95,7 @@ impl JudgeGrade {
             Error::Value { expected, found, .. } => place.key("language").wrong_as(expected, found),
             other => other,
         })?;
-        let checker = settings.checker.map(|path| read_text(&place.source.resolve(path.0))).transpose()?;
+        let checker = settings.checker.map(|path| place.key("checker").read_text(path.0)).transpose()?;
         Ok(JudgeGrade {
             format: settings.format,
             extract: settings.extract,

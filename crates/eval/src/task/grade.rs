@@ -17,6 +17,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::json::describe;
 use offshoot_core::json::digits::without_exponent;
 use offshoot_core::json::names;
+use offshoot_search::number_answer;
 
 /// The task file's key `grade`.
 #[derive(Deserialize, JsonSchema)]
@@ -112,6 +113,8 @@ pub(crate) enum Grader {
     Answer {
         field: String,
         extractor: Extractor,
+        /// Whether answers are values of JSON, and the field's numbers, too.
+        is_json: bool,
         tolerance: f64,
     },
     /// The sample's text matches the task's regex, or the one in the item's field.
@@ -148,17 +151,25 @@ pub(crate) enum TaskGrading {
 }
 
 impl TaskGrading {
-    /// `place`: of the key `grade`; `normalise`: the `answer` section's, the default of an `exact` grade.
-    pub fn new(place: &Place<'_>, settings: GradeSettings, normalise: Option<Normalise>) -> Result<Self> {
+    /// `place`: of the key `grade`; `answer`: of the `answer` section, whose canonical form is an `exact` grade's
+    /// default.
+    pub fn new(place: &Place<'_>, settings: GradeSettings, answer: Option<&Extractor>) -> Result<Self> {
+        let is_json = answer.is_some_and(Extractor::is_json);
         let grader = match settings {
             GradeSettings::Exact(exact) => {
-                let normalise = exact.normalise.or(normalise).unwrap_or(Normalise::Text);
+                let usual = || answer.map_or(exact.rules.usual_normalise(), |answer| answer.normalise);
+                let normalise = exact.normalise.unwrap_or_else(usual);
                 let extractor = Extractor::new(&place.key("exact"), &exact.rules, normalise)?;
-                Grader::Answer { field: exact.field, extractor, tolerance: 0.0 }
+                Grader::Answer {
+                    field: exact.field,
+                    is_json: is_json || extractor.is_json(),
+                    extractor,
+                    tolerance: 0.0,
+                }
             }
             GradeSettings::Number(number) => {
                 let extractor = Extractor::new(&place.key("number"), &number.rules, Normalise::Number)?;
-                Grader::Answer { field: number.field, extractor, tolerance: number.tolerance }
+                Grader::Answer { field: number.field, is_json: false, extractor, tolerance: number.tolerance }
             }
             GradeSettings::Regex(PatternSettings { field, pattern }) => match (field, pattern) {
                 (Some(field), None) => Grader::PatternField(field),
@@ -188,8 +199,8 @@ impl Grader {
     pub fn reference(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<ExpectedAnswer> {
         let item = ItemFields { path, id, fields };
         Ok(match self {
-            Grader::Answer { field, extractor, tolerance } => {
-                let (values, normalise) = (item.answers(field, extractor)?, extractor.normalise);
+            Grader::Answer { field, extractor, is_json, tolerance } => {
+                let (values, normalise) = (item.answers(field, extractor, *is_json)?, extractor.normalise);
                 ExpectedAnswer::Answer { values, normalise, tolerance: *tolerance }
             }
             Grader::Pattern(regex) => ExpectedAnswer::Pattern(regex.clone()),
@@ -235,7 +246,7 @@ impl ItemFields<'_> {
         }
     }
 
-    fn answers(&self, field: &str, extractor: &Extractor) -> Result<Vec<ExtractedAnswer>> {
+    fn answers(&self, field: &str, extractor: &Extractor, is_json: bool) -> Result<Vec<ExtractedAnswer>> {
         let extract = |text: String| match extractor.extract(&text) {
             Some(answer) => Ok(answer),
             None => Err(self.wrong(field, "a text in which `grade` finds an answer", describe(&Value::String(text)))),
@@ -243,6 +254,8 @@ impl ItemFields<'_> {
         // A number's exponent would be read as a letter.
         let number = match extractor.normalise {
             Normalise::Number | Normalise::Latex => without_exponent,
+            // As the numbers of samples' answers are written.
+            Normalise::AsIs if is_json => number_answer,
             Normalise::Text | Normalise::Choice | Normalise::AsIs => Number::to_string,
         };
         if let Some(answer) = self.fields.get(field).and_then(|value| extractor.of_object(value)) {

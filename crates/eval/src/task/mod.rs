@@ -30,7 +30,7 @@ pub use method::{
 };
 pub use prompt::TaskPrompt;
 
-use crate::answer::{ExtractedAnswer, Extractor, Normalise, TaskAnswer};
+use crate::answer::{ExtractedAnswer, Extractor, TaskAnswer};
 use crate::source::TaskSource;
 use crate::source::schema::Schema;
 use crate::source::values::TaskPath;
@@ -171,13 +171,9 @@ impl Task {
         let settings: TaskSettings = source.parse(&SCHEMA)?;
         let root = source.root();
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let normalise = settings.answer.as_ref().map(|answer| answer.normalise.unwrap_or(Normalise::Text));
-        let answer = settings
-            .answer
-            .as_ref()
-            .zip(normalise)
-            .map(|(answer, normalise)| Extractor::of_task(&root.key("answer"), answer, normalise));
-        let grade = settings.grade.map(|grade| TaskGrading::new(&root.key("grade"), grade, normalise));
+        let answer = settings.answer.as_ref().map(|answer| Extractor::of_task(&root.key("answer"), answer));
+        let of_answer = answer.as_ref().and_then(|answer| answer.as_ref().ok());
+        let grade = settings.grade.map(|grade| TaskGrading::new(&root.key("grade"), grade, of_answer));
         let place = root.key("sampling");
         settings.sampling.check(&place)?;
         let form = settings.sampling.form.as_ref().map(|form| form.read(&place.key("form"))).transpose()?;

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Deserializer, Map, Value};
 
+use crate::source::Place;
 use crate::source::values::TaskPath;
-use crate::source::{Place, read_text};
 use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::{footprint, names};
@@ -34,7 +34,7 @@ impl TextSettings {
     pub fn read(self, place: &Place<'_>) -> Result<String> {
         match self {
             TextSettings::Text(text) => Ok(text),
-            TextSettings::File(file) => read_text(&place.source.resolve(file.file.0)),
+            TextSettings::File(file) => place.key("file").read_text(file.file.0),
         }
     }
 }

@@ -22,7 +22,7 @@ fn a_form_is_one_of_five_kinds() {
         (json!("json_object"), Form::JsonObject, "a JSON object"),
         (json!({"json": schema}), Form::Json(schema.clone()), "JSON by a schema of 85 B"),
         (json!({"regex": "[0-9]+"}), Form::Regex("[0-9]+".into()), "the pattern `[0-9]+`"),
-        (json!({"lark": "start: /a+/"}), Form::Lark("start: /a+/".into()), "a grammar of 11 B"),
+        (json!({"grammar": "start: /a+/"}), Form::Lark("start: /a+/".into()), "a grammar of 11 B"),
         (json!({"choice": ["yes", "no"]}), Form::Choice(vec!["yes".into(), "no".into()]), "one of 2 texts"),
     ];
     for (said, form, described) in kinds {
@@ -30,6 +30,8 @@ fn a_form_is_one_of_five_kinds() {
         assert_eq!(form_of(&task), form, "nulls of a schema stay");
         assert_eq!(task.sampling.form.as_ref().expect("it has one").described(), described);
     }
+    let gbnf = Desk::new().load(&formed(json!({"grammar": "root ::= \"a\" | \"b\""}))).expect("a task");
+    assert_eq!(form_of(&gbnf), Form::of_grammar("root ::= \"a\" | \"b\"").expect("a grammar"));
     assert_eq!(Desk::new().load(&sample_task()).expect("a task").form, None);
     assert_eq!(Desk::new().load(&formed(Value::Null)).expect("a task").form, None);
 }
@@ -59,10 +61,15 @@ fn a_schema_may_be_a_file_beside_the_task() {
 
 #[test]
 fn what_is_no_form_is_named() {
-    let kinds = "`json_object`, or exactly one of `json`, `regex`, `lark`, `choice` with its value";
+    let kinds = "`json_object`, or exactly one of `json`, `regex`, `grammar`, `choice` with its value";
     refused(&formed(json!("json")), &["`sampling.form`", kinds, "\"json\""]);
-    refused(&formed(json!({"regex": "a", "lark": "b"})), &["`sampling.form`", kinds, "2 of them"]);
-    refused(&formed(json!({"grammar": "a"})), &["`sampling.form.grammar`", "`lark`"]);
+    refused(&formed(json!({"regex": "a", "grammar": "b"})), &["`sampling.form`", kinds, "2 of them"]);
+    refused(&formed(json!({"gbnf": "a"})), &["`sampling.form.gbnf`", "`grammar`"]);
+    refused(&formed(json!({"grammar": "root ::= ("})), &["`sampling.form.grammar`"]);
+    refused(
+        &formed(json!({"json": "none.json"})),
+        &["`sampling.form.json`", "the path of a file", "none.json: cannot open"],
+    );
     refused(&formed(json!({"regex": 7})), &["`sampling.form.regex`", "a string", "7"]);
     refused(&formed(json!({"json": 7})), &["`sampling.form.json`", "a JSON Schema, or a path", "7"]);
     refused(&formed(json!({"choice": []})), &["`sampling.form.choice`", "a list of texts, at least one"]);
@@ -128,8 +135,36 @@ fn answers_are_calls_of_tools() {
         assert_eq!(task.grade(item, &text, found.as_ref()), Some(right), "{text}");
     }
     let city = json!({"tool_call": true, "json": "/arguments/city"});
-    let task = voting(city, json!({"exact": {"field": "gold"}}), json!("oslo"));
+    let task = voting(city.clone(), json!({"exact": {"field": "gold"}}), json!("Oslo"));
+    assert_eq!(task.answer(&call("Oslo")).map(|found| found.value), Some("Oslo".to_owned()));
+    let lower = json!({"tool_call": true, "json": "/arguments/city", "normalise": "text"});
+    let task = voting(lower, json!({"exact": {"field": "gold"}}), json!("oslo"));
     assert_eq!(task.answer(&call("Oslo")).map(|found| found.value), Some("oslo".to_owned()));
+}
+
+/// Answers in JSON are compared as JSON, unless `normalise` says otherwise: by case, and numbers by their value.
+#[test]
+fn values_of_json_are_compared_as_json() {
+    let exact = json!({"exact": {"field": "gold"}});
+    let cases = [
+        (json!("Oslo"), r#"{"answer": "Oslo"}"#, true),
+        (json!("oslo"), r#"{"answer": "Oslo"}"#, false),
+        (json!(18.0), r#"{"answer": 18}"#, true),
+        (json!(18), r#"{"answer": 18.00}"#, true),
+        (json!(1.5), r#"{"answer": 15e-1}"#, true),
+        (json!(18), r#"{"answer": 17}"#, false),
+        (json!(true), r#"{"answer": true}"#, true),
+    ];
+    for (gold, text, right) in cases {
+        let task = voting(json!({"json": "/answer"}), exact.clone(), gold.clone());
+        let item = &task.items(None).expect("one item")[0];
+        assert_eq!(task.grade(item, text, task.answer(text).as_ref()), Some(right), "{gold} {text}");
+    }
+    let task = voting(json!({"json": ""}), exact, json!("a"));
+    let value = |text: &str| task.answer(text).map(|found| found.value);
+    assert_eq!(value(r#"{"Code": "US", "n": 1.0}"#), value(r#"{"n":1,"Code":"US"}"#));
+    assert_ne!(value(r#"{"Code": "US"}"#), value(r#"{"Code": "us"}"#));
+    assert_ne!(value(r#"{"Code": "US"}"#), value(r#"{"code": "US"}"#));
 }
 
 #[test]

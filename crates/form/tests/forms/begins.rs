@@ -106,16 +106,18 @@ fn an_opening_mark_of_several_tokens_is_spelled_in_any_way() {
     assert!(state.has_begun());
 }
 
+/// Before it, no token ends the text: not in the analysis, and not behind a message to a tool, which no form has.
 #[test]
 fn a_form_begins_in_the_final_channel() {
     let form = compile(Form::Choice(vec!["yes".to_string()]));
     let mut forms = Forms::new(1);
     let mut state = FormState::begin(form, &FormBegin::FinalChannel);
-    let head = "<|channel|>analysis<|message|>hm<|channel|>final <|constrain|>json<|message|>";
+    let head = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.add \
+                <|message|>{}<|end|><|start|>assistant<|channel|>final <|constrain|>json<|message|>";
     for token in encode(head) {
-        assert!(mask(&mut forms, &mut state).allowed.is_none() && !state.has_begun());
+        assert!(is_free(&mut forms, &mut state) && !state.has_begun());
         state.push(token);
     }
     assert!(state.has_begun());
-    assert!(mask(&mut forms, &mut state).allowed.is_some());
+    assert!(!is_free(&mut forms, &mut state));
 }

@@ -24,6 +24,12 @@ fn bad_forms_are_refused_by_name() {
     refused(json(json!({"$ref": "https://example.com/schema.json"})), &["JSON schema", "example.com", "`$defs`"]);
     refused(json(json!({"properties": {"a/b": {"anyOf": [{}, {"type": "strin"}]}}})), &["`#/properties/a~1b/anyOf/1`"]);
     refused(json(json!({"items": {"not": {"type": "null"}}})), &["`#/items`", "not"]);
+    let both = json!({"properties": {"a": {"oneOf": [{"type": "string"}, {"type": "null"}]},
+        "b": {"oneOf": [{"minimum": 1}, {"maximum": 9}]}}});
+    refused(json(both), &["`#/properties/b`", "`\"x-guidance\": {\"coerce_one_of\": true}`"]);
+    let far = json!({"properties": {"n": {"type": "integer", "minimum": 1e30}}});
+    refused(json(far), &["`#/properties/n`", "bounds of integers of at most 18 digits"]);
+    refused(json(json!({"x-guidance": {"item_separator": ";"}})), &["item_separator", "\";\""]);
     refused(json(json!({"x-guidance": {"whitespace_pattern": "x+"}})), &["whitespace_pattern", "\"x+\""]);
     refused(json(json!({"$ref": "#/$defs/nowhere"})), &["JSON schema", "nowhere"]);
     refused(json(json!({"type": "array", "uniqueItems": true})), &["JSON schema", "uniqueItems"]);

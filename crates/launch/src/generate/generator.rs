@@ -14,6 +14,7 @@ use offshoot_engine::{
     EngineFacts, EngineHandle, Event, EventReceiver, Extend, FinishReason, First, ForkKind, GroupEnd, Hear, OpenGroup,
     Priority, RootOptions, Stop, wait,
 };
+use offshoot_form::{FormBegin, SampleForm};
 use offshoot_kv::CacheSalt;
 
 /// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
@@ -58,8 +59,17 @@ pub struct ChoicesRequest<'a> {
     pub priority: Priority,
 }
 
+/// Tokens at the end of a prompt that were sampled under the form of its parameters and are not its whole text yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FormBegun {
+    /// Where in the sample the form begins.
+    pub begin: FormBegin,
+    /// How many of the prompt's last tokens are the sample so far.
+    pub sampled: usize,
+}
+
 /// How a prompt is begun.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct BeginOptions {
     /// The first of its samples, which uses the random numbers of a sample with this index: so a prompt with many
     /// samples can begin in parts, each under a number of its own.
@@ -79,6 +89,8 @@ pub struct BeginOptions {
     /// When its group ends before all samples have. The branches of kept stragglers are the caller's
     /// ([`Generator::take_branch`]).
     pub group_end: Option<GroupEnd>,
+    /// The form of its parameters, if its samples go on in it; `None`: they begin it.
+    pub form_begun: Option<FormBegun>,
 }
 
 /// A sample that was cancelled and whose branch was kept.
@@ -197,7 +209,8 @@ impl Generator {
         }
         let BeginOptions { salt, adapter, .. } = options;
         let place = RootOptions { priority, salt, adapter, ..RootOptions::default() };
-        let branches = self.forks_of(context, continuations.len(), place)?;
+        let root = self.engine.root_with(context.to_vec(), place)?;
+        let branches = self.forks_of(root, continuations.len())?;
         let scored = branches.into_iter().zip(continuations);
         let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops)));
         let longest = continuations.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
@@ -263,13 +276,22 @@ impl Generator {
     fn branches_of(&self, request: &PromptRequest<'_>, options: &BeginOptions) -> Result<Vec<BranchId>> {
         match request.n {
             0 => Ok(Vec::new()),
-            n => self.forks_of(request.tokens, n, request.place(options)),
+            n => {
+                let (tokens, place) = (request.tokens.to_vec(), request.place(options));
+                let root = match (&options.form_begun, &request.params.form) {
+                    (Some(FormBegun { begin, sampled }), Some(form)) => {
+                        let form = SampleForm { begin: begin.clone(), ..form.clone() };
+                        self.engine.root_in_form(tokens, place, &form, *sampled)?
+                    }
+                    _ => self.engine.root_with(tokens, place)?,
+                };
+                self.forks_of(root, n)
+            }
         }
     }
 
-    /// `n` branches of the same tokens; a single one is their root.
-    fn forks_of(&self, tokens: &[TokenId], n: usize, place: RootOptions) -> Result<Vec<BranchId>> {
-        let root = self.engine.root_with(tokens.to_vec(), place)?;
+    /// `n` branches of a root; a single one is the root itself.
+    fn forks_of(&self, root: BranchId, n: usize) -> Result<Vec<BranchId>> {
         if n == 1 {
             return Ok(vec![root]);
         }

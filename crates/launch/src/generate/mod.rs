@@ -11,7 +11,7 @@ mod generator;
 mod request;
 
 pub use generation::{Generation, GenerationEvent};
-pub use generator::{BeginOptions, ChoicesRequest, Generator, KeptSample, Release};
+pub use generator::{BeginOptions, ChoicesRequest, FormBegun, Generator, KeptSample, Release};
 pub use request::{AsRequest, PromptRequest, RefusedPrompt, SampleId};
 
 use offshoot_engine::{EngineHandle, Hear};

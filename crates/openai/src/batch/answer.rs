@@ -1,11 +1,14 @@
 //! Lines of the output file: each holds a response, the reason why the request was refused, or why it was not
 //! answered before its batch ended.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::input::{Call, InputLine};
 use super::origin::{AnswerOrigin, name_of};
-use crate::protocol::{AnswerHead, PromptCandidates, ProtocolRequest, Refusal, response};
+use super::request::{CallRequest, CallResponse};
+use crate::protocol::{AnswerHead, PromptCandidates, Refusal, ResponseWriter, response};
 use offshoot_text::Tokenizer;
 
 /// One line of the output.
@@ -27,19 +30,39 @@ impl BatchAnswer {
     /// The answer to `call`; `candidates`: the candidates of each of the request's prompts.
     pub fn of(
         call: &Call,
-        request: &ProtocolRequest,
+        CallRequest { request, response: asked }: CallRequest,
         candidates: &[PromptCandidates],
         origin: &AnswerOrigin,
         tokenizer: &Tokenizer,
         created: u64,
     ) -> Self {
-        let id = name_of(request.endpoint.id_prefix(), &call.custom_id);
+        let id = match &asked {
+            Some(_) => call.response_id(),
+            None => name_of(request.endpoint.id_prefix(), &call.custom_id),
+        };
         let system_fingerprint = origin.system_fingerprint.clone();
         let head = AnswerHead { id, created, system_fingerprint, ..AnswerHead::default() };
-        let (body, custom_id) = (json!(response(request, candidates, &head, tokenizer)), &*call.custom_id);
+        let body = match asked {
+            Some(CallResponse { call, .. }) => {
+                let writer = ResponseWriter::of_whole(call, Arc::new(request), head, tokenizer);
+                let mut body = whole_response(writer, candidates, created);
+                // Responses of servers have none; here it tells which model an answer belongs to.
+                body["system_fingerprint"] = origin.system_fingerprint.as_str().into();
+                body
+            }
+            None => json!(response(&request, candidates, &head, tokenizer)),
+        };
+        let custom_id = &*call.custom_id;
         let line = answer_line(custom_id, Some(custom_id), 200, origin.request_id(call), body);
         BatchAnswer { line, refusal: None }
     }
+}
+
+/// The response of a chat's only candidate.
+fn whole_response(mut writer: ResponseWriter<&Tokenizer>, candidates: &[PromptCandidates], created: u64) -> Value {
+    let mut no_events = Vec::new();
+    candidates.iter().flat_map(|of| of.drawn.first()).for_each(|finish| writer.finished(finish, &mut no_events));
+    writer.end(candidates.iter().map(|of| of.cached).sum(), created, &mut no_events)
 }
 
 /// The line of a request that was not answered when its batch ended, for the reason `code`.

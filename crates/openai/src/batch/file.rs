@@ -11,7 +11,7 @@ use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
 use super::request::RequestOutline;
 use super::work::{AnswerProgress, BatchJob};
-use crate::protocol::{Refusal, RequestReader};
+use crate::protocol::{CallGrammars, Refusal, RequestReader};
 use offshoot_core::error::Result;
 use offshoot_engine::EngineHandle;
 
@@ -79,7 +79,8 @@ impl RequestFile {
         interrupted: &AtomicBool,
     ) -> Result<usize> {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let job = BatchJob { lines: &self.lines, origin: &self.origin, engine, reader, created, progress };
+        let grammars = CallGrammars::default();
+        let job = BatchJob { lines: &self.lines, origin: &self.origin, engine, reader, grammars, created, progress };
         let is_wanted = |request: &&RequestOutline| is_wanted(request.line) && !self.output.has(request.line);
         let requests: Vec<&RequestOutline> = self.requests.iter().filter(is_wanted).collect();
         if requests.is_empty() {

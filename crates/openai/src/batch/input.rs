@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::protocol::{Endpoint, Refusal};
+use crate::protocol::{BatchEndpoint, Refusal};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 use offshoot_core::file_kind::is_task;
@@ -32,7 +32,7 @@ pub struct InputLine {
 /// The call on a line.
 pub struct Call {
     pub custom_id: String,
-    pub endpoint: Endpoint,
+    pub endpoint: BatchEndpoint,
     pub body: Map<String, Value>,
 }
 
@@ -111,10 +111,10 @@ fn read_call(mut line: Map<String, Value>, custom_id: Option<&String>) -> Result
     if let Some(method) = line.get("method").filter(|method| **method != "POST") {
         return Err(invalid(&format!("`method`: expected \"POST\", found {}", describe(method))).about("method"));
     }
-    let Some(endpoint) = line.get("url").and_then(Value::as_str).and_then(Endpoint::at) else {
+    let Some(endpoint) = line.get("url").and_then(Value::as_str).and_then(BatchEndpoint::at) else {
         let found = line.get("url").map_or("nothing".to_string(), describe);
-        let (chat, completions) = (Endpoint::Chat.path(), Endpoint::Completions.path());
-        let what = format!("`url`: expected {chat:?} or {completions:?}, found {found}");
+        let known = BatchEndpoint::ALL.map(|endpoint| format!("{:?}", endpoint.path())).join(", ");
+        let what = format!("`url`: expected one of {known}, found {found}");
         return Err(Refusal::new("invalid_url", what).about("url"));
     };
     match line.remove("body") {

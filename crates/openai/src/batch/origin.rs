@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use super::input::Call;
-use crate::protocol::Endpoint;
+use crate::protocol::{BatchEndpoint, Endpoint};
 use offshoot_core::error::Result;
 use offshoot_launch::EngineBudget;
 use offshoot_model::ModelFolder;
@@ -37,8 +37,9 @@ impl AnswerOrigin {
     /// those of versions in which a seed of the call's own depended on its id.
     pub fn request_id(&self, call: &Call) -> String {
         let endpoint = match call.endpoint {
-            Endpoint::Completions => "completions",
-            Endpoint::Chat => "chat",
+            BatchEndpoint::Samples(Endpoint::Completions) => "completions",
+            BatchEndpoint::Samples(Endpoint::Chat) => "chat",
+            BatchEndpoint::Responses => "responses",
         };
         let is_seeded = call.body.get("seed").is_some_and(|seed| !seed.is_null());
         let seed = if is_seeded { json!("own") } else { json!(self.seed) };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::input::{self, Call, DEFAULT_MOST_OF_LINE};
-use super::request;
+use super::request::{self, CallRequest};
 use crate::protocol::Refusal;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
@@ -35,7 +35,7 @@ pub fn read_prompts(
             })
         };
         match line.call.and_then(read) {
-            Ok(request) => asked.extend(request.prompts.iter().map(|prompt| BatchPrompt {
+            Ok(CallRequest { request, .. }) => asked.extend(request.prompts.iter().map(|prompt| BatchPrompt {
                 tokens: prompt.tokens.clone(),
                 samples: request.best_of.max(1),
                 most_tokens: prompt.stop.max_tokens,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
+use crate::protocol::{CallGrammars, PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
 use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear, KeptAdapter};
@@ -24,7 +24,7 @@ use super::answer::BatchAnswer;
 use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
-use super::request::RequestOutline;
+use super::request::{CallRequest, CallResponse, RequestOutline};
 
 /// How often a form is tried again for which there was no room.
 const FORM_RETRIES: usize = 5;
@@ -60,6 +60,8 @@ pub struct BatchJob<'a> {
     pub origin: &'a AnswerOrigin,
     pub engine: EngineHandle,
     pub reader: RequestReader<'a>,
+    /// Those of its requests' calls.
+    pub grammars: CallGrammars,
     /// Start of the job, in seconds since 1970.
     pub created: u64,
     pub progress: &'a dyn AnswerProgress,
@@ -133,16 +135,22 @@ impl BatchJob<'_> {
     }
 
     fn encode(&self, line: usize) -> Result<AcceptedRequest, Refusal> {
-        let mut request = self.call(line).encoded(&self.reader)?;
-        request.fit_paths(self.engine.facts())?;
-        let mut form = request.compile_form(&self.engine);
+        let CallRequest { mut request, response } = self.call(line).encoded(&self.reader)?;
+        let fitted = request.fit_paths(self.engine.facts()).and_then(|()| self.compile_form(&mut request));
+        let form = fitted.map_err(|refusal| CallResponse::refusal(response.as_ref(), refusal))?;
+        Ok(AcceptedRequest { asked: CallRequest { request, response }, form })
+    }
+
+    fn compile_form(&self, request: &mut ProtocolRequest) -> Result<Option<Arc<CompiledForm>>, Refusal> {
+        let mut compile = || request.compile_form(&self.engine, self.reader.tokenizer, &self.grammars);
+        let mut form = compile();
         for _ in 0..FORM_RETRIES {
             // A batch has time: what a client would send again is tried again.
             let Some(seconds) = form.as_ref().err().and_then(|refusal| refusal.retry_after) else { break };
             std::thread::sleep(Duration::from_secs(seconds));
-            form = request.compile_form(&self.engine);
+            form = compile();
         }
-        Ok(AcceptedRequest { request, form: form? })
+        form
     }
 }
 
@@ -155,7 +163,7 @@ struct RequestPrompt {
 
 /// A request in tokens, with its form.
 struct AcceptedRequest {
-    request: ProtocolRequest,
+    asked: CallRequest,
     form: Option<Arc<CompiledForm>>,
 }
 
@@ -169,7 +177,7 @@ struct NextPrompt {
 
 /// A request with prompts that have begun.
 struct BegunRequest {
-    request: ProtocolRequest,
+    asked: CallRequest,
     /// One for each prompt of the request.
     prompts: Vec<OpenPrompt>,
     /// Its adapter, if it has one: prompts of it may begin after the adapter was unloaded.
@@ -252,18 +260,20 @@ impl AnswerLoop<'_> {
     fn begin(&mut self, NextPrompt { place: at, request }: NextPrompt) -> Result<()> {
         let place = self.places[at];
         match request {
-            Some(Ok(AcceptedRequest { request, form })) => {
+            Some(Ok(AcceptedRequest { asked, form })) => {
+                let request = &asked.request;
                 let prompts = request.prompts.iter().map(|_| OpenPrompt::default()).collect();
                 // Where it fails, the request's own branches do, too, and say why.
                 let adapter = request.adapter.and_then(|adapter| self.work.engine.keep_adapter(adapter).ok());
-                self.open.insert(place.line, BegunRequest { request, prompts, _adapter: adapter, _form: form });
+                self.open.insert(place.line, BegunRequest { asked, prompts, _adapter: adapter, _form: form });
             }
             Some(Err(refusal)) => return self.refuse(place.line, refusal),
             None => {}
         }
         let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
-        let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
-        let (salt, adapter) = (open.request.salt, open.request.adapter);
+        let request = &open.asked.request;
+        let prompt = request.prompt(place.prompt, &self.work.call(place.line).custom_id);
+        let (salt, adapter) = (request.salt, request.adapter);
         let weights = self.work.engine.weights().version;
         let shared = self.seen.insert_apart(Origin { weights, salt, adapter }, prompt.tokens);
         // Reported where something is sampled after the prompt.
@@ -278,10 +288,11 @@ impl AnswerLoop<'_> {
     fn sample(&mut self, at: usize) -> Result<()> {
         let place = self.places[at];
         let open = self.open.get(&place.line).expect("a request is open until all of its prompts have ended");
-        let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
-        let (salt, adapter) = (open.request.salt, open.request.adapter);
+        let request = &open.asked.request;
+        let prompt = request.prompt(place.prompt, &self.work.call(place.line).custom_id);
+        let (salt, adapter) = (request.salt, request.adapter);
         let home = self.order.lock().expect("reading does not panic").home(at);
-        let group_end = open.request.min_finished.map(GroupEnd::new);
+        let group_end = request.min_finished.map(GroupEnd::new);
         let options = BeginOptions { home, salt, adapter, group_end, ..BeginOptions::default() };
         match self.generator.begin_with(at, &prompt, options) {
             Ok(()) => Ok(()),
@@ -318,7 +329,7 @@ impl AnswerLoop<'_> {
                     self.work.progress.sample_done(finish.sampled());
                 }
                 let RequestPrompt { line, prompt } = self.places[sample.prompt];
-                let BegunRequest { request, prompts, .. } =
+                let BegunRequest { asked: CallRequest { request, .. }, prompts, .. } =
                     self.open.get_mut(&line).expect("its samples have not ended");
                 let stop = &request.prompts[prompt].stop;
                 if is_sampled && !stop.is_exact() {
@@ -347,14 +358,14 @@ impl AnswerLoop<'_> {
         if open.prompts.iter().any(|prompt| prompt.ended.is_none()) {
             return Ok(());
         }
-        let BegunRequest { request, prompts, .. } = self.open.remove(&place.line).expect("it was there just now");
+        let BegunRequest { asked, prompts, .. } = self.open.remove(&place.line).expect("it was there just now");
         let all: Result<Vec<PromptCandidates>, Refusal> = prompts.into_iter().filter_map(|of| of.ended).collect();
         let (work, line) = (self.work, place.line);
         let answer = match all {
-            Ok(all) => {
-                BatchAnswer::of(work.call(line), &request, &all, work.origin, work.reader.tokenizer, work.created)
+            Ok(all) => BatchAnswer::of(work.call(line), asked, &all, work.origin, work.reader.tokenizer, work.created),
+            Err(refusal) => {
+                return self.refuse(line, CallResponse::refusal(asked.response.as_ref(), refusal));
             }
-            Err(refusal) => return self.refuse(line, refusal),
         };
         let bytes = self.output.write(line, &answer)?;
         work.progress.request_done(line, false, bytes)
@@ -433,6 +444,7 @@ mod tests {
             origin: &origin,
             engine: engine.clone(),
             reader: reader(),
+            grammars: CallGrammars::default(),
             created: 0,
             progress: &progress,
         };
@@ -477,6 +489,7 @@ mod tests {
             origin: &origin,
             engine: engine.clone(),
             reader: reader(),
+            grammars: CallGrammars::default(),
             created: 0,
             progress: &progress,
         };

@@ -27,12 +27,12 @@ impl RequestReader<'_> {
         let is_chat = request.endpoint == Endpoint::Chat;
         let field = if is_chat { "messages" } else { "prompt" };
         let mut request = request.try_map(|prompt| self.encode_prompt(field, prompt, parent))?;
-        if let Some(form) = request.params.form.as_mut().filter(|_| is_chat)
+        if let Some(form) = request.form.as_mut().filter(|_| is_chat)
             && request.prompts.iter().any(|prompt| prompt.tokens.len() == parent.len())
         {
             // The chat is the branch alone, whose answer goes on.
             let parent = self.tokenizer.decode(parent);
-            form.begin = ContentStart::of(&parent, Some(&parent), None).into();
+            form.set_begin(ContentStart::of(&parent, Some(&parent), None).into());
         }
         Ok(request)
     }

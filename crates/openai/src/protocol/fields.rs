@@ -50,6 +50,11 @@ impl BodyFields {
         BodyFields { left: body.iter().filter_map(given).collect() }
     }
 
+    /// Whether a field that is not taken yet says false.
+    pub fn is_false(&self, key: &str) -> bool {
+        self.left.get(key) == Some(&Value::Bool(false))
+    }
+
     pub fn take(&mut self, key: &str) -> Option<Value> {
         self.left.remove(key)
     }

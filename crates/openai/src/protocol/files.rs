@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::endpoint::Endpoint;
+use super::endpoint::BatchEndpoint;
 use super::fields::BodyFields;
 use super::refusal::Refusal;
 
@@ -223,7 +223,7 @@ impl BatchObject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewBatch {
     pub input_file_id: String,
-    pub endpoint: Endpoint,
+    pub endpoint: BatchEndpoint,
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
@@ -236,7 +236,7 @@ impl NewBatch {
         let missing = |field: &str, expected: &str| Refusal::value(field, expected, "nothing");
         let input_file_id =
             fields.text("input_file_id")?.ok_or_else(|| missing("input_file_id", "the id of an uploaded file"))?;
-        let paths = Endpoint::ALL.map(|endpoint| (endpoint.path(), endpoint));
+        let paths = BatchEndpoint::ALL.map(|endpoint| (endpoint.path(), endpoint));
         let endpoint = fields.word("endpoint", &paths)?.ok_or_else(|| missing("endpoint", paths[0].0))?;
         fields.word("completion_window", &[("24h", ())])?;
         fields.ignore(&["output_expires_after"]);

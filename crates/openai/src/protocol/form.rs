@@ -1,18 +1,13 @@
 //! Reads the fields by which a request asks for the form of its answers: OpenAI's `response_format`, vLLM's
 //! `structured_outputs` and its older `guided_*`, and SGLang's `json_schema`, `regex` and `ebnf`. Whether a form can be
-//! compiled for the model is found where the request is accepted ([`ProtocolRequest::compile_form`]).
-
-use std::sync::Arc;
+//! compiled for the model is found where the request is accepted (`answer_form`).
 
 use serde_json::Value;
 
 use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
-use super::request::ProtocolRequest;
 use offshoot_core::error::Error;
-use offshoot_engine::EngineHandle;
-use offshoot_form::{CompiledForm, Form, JsonOptions};
-use offshoot_text::tools::{CallDemand, Tool, ToolSet};
+use offshoot_form::{Form, JsonOptions};
 
 /// The form that a request asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,67 +22,6 @@ impl RequestedForm {
     fn grammar(field: &'static str, text: &str) -> Result<Self, Refusal> {
         let form = Form::of_grammar(text).map_err(|error| refused(field, &error))?;
         Ok(RequestedForm { form, field })
-    }
-}
-
-impl ProtocolRequest {
-    /// Compiles its form, if it has one, which may take seconds; `None` also of an engine that has a script in place of
-    /// a model. Who holds what is returned has each of its samples find the form compiled.
-    ///
-    /// # Errors
-    ///
-    /// The form can't be compiled: the refusal names the field that asks for it.
-    pub fn compile_form(&self, engine: &EngineHandle) -> Result<Option<Arc<CompiledForm>>, Refusal> {
-        let Some(form) = &self.params.form else { return Ok(None) };
-        let field = self.form_field.unwrap_or("form");
-        engine.compile_form(&form.form).map_err(|error| {
-            // What is wrong with the whole is most often wrong with one of its parts.
-            let wrong = self.form_parts.iter().take(MOST_TRIED).find_map(|part| {
-                let error = engine.compile_form(&part.form).err()?;
-                Some(part.refusal(&error))
-            });
-            wrong.filter(|_| matches!(error, Error::Value { .. })).unwrap_or_else(|| refused(field, &error))
-        })
-    }
-
-    /// Its form, if the engine has compiled an equal one already; waits for nobody.
-    ///
-    /// # Errors
-    ///
-    /// The form was refused, and would be again.
-    pub fn known_form(&self, engine: &EngineHandle) -> Result<Option<Arc<CompiledForm>>, Refusal> {
-        let Some(form) = &self.params.form else { return Ok(None) };
-        let field = self.form_field.unwrap_or("form");
-        engine.known_form(&form.form).map_err(|error| refused(field, &error))
-    }
-}
-
-/// Parts of a form that are compiled by themselves to find the one that is wrong.
-const MOST_TRIED: usize = 16;
-
-/// A form that another one is made of.
-#[derive(Clone, Debug)]
-pub struct FormPart {
-    pub form: Arc<Form>,
-    /// The field that has it.
-    pub field: String,
-}
-
-impl FormPart {
-    /// The arguments of the tools that must or may be called.
-    pub fn of_tools(tools: &ToolSet, demand: &CallDemand) -> Vec<FormPart> {
-        let is_asked = |tool: &Tool| !matches!(demand, CallDemand::Named(name) if *name != tool.name);
-        let part = |(index, tool): (usize, &Tool)| {
-            let schema = tool.parameters.clone().filter(|_| is_asked(tool))?;
-            Some(FormPart { form: Arc::new(Form::Json(schema)), field: parameters_field(index) })
-        };
-        tools.tools.iter().enumerate().filter_map(part).collect()
-    }
-
-    /// The refusal of a request whose form has this part, which is not one.
-    fn refusal(&self, error: &Error) -> Refusal {
-        let refusal = refused(&self.field, error);
-        if self.field.starts_with("tools[") { refusal.about("tools") } else { refusal }
     }
 }
 

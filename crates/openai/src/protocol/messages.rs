@@ -2,6 +2,8 @@
 //! of parts of text; the arguments of tool calls as values; reasoning under each of its names; and whatever else a
 //! message has. `chat` renders them.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::fields::brief;
@@ -56,6 +58,56 @@ pub fn as_written(messages: &Value) -> Result<Messages, Refusal> {
 fn list_of(messages: &Value) -> Result<&Vec<Value>, Refusal> {
     let wrong = || Refusal::value("messages", "a list of messages with `role` and `content`", &brief(messages));
     messages.as_array().filter(|list| !list.is_empty()).ok_or_else(wrong)
+}
+
+/// Refuses answers to calls that no message before them makes, and calls that no message behind them answers. Their ids
+/// tell which belong together; answers without one are of whichever calls are left. `last_is_open`: the last message,
+/// if it is the assistant's, goes on, so that its calls need no answers yet.
+pub fn check_calls(messages: &Value, last_is_open: bool) -> Result<(), Refusal> {
+    let list = messages.as_array().map_or(&[][..], Vec::as_slice);
+    let (mut made, mut open, mut nameless): (HashSet<&str>, Vec<OpenCall<'_>>, usize) = Default::default();
+    for (index, message) in list.iter().enumerate() {
+        match message["role"].as_str() {
+            Some("assistant") if index + 1 < list.len() || !last_is_open => {
+                for call in calls_of(index, message) {
+                    made.insert(call.id);
+                    open.push(call);
+                }
+            }
+            Some("tool") => match message["tool_call_id"].as_str() {
+                Some(id) if made.contains(id) => open.retain(|call| call.id != id),
+                Some(id) => {
+                    let shown: String = id.chars().take(60).collect();
+                    let expected = "the id of a call before it";
+                    return Err(wrong(index, ".tool_call_id", expected, &format!("{shown:?}")));
+                }
+                None => nameless += 1,
+            },
+            _ => {}
+        }
+    }
+    match open.get(nameless) {
+        Some(OpenCall { message, call, id }) => {
+            let shown: String = id.chars().take(60).collect();
+            let expected = format!("an answer to the call {shown:?} behind it");
+            Err(wrong(*message, &format!(".tool_calls[{call}]"), &expected, "none"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A call that is not answered.
+struct OpenCall<'m> {
+    message: usize,
+    call: usize,
+    id: &'m str,
+}
+
+/// The calls of message number `message` that have ids.
+fn calls_of(message: usize, value: &Value) -> impl Iterator<Item = OpenCall<'_>> {
+    let calls = value["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+    let with_id = calls.iter().enumerate().filter_map(|(call, value)| Some((call, value["id"].as_str()?)));
+    with_id.map(move |(call, id)| OpenCall { message, call, id })
 }
 
 /// The longest name of a function, as OpenAI has it.

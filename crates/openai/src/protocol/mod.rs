@@ -2,6 +2,7 @@
 //! response. JSON in, JSON out; files, sockets and the engine are left to the callers.
 
 mod answer;
+mod answer_form;
 mod chat;
 mod choice;
 mod chunks;
@@ -32,9 +33,10 @@ mod user_texts;
 mod weight_labels;
 
 pub use answer::{AnswerHead, PromptCandidates, PromptResults, PromptTokensDetails, Response, Usage, response};
+pub use answer_form::{AnswerForm, CallGrammars};
 pub use chat::{beginning as chat_beginning, chat_prompt, chat_tokens};
 pub use chunks::ChunkWriter;
-pub use endpoint::Endpoint;
+pub use endpoint::{BatchEndpoint, Endpoint};
 pub use fields::{BodyFields, parse_body};
 pub use limits::ProtocolLimits;
 pub use models::{AnyName, ModelNames, ServedAdapter, ServedModel};
@@ -43,6 +45,6 @@ pub use refusal::{Refusal, RefusalKind};
 pub use request::{
     EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
-pub use responses::{RESPONSE_ID_PREFIX, RESPONSES_PATH, ResponseCall, ResponseChat, ResponseWriter, Turn};
+pub use responses::{ChatNames, RESPONSE_ID_PREFIX, RESPONSES_PATH, ResponseCall, ResponseChat, ResponseWriter, Turn};
 pub use token_answer::{ExpertIds, SKYRL_PATH, TOKENS_PATH, TokenAnswer};
 pub use tokens::tokenizer_info;

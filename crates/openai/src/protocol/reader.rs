@@ -6,26 +6,27 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::answer_form::AnswerForm;
 use super::chat::{ChatReader, ChatText};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
-use super::form::{self, FormPart, RequestedForm};
+use super::form;
 use super::limits::ProtocolLimits;
+use super::messages::check_calls;
 use super::models::ModelNames;
 use super::official;
 use super::refusal::Refusal;
 use super::request::{
     ChoiceContent, Keep, MostKept, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
-use super::tools::{self, RequestedTools};
+use super::tools::RequestedTools;
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
-use offshoot_form::{Form, FormBegin, SampleForm};
+use offshoot_form::FormBegin;
 use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
 use offshoot_text::reasoning::{ContentStart, TextStart};
-use offshoot_text::tools::{CallDemand, CallReader};
 use offshoot_text::{AddSpecial, SpecialText, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
@@ -68,8 +69,8 @@ struct WrittenPrompt {
 impl RequestReader<'_> {
     /// In chats that do not say. Of answers in channels only the final one is content, and only what has the form is,
     /// of one that is asked for.
-    fn usual_reasoning(&self, form: Option<&SampleForm>) -> Reasoning {
-        let is_behind = form.is_some_and(|form| form.begin != FormBegin::AtOnce);
+    fn usual_reasoning(&self, form: Option<&AnswerForm>) -> Reasoning {
+        let is_behind = form.is_some_and(|form| *form.begin() != FormBegin::AtOnce);
         if self.tokenizer.has_channels() || is_behind { Reasoning::Split } else { self.reasoning }
     }
 
@@ -94,29 +95,15 @@ impl RequestReader<'_> {
         let begin = prompts.first().map(|prompt| prompt.content_start).unwrap_or_default();
         let RequestedTools { calls, demand, may_call } =
             prompts.first_mut().map(|prompt| std::mem::take(&mut prompt.tools)).unwrap_or_default();
-        let mut form_parts = Vec::new();
-        let (form, form_field) = match (calls.as_ref().zip(demand), requested_form) {
+        let form = match (calls.clone().zip(demand), requested_form) {
             // An answer that must call has no content that another form could hold.
-            (Some((calls, demand)), _) => {
-                form_parts = FormPart::of_tools(calls.tools(), &demand);
-                (Some(self.form_of_calls(calls, &demand, begin)?), Some("tool_choice"))
-            }
-            (None, Some(asked)) if may_call => {
-                let form = self.form_of_either(calls.as_ref(), &asked, begin)?;
-                form_parts.push(FormPart { form: Arc::new(asked.form), field: asked.field.to_owned() });
-                let tools = calls.iter().flat_map(|calls| FormPart::of_tools(calls.tools(), &CallDemand::Some));
-                form_parts.extend(tools);
-                (Some(form), Some(asked.field))
-            }
-            (None, Some(RequestedForm { form, field })) => {
-                let form = SampleForm { form: Arc::new(form), begin: begin.into(), ends_with_extend: true };
-                (Some(form), Some(field))
-            }
-            (None, None) => (None, None),
+            (Some((calls, demand)), _) => Some(AnswerForm::of_calls(calls, demand, begin.into())),
+            (None, Some(requested)) if may_call => Some(AnswerForm::of_either(calls.clone(), requested, begin.into())?),
+            (None, Some(requested)) => Some(AnswerForm::of_field(requested, begin.into())),
+            (None, None) => None,
         };
-        // JSON ends by itself, and so do calls.
-        let is_json = form.as_ref().is_some_and(|form| matches!(*form.form, Form::Json(_) | Form::JsonObject));
-        let ends_itself = is_json || !form_parts.is_empty() || form_field == Some("tool_choice");
+        // A form says where its text may end, and a cut one would lack it.
+        let ends_itself = form.is_some();
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
         let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
         let min_finished = fields.count("min_finished", 1, n as u64)?.and_then(NonZeroUsize::new);
@@ -133,7 +120,7 @@ impl RequestReader<'_> {
         let logprobs_mode = fields.word("logprobs_mode", &LogprobsMode::WORDS)?.unwrap_or(self.logprobs_mode);
         let routes = self.routes(&mut fields)?;
         let asked = SamplingParams { routes: routes.is_some(), ..params(&mut fields)? };
-        let params = SamplingParams { top_logprobs, bad_words, form, logprobs_mode, records, ..asked };
+        let params = SamplingParams { top_logprobs, bad_words, logprobs_mode, records, ..asked };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, ends_itself, &mut fields)?;
@@ -164,15 +151,14 @@ impl RequestReader<'_> {
             prompt_logprobs,
             reasoning: match endpoint {
                 Endpoint::Chat => {
-                    let usual = || self.usual_reasoning(params.form.as_ref());
+                    let usual = || self.usual_reasoning(form.as_ref());
                     fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or_else(usual)
                 }
                 Endpoint::Completions => Reasoning::Keep,
             },
             params,
             calls,
-            form_field,
-            form_parts,
+            form,
             stream: self.stream(&mut fields)?,
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
@@ -192,46 +178,6 @@ impl RequestReader<'_> {
         self.check_sampling(&request).map_err(|error| Refusal::of(&error))?;
         self.check_together(&request)?;
         Ok(request)
-    }
-
-    /// The form of an answer that must call tools. In channels it is that of the whole answer.
-    fn form_of_calls(
-        &self,
-        calls: &CallReader,
-        demand: &CallDemand,
-        begin: ContentStart,
-    ) -> Result<SampleForm, Refusal> {
-        let begin = if calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
-        let follows_reasoning = begin != FormBegin::AtOnce;
-        let tools = tools::in_grammar(calls)?;
-        let grammar = calls.syntax().grammar(&tools, demand, self.tokenizer, follows_reasoning);
-        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
-    }
-
-    /// The form of an answer that either calls tools or has the form that is asked for, as the model decides. In
-    /// channels it is that of the whole answer.
-    fn form_of_either(
-        &self,
-        calls: Option<&CallReader>,
-        asked: &RequestedForm,
-        begin: ContentStart,
-    ) -> Result<SampleForm, Refusal> {
-        let either = "the model calls a tool or answers in the form";
-        let refused = |why: &str| {
-            let place = format!("beside `tools`: {why}, where {either}; send `tool_choice`: \"none\" or \"required\"");
-            Refusal::out_of_place(asked.field, &place)
-        };
-        let Some(calls) = calls.filter(|calls| calls.syntax().has_marks()) else {
-            return Err(refused("no mark tells this model's calls from its content"));
-        };
-        let content = asked.form.in_rule().map_err(|error| form::refused(asked.field, &error))?;
-        let content = content.ok_or_else(|| refused("patterns and grammars are not joined with calls"))?;
-        let begin = if calls.syntax().is_in_channels() { FormBegin::AtOnce } else { begin.into() };
-        let follows_reasoning = begin != FormBegin::AtOnce;
-        let tools = tools::in_grammar(calls)?;
-        let demand = if calls.is_single() { CallDemand::One } else { CallDemand::Some };
-        let grammar = calls.syntax().grammar_beside(&tools, &demand, self.tokenizer, follows_reasoning, &content);
-        Ok(SampleForm { form: Arc::new(Form::Lark(grammar)), begin, ends_with_extend: true })
     }
 
     /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.
@@ -261,7 +207,7 @@ impl RequestReader<'_> {
     /// Refuses fields that do not go together, and more branches than allowed.
     fn check_together(&self, request: &ProtocolRequest<TextPrompt>) -> Result<(), Refusal> {
         let scores = request.prompts.iter().any(|prompt| !prompt.choices.is_empty());
-        let form = request.form_field;
+        let form = request.form.as_ref().map(AnswerForm::field);
         let refused = [
             (scores && form.is_some(), form.unwrap_or_default(), "beside `choices`, which are scored, not sampled"),
             (scores && request.n > 1, "n", "beside `choices`, which are scored, not sampled"),
@@ -389,6 +335,10 @@ impl RequestReader<'_> {
         follows_branch: bool,
     ) -> Result<WrittenPrompt, Refusal> {
         let messages = fields.take("messages");
+        // What follows a branch may answer its calls.
+        if let Some(messages) = messages.as_ref().filter(|_| !follows_branch) {
+            check_calls(messages, !fields.is_false("continue_final_message"))?;
+        }
         let ChatText { text, hidden, continued, start, content: content_start, tools } =
             self.chats(texts).take(fields, messages, follows_branch)?;
         // The template writes its own.

@@ -166,7 +166,6 @@ impl Refusal {
             _ => (RefusalKind::InvalidRequest, "invalid_value"),
         };
         let refusal = Refusal::of_kind(kind, code, for_clients(error));
-        let is_field = |what: &str| what.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         match error {
             Error::Value { what, .. } if is_field(what) => refusal.about(what),
             _ => refusal,
@@ -189,6 +188,11 @@ impl Refusal {
     }
 }
 
+/// Whether an error is about what a request calls so.
+fn is_field(what: &str) -> bool {
+    what.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
 /// The error's sentence for clients: without the paths of files, which are not their concern, and with OpenAI's words
 /// where clients look for them.
 fn for_clients(error: &Error) -> String {
@@ -200,6 +204,9 @@ fn for_clients(error: &Error) -> String {
         Error::Format { what, .. } => what.clone(),
         Error::Field { field, expected, found, .. } => format!("`{field}`: expected {expected}, found {found}"),
         Error::Io { doing, source, .. } => format!("cannot {doing} a file: {source}"),
+        Error::Value { what, expected, found } if is_field(what) => {
+            format!("`{what}`: expected {expected}, found {found}")
+        }
         other => other.to_string(),
     }
 }

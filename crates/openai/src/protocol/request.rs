@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answer_form::AnswerForm;
 use super::endpoint::Endpoint;
-use super::form::FormPart;
 use super::refusal::Refusal;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{AdapterVersion, TokenId};
@@ -44,10 +44,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub params: SamplingParams,
     /// Which calls of tools its answers show as such; `None`: none.
     pub calls: Option<CallReader>,
-    /// The field that asks for the form of `params`, for the messages of errors; `None`: there is none.
-    pub form_field: Option<&'static str>,
-    /// Of a form that is made of several: those, each with its field, for the messages of errors.
-    pub form_parts: Vec<FormPart>,
+    /// The form of its answers, if they have one, as the body asks for it. `params` has it once it is compiled.
+    pub form: Option<AnswerForm>,
     /// How the answer is streamed; `None`: it is sent as a whole.
     pub stream: Option<StreamOptions>,
     /// Whether texts leave special tokens out.
@@ -258,11 +256,16 @@ impl<P> ProtocolRequest<P> {
         self.logprobs || self.return_token_ids || self.kept.is_some() || self.params.records.entropy
     }
 
+    /// What an answer shows of each of its samples' tokens: itself, and alternatives to it.
+    pub fn shown_per_token(&self) -> usize {
+        1 + self.params.top_logprobs.unwrap_or(0)
+    }
+
     /// Whether an answer says which of its samples' tokens their form left no choice: wherever it lists the tokens, or
     /// what is recorded of each.
     pub fn shows_forced(&self) -> bool {
         let lists = self.return_token_ids || self.kept.is_some() || self.params.records.entropy;
-        lists && self.params.form.is_some()
+        lists && self.form.is_some()
     }
 
     /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`,
@@ -316,8 +319,7 @@ impl<P> ProtocolRequest<P> {
             prompt_logprobs: self.prompt_logprobs,
             params: self.params,
             calls: self.calls,
-            form_field: self.form_field,
-            form_parts: self.form_parts,
+            form: self.form,
             stream: self.stream,
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,

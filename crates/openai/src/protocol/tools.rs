@@ -2,10 +2,12 @@
 //! of an answer. How models write calls is `offshoot_text`'s.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::answer_form::is_demanded;
 use super::choice::AnswerCalls;
 use super::fields::{BodyFields, brief};
 use super::form::{parameters_field, refused};
@@ -107,9 +109,11 @@ fn tool_set(tools: &[Value]) -> ToolSet {
     ToolSet { tools: tools.iter().map(tool).collect() }
 }
 
-/// The tools that are called with the schemas of their arguments as a grammar takes them.
-pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
-    let tools = calls.tools();
+/// The tools that a text of this demand may call, with the schemas of their arguments as a grammar takes them. Each
+/// schema's work is bounded, and so is the time of all together.
+pub fn in_grammar(calls: &CallReader, demand: &CallDemand) -> Result<ToolSet, Refusal> {
+    const MOST_TIME: Duration = Duration::from_secs(5);
+    let begun = Instant::now();
     let tool = |(index, tool): (usize, &Tool)| {
         let field = parameters_field(index);
         if let Some(parameters) = tool.parameters.as_ref().filter(|_| !tool.takes_object()) {
@@ -120,11 +124,16 @@ pub fn in_grammar(calls: &CallReader) -> Result<ToolSet, Refusal> {
             let expected = "names of properties that the model's syntax of calls can hold";
             return Err(Refusal::value(&field, expected, &format!("{name:?}")).about("tools"));
         }
+        if begun.elapsed() > MOST_TIME {
+            let expected = format!("schemas of tools that take less than {} s together", MOST_TIME.as_secs());
+            return Err(Refusal::value(&field, &expected, "one beyond that").about("tools"));
+        }
         let parameters = tool.parameters.clone().map(Form::schema_in_grammar).transpose();
         let parameters = parameters.map_err(|error| refused(&field, &error).about("tools"))?;
         Ok(Tool { name: tool.name.clone(), parameters })
     };
-    Ok(ToolSet { tools: tools.tools.iter().enumerate().map(tool).collect::<Result<_, Refusal>>()? })
+    let tools = calls.tools().tools.iter().enumerate().filter(|(_, tool)| is_demanded(tool, demand));
+    Ok(ToolSet { tools: tools.map(tool).collect::<Result<_, Refusal>>()? })
 }
 
 /// What an answer, or a piece of it, has.

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use offshoot_engine::Priority;
+use offshoot_engine::{Finish, Priority};
 use offshoot_form::CompiledForm;
-use offshoot_launch::PromptRequest;
+use offshoot_launch::{FormBegun, PromptRequest};
 use offshoot_openai::protocol::ProtocolRequest;
 
 use super::outbox::Outbox;
 use crate::keys::ClientId;
+use crate::leases::KeptForm;
 
 /// Names a job; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,8 +25,7 @@ pub struct Job {
     pub client: ClientId,
     /// Its priority holds among the jobs of its client; lower numbers are served first.
     pub request: Arc<ProtocolRequest>,
-    /// The request's form, held so that each of its samples finds it compiled.
-    pub form: Option<Arc<CompiledForm>>,
+    pub form: JobForm,
     /// Its priority among the jobs of all clients, and in the engine.
     pub among_all: Priority,
     /// How long the branches of finished samples are kept; `None`: they are not.
@@ -33,6 +33,28 @@ pub struct Job {
     /// When the samples that have not ended are cut short.
     pub deadline: Option<Instant>,
     pub outbox: Arc<Outbox>,
+}
+
+/// The form of a job's samples.
+#[derive(Debug, Default)]
+pub struct JobForm {
+    /// The request's, held so that each of its samples finds it compiled.
+    pub compiled: Option<Arc<CompiledForm>>,
+    /// That of the kept branch which is the job's prompt, with nothing behind it.
+    pub of_parent: Option<KeptForm>,
+}
+
+impl JobForm {
+    /// Of a request without a parent.
+    pub fn alone(compiled: Option<Arc<CompiledForm>>) -> JobForm {
+        JobForm { compiled, of_parent: None }
+    }
+
+    /// What the parent has of the form, if its samples go on in it.
+    pub fn begun(&self) -> Option<&FormBegun> {
+        let key = self.compiled.as_ref()?.key();
+        self.of_parent.as_ref().filter(|kept| kept.key == key).map(|kept| &kept.begun)
+    }
 }
 
 impl Job {
@@ -45,6 +67,16 @@ impl Job {
     pub fn promised(&self) -> usize {
         let kept = |choices: usize| if choices > 0 { choices } else { self.request.best_of.max(1) };
         self.keep.map_or(0, |_| self.request.prompts.iter().map(|prompt| kept(prompt.choices.len())).sum())
+    }
+
+    /// The form that the tokens of one of its samples are in, if its text is not complete.
+    pub fn kept_form(&self, finish: &Finish) -> Option<KeptForm> {
+        let key = self.form.compiled.as_ref().filter(|_| !finish.form_ended)?.key();
+        let FormBegun { begin, sampled } = match (self.form.begun(), &self.request.params.form) {
+            (Some(begun), _) => begun.clone(),
+            (None, form) => FormBegun { begin: form.as_ref()?.begin.clone(), sampled: 0 },
+        };
+        Some(KeptForm { key, begun: FormBegun { begin, sampled: sampled + finish.tokens.len() } })
     }
 
     /// Whether it scores continuations of its prompts.

@@ -19,7 +19,7 @@ use offshoot_openai::protocol::Refusal;
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
 
-pub use job::{Job, JobId};
+pub use job::{Job, JobForm, JobId};
 pub use outbox::{Delivery, Outbox};
 use shared::{Command, Shared, stopped};
 pub use shared::{OpenRequest, QueueLimits};

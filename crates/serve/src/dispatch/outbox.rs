@@ -10,18 +10,30 @@ use offshoot_engine::{Finish, SampledToken};
 use offshoot_launch::SampleId;
 use offshoot_openai::protocol::Refusal;
 
+use crate::leases::UnsentBranch;
+
 /// A part of a job's results; a sample's prompt is numbered within the job.
 #[derive(Debug)]
 pub enum Delivery {
     /// Tokens were sampled, and this text became final with them.
     Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
-    /// The sample has ended; `branch`: under which id it is kept.
-    Finished { sample: SampleId, finish: Box<Finish>, branch: Option<String> },
+    /// The sample has ended; `branch`: as which one it is kept.
+    Finished { sample: SampleId, finish: Box<Finish>, branch: Option<UnsentBranch> },
     /// Every sample has ended. Nothing follows. For each prompt: the length in tokens of the beginning that it shares
     /// with earlier prompts in the cache.
     Done(Vec<usize>),
     /// The job has ended without an answer. Nothing follows.
     Refused(Refusal),
+}
+
+impl Delivery {
+    /// The tokens that have come with it.
+    pub fn tokens(&self) -> usize {
+        match self {
+            Delivery::Tokens { tokens, .. } => tokens.len(),
+            Delivery::Finished { .. } | Delivery::Done(_) | Delivery::Refused(_) => 0,
+        }
+    }
 }
 
 #[derive(Default)]

@@ -176,6 +176,7 @@ fn key_of(tokens: &[TokenId]) -> Vec<u64> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::dispatch::JobForm;
     use offshoot_engine::{Priority, SamplingParams, Stop};
     use offshoot_openai::protocol::{EncodedPrompt, Endpoint, ProtocolRequest, Reasoning, RequestSeed};
     use offshoot_text::reasoning::TextStart;
@@ -203,8 +204,7 @@ pub mod tests {
             logprobs: false,
             prompt_logprobs: None,
             params: SamplingParams::default(),
-            form_field: None,
-            form_parts: Vec::new(),
+            form: None,
             calls: None,
             stream: None,
             skips_special: true,
@@ -227,7 +227,7 @@ pub mod tests {
             names: Vec::new(),
             client: ClientId(client),
             request: Arc::new(request),
-            form: None,
+            form: JobForm::default(),
             among_all: Priority(priority),
             keep: None,
             deadline: None,

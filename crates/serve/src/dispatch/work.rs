@@ -223,7 +223,8 @@ impl DispatchLoop {
             let place = RootOptions { salt, adapter, ..RootOptions::default() };
             let Ok(branch) = self.generator.engine().root_with(tokens.clone(), place) else { continue };
             let adapter = job.request.adapter_name().map(str::to_owned);
-            let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt, adapter };
+            let form = job.form.of_parent.clone();
+            let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt, adapter, form };
             let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
             let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
@@ -266,8 +267,16 @@ impl DispatchLoop {
             true => {
                 let request = job.part(prompt, first, samples);
                 let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
-                let options =
-                    BeginOptions { first_sample: first, hear, keep, salt, adapter, ..BeginOptions::default() };
+                let form_begun = job.form.begun().cloned();
+                let options = BeginOptions {
+                    first_sample: first,
+                    hear,
+                    keep,
+                    salt,
+                    adapter,
+                    form_begun,
+                    ..BeginOptions::default()
+                };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
@@ -340,7 +349,8 @@ impl DispatchLoop {
                 recent.or_default().add(job, weights, &tokens, self.most_recent);
                 open.promised -= 1;
                 let adapter = job.request.adapter_name().map(str::to_owned);
-                let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt, adapter };
+                let form = if is_sampled { job.kept_form(&finish) } else { None };
+                let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt, adapter, form };
                 Some(self.leases.keep(job.client, branch, kept, time_to_live))
             }
             (branch, _) => {

@@ -24,7 +24,7 @@ pub struct KeptTurns {
 /// A turn of a conversation, counted.
 pub struct KeptTurn {
     pub turn: Turn,
-    _counted: CountedBytes,
+    counted: CountedBytes,
 }
 
 /// A response that is kept.
@@ -44,6 +44,16 @@ impl KeptResponse {
     /// The response's own turn.
     pub fn last(&self) -> &Turn {
         &self.last.turn
+    }
+
+    /// Bytes of its own turn.
+    pub fn last_bytes(&self) -> usize {
+        self.last.counted.bytes
+    }
+
+    /// Bytes of its whole conversation.
+    pub fn bytes(&self) -> usize {
+        self.turns.iter().map(|kept| kept.counted.bytes).sum()
     }
 }
 
@@ -84,7 +94,7 @@ impl ResponseMemory {
             of_clients.retain(|_, bytes| Arc::strong_count(bytes) > 1);
             of_clients.entry(client).or_default().clone()
         };
-        let last = Arc::new(KeptTurn { _counted: self.count(&of_client, own.bytes()), turn: own });
+        let last = Arc::new(KeptTurn { counted: self.count(&of_client, own.bytes()), turn: own });
         let turns: Vec<Arc<KeptTurn>> = earlier.into_iter().chain([last.clone()]).collect();
         let own = size_of_val(&turns[..]) + tokens * size_of::<TokenId>();
         KeptResponse { turns, last, _counted: self.count(&of_client, own) }

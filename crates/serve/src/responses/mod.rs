@@ -25,11 +25,12 @@ use offshoot_openai::protocol::{
 
 use super::batches::now;
 use super::counted::CountedRequest;
+use super::dispatch::JobForm;
 use super::file_routes::PageOf;
 use super::generate::{all_candidates, fitted, head, names, submit, written};
 use super::in_path::InPath;
 use super::keys::ClientId;
-use super::leases::Beyond;
+use super::leases::{Beyond, UnsentBranch};
 use super::random::random_hex;
 use super::reply::{self, Answer};
 use super::server::{AppState, Server};
@@ -37,6 +38,9 @@ use super::stream::{self, AnswerWriter};
 
 use kept::KeptTurn;
 pub use kept::{KeptResponse, KeptTurns, ResponseMemory};
+
+/// Bytes from which on what is kept of a response is written on a thread of its own.
+const LONG_RESPONSE: usize = 256 << 10;
 
 pub fn routes() -> Router<Arc<Server>> {
     Router::new()
@@ -82,7 +86,7 @@ impl ReadRequest {
             };
             fitted(server, reader.encode_along(request, before)?)
         };
-        let request = encoded().map_err(|refusal| chat.refusal(refusal))?;
+        let request = encoded().map_err(|refusal| chat.names.refusal(refusal))?;
         Ok(ReadRequest { call, chat, request, earlier })
     }
 }
@@ -102,25 +106,26 @@ async fn create(
     let id = head.id.clone();
     let read = server.work(move |server| ReadRequest::read(server, client, &id, &body.parse()?)).await?;
     let ReadRequest { call, chat, request, earlier } = read;
-    let (call, request) = (Arc::new(call), Arc::new(request));
-    let form = server.compile_form(client, &request).await.map_err(|refusal| chat.refusal(refusal))?;
+    let compiled = server.compile_form(client, request).await;
+    let (request, form) = compiled.map_err(|refusal| chat.names.refusal(refusal))?;
     drop(chat);
+    let (call, request) = (Arc::new(call), Arc::new(request));
     let names = names(&head, &headers, &request);
-    let ticket = submit(&server, client, &request, form, names, arrived, Beyond::ResponsesGiveWay)?;
+    let ticket = submit(&server, client, &request, JobForm::alone(form), names, arrived, Beyond::ResponsesGiveWay)?;
     let tokenizer = server.tokenizer.clone();
     let is_stream = request.stream.is_some();
     let writer = match is_stream {
         true => ResponseWriter::of_stream(call.clone(), request.clone(), head, tokenizer),
         false => ResponseWriter::of_whole(call.clone(), request.clone(), head, tokenizer),
     };
-    let mut writer = StoringWriter { server: server.clone(), client, call, earlier, writer, branch: None };
+    let mut writer = StoringWriter { server: server.clone(), call, earlier, writer, branch: None };
     match is_stream {
-        true => Ok(stream::response(server, ticket, counted, Box::new(writer))),
+        true => Ok(stream::response(server, ticket, counted, request.shown_per_token(), Box::new(writer))),
         false => {
-            let (mut candidates, tokens) = all_candidates(ticket, &request).await?;
-            writer.branch = candidates.iter_mut().find_map(|candidates| candidates.kept.first_mut()?.take());
+            let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
+            writer.branch = branches.into_iter().next();
             let write = move |_: &Server| Ok(writer.whole(candidates));
-            Ok(written(&server, tokens, write).await.inspect(|_| counted.answered())?)
+            Ok(written(&server, shown, write).await.inspect(|_| counted.answered())?)
         }
     }
 }
@@ -132,21 +137,11 @@ fn new_id() -> String {
 /// Writes a response, and keeps it at its end if it is to be stored.
 struct StoringWriter {
     server: Arc<Server>,
-    client: ClientId,
     call: Arc<ResponseCall>,
     earlier: Vec<Arc<KeptTurn>>,
     writer: ResponseWriter,
-    /// The id under which the sample's branch is kept so far. Where no response comes of it, it is released.
-    branch: Option<String>,
-}
-
-impl Drop for StoringWriter {
-    fn drop(&mut self) {
-        if let Some(branch) = self.branch.take() {
-            // Its time may have passed.
-            let _ = self.server.leases.release(self.client, &branch);
-        }
-    }
+    /// The sample's branch, which is kept. Where no response comes of it, it is released.
+    branch: Option<UnsentBranch>,
 }
 
 impl StoringWriter {
@@ -160,23 +155,27 @@ impl StoringWriter {
                 self.writer.finished(finish, &mut no_events);
             }
         }
-        let response = self.ended(cached, &mut no_events);
-        serde_json::to_vec(&response).expect("keys are strings")
+        let response = self.writer.end(cached, now(), &mut no_events);
+        let body = serde_json::to_vec(&response).expect("keys are strings");
+        self.keep(response);
+        body
     }
 
-    /// The response, which is kept if it is to be.
-    fn ended(&mut self, cached: usize, out: &mut Vec<u8>) -> Value {
-        let response = self.writer.end(cached, now(), out);
+    /// Keeps the response, if it is to be.
+    fn keep(&mut self, response: Value) {
         if let Some(branch) = self.branch.take() {
-            let last = Turn { input: self.call.input.clone(), response: response.clone() };
-            let turns = KeptTurns { earlier: std::mem::take(&mut self.earlier), own: last };
-            self.server.leases.keep_response(self.client, &branch, self.writer.id().to_owned(), turns);
+            let own = Turn { input: self.call.input.clone(), response };
+            let turns = KeptTurns { earlier: std::mem::take(&mut self.earlier), own };
+            self.server.leases.keep_response(branch, self.writer.id().to_owned(), turns);
         }
-        response
     }
 }
 
 impl AnswerWriter for StoringWriter {
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn begin(&mut self, out: &mut Vec<u8>) {
         self.writer.begin(out);
     }
@@ -185,13 +184,14 @@ impl AnswerWriter for StoringWriter {
         self.writer.tokens(tokens, text, out);
     }
 
-    fn finished(&mut self, _: SampleId, finish: Finish, branch: Option<String>, out: &mut Vec<u8>) {
+    fn finished(&mut self, _: SampleId, finish: Finish, branch: Option<UnsentBranch>, out: &mut Vec<u8>) {
         self.branch = branch;
         self.writer.finished(&finish, out);
     }
 
     fn end(&mut self, cached: usize, out: &mut Vec<u8>) {
-        self.ended(cached, out);
+        let response = self.writer.end(cached, now(), out);
+        self.keep(response);
     }
 
     fn fail(&mut self, refusal: &Refusal, out: &mut Vec<u8>) {
@@ -225,7 +225,9 @@ async fn retrieve(
         return Err(Refusal::out_of_place("stream", place).into());
     }
     let (response, _) = server.leases.response(client, &id)?;
-    Ok(reply::value(&response.last().response))
+    let is_long = response.last_bytes() > LONG_RESPONSE;
+    let write = move |_: &Server| Ok(reply::value(&response.last().response));
+    Ok(if is_long { server.work(write).await? } else { write(&server)? })
 }
 
 async fn remove(State(server): AppState, Extension(client): Extension<ClientId>, InPath(id): InPath) -> Answer {
@@ -242,7 +244,9 @@ async fn input_items(
     page: PageOf,
 ) -> Answer {
     let (response, _) = server.leases.response(client, &id)?;
-    Ok(items_page(&response, &page)?)
+    let is_long = response.bytes() > LONG_RESPONSE;
+    let write = move |_: &Server| items_page(&response, &page);
+    Ok(if is_long { server.work(write).await? } else { write(&server)? })
 }
 
 fn items_page(response: &KeptResponse, page: &PageOf) -> Result<Response, Refusal> {

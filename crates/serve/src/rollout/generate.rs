@@ -14,6 +14,7 @@ use offshoot_openai::protocol::{ExpertIds, Refusal, TokenAnswer};
 
 use super::update::rollout;
 use crate::counted::CountedRequest;
+use crate::dispatch::JobForm;
 use crate::generate::{all_candidates, fitted, head, names, submit, written};
 use crate::keys::ClientId;
 use crate::leases::Beyond;
@@ -57,15 +58,19 @@ async fn answer(
         }
         fitted(server, reader.encode_tokens(request)?)
     };
-    let request = Arc::new(server.work(read).await?);
+    let request = server.work(read).await?;
     let head = head(&server, ID_PREFIX);
-    let form = server.compile_form(client, &request).await?;
+    let (request, form) = server.compile_form(client, request).await?;
+    let request = Arc::new(request);
+    let form = JobForm::alone(form);
     let ticket = submit(&server, client, &request, form, names(&head, headers, &request), arrived, Beyond::Refused)?;
-    let (candidates, tokens) = all_candidates(ticket, &request).await?;
+    let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
         // It has one prompt.
         let answer = candidates.first().map(|one| TokenAnswer::new(&request, one, &head, &server.tokenizer, experts));
         Ok(serde_json::to_vec(&answer).expect("keys are strings"))
     };
-    written(&server, tokens, write).await
+    let answer = written(&server, shown, write).await?;
+    branches.into_iter().for_each(|branch| drop(branch.into_id()));
+    Ok(answer)
 }

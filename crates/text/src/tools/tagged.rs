@@ -1,5 +1,5 @@
 //! Arguments between tags, which become one object of JSON. The text between the tags is a string, or JSON where the
-//! tool's schema says that the parameter is no string.
+//! tool's schema says that the parameter is no string. Where no tools are known, it is what it looks like.
 
 use serde_json::Value;
 
@@ -53,15 +53,30 @@ pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, 
     let Some((value, _)) = cursor.rest().split_once(tags.after_value) else { return TagStep::More };
     cursor.at += value.len() + tags.after_value.len();
     let key = key.trim();
-    let value = value_of(value, tools.get(tool).and_then(|tool| tool.part(key)));
+    let value = match tools.tools.is_empty() {
+        true => value_without_schema(value),
+        false => value_of(value, tools.get(tool).and_then(|tool| tool.part(key))),
+    };
     let comma = if is_first { "" } else { ", " };
     TagStep::Argument { bytes: cursor.at, piece: format!("{comma}{}: {value}", Value::from(key)) }
 }
 
-/// The value that a text between tags is. It has one line break at each end that is none of its own.
-fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> Value {
+/// A text between tags without the line break at each end that is none of its own.
+fn without_breaks(text: &str) -> &str {
     let text = text.strip_prefix('\n').unwrap_or(text);
-    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\n').unwrap_or(text)
+}
+
+/// The value that a text between tags looks like, where no tool says what it is: JSON, unless that is a string.
+fn value_without_schema(text: &str) -> Value {
+    let text = without_breaks(text);
+    let read = serde_json::from_str(text.trim()).ok().filter(|value: &Value| !value.is_string());
+    read.unwrap_or_else(|| text.into())
+}
+
+/// The value that a text between tags is.
+fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> Value {
+    let text = without_breaks(text);
     let kinds = schema.map_or_else(Vec::new, SchemaPart::kinds);
     if kinds.is_empty() || kinds == ["string"] {
         return text.into();

@@ -168,9 +168,15 @@ def hf_config(shape: Shape) -> dict:
 # The form of the word problems: a system's text stands before the questions, as a document does.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
+    # Tools and their calls stand as Hermes' models have them, so that clients of tools can be tried.
+    "{% if tools %}{{ 'A tool is called by <tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>:\n' }}"
+    "{% for tool in tools %}{{ tool | tojson + '\n' }}{% endfor %}{{ '\n' }}{% endif %}"
     "{% for message in messages %}"
-    "{% set text = message.content | trim %}"
-    "{% if message.role == 'assistant' %}{{ 'Answer: ' + text + '\n\n' }}"
+    "{% set text = message.content | trim if message.content else '' %}"
+    "{% if message.role == 'assistant' %}{{ 'Answer: ' + text }}"
+    "{% for call in message.tool_calls or [] %}{{ '<tool_call>\n{\"name\": ' + call.function.name | tojson }}"
+    "{{ ', \"arguments\": ' + call.function.arguments | tojson + '}\n</tool_call>\n' }}{% endfor %}{{ '\n\n' }}"
+    "{% elif message.role == 'tool' %}{{ '<tool_response>\n' + text + '\n</tool_response>\n' }}"
     "{% elif message.role in ['system', 'developer'] %}{{ text + '\n\n' }}"
     "{% else %}{{ '' if text.startswith('Question:') else 'Question: ' }}{{ text + '\n' }}{% endif %}"
     "{% endfor %}"

@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::source::Place;
 use crate::source::values::TaskPath;
-use crate::source::{Place, read_text};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{beginning, bytes, counted};
 use offshoot_form::Form;
@@ -17,7 +17,9 @@ const MOST_SHOWN: usize = 60;
 /// What a sample's text must be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("x-expected" = "`json_object`, or exactly one of `json`, `regex`, `lark`, `choice` with its value"))]
+#[schemars(extend(
+    "x-expected" = "`json_object`, or exactly one of `json`, `regex`, `grammar`, `choice` with its value"
+))]
 pub enum FormSettings {
     /// A JSON object.
     JsonObject,
@@ -25,8 +27,8 @@ pub enum FormSettings {
     Json(SchemaSettings),
     /// A text that a regular expression matches as a whole.
     Regex(String),
-    /// A text that a grammar accepts, in llguidance's dialect of Lark.
-    Lark(String),
+    /// A text that a grammar accepts, in llguidance's dialect of Lark or in GBNF.
+    Grammar(String),
     /// One of these texts.
     Choice(#[schemars(length(min = 1), extend("x-expected" = "a list of texts, at least one"))] Vec<String>),
 }
@@ -47,13 +49,17 @@ impl FormSettings {
             FormSettings::JsonObject => Form::JsonObject,
             FormSettings::Json(SchemaSettings::Schema(schema)) => Form::Json(Value::Object(schema.clone())),
             FormSettings::Json(SchemaSettings::File(path)) => {
+                let text = place.key("json").read_text(&path.0)?;
                 let path = place.source.resolve(&path.0);
-                let schema: Result<Value, _> = serde_json::from_str(&read_text(&path)?);
+                let schema: Result<Value, _> = serde_json::from_str(&text);
                 let schema = schema.map_err(|error| Error::format(&path, format!("not a JSON Schema: {error}")))?;
                 Form::Json(schema)
             }
             FormSettings::Regex(pattern) => Form::Regex(pattern.clone()),
-            FormSettings::Lark(grammar) => Form::Lark(grammar.clone()),
+            FormSettings::Grammar(grammar) => Form::of_grammar(grammar).map_err(|error| match error {
+                Error::Value { expected, found, .. } => place.key("grammar").wrong_as(expected, found),
+                other => other,
+            })?,
             FormSettings::Choice(texts) => Form::Choice(texts.clone()),
         })
     }
@@ -64,7 +70,7 @@ impl FormSettings {
             FormSettings::JsonObject => "sampling.form",
             FormSettings::Json(_) => "sampling.form.json",
             FormSettings::Regex(_) => "sampling.form.regex",
-            FormSettings::Lark(_) => "sampling.form.lark",
+            FormSettings::Grammar(_) => "sampling.form.grammar",
             FormSettings::Choice(_) => "sampling.form.choice",
         }
     }
@@ -82,7 +88,7 @@ impl FormSettings {
                 Some(start) => format!("the pattern `{}…`", start.escape_debug()),
                 None => format!("the pattern `{}`", pattern.escape_debug()),
             },
-            FormSettings::Lark(grammar) => format!("a grammar of {}", bytes(grammar.len() as u64)),
+            FormSettings::Grammar(grammar) => format!("a grammar of {}", bytes(grammar.len() as u64)),
             FormSettings::Choice(texts) => format!("one of {}", counted(texts.len() as u64, "text")),
         }
     }

@@ -4,7 +4,6 @@
 use serde_json::Value;
 
 use super::messages::MessageOrigin;
-use super::request::ResponseChat;
 use crate::protocol::refusal::Refusal;
 
 /// Whether a field with this value changes nothing.
@@ -85,7 +84,14 @@ const RENAMED: [(&str, &str); 7] = [
     ("messages", "input"),
 ];
 
-impl ResponseChat {
+/// What stands in a chat that asks for a response is called in the request for the response.
+#[derive(Debug)]
+pub struct ChatNames {
+    /// Where each of the chat's messages comes from.
+    pub(super) origins: Vec<MessageOrigin>,
+}
+
+impl ChatNames {
     /// A refusal of the chat as one of the request for the response.
     pub fn refusal(&self, refusal: Refusal) -> Refusal {
         let message = self.message_named(&refusal.message).unwrap_or_else(|| named_in(&refusal.message));

@@ -11,6 +11,7 @@ mod parts;
 mod request;
 mod writer;
 
+pub use fields::ChatNames;
 pub use messages::Turn;
 pub use request::{ResponseCall, ResponseChat};
 pub use writer::ResponseWriter;

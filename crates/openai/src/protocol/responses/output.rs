@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::items::id_of;
 
-/// An item that is being written, or was.
+/// An item that is being written.
 #[derive(Debug)]
 pub struct OutputItem {
     pub kind: ItemKind,
@@ -14,7 +14,6 @@ pub struct OutputItem {
     pub text: String,
     /// The log-probabilities of a message's tokens, if they are shown.
     pub logprobs: Option<Vec<Value>>,
-    pub status: ItemStatus,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,56 +55,53 @@ impl OutputItem {
     pub fn new(kind: ItemKind, response: &str, number: usize, shows_logprobs: bool) -> OutputItem {
         let id = id_of(kind.id_prefix(), response, &number.to_string());
         let logprobs = (shows_logprobs && matches!(kind, ItemKind::Message)).then(Vec::new);
-        OutputItem { kind, id, text: String::new(), logprobs, status: ItemStatus::InProgress }
+        OutputItem { kind, id, text: String::new(), logprobs }
     }
 
-    /// The item as it was before it had any text.
+    /// The item before it has any text, with an empty list as its content.
     pub fn begun(&self) -> Value {
-        match &self.kind {
-            ItemKind::Call { .. } => self.with("", None),
-            ItemKind::Reasoning | ItemKind::Message => self.with("", Some(json!([]))),
+        self.head(ItemStatus::InProgress)
+    }
+
+    /// The item with its text. What is long moves into the value: it is there once.
+    pub fn shown(self, status: ItemStatus) -> Value {
+        let mut shown = self.head(status);
+        match empty_part(&self.kind) {
+            Some(mut part) => {
+                part["text"] = Value::String(self.text);
+                if let Some(logprobs) = self.logprobs {
+                    part["logprobs"] = Value::Array(logprobs);
+                }
+                shown["content"] = Value::Array(vec![part]);
+            }
+            None => shown["arguments"] = Value::String(self.text),
         }
+        shown
     }
 
-    /// The item as it is.
-    pub fn shown(&self) -> Value {
-        self.with(&self.text, self.part().map(|part| json!([part])))
-    }
-
-    fn with(&self, arguments: &str, content: Option<Value>) -> Value {
-        let (id, status) = (&self.id, self.status.word());
+    fn head(&self, status: ItemStatus) -> Value {
+        let (id, status) = (&self.id, status.word());
         match &self.kind {
             ItemKind::Reasoning => json!({
-                "id": id, "type": "reasoning", "summary": [], "content": content, "encrypted_content": null,
+                "id": id, "type": "reasoning", "summary": [], "content": [], "encrypted_content": null,
                 "status": status,
             }),
             ItemKind::Message => json!({
-                "id": id, "type": "message", "status": status, "role": "assistant", "content": content,
+                "id": id, "type": "message", "status": status, "role": "assistant", "content": [],
             }),
             ItemKind::Call { name, call_id } => json!({
                 "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
-                "arguments": arguments,
+                "arguments": "",
             }),
         }
     }
+}
 
-    /// The part of its content, without text.
-    pub fn empty_part(&self) -> Option<Value> {
-        self.part_with("", &[])
-    }
-
-    /// The part of its content; a call has none.
-    pub fn part(&self) -> Option<Value> {
-        self.part_with(&self.text, self.logprobs.as_deref().unwrap_or_default())
-    }
-
-    fn part_with(&self, text: &str, logprobs: &[Value]) -> Option<Value> {
-        match &self.kind {
-            ItemKind::Reasoning => Some(json!({ "type": "reasoning_text", "text": text })),
-            ItemKind::Message => {
-                Some(json!({ "type": "output_text", "annotations": [], "logprobs": logprobs, "text": text }))
-            }
-            ItemKind::Call { .. } => None,
-        }
+/// The part of an item's content, without text; a call has none.
+pub fn empty_part(kind: &ItemKind) -> Option<Value> {
+    match kind {
+        ItemKind::Reasoning => Some(json!({ "type": "reasoning_text", "text": "" })),
+        ItemKind::Message => Some(json!({ "type": "output_text", "annotations": [], "logprobs": [], "text": "" })),
+        ItemKind::Call { .. } => None,
     }
 }

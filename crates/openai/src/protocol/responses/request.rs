@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{IGNORED, INCLUDED, NOT_OF_RESPONSES, UNSUPPORTED};
+use super::fields::{ChatNames, IGNORED, INCLUDED, NOT_OF_RESPONSES, UNSUPPORTED};
 use super::items;
 use super::messages::{ItemMessages, MessageOrigin, Turn};
 use crate::protocol::fields::{BodyFields, brief};
@@ -36,7 +36,7 @@ pub struct ResponseCall {
 /// A chat that asks for a response, and where its messages come from.
 pub struct ResponseChat {
     pub body: Map<String, Value>,
-    pub(super) origins: Vec<MessageOrigin>,
+    pub names: ChatNames,
 }
 
 impl ResponseCall {
@@ -113,7 +113,7 @@ impl ResponseCall {
         messages.finish();
         let mut body = self.chat.clone();
         body.insert("messages".to_owned(), Value::Array(messages.list));
-        ResponseChat { body, origins: messages.origins }
+        ResponseChat { body, names: ChatNames { origins: messages.origins } }
     }
 }
 

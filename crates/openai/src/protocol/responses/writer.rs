@@ -1,12 +1,13 @@
 //! Writes a response as its sample comes: the events of a stream, and at the end the whole response, which an answer
 //! without a stream is alone. Both have the same items, however the sample was cut into pieces.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
-use super::output::{ItemKind, ItemStatus, OutputItem};
+use super::output::{ItemKind, ItemStatus, OutputItem, empty_part};
 use super::parts::{PartReader, TokenPart};
 use super::request::ResponseCall;
 use crate::protocol::answer::AnswerHead;
@@ -20,13 +21,18 @@ use offshoot_text::Tokenizer;
 use offshoot_text::tools::AnswerPart;
 
 /// Writes the response to one request, whose chat has one choice.
-pub struct ResponseWriter {
+pub struct ResponseWriter<T = Arc<Tokenizer>> {
     call: Arc<ResponseCall>,
     request: Arc<ProtocolRequest>,
     head: AnswerHead,
-    tokenizer: Arc<Tokenizer>,
+    tokenizer: T,
     parts: PartReader,
-    items: Vec<OutputItem>,
+    /// The items that have ended, as the response shows them.
+    ended: Vec<Value>,
+    /// The item that goes on.
+    open: Option<OutputItem>,
+    /// Calls among the items.
+    calls: usize,
     /// White space with which the next item may begin: an item of nothing else is left out.
     held: Option<HeldSpace>,
     /// Tokens that have come.
@@ -48,24 +54,14 @@ struct HeldSpace {
     tokens: Range<usize>,
 }
 
-impl ResponseWriter {
+impl<T: Deref<Target = Tokenizer>> ResponseWriter<T> {
     /// A writer of events.
-    pub fn of_stream(
-        call: Arc<ResponseCall>,
-        request: Arc<ProtocolRequest>,
-        head: AnswerHead,
-        tokenizer: Arc<Tokenizer>,
-    ) -> Self {
+    pub fn of_stream(call: Arc<ResponseCall>, request: Arc<ProtocolRequest>, head: AnswerHead, tokenizer: T) -> Self {
         ResponseWriter { next_event: Some(0), ..Self::of_whole(call, request, head, tokenizer) }
     }
 
     /// A writer of the whole response alone.
-    pub fn of_whole(
-        call: Arc<ResponseCall>,
-        request: Arc<ProtocolRequest>,
-        head: AnswerHead,
-        tokenizer: Arc<Tokenizer>,
-    ) -> Self {
+    pub fn of_whole(call: Arc<ResponseCall>, request: Arc<ProtocolRequest>, head: AnswerHead, tokenizer: T) -> Self {
         let prompt = request.prompts.first().expect("a chat has one prompt");
         let parts = PartReader::new(&request, prompt, &tokenizer);
         ResponseWriter {
@@ -74,7 +70,9 @@ impl ResponseWriter {
             head,
             tokenizer,
             parts,
-            items: Vec::new(),
+            ended: Vec::new(),
+            open: None,
+            calls: 0,
             held: None,
             tokens: Vec::new(),
             bytes: 0,
@@ -91,9 +89,9 @@ impl ResponseWriter {
 
     /// Appends the events before any token.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
+        let response = self.response("in_progress", None, None, Vec::new());
         for kind in ["response.created", "response.in_progress"] {
-            let response = self.response("in_progress", None, None);
-            self.event(kind, json!({ "response": response }), out);
+            self.event(kind, &[("response", &response)], out);
         }
     }
 
@@ -106,7 +104,7 @@ impl ResponseWriter {
     pub fn finished(&mut self, finish: &Finish, out: &mut Vec<u8>) {
         let rest = finish.sampled_records().skip(self.tokens.len()).map(SampledToken::from).collect();
         self.take(rest, &finish.text[self.bytes..], true, out);
-        if self.items.is_empty() {
+        if self.ended.is_empty() && self.open.is_none() {
             // A response that says nothing says so.
             let nothing = || HeldSpace { kind: ItemKind::Message, text: String::new(), tokens: 0..0 };
             let HeldSpace { kind, text, tokens } = self.held.take().unwrap_or_else(nothing);
@@ -114,7 +112,7 @@ impl ResponseWriter {
             self.add(&text, tokens, out);
         }
         let stops = matches!(finish.reason, FinishReason::StopString(_) | FinishReason::StopToken(_));
-        let is_in_call = self.open_item().is_some_and(|item| matches!(item.kind, ItemKind::Call { .. }));
+        let is_in_call = self.open.as_ref().is_some_and(|item| matches!(item.kind, ItemKind::Call { .. }));
         let is_item_whole = is_whole(&finish.reason) && !(stops && is_in_call);
         let status = if is_item_whole { ItemStatus::Completed } else { ItemStatus::Incomplete };
         self.close(status, out);
@@ -140,12 +138,13 @@ impl ResponseWriter {
         };
         let usage = self.usage(cached);
         let error = error.map(|(code, message)| json!({ "code": code, "message": message }));
-        let mut response = self.response(status, Some(usage), error);
+        let output = self.take_output();
+        let mut response = self.response(status, Some(usage), error, output);
         if status == "completed" {
             response["completed_at"] = now.into();
         }
         let kind = format!("response.{status}");
-        self.event(&kind, json!({ "response": response }), out);
+        self.event(&kind, &[("response", &response)], out);
         response
     }
 
@@ -157,8 +156,9 @@ impl ResponseWriter {
             _ => "server_error",
         };
         let error = json!({ "code": code, "message": refusal.message });
-        let response = self.response("failed", None, Some(error));
-        self.event("response.failed", json!({ "response": response }), out);
+        let output = self.take_output();
+        let response = self.response("failed", None, Some(error), output);
+        self.event("response.failed", &[("response", &response)], out);
     }
 
     fn take(&mut self, tokens: Vec<SampledToken>, text: &str, is_last: bool, out: &mut Vec<u8>) {
@@ -189,12 +189,12 @@ impl ResponseWriter {
     /// The id of the call that begins, which is that of the same call in a chat's answer of this id.
     fn next_call_id(&self) -> String {
         let ids = CallIds { answer: &self.head.id, choice: 0, are_short: self.request.has_short_call_ids() };
-        ids.id(self.items.iter().filter(|item| matches!(item.kind, ItemKind::Call { .. })).count())
+        ids.id(self.calls)
     }
 
     /// A piece of reasoning or of a message, which these tokens begin in.
     fn text(&mut self, kind: ItemKind, text: &str, tokens: Range<usize>, out: &mut Vec<u8>) {
-        if self.open_item().is_some_and(|open| open.kind == kind) {
+        if self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return self.add(text, tokens, out);
         }
         let held = self.held.take().filter(|held| held.kind == kind);
@@ -208,78 +208,83 @@ impl ResponseWriter {
         self.add(&text, tokens, out);
     }
 
-    fn open_item(&self) -> Option<&OutputItem> {
-        self.items.last().filter(|item| item.status == ItemStatus::InProgress)
-    }
-
     /// Begins an item; the one before it ends.
     fn open(&mut self, kind: ItemKind, out: &mut Vec<u8>) {
         self.close(ItemStatus::Completed, out);
-        let index = self.items.len();
+        let index = self.ended.len();
+        self.calls += usize::from(matches!(kind, ItemKind::Call { .. }));
+        let part = empty_part(&kind);
         let item = OutputItem::new(kind, &self.head.id, index, self.call.shows_logprobs);
-        let (begun, part) = (item.begun(), item.empty_part());
-        self.items.push(item);
-        self.event("response.output_item.added", json!({ "output_index": index, "item": begun }), out);
+        let (id, begun) = (Value::from(item.id.as_str()), item.begun());
+        self.open = Some(item);
+        self.event("response.output_item.added", &[("output_index", &json!(index)), ("item", &begun)], out);
         if let Some(part) = part {
-            self.event_of_item("response.content_part.added", json!({ "content_index": 0, "part": part }), out);
+            let fields = [("content_index", &json!(0)), ("part", &part)];
+            self.event_of_item("response.content_part.added", &id, &fields, out);
         }
     }
 
     /// Adds text to the open item.
     fn add(&mut self, text: &str, tokens: Range<usize>, out: &mut Vec<u8>) {
-        let logprobs = self.logprobs(tokens);
-        let Some(item) = self.items.last_mut() else { return };
+        let Some(mut item) = self.open.take() else { return };
         item.text.push_str(text);
-        if let Some(all) = &mut item.logprobs {
-            all.extend(logprobs.iter().cloned());
+        let logprobs = Value::Array(item.logprobs.as_ref().map_or_else(Vec::new, |_| self.logprobs(tokens)));
+        if !text.is_empty() {
+            let (id, first, delta) = (Value::from(item.id.as_str()), json!(0), Value::from(text));
+            let (kind, fields) = match item.kind {
+                ItemKind::Reasoning => {
+                    ("response.reasoning_text.delta", &[("content_index", &first), ("delta", &delta)][..])
+                }
+                ItemKind::Message => (
+                    "response.output_text.delta",
+                    &[("content_index", &first), ("delta", &delta), ("logprobs", &logprobs)][..],
+                ),
+                ItemKind::Call { .. } => ("response.function_call_arguments.delta", &[("delta", &delta)][..]),
+            };
+            self.event_of_item(kind, &id, fields, out);
         }
-        if text.is_empty() {
-            return;
+        if let (Some(all), Value::Array(logprobs)) = (&mut item.logprobs, logprobs) {
+            all.extend(logprobs);
         }
-        match item.kind {
-            ItemKind::Reasoning => {
-                let fields = json!({ "content_index": 0, "delta": text });
-                self.event_of_item("response.reasoning_text.delta", fields, out);
-            }
-            ItemKind::Message => {
-                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
-                self.event_of_item("response.output_text.delta", fields, out);
-            }
-            ItemKind::Call { .. } => {
-                self.event_of_item("response.function_call_arguments.delta", json!({ "delta": text }), out);
-            }
-        }
+        self.open = Some(item);
     }
 
     /// Ends the open item, if there is one.
     fn close(&mut self, status: ItemStatus, out: &mut Vec<u8>) {
-        let Some(item) = self.items.last_mut().filter(|item| item.status == ItemStatus::InProgress) else { return };
-        item.status = status;
-        let (text, part, shown) = (item.text.clone(), item.part(), item.shown());
-        let (kind, fields) = match &item.kind {
-            ItemKind::Reasoning => ("response.reasoning_text.done", json!({ "content_index": 0, "text": text })),
+        let Some(item) = self.open.take() else { return };
+        let kind = item.kind.clone();
+        let shown = item.shown(status);
+        let (id, part, first) = (&shown["id"], &shown["content"][0], json!(0));
+        match kind {
+            ItemKind::Reasoning => {
+                let fields = [("content_index", &first), ("text", &part["text"])];
+                self.event_of_item("response.reasoning_text.done", id, &fields, out);
+            }
             ItemKind::Message => {
-                let logprobs = item.logprobs.as_deref().unwrap_or_default();
-                let fields = json!({ "content_index": 0, "text": text, "logprobs": logprobs });
-                ("response.output_text.done", fields)
+                let fields = [("content_index", &first), ("text", &part["text"]), ("logprobs", &part["logprobs"])];
+                self.event_of_item("response.output_text.done", id, &fields, out);
             }
-            ItemKind::Call { name, .. } => {
-                ("response.function_call_arguments.done", json!({ "name": name, "arguments": text }))
+            ItemKind::Call { .. } => {
+                let fields = [("name", &shown["name"]), ("arguments", &shown["arguments"])];
+                self.event_of_item("response.function_call_arguments.done", id, &fields, out);
             }
-        };
-        self.event_of_item(kind, fields, out);
-        if let Some(part) = part {
-            self.event_of_item("response.content_part.done", json!({ "content_index": 0, "part": part }), out);
         }
-        let index = self.items.len() - 1;
-        self.event("response.output_item.done", json!({ "output_index": index, "item": shown }), out);
+        if !part.is_null() {
+            self.event_of_item("response.content_part.done", id, &[("content_index", &first), ("part", part)], out);
+        }
+        let index = json!(self.ended.len());
+        self.event("response.output_item.done", &[("output_index", &index), ("item", &shown)], out);
+        self.ended.push(shown);
     }
 
-    /// The log-probabilities of these tokens, if they are shown.
+    /// All items; the open one as it is.
+    fn take_output(&mut self) -> Vec<Value> {
+        let open = self.open.take().map(|item| item.shown(ItemStatus::InProgress));
+        std::mem::take(&mut self.ended).into_iter().chain(open).collect()
+    }
+
+    /// The log-probabilities of these tokens.
     fn logprobs(&self, tokens: Range<usize>) -> Vec<Value> {
-        if !self.call.shows_logprobs {
-            return Vec::new();
-        }
         let (request, prompt) = (&*self.request, &self.request.prompts[0]);
         let records = self.tokens.get(tokens).unwrap_or_default().iter().map(TokenRecord::of);
         let shown = records.map(|record| ShownToken::sampled(record, 0, request.params.logprobs_mode));
@@ -302,8 +307,8 @@ impl ResponseWriter {
         })
     }
 
-    /// The response as it is.
-    fn response(&self, status: &str, usage: Option<Value>, error: Option<Value>) -> Value {
+    /// The response with these items.
+    fn response(&self, status: &str, usage: Option<Value>, error: Option<Value>, output: Vec<Value>) -> Value {
         let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         let own = json!({
             "id": self.head.id,
@@ -315,36 +320,43 @@ impl ResponseWriter {
             "incomplete_details": incomplete,
             "max_tool_calls": null,
             "model": self.request.model,
-            "output": self.items.iter().map(OutputItem::shown).collect::<Vec<_>>(),
+            "output": [],
             "service_tier": "default",
             "truncation": "disabled",
             "usage": usage,
         });
         let Value::Object(mut response) = own else { return own };
+        response["output"] = Value::Array(output);
         response.extend(self.call.repeated.clone());
         Value::Object(response)
     }
 
-    fn event_of_item(&mut self, kind: &str, fields: Value, out: &mut Vec<u8>) {
-        let Some(item) = self.items.last() else { return };
-        let mut whole = json!({ "item_id": item.id, "output_index": self.items.len() - 1 });
-        if let (Value::Object(whole), Value::Object(fields)) = (&mut whole, fields) {
-            whole.extend(fields);
-        }
-        self.event(kind, whole, out);
+    /// Appends an event of the item that is open, or that ends.
+    fn event_of_item(&mut self, kind: &str, id: &Value, fields: &[(&str, &Value)], out: &mut Vec<u8>) {
+        let index = json!(self.ended.len());
+        let fields: Vec<_> = [("item_id", id), ("output_index", &index)].iter().chain(fields).copied().collect();
+        self.event(kind, &fields, out);
     }
 
     /// Appends an event, if this is a stream.
-    fn event(&mut self, kind: &str, fields: Value, out: &mut Vec<u8>) {
+    fn event(&mut self, kind: &str, fields: &[(&str, &Value)], out: &mut Vec<u8>) {
         let Some(number) = &mut self.next_event else { return };
-        let mut event = Map::new();
-        event.insert("type".to_owned(), kind.into());
-        event.insert("sequence_number".to_owned(), (*number).into());
+        let (own_kind, own_number) = (Value::from(kind), Value::from(*number));
         *number += 1;
-        if let Value::Object(fields) = fields {
-            event.extend(fields);
-        }
-        sse::event(kind, &event, out);
+        let own = [("type", &own_kind), ("sequence_number", &own_number)];
+        sse::event(kind, &EventFields { own, fields }, out);
+    }
+}
+
+/// The fields of an event: those of all events, and its own. Values that are long are only lent.
+struct EventFields<'a> {
+    own: [(&'static str, &'a Value); 2],
+    fields: &'a [(&'a str, &'a Value)],
+}
+
+impl Serialize for EventFields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.own.iter().chain(self.fields).copied())
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use offshoot_form::{Form, FormBegin, SampleForm};
+use offshoot_form::{Form, FormBegin};
 
 /// A request with these fields beside its prompt, which all paths take.
 fn asking(endpoint: Endpoint, fields: &Value) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
@@ -12,14 +12,14 @@ fn asking(endpoint: Endpoint, fields: &Value) -> Result<ProtocolRequest<TextProm
         Endpoint::Chat => json!({"messages": messages("ab")}),
     };
     body.as_object_mut().expect("an object").extend(object(fields.clone()));
-    read(endpoint, body)
+    read(endpoint, body).and_then(with_form)
 }
 
 /// The form that these fields ask for, of chats and completions alike.
 fn form(fields: Value) -> Option<(Form, &'static str)> {
     let [completion, chat] = Endpoint::ALL.map(|endpoint| {
         let request = asking(endpoint, &fields).unwrap_or_else(|refusal| panic!("{fields}: {}", refusal.message));
-        request.params.form.map(|asked| (Form::clone(&asked.form), request.form_field.expect("a field asks for it")))
+        request.params.form.map(|asked| (Form::clone(&asked.form), request.form.expect("it is read").field()))
     });
     assert_eq!(completion, chat, "{fields}");
     chat
@@ -170,8 +170,8 @@ fn fields_that_ask_for_no_form_are_refused_by_name() {
 fn in_chats_a_form_begins_where_the_content_does() {
     let format = json!({"type": "json_object"});
     let begin = |request: &ProtocolRequest| {
-        let SampleForm { begin, .. } = request.params.form.clone().expect("a form is asked for");
-        (begin, request.reasoning)
+        let form = request.form.as_ref().expect("a form is asked for");
+        (form.begin().clone(), request.reasoning)
     };
     let chat = |fields: Value| {
         let mut body = json!({"messages": messages("a"), "response_format": format});

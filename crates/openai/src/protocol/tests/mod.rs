@@ -16,7 +16,9 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value, json};
 
-use super::{Endpoint, ModelNames, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
+use super::{
+    CallGrammars, Endpoint, ModelNames, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt,
+};
 use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{
     Drawn, Finish, FinishReason, LogprobsMode, Records, SampledToken, SamplingParams, Stop, TokenRoutes,
@@ -76,6 +78,14 @@ fn object(body: Value) -> Map<String, Value> {
     body.as_object().expect("an object").clone()
 }
 
+/// The request with its form as samples have it.
+fn with_form<P>(request: ProtocolRequest<P>) -> Result<ProtocolRequest<P>, Refusal> {
+    let mut request = request;
+    let form = request.form.as_ref().map(|form| form.sample_form(tokenizer(), &CallGrammars::default()));
+    request.params.form = form.transpose()?;
+    Ok(request)
+}
+
 fn read(endpoint: Endpoint, body: Value) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
     with_reader(&ProtocolLimits::default(), |reader| reader.read(endpoint, &object(body)))
 }
@@ -83,6 +93,7 @@ fn read(endpoint: Endpoint, body: Value) -> Result<ProtocolRequest<TextPrompt>, 
 /// The request in tokens.
 fn request(endpoint: Endpoint, body: Value) -> ProtocolRequest {
     with_reader(&ProtocolLimits::default(), |reader| reader.encode(reader.read(endpoint, &object(body))?))
+        .and_then(with_form)
         .unwrap_or_else(|refusal| panic!("{}", refusal.message))
 }
 

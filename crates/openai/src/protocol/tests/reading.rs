@@ -244,15 +244,64 @@ fn what_messages_have_reaches_the_template() {
     ];
     let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]);
     for (message, expected) in cases {
-        let body =
-            json!({"messages": [message, {"role": "user", "content": "?"}], "tools": tools, "tool_choice": "auto"});
-        let text = by_template(ALL, body).unwrap_or_else(|refusal| panic!("{message}: {}", refusal.message));
-        let (first, rest) = text.split_once('\n').expect("two messages");
-        assert_eq!(first, expected, "{message}");
+        // Between a call and its answer.
+        let answer = json!({"role": "tool", "tool_call_id": "c1", "content": "7"});
+        let list = json!([calls(Value::Null), message, answer, {"role": "user", "content": "?"}]);
+        let text = by_template(ALL, json!({"messages": list, "tools": tools, "tool_choice": "auto"}));
+        let text = text.unwrap_or_else(|refusal| panic!("{message}: {}", refusal.message));
+        assert_eq!(text.lines().nth(1), Some(&*expected), "{message}");
         let tools = r#"[{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]"#;
-        assert!(rest.ends_with(tools), "{rest}");
+        assert!(text.ends_with(tools), "{text}");
     }
     assert!(by_template(ALL, json!({"messages": messages("a")})).expect("no tools").ends_with("null"));
+}
+
+#[test]
+fn calls_and_their_answers_belong_together() {
+    const ROLES: &str = "{% for m in messages %}{{ m.role }} {{ m.tool_calls }}{% endfor %}";
+    let user = || json!({"role": "user", "content": "a"});
+    let calls = |ids: &[Option<&str>]| {
+        let call = |id: &Option<&str>| json!({"id": id, "type": "function", "function": {"name": "f"}});
+        json!({"role": "assistant", "content": null, "tool_calls": ids.iter().map(call).collect::<Vec<_>>()})
+    };
+    let answer = |id: Option<&str>| json!({"role": "tool", "tool_call_id": id, "content": "7"});
+    let read = |list: &Value, last_goes_on: bool| {
+        let body = json!({"messages": list, "continue_final_message": last_goes_on.then_some(Value::Null)
+            .unwrap_or(json!(false))});
+        by_template(ROLES, body).map(drop).map_err(|refusal| {
+            assert_eq!(
+                (refusal.code, refusal.param.as_deref(), refusal.status()),
+                ("invalid_value", Some("messages"), 400)
+            );
+            refusal.message
+        })
+    };
+    let good = [
+        json!([user(), calls(&[Some("x"), Some("y")]), answer(Some("y")), answer(Some("x")), user()]),
+        // Answers without ids, and calls without.
+        json!([user(), calls(&[Some("x"), Some("y")]), answer(Some("y")), answer(None)]),
+        json!([user(), calls(&[None]), answer(None), user(), calls(&[None]), user()]),
+        // Ids that come again in a later turn.
+        json!([calls(&[Some("x")]), answer(Some("x")), calls(&[Some("x")]), answer(Some("x"))]),
+        json!([calls(&[Some("x")]), user(), answer(Some("x"))]),
+    ];
+    for list in good {
+        assert_eq!(read(&list, false), Ok(()), "{list}");
+    }
+    let unmade = "`messages[1].tool_call_id`: expected the id of a call before it, found \"x\"";
+    let open = "`messages[1].tool_calls[1]`: expected an answer to the call \"y\" behind it, found none";
+    let bad = [
+        (json!([user(), answer(Some("x"))]), unmade),
+        (json!([calls(&[Some("y")]), answer(Some("x")), answer(Some("y"))]), unmade),
+        (json!([user(), calls(&[Some("x"), Some("y")]), answer(Some("x")), user()]), open),
+        (json!([user(), calls(&[Some("x"), Some("y")]), answer(Some("x")), answer(Some("x")), user()]), open),
+    ];
+    for (list, message) in bad {
+        assert_eq!(read(&list, true), Err(message.to_owned()), "{list}");
+    }
+    // The last message may still make its calls.
+    let last = json!([user(), calls(&[Some("x"), Some("y")])]);
+    assert!(read(&last, false).is_err_and(|message| message.contains("the call \"x\"")));
 }
 
 #[test]
@@ -293,7 +342,6 @@ fn what_no_template_shows_is_refused_by_name() {
         refusal(Endpoint::Chat, body)
     };
     for (fields, code, param) in [
-        (json!({"tools": [tool]}), "unsupported_parameter", "tools"),
         (json!({"tools": [{"type": "web_search"}]}), "invalid_value", "tools"),
         (json!({"tool_choice": "required"}), "invalid_value", "tool_choice"),
         (json!({"functions": [{"name": "add"}]}), "unsupported_parameter", "functions"),
@@ -310,6 +358,9 @@ fn what_no_template_shows_is_refused_by_name() {
         let refusal = with(fields);
         assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some(param)), "{}", refusal.message);
     }
+    let without = by_template("{{ messages[0].content }}", json!({"messages": messages("a"), "tools": [tool]}));
+    let refusal = without.expect_err("a template without tools");
+    assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported_parameter", Some("tools")));
     for forced in [json!("required"), json!({"type": "function", "function": {"name": "add"}})] {
         let refusal = with(json!({"tool_choice": forced}));
         assert!(refusal.message.contains("expected `tools` beside it, found none"), "{}", refusal.message);

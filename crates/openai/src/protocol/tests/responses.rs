@@ -45,7 +45,7 @@ fn refused(body: Value) -> Refusal {
     let read = |reader: &RequestReader<'_>| reader.encode_along(reader.read(Endpoint::Chat, &chat.body)?, &[]);
     match with_reader(&limits, read) {
         Ok(_) => panic!("{body} is not refused"),
-        Err(refusal) => chat.refusal(refusal),
+        Err(refusal) => chat.names.refusal(refusal),
     }
 }
 
@@ -127,7 +127,7 @@ fn what_is_not_there_is_refused_by_its_own_name() {
             "`structured_outputs.choice` is not supported beside `text.format`",
         ),
         (json!({"input": "a", "text": {"verbosity": "low"}}), "text.verbosity", "`text.verbosity` is an official"),
-        (json!({"input": "a", "temperature": -1}), "temperature", "temperature: expected"),
+        (json!({"input": "a", "temperature": -1}), "temperature", "`temperature`: expected"),
         (
             json!({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": "<|end_of_text|>"}]}),
             "input",
@@ -180,6 +180,40 @@ fn items_are_messages() {
         {"role": "assistant", "content": "No."},
     ]);
     assert_eq!(chat_messages(json!({ "input": items }), &[]), expected);
+}
+
+/// Outputs of calls that nobody made, and calls that nobody answers: in the request's own items or in earlier turns.
+#[test]
+fn calls_without_outputs_and_outputs_without_calls_are_refused() {
+    let called = |id: &str| json!({"type": "function_call", "call_id": id, "name": "add", "arguments": "{}"});
+    let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "7"});
+    let said = json!({"role": "user", "content": "a"});
+    let refusal = |turns: &[Turn], input: Value| {
+        let call = call(json!({ "input": input })).unwrap_or_else(|refusal| panic!("{}", refusal.message));
+        let mut chat = call.chat(turns);
+        chat.body.insert("chat_template".to_owned(), json!("{{ messages }}"));
+        let limits = ProtocolLimits { templates: true, ..ProtocolLimits::default() };
+        let read = |reader: &RequestReader<'_>| reader.encode_along(reader.read(Endpoint::Chat, &chat.body)?, &[]);
+        let refusal = with_reader(&limits, read).err().map(|refusal| chat.names.refusal(refusal))?;
+        assert_eq!(refusal.status(), 400);
+        Some((refusal.param.unwrap_or_default(), refusal.message))
+    };
+    let named = |field: &str, message: &str| Some((field.to_owned(), message.to_owned()));
+    let open = "expected an answer to the call \"x\" behind it, found none";
+    assert_eq!(refusal(&[], json!([said, called("x"), said, output("x")])), None);
+    assert_eq!(refusal(&[], json!([said, called("x"), said])), named("input", &format!("`input[1]`: {open}")));
+    assert_eq!(refusal(&[], json!([said, called("x")])), named("input", &format!("`input[1]`: {open}")));
+    let unmade = "`input[1]`: expected the id of a call before it, found \"x\"";
+    assert_eq!(refusal(&[], json!([said, output("x")])), named("input", unmade));
+    let turn = |items: Value| [Turn { input: vec![said.clone()], response: json!({ "output": items }) }];
+    assert_eq!(refusal(&turn(json!([called("x")])), json!([output("x")])), None);
+    let earlier = format!("`previous_response_id`, an item of its conversation: {open}");
+    assert_eq!(refusal(&turn(json!([called("x")])), json!([said])), named("previous_response_id", &earlier));
+    // One that was cut was not made.
+    let mut cut = called("x");
+    cut["status"] = "incomplete".into();
+    assert_eq!(refusal(&turn(json!([cut])), json!([said])), None);
+    assert!(refusal(&turn(json!([cut])), json!([output("x")])).is_some());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::{
     AnswerHead, Endpoint, ExpertIds, PromptCandidates, ProtocolRequest, Refusal, TokenAnswer, response,
 };
-use super::{events, object, read, request, routes, tokenizer, with_reader};
+use super::{events, object, read, request, routes, tokenizer, with_form, with_reader};
 use crate::protocol::ProtocolLimits;
 use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{Finish, FinishReason, TokenRoutes, WeightSpan};
@@ -15,6 +15,7 @@ use offshoot_form::Form;
 
 fn of_tokens(body: Value) -> Result<ProtocolRequest, Refusal> {
     with_reader(&ProtocolLimits::default(), |reader| reader.encode_tokens(reader.read_tokens(&object(body))?))
+        .and_then(with_form)
 }
 
 /// A sample of these tokens, all but the first `old` of them under other weights.

@@ -23,6 +23,11 @@ fn tool(name: &str) -> Value {
 
 /// A chat with two tools by this template, and these fields.
 fn chat(template: &str, fields: Value) -> Result<ProtocolRequest, Refusal> {
+    read_chat(template, fields).and_then(with_form)
+}
+
+/// The same as it is read, before its form is made.
+fn read_chat(template: &str, fields: Value) -> Result<ProtocolRequest, Refusal> {
     let mut body = json!({"messages": messages("a"), "tools": [tool("look"), tool("wait")], "chat_template": template});
     body.as_object_mut().expect("an object").extend(object(fields));
     let read = |reader: &RequestReader<'_>| reader.encode(reader.read(Endpoint::Chat, &object(body))?);
@@ -37,7 +42,7 @@ fn which_calls_an_answer_may_and_must_make() {
             Form::Lark(text) => text.clone(),
             other => panic!("{other:?}"),
         });
-        (request.calls.is_some(), grammar, request.form_field)
+        (request.calls.is_some(), grammar, request.form.map(|form| form.field()))
     };
     for choice in
         [json!({}), json!({"tool_choice": "auto"}), json!({"tool_choice": "auto", "parallel_tool_calls": true})]
@@ -60,7 +65,7 @@ fn which_calls_an_answer_may_and_must_make() {
     let form_of_both = both.params.form.as_ref().map(|form| (*form.form).clone());
     let Some(Form::Lark(grammar)) = &form_of_both else { panic!("{form_of_both:?}") };
     assert!(grammar.contains("look") && grammar.contains("content: ") && both.calls.is_some(), "{grammar}");
-    assert_eq!(both.form_field, Some("response_format"));
+    assert_eq!(both.form.map(|form| form.field()), Some("response_format"));
     let alone = chat(HERMES, json!({"response_format": format, "tool_choice": "none"})).expect("alone");
     assert_eq!(alone.params.form.map(|form| (*form.form).clone()), Some(Form::JsonObject));
     // Where nothing tells calls from content, or the form is a grammar of its own, one of the two must go.
@@ -86,6 +91,39 @@ fn which_calls_an_answer_may_and_must_make() {
     let begin =
         chat(channels, json!({"tool_choice": "required"})).expect("required").params.form.map(|form| form.begin);
     assert_eq!(begin, Some(FormBegin::AtOnce));
+}
+
+/// Schemas of tools are looked at where forms are compiled, not where bodies are read; and once for equal calls.
+#[test]
+fn schemas_of_tools_wait_until_forms_are_compiled() {
+    let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
+    let bad = json!([{"type": "function", "function": {"name": "f", "parameters": endless}}]);
+    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": endless}});
+    for fields in [
+        json!({"tools": bad, "tool_choice": "required"}),
+        json!({"tools": bad, "response_format": {"type": "json_object"}}),
+        json!({"tools": [tool("look")], "response_format": format}),
+    ] {
+        let request = read_chat(HERMES, fields.clone()).unwrap_or_else(|refusal| panic!("{}", refusal.message));
+        assert!(request.form.is_some() && request.params.form.is_none());
+        assert_eq!(with_form(request).map(drop).expect_err("no finite texts").status(), 400, "{fields}");
+    }
+    let grammars = CallGrammars::default();
+    let form = |fields: Value| {
+        let form = read_chat(HERMES, fields).expect("a chat").form.expect("a form");
+        form.sample_form(tokenizer(), &grammars).expect("a form of calls").form
+    };
+    let required = form(json!({"tool_choice": "required"}));
+    let one = json!({"tool_choice": "required", "parallel_tool_calls": false});
+    let named = json!({"tool_choice": {"type": "function", "function": {"name": "wait"}}});
+    let either = json!({"response_format": {"type": "json_object"}});
+    let others = [one, named, either].map(form);
+    assert!(others.iter().all(|other| *other != required));
+    assert!(Arc::ptr_eq(&form(json!({"tool_choice": "required"})), &required), "it is made once");
+    // A named tool's call needs no other tool's schema.
+    let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": endless}}]);
+    let look = json!({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "look"}}});
+    assert!(chat(HERMES, look).is_ok());
 }
 
 #[test]
@@ -134,11 +172,10 @@ fn choices_that_cannot_be_are_refused_by_name() {
     }
     // A schema that cannot be compiled is found by its tool.
     let required = chat(HERMES, json!({"tool_choice": "required"})).expect("required");
-    let fields: Vec<&str> = required.form_parts.iter().map(|part| &*part.field).collect();
+    let fields = required.form.expect("a form").part_fields();
     assert_eq!(fields, ["tools[0].function.parameters", "tools[1].function.parameters"]);
     let named = json!({"tool_choice": {"type": "function", "function": {"name": "wait"}}});
-    let named: Vec<String> =
-        chat(HERMES, named).expect("named").form_parts.into_iter().map(|part| part.field).collect();
+    let named = chat(HERMES, named).expect("named").form.expect("a form").part_fields();
     assert_eq!(named, ["tools[1].function.parameters"]);
     let named = chat(HERMES, json!({"tool_choice": {"type": "function", "function": {"name": "leave"}}}));
     assert!(named.is_err_and(|refusal| refusal.message.contains("`look`, `wait`")));
@@ -146,12 +183,19 @@ fn choices_that_cannot_be_are_refused_by_name() {
 
 /// What ends the turns of other texts may stand in a form that ends by itself.
 #[test]
-fn calls_that_are_held_do_not_end_at_the_stop_strings_of_chats() {
+fn texts_in_a_form_do_not_end_at_the_stop_strings_of_chats() {
     let stops = |fields: Value| chat(HERMES, fields).expect("a chat").prompts[0].stop.strings.clone();
     assert!(!tokenizer().chat_stops().is_empty());
     assert_eq!(stops(json!({})), tokenizer().chat_stops());
     assert_eq!(stops(json!({"tool_choice": "required"})), Vec::<String>::new());
-    assert_eq!(stops(json!({"response_format": {"type": "json_object"}})), Vec::<String>::new());
+    for form in [
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"structured_outputs": {"choice": ["a\n\nb"]}, "tools": null}),
+        json!({"guided_regex": "a\n+", "tools": null}),
+        json!({"guided_grammar": "start: /a\\n+/", "tools": null}),
+    ] {
+        assert_eq!(stops(form.clone()), Vec::<String>::new(), "{form}");
+    }
     assert_eq!(stops(json!({"tool_choice": "required", "stop": "x"})), ["x"]);
 }
 
