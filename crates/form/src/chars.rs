@@ -1,6 +1,6 @@
 //! How many more plain characters a lexeme takes. A *plain* character stands for itself inside JSON strings. Where a
-//! lexeme takes each of them, of which sort ever, up to a number, the tokens of plain characters that it takes are those
-//! that are no longer. Whether it does is found from the transitions of the lexer, once for each of its states.
+//! lexeme takes each of them, of which sort ever, up to a number, the tokens of plain characters that it takes are
+//! those that are no longer. Whether it does is found from the transitions of the lexer, once for each of its states.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;

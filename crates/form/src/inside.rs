@@ -1,6 +1,7 @@
-//! Masks inside JSON strings and the like. Of the tokens of plain characters, those that a lexeme's inside allows depend
-//! on the lexer's state alone, not on what the parser has read: they are found once for each state of a lane, and only
-//! the other tokens are walked through for each mask. Where such a token may end a lexeme, llguidance does all.
+//! Masks inside JSON strings and the like. Of the tokens of plain characters, those that a lexeme's inside allows
+//! depend on the lexer's state alone, not on what the parser has read: they are found once for each state of a lane,
+//! and only the other tokens are walked through for each mask. Where such a token may end a lexeme, llguidance does
+//! all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};

@@ -328,7 +328,7 @@ impl Matcher {
     fn count_bytes(&mut self) {
         let bytes = matcher_bytes(self.parser.final_bytes().len());
         if bytes != self.bytes {
-            // Adds what it has more, or, as the sum wraps around, takes what it has less. All threads write to the total.
+            // Adds what it has more, or takes what it has less, as the sum wraps around: one write to what all share.
             self.total.0.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
             self.bytes = bytes;
         }

@@ -226,7 +226,8 @@ fn places_of_a_grammar_tell_masks() {
     let record = json!({"type": "object", "additionalProperties": false, "required": ["id", "tags", "score"],
         "properties": {"id": {"type": "integer", "minimum": 3, "maximum": 320}, "score": {"type": "number"},
             "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
-            "kind": {"enum": ["a", "abc", "ab", "b\"é"]}, "other": {"anyOf": [{"type": "null"}, {"pattern": "^a+b?$"}]}}});
+            "kind": {"enum": ["a", "abc", "ab", "b\"é"]},
+            "other": {"anyOf": [{"type": "null"}, {"pattern": "^a+b?$"}]}}});
     let records = json!({"type": "array", "items": record, "minItems": 2});
     let lark = |rules: &str| Form::Lark(rules.to_string());
     let forms = [
