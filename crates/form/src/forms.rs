@@ -31,13 +31,13 @@ const STACK_BYTES: usize = 32 << 20;
 pub struct FormCounts {
     /// Masks that were requested of states whose form has begun.
     pub requested: u64,
-    /// Masks that were computed: one for each distinct state, or more where the state was forgotten meanwhile.
+    /// Masks that were computed: one at most for each distinct state, or more where the state was forgotten meanwhile.
     pub computed: u64,
     /// Masks that another branch in the same state had, in an earlier call or in the same one.
     pub shared_states: u64,
-    /// Of the masks computed those that another state had whose matcher stood in the same place of its grammar.
+    /// Masks that another state had whose matcher stood in the same place of its grammar.
     pub shared_places: u64,
-    /// Of the other masks computed those whose set of tokens another state had.
+    /// Of the masks computed those whose set of tokens another state had.
     pub shared_sets: u64,
     /// Matchers that were made again from a state's tokens.
     pub replayed: u64,
@@ -127,7 +127,7 @@ struct WorkerMask {
 /// Where a worker has a mask from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MaskSource {
-    /// Another matcher in the same place had it.
+    /// A matcher in the same place of the grammar had it.
     Place,
     /// It was computed; another mask has its set.
     SharedSet,
@@ -357,8 +357,10 @@ impl Kept<'_> {
         self.counts.replayed += u64::from(replayed.is_some());
         self.counts.replayed_tokens += replayed.unwrap_or(0) as u64;
         let mask = outcome.map(|WorkerMask { mask, source }| {
-            self.counts.computed += 1;
-            self.counts.shared_places += u64::from(source == MaskSource::Place);
+            match source {
+                MaskSource::Place => self.counts.shared_places += 1,
+                MaskSource::SharedSet | MaskSource::NewSet => self.counts.computed += 1,
+            }
             self.counts.shared_sets += u64::from(source == MaskSource::SharedSet);
             self.cache.put(task.key, mask.clone());
             mask
