@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
-use crate::chars::{PlainSteps, is_plain};
+use crate::chars::{PlainCount, PlainSteps, is_plain};
 use crate::grammar_place::rows;
 use crate::mask::hash;
 
@@ -132,8 +132,10 @@ impl LaneMasks {
             *states = LaneStates::default();
         }
         let found = match states.plain.count(rec, self.tokens.longest()) {
-            Some(count) => Inside::Set(self.tokens.up_to(count)),
-            None => self.find(rec),
+            PlainCount::Most(count) => Inside::Set(self.tokens.up_to(count)),
+            PlainCount::Differs => self.find(rec),
+            // It is not remembered, so that the next mask goes on.
+            PlainCount::NotYet => return Inside::Unknown,
         };
         states.sets += usize::from(matches!(found, Inside::Set(_)));
         states.inside.insert(state.as_u32(), found.clone());
