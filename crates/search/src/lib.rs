@@ -9,6 +9,7 @@ mod assess;
 pub mod best_of_n;
 mod calls;
 pub mod choose;
+pub mod confidence;
 pub mod decide;
 pub mod dvts;
 pub mod entropy_branching;

@@ -3,6 +3,7 @@
 #[path = "../../../../tests/common/job.rs"]
 mod job;
 
+mod confidence;
 mod forms;
 mod rollout_searches;
 mod rollouts;
