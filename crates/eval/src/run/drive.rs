@@ -10,8 +10,8 @@ use offshoot_search::settings::{BestOfN, StepSettings};
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_search::{
-    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, entropy_branching, mcts, sample,
-    self_consistency, step_beam, tree_of_thought, tree_po,
+    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, entropy_branching, mcts, particle_gibbs,
+    sample, self_consistency, step_beam, tree_of_thought, tree_po,
 };
 
 use super::prepare::PreparedRun;
@@ -50,6 +50,9 @@ pub(super) fn drive(
             stepping(prepared, prompt, &search.steps, |s| step_beam(tree, root, search, s, job))
         }
         Method::Dvts { search, .. } => stepping(prepared, prompt, &search.steps, |s| dvts(tree, root, search, s, job)),
+        Method::Particles { search, .. } => {
+            stepping(prepared, prompt, &search.steps, |s| particle_gibbs(tree, root, search, s, job))
+        }
         Method::Mcts { search, .. } => stepping(prepared, prompt, &search.steps, |s| mcts(tree, root, search, s, job)),
         Method::TreePo(how) => tree_po(tree, root, how, &|context, tokens| decode(prepared, context, tokens), job),
         Method::EntropyBranching(how) => {

@@ -12,7 +12,7 @@ use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_search::best_of_n::choose_best;
 use offshoot_search::self_consistency::vote;
-use offshoot_search::{Assessment, Assessor, Outcome, Sample, tally};
+use offshoot_search::{Assessment, Assessor, Outcome, Sample};
 
 use super::assess::{self, RunJudge};
 use super::outcome::{Failed, Finished};
@@ -132,7 +132,8 @@ impl Graded {
         let stopped = || self.finished.iter().map(|item| &item.outcome).filter(|outcome| outcome.cancelled > 0);
         let goes_on = |outcome: &&Outcome| match method {
             Method::SelfConsistency { stop, .. } => {
-                stop.fewest_more(&tally(&outcome.samples), outcome.cancelled as u32) > 0
+                let answers: Vec<_> = outcome.samples.iter().map(|sample| sample.answer.as_deref()).collect();
+                stop.fewest_more(&answers, outcome.cancelled as u32) > 0
             }
             _ => !outcome.samples.iter().any(|sample| sample.correct == Some(true)),
         };

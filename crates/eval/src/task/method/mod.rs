@@ -20,9 +20,11 @@ use crate::task::items::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::GroupEnd;
-use offshoot_search::settings::{BestBy, Decide, EntropyBranching, Mcts, MctsDecide, StepSearch, TreePo};
+use offshoot_search::settings::{
+    BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
+};
 use offshoot_search::tree_of_thought::Generate;
-use offshoot_search::vote::{Decided, VoteTally};
+use offshoot_search::vote::Decided;
 
 pub use choose::Choose;
 pub use form::FormSettings;
@@ -32,7 +34,7 @@ pub use scoring::{ThoughtScoring, Verdicts};
 use choose::ChooseSettings;
 use rollouts::{EntropyBranchingSettings, TreePoSettings};
 use scoring::VerdictSettings;
-use steps::{MctsSettings, StepSearchSettings};
+use steps::{MctsSettings, ParticleFilteringSettings, ParticleGibbsSettings, StepSearchSettings};
 use tree_of_thought::{TreeOfThought, TreeOfThoughtSettings};
 
 /// The task file's key `method`.
@@ -54,6 +56,10 @@ pub(crate) enum MethodSettings {
     StepBeam(StepSearchSettings),
     /// Diverse verifier tree search: the best partial solution of each subtree is kept.
     Dvts(StepSearchSettings),
+    /// Particle filtering: after each step as many partial solutions are drawn anew, by their scores.
+    ParticleFiltering(ParticleFilteringSettings),
+    /// Particle filtering again and again, each time beside solutions of the time before.
+    ParticleGibbs(ParticleGibbsSettings),
     /// Monte Carlo tree search.
     Mcts(Box<MctsSettings>),
     /// Rollouts by segments (TreePO): the likeliest branch, and where all fail the search falls back.
@@ -67,8 +73,8 @@ pub(crate) struct VoteSettings {
     /// Samples of each item.
     #[schemars(range(min = 1))]
     samples: u32,
-    /// Whether to stop samples once they cannot change the vote, or are unlikely to.
-    #[schemars(extend("x-expected" = "true, false or {\"confidence\": P}"))]
+    /// Whether to stop samples once they cannot change the vote, or are unlikely to, or once a window of them agrees.
+    #[schemars(extend("x-expected" = "true, false, {\"confidence\": P} or {\"window\": N}"))]
     stop_when_decided: Option<StopSettings>,
     /// The samples of an item that have not finished are cancelled once so many have (default: none is).
     #[schemars(range(min = 1))]
@@ -81,6 +87,7 @@ pub(crate) struct VoteSettings {
 enum StopSettings {
     Certain(bool),
     Confident(ConfidenceSettings),
+    Agreeing(WindowSettings),
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -90,6 +97,14 @@ struct ConfidenceSettings {
         "exclusiveMinimum" = 0.5, "exclusiveMaximum" = 1, "x-expected" = "a number above 0.5, below 1"
     ))]
     confidence: f64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct WindowSettings {
+    /// So many samples, one window after the other; the vote is decided once all samples of a window gave the same
+    /// answer.
+    #[schemars(range(min = 2))]
+    window: NonZeroU32,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -164,12 +179,23 @@ pub enum Method {
     StepBeam { search: StepSearch, scorer: ThoughtScoring },
     /// Diverse verifier tree search: the best partial solution of each subtree is kept.
     Dvts { search: StepSearch, scorer: ThoughtScoring },
+    /// Particle filtering, which has one iteration and no references, and particle Gibbs.
+    Particles { name: ParticleMethod, search: ParticleSearch, scorer: ThoughtScoring },
     /// Monte Carlo tree search. Without a `scorer` the value of a solution is its agreement with the others.
     Mcts { search: Mcts, scorer: Option<ThoughtScoring> },
     /// Rollouts by segments.
     TreePo(TreePo),
     /// Rollouts that fork at high entropy.
     EntropyBranching(EntropyBranching),
+}
+
+/// A method with particles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParticleMethod {
+    /// `particle_filtering`.
+    Filtering,
+    /// `particle_gibbs`.
+    Gibbs,
 }
 
 /// What ends an item's sampling early.
@@ -198,6 +224,7 @@ impl Method {
             }),
             Method::Choose(_) => 1,
             Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.samples,
+            Method::Particles { search, .. } => search.samples,
             Method::Mcts { search, .. } => search.samples,
             Method::TreePo(how) => how.samples,
             Method::EntropyBranching(how) => how.samples(),
@@ -257,6 +284,7 @@ impl Method {
             | Method::Choose(_)
             | Method::StepBeam { .. }
             | Method::Dvts { .. }
+            | Method::Particles { .. }
             | Method::Mcts { .. }
             | Method::TreePo(_)
             | Method::EntropyBranching(_) => false,
@@ -280,7 +308,9 @@ impl Method {
     /// How a stepwise search scores complete and partial solutions.
     pub fn scoring(&self) -> Option<&ThoughtScoring> {
         match self {
-            Method::StepBeam { scorer, .. } | Method::Dvts { scorer, .. } => Some(scorer),
+            Method::StepBeam { scorer, .. } | Method::Dvts { scorer, .. } | Method::Particles { scorer, .. } => {
+                Some(scorer)
+            }
             Method::Mcts { scorer, .. } => scorer.as_ref(),
             _ => None,
         }
@@ -291,6 +321,7 @@ impl Method {
         match self {
             Method::SelfConsistency { .. } => true,
             Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.by != Decide::Best,
+            Method::Particles { search, .. } => search.by != Decide::Best,
             Method::Mcts { search, scorer } => {
                 scorer.is_none() || matches!(search.by, MctsDecide::Rollouts(Decide::Vote | Decide::WeightedVote))
             }
@@ -326,8 +357,9 @@ impl Method {
     /// Samples of an item that run at once. If a vote may be decided early, the number that every vote needs.
     pub fn samples_at_once(&self) -> u32 {
         match self {
-            Method::SelfConsistency { samples, stop, .. } => stop.fewest_more(&VoteTally::default(), *samples),
+            Method::SelfConsistency { samples, stop, .. } => stop.fewest_more::<&str>(&[], *samples),
             Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
+            Method::Particles { search, .. } => search.samples / search.iterations,
             Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
             other => other.samples(),
         }
@@ -343,6 +375,8 @@ impl Method {
             Method::Choose(_) => "choose",
             Method::StepBeam { .. } => "step_beam",
             Method::Dvts { .. } => "dvts",
+            Method::Particles { name: ParticleMethod::Filtering, .. } => "particle_filtering",
+            Method::Particles { name: ParticleMethod::Gibbs, .. } => "particle_gibbs",
             Method::Mcts { .. } => "mcts",
             Method::TreePo(_) => "tree_po",
             Method::EntropyBranching(_) => "entropy_branching",
@@ -357,6 +391,7 @@ impl Method {
                     None | Some(StopSettings::Certain(false)) => Decided::Never,
                     Some(StopSettings::Certain(true)) => Decided::Certain,
                     Some(StopSettings::Confident(enough)) => Decided::Confident(enough.confidence),
+                    Some(StopSettings::Agreeing(WindowSettings { window })) => Decided::Agreeing(window),
                 };
                 let min_finished = least(&place.key("self_consistency"), samples, min_finished)?;
                 Ok(Method::SelfConsistency { samples, stop, min_finished })
@@ -378,6 +413,14 @@ impl Method {
             MethodSettings::Dvts(settings) => {
                 let (search, scorer) = steps::step_search(&place.key("dvts"), settings)?;
                 Ok(Method::Dvts { search, scorer })
+            }
+            MethodSettings::ParticleFiltering(settings) => {
+                let (search, scorer) = steps::particle_filtering(&place.key("particle_filtering"), settings)?;
+                Ok(Method::Particles { name: ParticleMethod::Filtering, search, scorer })
+            }
+            MethodSettings::ParticleGibbs(settings) => {
+                let (search, scorer) = steps::particle_gibbs(&place.key("particle_gibbs"), settings)?;
+                Ok(Method::Particles { name: ParticleMethod::Gibbs, search, scorer })
             }
             MethodSettings::Mcts(settings) => {
                 let (search, scorer) = steps::mcts(&place.key("mcts"), *settings)?;
