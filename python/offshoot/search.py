@@ -357,8 +357,8 @@ def particle_gibbs(
     grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
     use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """Particle filtering ``iterations`` times, with ``samples`` / ``iterations`` particles each. From the second time on
-    ``references`` solutions of the time before, drawn by their scores, take part. The settings are those of
+    """Particle filtering ``iterations`` times, with ``samples`` / ``iterations`` particles each. From the second time
+    on ``references`` solutions of the time before, drawn by their scores, take part. The settings are those of
     ``particle_filtering``."""
     return _particles(llm, prompts, score, samples, iterations, references, delimiter, most_steps, aggregate,
                       resampling, by, answer, grade, sampling_params, seed, use_tqdm)

@@ -11,9 +11,9 @@ use std::sync::{Mutex, PoisonError};
 
 use offshoot::search::{
     AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, EntropyBranching,
-    Evaluate, Generate, Mcts, Outcome, ParticleSearch, Proposal, RolloutScoring, RolloutTrie, SamplingOverrides, Scorer,
-    SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, TreePo,
-    TrieBuilder, ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, particle_gibbs, sample,
+    Evaluate, Generate, Mcts, Outcome, ParticleSearch, Proposal, RolloutScoring, RolloutTrie, SamplingOverrides,
+    Scorer, SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal,
+    TreePo, TrieBuilder, ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, particle_gibbs, sample,
     self_consistency, step_beam, tree_of_thought, tree_po,
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};

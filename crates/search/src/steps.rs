@@ -231,12 +231,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// The scorer's value of each text, which is that of the path to its node.
-    fn values(
-        &mut self,
-        tree: &SamplingTree,
-        of: &[(NodeId, &str)],
-        job: &mut SearchJob<'_>,
-    ) -> Result<Vec<f64>> {
+    fn values(&mut self, tree: &SamplingTree, of: &[(NodeId, &str)], job: &mut SearchJob<'_>) -> Result<Vec<f64>> {
         job.check_interrupted()?;
         let found = self.scorer.values(tree, of, job)?;
         self.asked += found.prompt_tokens;

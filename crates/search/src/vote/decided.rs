@@ -24,10 +24,10 @@ pub enum Decided {
 }
 
 impl Decided {
-    /// The fewest of the `remaining` samples that must be drawn before the rest can be skipped, after samples with these
-    /// `answers`, in the order of their indices: the number needed if all of them vote for the leader, or the rest of
-    /// the window; 0 if the vote is decided. Sampling that many at once and calling this again samples exactly as many
-    /// as sampling one by one would.
+    /// The fewest of the `remaining` samples that must be drawn before the rest can be skipped, after samples with
+    /// these `answers`, in the order of their indices: the number needed if all of them vote for the leader, or the
+    /// rest of the window; 0 if the vote is decided. Sampling that many at once and calling this again samples exactly
+    /// as many as sampling one by one would.
     pub fn fewest_more<S: AsRef<str>>(self, answers: &[Option<S>], remaining: u32) -> u32 {
         if let Decided::Agreeing(window) = self {
             return if agrees(answers, window) { 0 } else { rest_of(window, answers.len()).min(remaining) };

@@ -5,6 +5,7 @@ mod job;
 
 mod confidence;
 mod forms;
+mod particles;
 mod rollout_searches;
 mod rollouts;
 mod sampling_tree;

@@ -242,9 +242,8 @@ pub(crate) fn particle_gibbs(
     place: &Place<'_>,
     settings: ParticleGibbsSettings,
 ) -> Result<(ParticleSearch, ThoughtScoring)> {
-    let ParticleGibbsSettings {
-        samples, iterations, references, delimiter, steps, scorer, aggregate, resampling, by
-    } = settings;
+    let ParticleGibbsSettings { samples, iterations, references, delimiter, steps, scorer, aggregate, resampling, by } =
+        settings;
     if samples % iterations != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `iterations`, {iterations}")));
     }
