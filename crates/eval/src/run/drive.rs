@@ -5,6 +5,7 @@ use crate::task::tree_of_thought::ItemTexts;
 use crate::task::{Method, TaskPrompt, ThoughtScoring, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_search::confidence::weigh_votes;
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
 use offshoot_search::settings::{BestOfN, StepSettings};
 use offshoot_search::steps::Stepper;
@@ -27,7 +28,10 @@ pub(super) fn drive(
     let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
-        Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+        Method::SelfConsistency { stop, confidence, .. } => {
+            let outcome = self_consistency(tree, root, samples, *stop, job)?;
+            Ok(confidence.iter().fold(outcome, weigh_votes))
+        }
         Method::BestOfN { by, stop_when_passed, .. } => {
             best_of_n(tree, root, &BestOfN { samples, by: *by, stop_when_passed: *stop_when_passed }, job)
         }

@@ -11,6 +11,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_search::best_of_n::choose_best;
+use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Assessment, Assessor, Outcome, Sample};
 
@@ -203,7 +204,10 @@ fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sam
     let n = samples.len() + before.cancelled;
     let (cancelled, cancelled_tokens) = (before.cancelled, before.cancelled_tokens);
     match grading.task.method {
-        Method::SelfConsistency { .. } => Outcome { cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) },
+        Method::SelfConsistency { confidence, .. } => {
+            let outcome = Outcome { cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) };
+            confidence.iter().fold(outcome, weigh_votes)
+        }
         Method::BestOfN { by, .. } => {
             choose_best(Outcome { samples, cancelled, cancelled_tokens, ..Outcome::default() }, by)
         }

@@ -4,13 +4,14 @@
 use crate::shared;
 
 use std::io::Write;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use offshoot_core::ids::TokenId;
 use offshoot_engine::GroupEnd;
 use offshoot_eval::answer::ExtractedAnswer;
 use offshoot_eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, help, scaffold};
+use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
 use offshoot_search::settings::{
     Aggregate, BestBy, Decide, EntropyBranching, ParticleSearch, Resampling, StepSettings, TreePo,
 };
@@ -112,7 +113,10 @@ fn the_example_of_the_design() {
         .unwrap();
     assert_eq!(task.name, "gsm8k-vote");
     assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
-    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain, min_finished: None });
+    assert_eq!(
+        task.method,
+        Method::SelfConsistency { samples: 40, stop: Decided::Certain, min_finished: None, confidence: None }
+    );
     let expected = Sampling {
         temperature: 0.7,
         top_p: 0.95,
@@ -845,7 +849,7 @@ fn a_vote_may_be_decided_by_windows() {
     let window = NonZeroU32::new(5).expect("5");
     let task = Desk::new().load(&voting(json!({"window": 5}))).unwrap();
     let stop = Decided::Agreeing(window);
-    assert_eq!(task.method, Method::SelfConsistency { samples: 20, stop, min_finished: None });
+    assert_eq!(task.method, Method::SelfConsistency { samples: 20, stop, min_finished: None, confidence: None });
     assert_eq!((task.method.samples_at_once(), task.method.draws_all()), (5, false));
     let key = "method.self_consistency.stop_when_decided";
     refused(&voting(json!({"window": 1})), &[key, "window", "at least 2"]);
@@ -904,4 +908,29 @@ fn beams_may_look_ahead() {
         assert_eq!(search.lookahead, 2);
         refused(&beams(json!(-1)), &[&format!("method.{name}.lookahead")]);
     }
+}
+
+#[test]
+fn confidences_weigh_votes_where_they_are_recorded() {
+    let voting = |more: Value, sampling: Value| {
+        let mut method = json!({"samples": 20});
+        method.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut task = with("method", json!({"self_consistency": method}));
+        (task["answer"], task["sampling"]) = (json!({"regex": "(.*)"}), sampling);
+        task
+    };
+    let logprobs = json!({"logprobs": 20});
+    let more = json!({"confidence": {"weigh_by": "tail", "window": 32, "keep": 0.5}});
+    let task = Desk::new().load(&voting(more.clone(), logprobs.clone())).unwrap();
+    let size = NonZeroUsize::new(32).expect("32");
+    let windows = Windows { tail: size, window: size, bottom: 0.1, keep: 0.5 };
+    let Method::SelfConsistency { confidence, .. } = &task.method else { panic!("{:?}", task.method) };
+    assert_eq!(confidence, &Some(ConfidenceVote { by: Measure::Tail, windows }));
+    assert!(task.method.draws_all());
+    refused(&voting(more.clone(), json!({})), &["sampling.logprobs", "from 1 to 20"]);
+    let processed = json!({"logprobs": 20, "logprobs_mode": "processed_logprobs"});
+    refused(&voting(more, processed), &["sampling.logprobs_mode", "raw_logprobs"]);
+    let stopped = json!({"confidence": {}, "stop_when_decided": true});
+    refused(&voting(stopped, logprobs.clone()), &["method.self_consistency.stop_when_decided", "false"]);
+    refused(&voting(json!({"confidence": {"keep": 0}}), logprobs), &["confidence.keep", "above 0, at most 1"]);
 }

@@ -3,13 +3,19 @@
 //! its package deepconf 0.1.0. Pure functions of numbers; the engine finds the log-probabilities.
 
 mod votes;
+mod weighing;
 
 use std::num::NonZeroUsize;
 
+use serde::{Deserialize, Serialize};
+
 pub use votes::{ConfidentAnswer, VoteResult, VotingMethod, voting_results};
+pub use weighing::{ConfidenceVote, sample_confidences, weigh_votes};
 
 /// What a sample's confidence is made of, given that of each of its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// The mean of all tokens.
     Mean,

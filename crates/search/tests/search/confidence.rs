@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{FinishReason, SampledToken};
 use offshoot_search::confidence::{
-    ConfidentAnswer, Measure, VoteResult, VotingMethod, Windows, bar, group_means, lowest_group, percentile,
-    token_confidence, voting_results,
+    ConfidenceVote, ConfidentAnswer, Measure, VoteResult, VotingMethod, Windows, bar, group_means, lowest_group,
+    percentile, sample_confidences, token_confidence, voting_results, weigh_votes,
 };
+use offshoot_search::self_consistency::vote;
+use offshoot_search::{Details, Outcome, Sample};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -144,4 +148,72 @@ fn seven_votes_are_deepconfs() {
             assert!(equal(found, expected), "{method:?}: {found} for {expected}");
         }
     }
+}
+
+/// A token whose likeliest two have these log-probabilities; its own may be a third.
+fn token(id: u32, own: f32, top: [f32; 2]) -> SampledToken {
+    SampledToken { top: vec![(TokenId(1), top[0]), (TokenId(2), top[1])], ..SampledToken::of(TokenId(id), own) }
+}
+
+/// A sample of one token for each of the confidences.
+fn said(index: u64, answer: Option<&str>, confidences: &[f32]) -> Sample {
+    let tokens = confidences.iter().map(|&confidence| token(1, -confidence, [-confidence; 2]));
+    Sample {
+        index,
+        text: String::new(),
+        tokens: confidences.len(),
+        finish: FinishReason::EndOfText,
+        logprob: 0.0,
+        answer: answer.map(str::to_owned),
+        correct: Some(answer == Some("b")),
+        detail: None,
+        logprobs: Some(tokens.collect()),
+        ending: None,
+        error: None,
+    }
+}
+
+#[test]
+fn a_samples_confidences_are_of_the_tokens_listed_and_its_own() {
+    let sample = Sample {
+        logprobs: Some(vec![token(1, -0.5, [-0.5, -1.5]), token(3, -7.0, [-0.5, -1.5])]),
+        ending: Some(token(2, -2.0, [-1.0, -2.0])),
+        ..said(0, None, &[])
+    };
+    assert_eq!(sample_confidences(&sample), [1.0, 3.0, 1.5]);
+    assert_eq!(sample_confidences(&Sample { logprobs: None, ..said(0, None, &[]) }), []);
+}
+
+#[test]
+fn the_most_confident_answer_wins_a_weighed_vote() {
+    let samples = vec![
+        said(0, Some("a"), &[1.0, 1.0, 1.0, 1.0]),
+        said(1, Some("a"), &[1.0, 1.0, 1.0, 2.0]),
+        said(2, Some("b"), &[5.0, 4.0, 0.5, 0.5]),
+        said(3, None, &[9.0; 4]),
+    ];
+    let plain = vote(samples, 4, Some(false));
+    assert_eq!((plain.prediction.as_deref(), plain.correct), (Some("a"), Some(false)));
+    let size = NonZeroUsize::new(2).expect("2");
+    let weighed = |by, keep| {
+        let windows = Windows { tail: size, window: size, bottom: 0.1, keep };
+        let outcome = weigh_votes(plain.clone(), &ConfidenceVote { by, windows });
+        let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
+        (outcome.prediction.clone(), outcome.votes.clone(), scores.clone())
+    };
+    let (a, b) = (Some("a".to_string()), Some("b".to_string()));
+    let both = vec![("a".to_string(), 2), ("b".to_string(), 1)];
+    assert_eq!(weighed(Measure::Mean, 1.0), (b.clone(), both.clone(), vec![1.0, 1.25, 2.5, 9.0]));
+    assert_eq!(weighed(Measure::Tail, 1.0), (a.clone(), both.clone(), vec![1.0, 1.5, 0.5, 9.0]));
+    assert_eq!(weighed(Measure::Lowest, 1.0), (a, both, vec![1.0, 1.0, 0.5, 9.0]));
+    // Of three with an answer, the 67th percentile lets one pass.
+    assert_eq!(weighed(Measure::Mean, 0.33), (b, vec![("b".into(), 1)], vec![1.0, 1.25, 2.5, 9.0]));
+}
+
+#[test]
+fn a_vote_without_confidences_stays_equal() {
+    let plain = vote(vec![said(0, Some("b"), &[]), said(1, Some("a"), &[]), said(2, Some("a"), &[])], 3, None);
+    let how = ConfidenceVote { by: Measure::Mean, windows: Windows::default() };
+    let weighed: Outcome = weigh_votes(plain.clone(), &how);
+    assert_eq!((weighed.prediction, weighed.votes), (plain.prediction, plain.votes));
 }

@@ -20,6 +20,7 @@ use crate::task::items::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::GroupEnd;
+use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
 use offshoot_search::settings::{
     BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
 };
@@ -79,6 +80,37 @@ pub(crate) struct VoteSettings {
     /// The samples of an item that have not finished are cancelled once so many have (default: none is).
     #[schemars(range(min = 1))]
     min_finished: Option<u32>,
+    /// A vote weighs the sample's confidence: minus the mean log-probability of the likeliest tokens in each place,
+    /// which `sampling.logprobs` records (default: votes are equal).
+    confidence: Option<ConfidenceVoteSettings>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ConfidenceVoteSettings {
+    /// Which confidence of a sample: its lowest window, the mean of the lowest tenth of its windows, its tail (the last
+    /// window), or the mean of all its tokens.
+    #[serde(default = "lowest")]
+    weigh_by: Measure,
+    /// Tokens of a window, and of the tail.
+    #[serde(default = "window")]
+    #[schemars(with = "u32", range(min = 1))]
+    window: NonZeroUsize,
+    /// The share of the samples with an answer that votes: those of the highest confidences.
+    #[serde(default = "all")]
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1, "x-expected" = "a number above 0, at most 1"))]
+    keep: f64,
+}
+
+fn lowest() -> Measure {
+    Measure::Lowest
+}
+
+fn window() -> NonZeroUsize {
+    Windows::default().window
+}
+
+fn all() -> f64 {
+    1.0
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -132,13 +164,13 @@ const MEASURES: &str = "one of `logprob`, `mean_logprob`, `grade`, `judge`, or, 
 #[serde(untagged)]
 #[schemars(inline)]
 enum BestBySettings {
-    Measure(Measure),
+    Measure(SampleMeasure),
     Verdicts(VerdictSettings),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Measure {
+enum SampleMeasure {
     /// Log-probability of the whole sample.
     Logprob,
     /// Mean log-probability per token.
@@ -162,8 +194,14 @@ pub(crate) struct SampleSettings {
 /// How an item is searched, and how its answer is chosen.
 #[derive(Debug, PartialEq)]
 pub enum Method {
-    /// The most frequent answer wins. Sampling stops early once the vote is decided.
-    SelfConsistency { samples: u32, stop: Decided, min_finished: Option<NonZeroU32> },
+    /// The most frequent answer wins. Sampling stops early once the vote is decided. With `confidence` the answer of
+    /// the largest weight wins, and all samples are drawn.
+    SelfConsistency {
+        samples: u32,
+        stop: Decided,
+        min_finished: Option<NonZeroU32>,
+        confidence: Option<ConfidenceVote>,
+    },
     /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
     /// the other samples as soon as one is right.
     BestOfN { samples: u32, by: BestBy, stop_when_passed: bool, min_finished: Option<NonZeroU32> },
@@ -386,15 +424,24 @@ impl Method {
     /// `place`: of the key `method`.
     pub(crate) fn new(place: &Place<'_>, settings: MethodSettings) -> Result<Method> {
         match settings {
-            MethodSettings::SelfConsistency(VoteSettings { samples, stop_when_decided, min_finished }) => {
+            MethodSettings::SelfConsistency(settings) => {
+                let VoteSettings { samples, stop_when_decided, min_finished, confidence } = settings;
+                let place = place.key("self_consistency");
                 let stop = match stop_when_decided {
                     None | Some(StopSettings::Certain(false)) => Decided::Never,
                     Some(StopSettings::Certain(true)) => Decided::Certain,
                     Some(StopSettings::Confident(enough)) => Decided::Confident(enough.confidence),
                     Some(StopSettings::Agreeing(WindowSettings { window })) => Decided::Agreeing(window),
                 };
-                let min_finished = least(&place.key("self_consistency"), samples, min_finished)?;
-                Ok(Method::SelfConsistency { samples, stop, min_finished })
+                if confidence.is_some() && stop != Decided::Never {
+                    return Err(place.key("stop_when_decided").wrong("false where `confidence` weighs the votes"));
+                }
+                let weighing = |ConfidenceVoteSettings { weigh_by, window, keep }| {
+                    let windows = Windows { tail: window, window, keep, ..Windows::default() };
+                    ConfidenceVote { by: weigh_by, windows }
+                };
+                let (confidence, min_finished) = (confidence.map(weighing), least(&place, samples, min_finished)?);
+                Ok(Method::SelfConsistency { samples, stop, min_finished, confidence })
             }
             MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),
             MethodSettings::Sample(SampleSettings { samples, min_finished }) => {
@@ -454,9 +501,9 @@ fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
             let scorer = Verdicts::new(&place.key("by"), scorer)?;
             return Ok(Method::BestByScorer { samples, scorer });
         }
-        BestBySettings::Measure(Measure::Logprob) => BestBy::Logprob,
-        BestBySettings::Measure(Measure::MeanLogprob) => BestBy::MeanLogprob,
-        BestBySettings::Measure(Measure::Grade | Measure::Judge) => BestBy::Grade,
+        BestBySettings::Measure(SampleMeasure::Logprob) => BestBy::Logprob,
+        BestBySettings::Measure(SampleMeasure::MeanLogprob) => BestBy::MeanLogprob,
+        BestBySettings::Measure(SampleMeasure::Grade | SampleMeasure::Judge) => BestBy::Grade,
     };
     if stop_when_passed && by != BestBy::Grade {
         return Err(place.key("stop_when_passed").wrong("false where `by` is neither `grade` nor `judge`"));
