@@ -87,8 +87,9 @@ fn vote(voters: &[ConfidentAnswer<'_>], method: VotingMethod, windows: &Windows)
         let answer = heaviest(&equal)?.to_owned();
         return Some(VoteResult { answer, num_votes: equal.len(), confidence: None });
     };
-    let weigh = |voter: &ConfidentAnswer<'_>| Some((voter.answer?, windows.measure(measure, voter.confidences)));
-    let mut weighed: Vec<(&str, f64)> = voters.iter().filter_map(weigh).collect();
+    let answered = voters.iter().filter_map(|voter| Some((voter.answer?, voter.confidences)));
+    let mut weighed: Vec<(&str, f64)> =
+        answered.map(|(answer, confidences)| (answer, windows.measure(measure, confidences))).collect();
     if filters {
         let all: Vec<f64> = weighed.iter().map(|&(_, weight)| weight).collect();
         let least = percentile(&all, (1.0 - windows.keep) * 100.0)?;

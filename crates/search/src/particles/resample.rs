@@ -111,14 +111,14 @@ mod tests {
 
     #[test]
     fn what_rounds_to_nothing_is_drawn_safely() {
-        let none = [f64::NEG_INFINITY; 2];
-        assert_eq!(probabilities(&none), [0.5, 0.5]);
+        assert_eq!(probabilities(&[f64::NEG_INFINITY; 2]), [0.5, 0.5]);
         assert_eq!(probabilities(&[log_odds(f64::NAN), log_odds(0.0)]), [0.0, 1.0]);
         // The sum of ten tenths is below 1, and so may a place be above it.
-        let almost = || 1.0 - f64::EPSILON / 2.0;
+        let almost: fn() -> f64 = || 1.0 - f64::EPSILON / 2.0;
+        let none: fn() -> f64 = || 0.0;
         for draw in [multinomial, systematic] {
             assert_eq!(draw(&[0.1; 10], 1, almost), [9]);
-            assert_eq!(draw(&[0.0, 1.0, 0.0], 2, || 0.0), [1, 1]);
+            assert_eq!(draw(&[0.0, 1.0, 0.0], 2, none), [1, 1]);
         }
     }
 }

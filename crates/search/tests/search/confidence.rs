@@ -181,7 +181,7 @@ fn a_samples_confidences_are_of_the_tokens_listed_and_its_own() {
         ..said(0, None, &[])
     };
     assert_eq!(sample_confidences(&sample), [1.0, 3.0, 1.5]);
-    assert_eq!(sample_confidences(&Sample { logprobs: None, ..said(0, None, &[]) }), []);
+    assert!(sample_confidences(&Sample { logprobs: None, ..said(0, None, &[]) }).is_empty());
 }
 
 #[test]
