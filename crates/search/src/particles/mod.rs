@@ -128,7 +128,7 @@ impl<'a> Cloud<'a> {
 
     fn add(&mut self, parent: usize, solution: Solution) -> Result<usize> {
         let value = solution.value(self.how.aggregate);
-        if value < 0.0 || value > 1.0 {
+        if !value.is_nan() && !(0.0..=1.0).contains(&value) {
             let what = "the value of a step, by which particles are drawn";
             return Err(Error::value(what, "a number from 0 to 1", value.to_string()));
         }
