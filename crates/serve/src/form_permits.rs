@@ -32,7 +32,7 @@ struct PermitOrder {
     taken: usize,
     /// Of them, those of each client that has some.
     of_clients: HashMap<ClientId, usize>,
-    /// Where the permits go that are waited for, by client: the client that has the next one first.
+    /// The requests that wait, by client; the client whose turn is next comes first.
     waiting: VecDeque<(ClientId, VecDeque<Sender<FormPermit>>)>,
 }
 
