@@ -426,13 +426,16 @@ mod tests {
         let compiler = FormCompiler::new(tokenizer, Vec::new(), vocab);
         compiler.vocabulary().expect("it has tokens");
         // Far more than a moment's work.
-        let many = (0..2000).map(|number| format!("{number} {}", "a".repeat(number % 50))).collect();
-        let late = Arc::new(Form::Choice(many));
+        let text = |number| serde_json::json!({"type": "string", "pattern": format!("^(f{number}|[a-z]{{2,40}})+$")});
+        let texts: serde_json::Map<_, _> = (0..300).map(|number| (format!("f{number}"), text(number))).collect();
+        let late = Arc::new(Form::Json(serde_json::json!({"type": "object", "properties": texts})));
         let over = compiler.compile_until(&late, Instant::now()).expect_err("no form begins behind its deadline");
         assert!(matches!(over, Error::Busy { .. }) && compiler.outcomes.known().pending.is_empty(), "{over}");
         let is_known = || compiler.known_form(&late).expect("it is not refused").is_some();
+        let mut wait = Duration::from_millis(1);
         while compiler.outcomes.known().pending.is_empty() && !is_known() {
-            let _ = compiler.compile_until(&late, Instant::now() + Duration::from_millis(1));
+            let _ = compiler.compile_until(&late, Instant::now() + wait);
+            wait *= 2;
         }
         // Without another call to compile it.
         let patience = Instant::now() + Duration::from_secs(60);

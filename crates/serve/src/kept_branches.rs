@@ -95,6 +95,7 @@ impl KeptBranches {
         self.end(&id)
     }
 
+    /// Counts so many branches of a client no longer.
     pub fn forget(&mut self, client: ClientId, branches: usize) {
         if let Some(own) = self.of_clients.get_mut(&client) {
             own.count = own.count.saturating_sub(branches);
