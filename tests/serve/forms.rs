@@ -285,7 +285,7 @@ fn what_is_no_form_is_refused_by_its_field() {
         assert!(answer.text.contains("tools[1].function.parameters"), "{}", answer.text);
         assert_eq!(answer.text, refused[0].text);
     }
-    // It goes on as before.
+    // The server answers other requests.
     served.complete(&json!({"prompt": "a", "max_tokens": 1}));
 }
 

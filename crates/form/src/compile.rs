@@ -33,7 +33,7 @@ pub const COMPILE_WAIT: Duration = Duration::from_secs(5);
 const MOST_UNTRIED_WAIT: Duration = Duration::from_secs(1);
 /// Stack of a thread that compiles; what is not touched takes no memory.
 const STACK_BYTES: usize = 64 << 20;
-/// Refused forms that are remembered.
+/// Refused forms that are remembered, so that each is not tried again.
 const MOST_REFUSED: usize = 64;
 /// Bytes of recently used compiled forms, at most; beyond it those unused longest are dropped.
 const MOST_RECENT_BYTES: usize = 64 << 20;
@@ -48,7 +48,7 @@ pub struct CompiledForm {
     start: TokenParser,
     /// Bytes of its grammar and lexer, about.
     bytes: usize,
-    /// Of the masks of all that sample under it.
+    /// The work that the masks of all its samples may still take.
     budget: WorkBudget,
 }
 
@@ -165,7 +165,7 @@ pub type FormKey = [u64; 2];
 #[derive(Default)]
 struct Known {
     forms: HashMap<FormKey, Weak<CompiledForm>>,
-    /// Those that are being compiled.
+    /// The forms that are being compiled.
     pending: HashSet<FormKey>,
     /// The compiled forms that were used last, the latest last, with their bytes.
     recent: VecDeque<(Arc<CompiledForm>, usize)>,
@@ -230,8 +230,8 @@ impl FormCompiler {
     ///
     /// # Errors
     ///
-    /// The form is no form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]: too
-    /// much else is being compiled.
+    /// It is not a valid form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]:
+    /// too much else is being compiled.
     pub fn compile(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>> {
         self.compile_until(form, Instant::now() + COMPILE_WAIT)
     }

@@ -1,6 +1,7 @@
-//! Masks inside JSON strings and the like. Of the tokens of plain characters, those that a lexeme's inside allows depend
-//! on the lexer's state alone, not on what the parser has read: they are found once for each state of a lane, and only
-//! the other tokens are walked through for each mask. Where such a token may end a lexeme, llguidance does all.
+//! Masks inside JSON strings and the like. Of the tokens of plain characters, those that a lexeme's inside allows
+//! depend on the lexer's state alone, not on what the parser has read: they are found once for each state of a lane,
+//! and only the other tokens are walked through for each mask. Where such a token may end a lexeme, llguidance does
+//! all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -8,13 +9,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
-use crate::chars::{PlainSteps, is_plain};
+use crate::chars::{PlainCount, PlainSteps, is_plain};
 use crate::grammar_place::rows;
 use crate::mask::hash;
 
 /// The slices of llguidance of which one has all tokens that most strings allow: those of up to 30 characters, and all.
 const COVERING: [usize; 2] = [2, 3];
-/// Work that finding out may take whether a slice is covered: llguidance's own bound.
+/// The work of testing whether a slice is covered, at most: llguidance's own bound.
 const BUDGET: u64 = 1000;
 /// States of a lane's lexer that are remembered.
 const MOST_STATES: usize = 1 << 14;
@@ -30,7 +31,7 @@ pub(crate) struct InsideTokens {
     others: TokTrie,
     /// The tokens inside strings by their number of characters.
     by_count: Vec<Vec<u32>>,
-    /// Those of up to so many characters, made when they are needed.
+    /// The tokens inside strings of up to so many characters, by that number; made when they are needed.
     up_to: Vec<OnceLock<Arc<SimpleVob>>>,
     /// The sets that lanes have, each once, by their hashes.
     sets: Mutex<HashMap<u64, Vec<Weak<SimpleVob>>>>,
@@ -49,7 +50,7 @@ impl InsideTokens {
             };
             inside.allow_token(token);
             let count = text.chars().count();
-            // One without a text is in no set.
+            // A token without a text is in no set.
             if count > 0 {
                 by_count.resize(by_count.len().max(count + 1), Vec::new());
                 by_count[count].push(token);
@@ -95,7 +96,7 @@ impl InsideTokens {
 /// The tokens inside strings that a state of the lexer allows.
 #[derive(Clone)]
 enum Inside {
-    /// The parser has a say: llguidance computes the whole mask.
+    /// It depends on the parser: llguidance computes the whole mask.
     Unknown,
     Few(Arc<[u32]>),
     Set(Arc<SimpleVob>),
@@ -131,8 +132,10 @@ impl LaneMasks {
             *states = LaneStates::default();
         }
         let found = match states.plain.count(rec, self.tokens.longest()) {
-            Some(count) => Inside::Set(self.tokens.up_to(count)),
-            None => self.find(rec),
+            PlainCount::Most(count) => Inside::Set(self.tokens.up_to(count)),
+            PlainCount::Differs => self.find(rec),
+            // It is not remembered, so that the next mask goes on.
+            PlainCount::NotYet => return Inside::Unknown,
         };
         states.sets += usize::from(matches!(found, Inside::Set(_)));
         states.inside.insert(state.as_u32(), found.clone());

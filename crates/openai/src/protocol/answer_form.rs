@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::form::{RequestedForm, parameters_field, refused};
 use super::refusal::Refusal;
 use super::request::ProtocolRequest;
-use super::tools::in_grammar;
+use super::tools::{in_grammar, unwritable};
 use offshoot_core::error::Error;
 use offshoot_engine::EngineHandle;
 use offshoot_form::{COMPILE_WAIT, CompiledForm, Form, FormBegin, SampleForm};
@@ -246,10 +246,11 @@ impl CallsForm {
         });
         let (content, tools) = (content.transpose()?, in_grammar(calls, demand, deadline)?);
         let syntax = calls.syntax();
-        Ok(match content {
+        let grammar = match content {
             None => syntax.grammar(&tools, demand, tokenizer, follows_reasoning),
             Some(content) => syntax.grammar_beside(&tools, demand, tokenizer, follows_reasoning, &content),
-        })
+        };
+        grammar.map_err(|tool| unwritable(calls, &tool))
     }
 
     /// What stands for all that the grammar depends on.

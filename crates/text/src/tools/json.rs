@@ -1,9 +1,9 @@
 //! Finds the ends of JSON values in texts that come in pieces. It counts brackets and quotation marks and nothing else:
-//! whether a value is JSON is left to whoever reads it.
+//! whether a value is valid JSON is left to its reader.
 
 /// Finds the end of an object or list, of which it is given every sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct BracketScanner {
+pub(crate) struct BracketScanner {
     /// Brackets that are open.
     depth: usize,
     in_string: bool,
@@ -13,7 +13,7 @@ pub(super) struct BracketScanner {
 
 /// Where a value ends in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Behind this many bytes.
     At(usize),
     /// Not in this text.

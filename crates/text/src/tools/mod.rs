@@ -1,14 +1,19 @@
-//! The calls of tools in the texts of models: the syntaxes in which families write them (`syntax`), how they are found in a
-//! text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which tools
-//! there are, and what an answer shows of its calls, is left to the callers.
+//! The calls of tools in the texts of models: the syntaxes in which families write them (`syntax`), how they are found
+//! in a text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which
+//! tools there are, and what an answer shows of its calls, is left to the callers.
 #![warn(missing_docs)]
 
 mod answer;
+mod fields;
+mod formats;
 mod gemma;
+mod gemma_grammar;
 mod grammar;
 mod head;
 mod history;
 mod json;
+mod pattern;
+mod raw_text;
 mod schema;
 mod splitter;
 mod syntax;
@@ -19,8 +24,9 @@ mod tests;
 use serde_json::Value;
 
 pub use answer::{AnswerPart, AnswerSplitter, ReasoningText};
-pub use grammar::CallDemand;
+pub use grammar::{CallDemand, UnwritableTool};
 pub use history::ArgumentsSyntax;
+pub(crate) use json::BracketScanner;
 use schema::SchemaPart;
 pub use splitter::CallReader;
 pub use syntax::CallSyntax;
@@ -33,7 +39,7 @@ use super::reasoning::{self, TextStart};
 pub struct Tool {
     /// What calls name it by.
     pub name: String,
-    /// The JSON Schema of its arguments; `None`: it has none.
+    /// The JSON Schema of its arguments; `None`: it takes no arguments.
     pub parameters: Option<Value>,
 }
 
@@ -45,9 +51,13 @@ impl Tool {
 
     /// The schema of one of its parameters, with the schema of all of them.
     fn part(&self, name: &str) -> Option<SchemaPart<'_>> {
-        let root = self.parameters.as_ref()?;
-        let all = SchemaPart { schema: root, root }.resolved();
-        Some(all.part(all.schema.get("properties")?.get(name)?))
+        self.whole().property(name)
+    }
+
+    /// The schema of all its arguments; that of anything if it has none.
+    fn whole(&self) -> SchemaPart<'_> {
+        let root = self.parameters.as_ref().unwrap_or(&Value::Null);
+        SchemaPart { schema: root, root }
     }
 
     /// Whether its arguments can be an object, as calls have them, by what their schema says of its type.
@@ -82,7 +92,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// The arguments; `None`: they are no JSON.
+    /// The arguments as a value; `None` if they are not valid JSON.
     pub fn value(&self) -> Option<Value> {
         serde_json::from_str(&self.arguments).ok()
     }

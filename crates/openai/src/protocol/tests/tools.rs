@@ -181,6 +181,19 @@ fn choices_that_cannot_be_are_refused_by_name() {
     assert!(chat(HERMES, json!({"tools": tools, "tool_choice": "required"})).is_ok());
     let refusal = chat(&coder, json!({"tools": tools, "tool_choice": "required"})).expect_err("no such key");
     assert!(refusal.message.contains("`tools[0].function.parameters`"), "{}", refusal.message);
+    // What its texts without quotes cannot hold, and what JSON could not hold either.
+    for (schema, found) in [
+        (json!({"type": "string", "pattern": "\\bword"}), "bword"),
+        (json!({"type": "string", "minLength": 3, "maxLength": 2}), "minLength"),
+        (json!({"type": "string", "not": {"const": "a"}}), "not"),
+    ] {
+        let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"]});
+        let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+        let refusal = chat(&coder, json!({"tools": tools, "tool_choice": "required"})).expect_err("not held");
+        assert_eq!(refusal.param.as_deref(), Some("tools"));
+        assert!(refusal.message.contains("`tools[1].function.parameters`"), "{}", refusal.message);
+        assert!(refusal.message.contains(found), "{}", refusal.message);
+    }
     // No arguments have the schema, which matters where a call must be made.
     let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
     let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": endless}}]);
@@ -294,7 +307,9 @@ fn joined(chunks: &[Value]) -> (Value, Value) {
     let (mut message, mut calls, mut reason) = (json!({}), BTreeMap::<u64, Value>::new(), Value::Null);
     for chunk in chunks {
         let choice = &chunk["choices"][0];
-        for (key, value) in choice["delta"].as_object().expect("a delta") {
+        let delta = choice["delta"].as_object().expect("a delta");
+        assert!(!delta.is_empty() || !choice["finish_reason"].is_null(), "a chunk says something: {chunk}");
+        for (key, value) in delta {
             match (key.as_str(), value) {
                 ("tool_calls", Value::Array(parts)) => {
                     for part in parts {
