@@ -142,8 +142,8 @@ impl VersionFields {
     }
 }
 
-/// vLLM's `stop_reason`: the stop string, or the id of the stop token; also what `finish_reason` has no word of OpenAI's
-/// for, as strict clients take no other word there.
+/// vLLM's `stop_reason`: the stop string, or the id of the stop token; also what OpenAI has no word for that could be
+/// the `finish_reason`, where strict clients take no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum StopReason {
