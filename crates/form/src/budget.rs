@@ -14,7 +14,7 @@ use offshoot_core::cpu_time;
 use crate::lanes::Lane;
 
 /// What a grammar, and each step in it, may take. The numbers are llguidance's units of work: about 14,000 of the
-/// lexer, or 20,000 items of the parser, take a millisecond.
+/// lexer, or 10,000 items of the parser, take a millisecond.
 pub(crate) fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 10_000,
@@ -60,13 +60,14 @@ impl WorkMeter {
     /// What was done until the parser, of this lane, has these counts.
     pub fn work(&self, after: &ParserStats, lane: &Lane) -> Work {
         /// An item of the parser.
-        const ITEM: u64 = 50;
+        const ITEM: u64 = 100;
         /// A node of the trie of tokens that is walked.
         const NODE: u64 = 6;
         /// A unit of the lexer's fuel.
         const FUEL: u64 = 70;
-        /// How many times the CPU time of usual work is at most what it is counted as, on a slow machine.
-        const SLOWEST: u64 = 4;
+        /// CPU time of this many times what was counted is as much work. Forms that take half a millisecond or more take
+        /// about what is counted; tests are compiled to run slowly.
+        const SLOWEST: u64 = if cfg!(debug_assertions) { 8 } else { 2 };
         let items = after.all_items.saturating_sub(self.before.all_items) as u64;
         let nodes = after.trie_nodes_walked.saturating_sub(self.before.trie_nodes_walked) as u64;
         let counted = ITEM * items + NODE * nodes + FUEL * lane.take_fuel(after.lexer_cost);
@@ -81,16 +82,22 @@ impl WorkMeter {
 pub(crate) struct WorkBudget {
     /// May go below zero by what is computed at once.
     left: AtomicI64,
+    /// What each mask adds.
+    of_a_mask: Work,
 }
 
 impl WorkBudget {
     /// The store.
     const MOST: Work = Work::milliseconds(500);
     const OF_A_SAMPLE: Work = Work::milliseconds(20);
-    const OF_A_MASK: Work = Work::milliseconds(1);
 
-    pub fn new() -> WorkBudget {
-        WorkBudget { left: AtomicI64::new(WorkBudget::MOST.0 as i64) }
+    /// The budget of a form of a model of so many tokens.
+    pub fn new(vocab: usize) -> WorkBudget {
+        const OF_A_MASK: Work = Work::milliseconds(1);
+        /// Tokens that a mask of this work may look at one by one.
+        const TOKENS: u64 = 1 << 17;
+        let of_a_mask = Work(OF_A_MASK.0.max(OF_A_MASK.0 * vocab as u64 / TOKENS));
+        WorkBudget { left: AtomicI64::new(WorkBudget::MOST.0 as i64), of_a_mask }
     }
 
     /// Whether nothing is left.
@@ -105,7 +112,7 @@ impl WorkBudget {
 
     /// A mask took this work.
     pub fn spend(&self, work: Work) {
-        self.add(WorkBudget::OF_A_MASK.0 as i64 - i64::try_from(work.0).unwrap_or(i64::MAX));
+        self.add(self.of_a_mask.0 as i64 - i64::try_from(work.0).unwrap_or(i64::MAX));
     }
 
     fn add(&self, amount: i64) {
@@ -121,7 +128,7 @@ mod tests {
 
     #[test]
     fn masks_of_usual_work_never_spend_a_budget_and_costly_ones_do() {
-        let budget = WorkBudget::new();
+        let budget = WorkBudget::new(100_000);
         (0..10_000).for_each(|_| budget.spend(Work::milliseconds(1)));
         assert!(!budget.is_spent());
         let costly = Work::milliseconds(14);
@@ -134,5 +141,9 @@ mod tests {
         assert!(budget.is_spent());
         budget.spend(Work(u64::MAX));
         assert!(budget.is_spent());
+        // Each mask of a model of more tokens may take more.
+        let large = WorkBudget::new(1 << 18);
+        (0..10_000).for_each(|_| large.spend(Work::milliseconds(2)));
+        assert!(!large.is_spent());
     }
 }

@@ -68,7 +68,7 @@ impl CompiledForm {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
         let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
-        let budget = WorkBudget::new();
+        let budget = WorkBudget::new(vocabulary.vocab);
         Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes, budget })
     }
 
