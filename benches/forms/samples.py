@@ -27,8 +27,9 @@ except ImportError as error:
     sys.exit(77)
 
 SCHEMAS = pathlib.Path(__file__).with_name("schemas.json")
-#: Regular expressions take the 29th of February of every year, and the year 0: what checkers of dates refuse.
-CALENDAR = ("date", "date-time")
+#: Regular expressions take the 29th of February of every year, the year 0, and a leap second in every minute: what
+#: checkers of dates and times refuse.
+CALENDAR = ("date", "date-time", "time")
 
 
 def options():

@@ -230,7 +230,7 @@ def check_errors(client):
     refused = raises(openai.BadRequestError, lambda: completion(client, temperature="hot"))
     assert refused.param == "temperature" and refused.status_code == 400, refused
     assert raises(openai.BadRequestError, lambda: completion(client, extra_body={"max_token": 1})).param == "max_token"
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    tools = [{"type": "function", "function": {"name": "no name", "parameters": {"type": "object"}}}]
     assert raises(openai.BadRequestError, lambda: chat(client, tools=tools)).param == "tools"
     long = raises(openai.BadRequestError, lambda: completion(client, prompt="word " * 20_000))
     assert long.code == "context_length_exceeded", long.code

@@ -2,11 +2,8 @@
 //! environment that has their packages (`.ci/run` makes one with requirements.txt), OFFSHOOT_TYPED_CLIENTS that of one
 //! with requirements-typed.txt; a script whose packages are lacking is skipped.
 
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-
-use serde_json::Value;
 
 use crate::served::Served;
 use crate::skip::skipped;
@@ -52,20 +49,6 @@ fn run(script: &str, mut command: Command) {
     }
 }
 
-/// The demo model in `folder`, with a chat template that has tools.
-fn write_model_with_tools(folder: &Path) {
-    let demo = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
-    std::fs::create_dir(folder).expect("a new folder");
-    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
-        symlink(demo.join(name), folder.join(name)).expect("a new name");
-    }
-    let text = std::fs::read_to_string(demo.join("tokenizer_config.json")).expect("it is there");
-    let mut config: Value = serde_json::from_str(&text).expect("JSON");
-    let template = std::fs::read_to_string(scripts().join("tools_template.jinja")).expect("it is there");
-    config["chat_template"] = template.into();
-    std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).expect("the folder is writable");
-}
-
 #[test]
 fn curl() {
     holds("curl.sh");
@@ -94,10 +77,7 @@ fn inspect_ai() {
 /// Typed answers, tools and responses: all clients against one server.
 #[test]
 fn forms_and_tools() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let model = folder.path().join("demo");
-    write_model_with_tools(&model);
-    let mut server = Served::start_model(&model, &["--threads", "2"]);
+    let mut server = Served::start(&["--threads", "2"]);
     let samples = ["--samples", "3", "--max-tokens", "160"];
     let all: [(&str, &str, &[&str]); 3] = [
         ("openai_forms_client.py", "OFFSHOOT_CLIENTS", &[]),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::rewritten;
 use crate::spec::Form;
-use crate::trial::{Refusal, try_schema_alone};
+use crate::trial::{Refusal, try_schema, try_schema_alone};
 use crate::white_space;
 
 /// The longest form, in bytes of its JSON, pattern, grammar or choices.
@@ -36,6 +36,18 @@ impl Form {
             Ok(schema)
         };
         made().map_err(|refusal: Refusal| Error::value("JSON schema", refusal.expected, refusal.found))
+    }
+
+    /// As [`schema_in_grammar`](Self::schema_in_grammar), of a schema that the grammar does not have as `%json`: it is
+    /// tried, so that what can't be compiled is refused.
+    ///
+    /// # Errors
+    ///
+    /// As of [`schema_in_grammar`](Self::schema_in_grammar).
+    pub fn schema_in_rules(schema: Value) -> Result<Value, Error> {
+        let schema = Form::schema_in_grammar(schema)?;
+        let tried = try_schema(&schema);
+        tried.map(|()| schema).map_err(|refusal| Error::value("JSON schema", refusal.expected, refusal.found))
     }
 
     /// The elements by which a rule of a grammar in Lark has this form; `None`: it is a pattern or a grammar of its

@@ -19,7 +19,7 @@ pub(crate) fn placed(refusal: Refusal, schema: &Value) -> Refusal {
         let at = place(schema, &|one| has_overlap(one, schema)).unwrap_or_else(|| "#".to_owned());
         const COERCED: &str = r#"`"x-guidance": {"coerce_one_of": true}` at the schema's top"#;
         let expected = format!("a `oneOf` whose schemas surely exclude each other, or {COERCED} (it is `anyOf` then)");
-        return Refusal::new(expected, format!("at `{at}`: one of whose schemas a value may have several"));
+        return Refusal::new(expected, format!("at `{at}`: several of its schemas may accept one value"));
     }
     if message.contains("regex for integer range")
         && let Some(at) = place(schema, &has_far_bound)

@@ -143,12 +143,18 @@ pub(crate) fn try_form(form: &Form, vocabulary: &FormVocabulary) -> Result<(), R
 ///
 /// As above, or it is refused.
 pub(crate) fn try_schema_alone(schema: &Value) -> Result<(), Refusal> {
+    if has_reference(schema) { try_schema(schema) } else { Ok(()) }
+}
+
+/// Refuses a schema as one of JSON would be refused that is all of a text.
+///
+/// # Errors
+///
+/// It takes more than [`BOUNDS`], or is refused.
+pub(crate) fn try_schema(schema: &Value) -> Result<(), Refusal> {
     /// Schemas name no tokens of a model.
     static BYTES: LazyLock<FormVocabulary> = LazyLock::new(|| FormVocabulary::of_bytes(0, Vec::new(), Vec::new()));
-    match has_reference(schema) {
-        true => call_trial(&Form::Json(schema.clone()), &BYTES),
-        false => Ok(()),
-    }
+    call_trial(&Form::Json(schema.clone()), &BYTES)
 }
 
 fn has_reference(schema: &Value) -> bool {

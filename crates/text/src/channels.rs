@@ -4,7 +4,7 @@
 
 use super::content_start::ContentStart;
 
-use super::tools::AnswerPart;
+use super::tools::{AnswerPart, BracketScanner};
 
 /// The mark with which such a text begins: the template has written what stands before it.
 pub const BEGIN: &str = "<|channel|>";
@@ -38,6 +38,8 @@ pub struct ChannelSplitter {
     held: String,
     /// Whether messages to functions are calls, not reasoning.
     finds_calls: bool,
+    /// In the arguments of a call, of which all that is not held has been read.
+    arguments: BracketScanner,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +52,10 @@ enum Channel {
 
 impl ChannelSplitter {
     pub fn new() -> Self {
-        ChannelSplitter { within: None, held: String::new(), finds_calls: false }
+        ChannelSplitter { within: None, held: String::new(), finds_calls: false, arguments: BracketScanner::default() }
     }
 
-    /// The same, but messages to functions are calls if `finds_calls`.
+    /// This splitter; messages to functions are calls if `finds_calls`, else reasoning.
     pub fn with_calls(mut self, finds_calls: bool) -> Self {
         self.finds_calls = finds_calls;
         self
@@ -77,7 +79,10 @@ impl ChannelSplitter {
                 Some(channel) => {
                     // Only a call ends with its own mark.
                     let ends = if channel == Channel::Call { &[END, CALL][..] } else { &[END] };
-                    let found = ends.iter().filter_map(|end| Some((self.held.find(end)?, end.len()))).min();
+                    let found = match channel {
+                        Channel::Call => self.arguments_end(ends),
+                        _ => ends.iter().filter_map(|end| Some((self.held.find(end)?, end.len()))).min(),
+                    };
                     let begun = || ends.iter().map(|end| beginning_of(end, &self.held)).max().unwrap_or(0);
                     let certain = found.map_or_else(|| self.held.len() - begun(), |(at, _)| at);
                     let text = &self.held[..certain];
@@ -85,7 +90,10 @@ impl ChannelSplitter {
                         Channel::Answer => split.content += text,
                         Channel::Reasoning => split.reasoning += text,
                         Channel::Call if text.is_empty() => {}
-                        Channel::Call => split.calls.push(AnswerPart::Arguments(text.to_owned())),
+                        Channel::Call => {
+                            text.bytes().for_each(|byte| _ = self.arguments.take(byte));
+                            split.calls.push(AnswerPart::Arguments(text.to_owned()));
+                        }
                     }
                     self.held.drain(..certain);
                     let Some((_, mark)) = found else { return split };
@@ -101,6 +109,7 @@ impl ChannelSplitter {
                     self.within = Some(match recipient(header).filter(|_| self.finds_calls) {
                         Some(name) => {
                             split.calls.push(AnswerPart::CallBegins { name: name.to_owned() });
+                            self.arguments = BracketScanner::default();
                             Channel::Call
                         }
                         None => channel_of(header),
@@ -109,6 +118,19 @@ impl ChannelSplitter {
                 }
             }
         }
+    }
+
+    /// The first of these marks in the arguments that are held, and its length. In a string, a mark is text.
+    fn arguments_end(&self, marks: &[&str]) -> Option<(usize, usize)> {
+        let mut scanner = self.arguments;
+        for (at, byte) in self.held.bytes().enumerate() {
+            let is_here = |mark: &&&str| self.held.as_bytes()[at..].starts_with(mark.as_bytes());
+            if let Some(mark) = marks.iter().find(is_here).filter(|_| !scanner.is_in_string()) {
+                return Some((at, mark.len()));
+            }
+            scanner.take(byte);
+        }
+        None
     }
 
     /// Where in the rest of the text the content begins.

@@ -104,7 +104,7 @@ const MARKS: [&str; 31] = [
 ];
 
 /// The bundled model's tokenizer; if `has_marks`, with the marks as special tokens.
-fn tokenizer(folder: &Path, has_marks: bool) -> Arc<Tokenizer> {
+pub fn tokenizer(folder: &Path, has_marks: bool) -> Arc<Tokenizer> {
     let demo = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
     for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
         std::fs::copy(demo.join(name), folder.join(name)).expect("the bundled model has a tokenizer");
@@ -160,7 +160,7 @@ fn each_family_s_calls_fit_its_grammar() {
         for (template, text) in FAMILIES {
             let family = CallSyntax::of(template).unwrap_or_else(|| panic!("{template}: no family"));
             let grammar = |demand: CallDemand| {
-                let text = family.grammar(&tools(), &demand, &tokenizer, false);
+                let text = family.grammar(&tools(), &demand, &tokenizer, false).expect("a grammar");
                 let compiled = compiler.compile(&Arc::new(Form::Lark(text.clone())));
                 compiled.unwrap_or_else(|error| panic!("{}: {error}\n{text}", family.name()))
             };
@@ -184,58 +184,6 @@ fn each_family_s_calls_fit_its_grammar() {
     }
 }
 
-/// Walks that take any allowed token, and end where they may.
-#[test]
-fn whatever_is_sampled_calls_a_tool_with_its_arguments() {
-    for has_marks in [false, true] {
-        let folder = TempDir::new().expect("a temporary folder");
-        let tokenizer = tokenizer(folder.path(), has_marks);
-        let compiler =
-            FormCompiler::new(tokenizer.clone(), tokenizer.eos().into_iter().collect(), tokenizer.vocab_size());
-        let mut forms = Forms::new(1);
-        for (template, _) in FAMILIES {
-            let family = CallSyntax::of(template).expect("a family");
-            let grammar = family.grammar(&tools(), &CallDemand::One, &tokenizer, true);
-            let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
-            for seed in 0..8_u32 {
-                let mut state = FormState::begin(form.clone(), &FormBegin::AtOnce);
-                let mut sampled: Vec<TokenId> = Vec::new();
-                let mut random = seed.wrapping_add(7);
-                let ended = loop {
-                    let mask = forms.masks(&mut [&mut state]).remove(0).expect("a mask");
-                    if mask.may_end {
-                        break true;
-                    }
-                    if sampled.len() == 300 {
-                        break false;
-                    }
-                    let allowed = mask.allowed.as_ref().expect("the form has begun");
-                    let tokens: Vec<u32> =
-                        (0..allowed.vocab() as u32).filter(|&t| allowed.contains(TokenId(t))).collect();
-                    random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    let token = TokenId(tokens[(random >> 8) as usize % tokens.len()]);
-                    sampled.push(token);
-                    state.push(token);
-                };
-                let text = tokenizer.decode(&sampled);
-                let found = calls(family, &text);
-                if ended {
-                    assert_eq!(found.len(), 1, "{}: {text:?}", family.name());
-                    let arguments = found[0].value().unwrap_or_else(|| panic!("{}: {text:?}", family.name()));
-                    match &*found[0].name {
-                        "look" => assert!(
-                            arguments["city"].is_string() && (1..=9).contains(&arguments["days"].as_i64().unwrap_or(0)),
-                            "{}: {text:?}",
-                            family.name()
-                        ),
-                        name => assert_eq!((name, arguments), ("wait", json!({})), "{}: {text:?}", family.name()),
-                    }
-                }
-            }
-        }
-    }
-}
-
 #[test]
 fn names_of_parameters_are_read_as_they_are() {
     let folder = TempDir::new().expect("a temporary folder");
@@ -246,7 +194,7 @@ fn names_of_parameters_are_read_as_they_are() {
     let look = Tool { name: "look".to_owned(), parameters: Some(parameters) };
     let tools = Arc::new(ToolSet { tools: vec![look] });
     let gemma = CallSyntax::of("<|tool_call>").expect("a family");
-    let grammar = gemma.grammar(&tools, &CallDemand::One, &tokenizer, false);
+    let grammar = gemma.grammar(&tools, &CallDemand::One, &tokenizer, false).expect("a grammar");
     let form = compiler.compile(&Arc::new(Form::Lark(grammar))).expect("it compiles");
     // The form has one text, which every token is forced to.
     let mut state = FormState::begin(form, &FormBegin::AtOnce);
@@ -326,7 +274,7 @@ fn references_and_alternatives_hold() {
     ];
     for (template, text, others) in cases {
         let family = CallSyntax::of(template).expect("a family");
-        let grammar = family.grammar(&tools, &CallDemand::One, &tokenizer, false);
+        let grammar = family.grammar(&tools, &CallDemand::One, &tokenizer, false).expect("a grammar");
         let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
         let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
         let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
@@ -356,7 +304,8 @@ fn calls_stand_beside_content() {
         if !family.has_marks() {
             continue;
         }
-        let grammar = family.grammar_beside(&tools(), &CallDemand::Some, &tokenizer, false, &content);
+        let grammar =
+            family.grammar_beside(&tools(), &CallDemand::Some, &tokenizer, false, &content).expect("a grammar");
         let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
         let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
         let tokens = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
@@ -368,4 +317,106 @@ fn calls_stand_beside_content() {
         }
         assert!(calls(family, &answer).is_empty());
     }
+}
+
+/// Texts without quotes have all that their schema says of strings, and no mark that ends them.
+#[test]
+fn texts_without_quotes_have_their_schema() {
+    let cases = [
+        (json!({"type": "string", "pattern": "^[A-Z]{2}/\\d$"}), vec!["AB/1"], vec!["AB/12", "ab/1", "xAB/1"]),
+        (json!({"type": "string", "pattern": "b"}), vec!["abc", "b", "a\nb"], vec!["", "ac"]),
+        (json!({"minLength": 2, "maxLength": 3}), vec!["ab", "a\nc", "äöü"], vec!["", "a", "abcd"]),
+        (json!({"type": "string", "format": "date"}), vec!["2024-02-29"], vec!["2023-02-29", "today"]),
+        (json!({"type": "string", "format": "ipv4"}), vec!["127.0.0.1"], vec!["127.0.0", "a"]),
+        (json!({"enum": ["a", "a\nb", ""]}), vec!["a", "a\nb", ""], vec!["b", "a\n"]),
+        (json!({"allOf": [{"type": "string", "pattern": "^a"}, {"maxLength": 2}]}), vec!["ab"], vec!["b", "abc"]),
+        (
+            json!({"anyOf": [{"type": "string", "format": "uuid"}, {"type": "string", "const": "none"}]}),
+            vec!["none", "123e4567-e89b-12d3-a456-426614174000"],
+            vec!["some"],
+        ),
+        (json!({"type": "string"}), vec!["", "\"a\"", "<b>"], vec!["a</parameter>b", "a</arg_value>b", "a<|\"|>b"]),
+    ];
+    let families = ["<tool_call><function=", "<tool_call><arg_key>", "<|tool_call>"];
+    for has_marks in [false, true] {
+        let folder = TempDir::new().expect("a temporary folder");
+        let tokenizer = tokenizer(folder.path(), has_marks);
+        let ends = tokenizer.eos().into_iter().collect();
+        let compiler = FormCompiler::new(tokenizer.clone(), ends, tokenizer.vocab_size());
+        let mut forms = Forms::new(1);
+        // Sign by sign: a mark within the value is no special token.
+        let encode = |text: &str| tokenizer.encode(text, AddSpecial::No).expect("the vocabulary has all bytes");
+        let spelled = |text: &str| text.chars().flat_map(|c| encode(c.encode_utf8(&mut [0; 4]))).collect::<Vec<_>>();
+        for (template, (schema, good, bad)) in
+            families.iter().flat_map(|family| cases.iter().map(move |case| (family, case)))
+        {
+            let family = CallSyntax::of(template).expect("a family");
+            let (before, after, own_mark) = match family.name() {
+                "qwen3_coder" => (
+                    "<tool_call>\n<function=f>\n<parameter=x>\n",
+                    "\n</parameter>\n</function>\n</tool_call>",
+                    "</parameter>",
+                ),
+                "glm" => {
+                    ("<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>", "</arg_value>\n</tool_call>", "</arg_value>")
+                }
+                _ => ("<|tool_call>call:f{x:<|\"|>", "<|\"|>}<tool_call|>", "<|\"|>"),
+            };
+            let parameters = json!({"type": "object", "properties": {"x": schema}, "required": ["x"]});
+            let parameters = Form::schema_in_rules(parameters).expect("a schema");
+            let tools = Arc::new(ToolSet { tools: vec![Tool { name: "f".to_owned(), parameters: Some(parameters) }] });
+            let grammar = family.grammar(&tools, &CallDemand::One, &tokenizer, false).expect("a grammar");
+            let form = compiler.compile(&Arc::new(Form::Lark(grammar.clone())));
+            let form = form.unwrap_or_else(|error| panic!("{error}\n{grammar}"));
+            // Marks of other families end nothing here.
+            let is_own = |text: &&&str| !text.contains('<') || text.contains(own_mark);
+            let texts = good.iter().map(|text| (text, true)).chain(bad.iter().filter(is_own).map(|text| (text, false)));
+            for (text, fits) in texts {
+                let tokens = [encode(before), spelled(text), encode(after)].concat();
+                let found = accepts(&mut forms, &form, &tokens) == Ok(true);
+                assert_eq!(found, fits, "{} {has_marks}: {text:?} of {schema}\n{grammar}", family.name());
+                if fits {
+                    let reader = CallReader::new(family, tools.clone());
+                    let mut splitter = AnswerSplitter::new(TextStart::Answer, ReasoningText::Split, Some(reader));
+                    let calls = joined_calls(&splitter.push_last(&format!("{before}{text}{after}")));
+                    assert_eq!(calls[0].value(), Some(json!({"x": text})), "{}", family.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_syntax_cannot_hold_is_refused_by_name() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let tokenizer = tokenizer(folder.path(), false);
+    let found = |template: &str, schema: serde_json::Value| {
+        let parameters = json!({"type": "object", "properties": {"x": schema}});
+        let wait = Tool { name: "wait".to_owned(), parameters: None };
+        let tools = ToolSet { tools: vec![wait, Tool { name: "f".to_owned(), parameters: Some(parameters) }] };
+        let family = CallSyntax::of(template).expect("a family");
+        family.grammar(&tools, &CallDemand::Some, &tokenizer, false).map(drop).map_err(|refused| {
+            assert_eq!(refused.tool, "f");
+            refused.found
+        })
+    };
+    let (coder, gemma) = ("<tool_call><function=", "<|tool_call>");
+    for (family, schema, expected) in [
+        (coder, json!({"type": "string", "not": {"const": "a"}}), "`not` of `x`"),
+        (coder, json!({"type": "string", "pattern": "\\ba"}), "the `pattern` \"\\\\ba\" of `x`"),
+        (coder, json!({"oneOf": [{"minLength": 1}, {"maxLength": 2}]}), "`oneOf` of `x`"),
+        (
+            coder,
+            json!({"enum": ["a</parameter>"]}),
+            "the text \"a</parameter>\", which has \"</parameter>\" in it of `x`",
+        ),
+        (gemma, json!({"type": "object", "patternProperties": {"a": {}}}), "`patternProperties` of `x`"),
+        (gemma, json!({"type": "array", "uniqueItems": true}), "`uniqueItems` of `x`"),
+        (gemma, json!({"const": {"": 1}}), "\"\" of `x`"),
+        (gemma, json!({"type": "object", "minProperties": 1}), "`minProperties` of `x`"),
+    ] {
+        assert_eq!(found(family, schema.clone()), Err(expected.to_owned()), "{schema}");
+    }
+    assert_eq!(found(gemma, json!({"type": "array", "uniqueItems": false, "maxItems": 2})), Ok(()));
+    assert_eq!(found(coder, json!({"type": "object", "not": {"const": 1}})), Ok(()), "JSON refuses it itself");
 }

@@ -1,6 +1,7 @@
 //! Forms over the bundled model's tokenizer: masks, forks, marks of reasoning, refusals.
 
 mod begins;
+mod call_texts;
 mod calls;
 mod forks;
 mod limits;
@@ -8,6 +9,7 @@ mod masks;
 #[path = "../../examples/measure/mutate.rs"]
 mod mutate;
 mod refusals;
+mod validate;
 
 use std::path::Path;
 use std::sync::Arc;

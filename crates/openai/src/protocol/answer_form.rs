@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::form::{RequestedForm, parameters_field, refused};
 use super::refusal::Refusal;
 use super::request::ProtocolRequest;
-use super::tools::in_grammar;
+use super::tools::{in_grammar, unwritable};
 use offshoot_core::error::Error;
 use offshoot_engine::EngineHandle;
 use offshoot_form::{CompiledForm, Form, FormBegin, SampleForm};
@@ -217,10 +217,11 @@ impl CallsForm {
         });
         let (content, tools) = (content.transpose()?, in_grammar(calls, demand)?);
         let syntax = calls.syntax();
-        Ok(match content {
+        let grammar = match content {
             None => syntax.grammar(&tools, demand, tokenizer, follows_reasoning),
             Some(content) => syntax.grammar_beside(&tools, demand, tokenizer, follows_reasoning, &content),
-        })
+        };
+        grammar.map_err(|tool| unwritable(calls, &tool))
     }
 
     /// What stands for all that the grammar depends on.

@@ -13,7 +13,7 @@ use super::fields::{BodyFields, brief};
 use super::form::{parameters_field, refused};
 use super::refusal::Refusal;
 use offshoot_form::Form;
-use offshoot_text::tools::{AnswerPart, CallDemand, CallReader, CallSyntax, Tool, ToolSet};
+use offshoot_text::tools::{AnswerPart, CallDemand, CallReader, CallSyntax, Tool, ToolSet, UnwritableTool};
 
 /// The tools of a chat.
 #[derive(Debug, Default)]
@@ -120,20 +120,28 @@ pub fn in_grammar(calls: &CallReader, demand: &CallDemand) -> Result<ToolSet, Re
             let expected = "a schema of an object: arguments are one";
             return Err(Refusal::value(&field, expected, &brief(parameters)).about("tools"));
         }
-        if let Some(name) = calls.syntax().unwritable_parameter(tool) {
-            let expected = "names of properties that the model's syntax of calls can hold";
-            return Err(Refusal::value(&field, expected, &format!("{name:?}")).about("tools"));
-        }
         if begun.elapsed() > MOST_TIME {
             let expected = format!("schemas of tools that take less than {} s together", MOST_TIME.as_secs());
             return Err(Refusal::value(&field, &expected, "one beyond that").about("tools"));
         }
-        let parameters = tool.parameters.clone().map(Form::schema_in_grammar).transpose();
+        // A grammar that has a schema as JSON refuses what it can't hold of it.
+        let taken = match calls.syntax().has_json_arguments() {
+            true => Form::schema_in_grammar,
+            false => Form::schema_in_rules,
+        };
+        let parameters = tool.parameters.clone().map(taken).transpose();
         let parameters = parameters.map_err(|error| refused(&field, &error).about("tools"))?;
         Ok(Tool { name: tool.name.clone(), parameters })
     };
     let tools = calls.tools().tools.iter().enumerate().filter(|(_, tool)| is_demanded(tool, demand));
     Ok(ToolSet { tools: tools.map(tool).collect::<Result<_, Refusal>>()? })
+}
+
+/// The refusal of a request with a tool of these that the model's syntax of calls can't write.
+pub fn unwritable(calls: &CallReader, tool: &UnwritableTool) -> Refusal {
+    let index = calls.tools().tools.iter().position(|own| own.name == tool.tool);
+    let field = parameters_field(index.expect("the grammar is of these tools"));
+    Refusal::value(&field, tool.expected, &tool.found).about("tools")
 }
 
 /// What an answer, or a piece of it, has.

@@ -19,6 +19,24 @@ pub(super) enum Head {
     Whole { name: String, bytes: usize, arguments: String, in_list: bool },
 }
 
+/// Why a text is no head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoHead {
+    /// More text decides it.
+    More,
+    /// It is no call.
+    No,
+}
+
+impl From<NoHead> for Head {
+    fn from(none: NoHead) -> Self {
+        match none {
+            NoHead::More => Head::More,
+            NoHead::No => Head::No,
+        }
+    }
+}
+
 /// How the arguments of a call that has begun are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
@@ -40,8 +58,8 @@ pub(super) fn read(syntax: &CallSyntax, styles: &[CallStyle], tools: &ToolSet, t
     for style in styles {
         let head = match style {
             CallStyle::Object => object(text, tools, is_bare),
-            CallStyle::Named(named) => name_and_json(named, text),
-            CallStyle::Tagged(tags) => name_and_tags(tags, syntax.closes, text),
+            CallStyle::Named(named) => name_and_json(named, text).unwrap_or_else(Head::from),
+            CallStyle::Tagged(tags) => name_and_tags(tags, syntax.closes, text).unwrap_or_else(Head::from),
             CallStyle::Gemma => gemma::head(text),
         };
         if head != Head::No {
@@ -99,6 +117,15 @@ impl<'t> Cursor<'t> {
             return Next::Found;
         }
         if word.starts_with(self.rest()) { Next::More } else { Next::Other }
+    }
+
+    /// Passes over `word`, which must stand here.
+    fn pass(&mut self, word: &str) -> Result<(), NoHead> {
+        match self.eat(word) {
+            Next::Found => Ok(()),
+            Next::More => Err(NoHead::More),
+            Next::Other => Err(NoHead::No),
+        }
     }
 
     /// Passes over a name, which is empty if there is none; `None`: it may go on.
@@ -250,74 +277,58 @@ fn arguments_of(value: &str) -> String {
     }
 }
 
-/// `NAME` and `{…}`.
-fn name_and_json(named: &NamedCall, text: &str) -> Head {
+/// Behind `before` and a name, and the name; `Err`: what the text is otherwise.
+fn named<'t>(before: &str, text: &'t str) -> Result<(Cursor<'t>, &'t str), NoHead> {
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
-    match cursor.eat(named.before) {
-        Next::Found => {}
-        Next::More => return Head::More,
-        Next::Other => return Head::No,
+    cursor.pass(before)?;
+    match cursor.name() {
+        None => Err(NoHead::More),
+        Some("") => Err(NoHead::No),
+        Some(name) => Ok((cursor, name)),
     }
-    let Some(name) = cursor.name() else { return Head::More };
-    if name.is_empty() {
-        return Head::No;
-    }
-    if let Some(skipped) = named.skips {
+}
+
+/// `NAME` and `{…}`.
+fn name_and_json(call: &NamedCall, text: &str) -> Result<Head, NoHead> {
+    let (mut cursor, name) = named(call.before, text)?;
+    if let Some(skipped) = call.skips {
         match cursor.eat(skipped) {
-            Next::More => return Head::More,
-            Next::Found => match cursor.rest().find(named.after) {
+            Next::More => return Err(NoHead::More),
+            Next::Found => match cursor.rest().find(call.after) {
                 Some(at) if at <= LONGEST_NAME => cursor.at += at,
-                None if cursor.rest().len() < LONGEST_NAME + named.after.len() => return Head::More,
-                _ => return Head::No,
+                None if cursor.rest().len() < LONGEST_NAME + call.after.len() => return Err(NoHead::More),
+                _ => return Err(NoHead::No),
             },
             Next::Other => {}
         }
     }
-    match cursor.eat(named.after) {
-        Next::Found => {}
-        Next::More => return Head::More,
-        Next::Other => return Head::No,
-    }
+    cursor.pass(call.after)?;
     cursor.skip_space();
     match cursor.rest().chars().next() {
         Some('{') => {
             let body = Body::Json { within: 0 };
-            Head::Begun { name: name.to_owned(), bytes: cursor.at, body, in_list: false }
+            Ok(Head::Begun { name: name.to_owned(), bytes: cursor.at, body, in_list: false })
         }
-        Some(_) => Head::No,
-        None => Head::More,
+        Some(_) => Err(NoHead::No),
+        None => Err(NoHead::More),
     }
 }
 
 /// `NAME` and tags.
-fn name_and_tags(tags: &Tagged, closes: &[&str], text: &str) -> Head {
-    let mut cursor = Cursor { text, at: 0 };
-    cursor.skip_space();
-    match cursor.eat(tags.before_name) {
-        Next::Found => {}
-        Next::More => return Head::More,
-        Next::Other => return Head::No,
-    }
-    let Some(name) = cursor.name() else { return Head::More };
-    if name.is_empty() {
-        return Head::No;
-    }
-    match cursor.eat(tags.after_name) {
-        Next::Found => {}
-        Next::More => return Head::More,
-        Next::Other => return Head::No,
-    }
+fn name_and_tags(tags: &Tagged, closes: &[&str], text: &str) -> Result<Head, NoHead> {
+    let (mut cursor, name) = named(tags.before_name, text)?;
+    cursor.pass(tags.after_name)?;
     let begun = Head::Begun { name: name.to_owned(), bytes: cursor.at, body: Body::Tagged(*tags), in_list: false };
     if !tags.after_name.is_empty() {
-        return begun;
+        return Ok(begun);
     }
     // Nothing but what follows tells the name from any word.
     cursor.skip_space();
     let follows = || std::iter::once(tags.before_key).chain(closes.iter().copied());
     match () {
-        () if follows().any(|mark| cursor.rest().starts_with(mark)) => begun,
-        () if follows().any(|mark| mark.starts_with(cursor.rest())) => Head::More,
-        () => Head::No,
+        () if follows().any(|mark| cursor.rest().starts_with(mark)) => Ok(begun),
+        () if follows().any(|mark| mark.starts_with(cursor.rest())) => Err(NoHead::More),
+        () => Err(NoHead::No),
     }
 }

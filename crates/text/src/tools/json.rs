@@ -3,7 +3,7 @@
 
 /// Finds the end of an object or list, of which it is given every sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct BracketScanner {
+pub(crate) struct BracketScanner {
     /// Brackets that are open.
     depth: usize,
     in_string: bool,
@@ -13,7 +13,7 @@ pub(super) struct BracketScanner {
 
 /// Where a value ends in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Behind this many bytes.
     At(usize),
     /// Not in this text.

@@ -4,11 +4,16 @@
 #![warn(missing_docs)]
 
 mod answer;
+mod fields;
+mod formats;
 mod gemma;
+mod gemma_grammar;
 mod grammar;
 mod head;
 mod history;
 mod json;
+mod pattern;
+mod raw_text;
 mod schema;
 mod splitter;
 mod syntax;
@@ -19,8 +24,9 @@ mod tests;
 use serde_json::Value;
 
 pub use answer::{AnswerPart, AnswerSplitter, ReasoningText};
-pub use grammar::CallDemand;
+pub use grammar::{CallDemand, UnwritableTool};
 pub use history::ArgumentsSyntax;
+pub(crate) use json::BracketScanner;
 use schema::SchemaPart;
 pub use splitter::CallReader;
 pub use syntax::CallSyntax;
@@ -45,9 +51,13 @@ impl Tool {
 
     /// The schema of one of its parameters, with the schema of all of them.
     fn part(&self, name: &str) -> Option<SchemaPart<'_>> {
-        let root = self.parameters.as_ref()?;
-        let all = SchemaPart { schema: root, root }.resolved();
-        Some(all.part(all.schema.get("properties")?.get(name)?))
+        self.whole().property(name)
+    }
+
+    /// The schema of all its arguments; that of anything if it has none.
+    fn whole(&self) -> SchemaPart<'_> {
+        let root = self.parameters.as_ref().unwrap_or(&Value::Null);
+        SchemaPart { schema: root, root }
     }
 
     /// Whether its arguments can be an object, as calls have them, by what their schema says of its type.

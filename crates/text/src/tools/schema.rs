@@ -2,6 +2,8 @@
 //! go by. References are followed within the schema of the tool's arguments, the root. Whether a value has the schema
 //! is left to who uses it.
 
+use std::collections::VecDeque;
+
 use serde_json::Value;
 
 /// References that are followed one behind the other, and schemas that are looked at for one parameter's kinds.
@@ -28,7 +30,7 @@ impl<'s> SchemaPart<'s> {
             return None;
         }
         let schema = match (&self.schema["$ref"], self.schema["allOf"].as_array().map(Vec::as_slice)) {
-            (Value::String(reference), _) => self.root.pointer(reference.strip_prefix('#')?)?,
+            (reference @ Value::String(_), _) => return self.referred(reference),
             (_, Some([schema])) => schema,
             _ => return None,
         };
@@ -94,26 +96,33 @@ impl<'s> SchemaPart<'s> {
         ["type", "enum", "const", "anyOf", "oneOf"].iter().any(|key| schema.get(key).is_some())
     }
 
-    /// The texts that it allows, none if all; `None`: it is no schema of strings alone. One that says nothing is.
-    pub fn strings(self) -> Option<Vec<&'s str>> {
+    /// Whether its values are strings alone, which calls between tags write as they are. One that says nothing of kinds
+    /// is of strings.
+    pub fn is_text(self) -> bool {
         let part = self.resolved();
         let kinds = part.kinds();
-        let is_unknown = kinds.is_empty() && part.schema.get("$ref").is_some();
-        if is_unknown || kinds.iter().any(|kind| *kind != "string") {
-            return None;
-        }
-        let texts = |part: Self| Some(part.values()?.iter().filter_map(Value::as_str).collect::<Vec<_>>());
-        if let Some(texts) = texts(part) {
-            return Some(texts);
-        }
-        // One of several lists of texts; where one of them has no list, all are allowed.
-        let lists: Option<Vec<_>> = part.alternatives().map(|part| texts(part.resolved())).collect();
-        Some(lists.unwrap_or_default().concat())
+        !(kinds.is_empty() && part.schema.get("$ref").is_some()) && kinds.iter().all(|kind| *kind == "string")
     }
 
-    /// Whether an object of this schema has the field.
-    pub fn is_required(self, key: &str) -> bool {
-        self.schema["required"].as_array().is_some_and(|required| required.iter().any(|name| name == key))
+    /// The part of the root that a reference names.
+    pub fn referred(self, reference: &Value) -> Option<Self> {
+        Some(self.part(self.root.pointer(reference.as_str()?.strip_prefix('#')?)?))
+    }
+
+    /// The schema of a property: of the first schema that has it among this one, those that it names, and those that it
+    /// is made of.
+    pub fn property(self, name: &str) -> Option<Self> {
+        let mut left = VecDeque::from([self]);
+        for _ in 0..MOST_SCHEMAS {
+            let part = left.pop_front()?;
+            if let Some(found) = part.schema["properties"].get(name) {
+                return Some(part.part(found));
+            }
+            left.extend(part.schema.get("$ref").and_then(|reference| part.referred(reference)));
+            let lists = ["allOf", "anyOf", "oneOf"].iter().filter_map(|key| part.schema[*key].as_array());
+            left.extend(lists.flatten().map(|schema| part.part(schema)));
+        }
+        None
     }
 }
 

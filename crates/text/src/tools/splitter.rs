@@ -12,7 +12,7 @@ use super::answer::{AnswerPart, Parts};
 use super::head::{self, Body, Head};
 use super::json::{BracketScanner, End};
 use super::syntax::{BareCalls, CallStyle, CallSyntax, PYTHON_TAG, Tagged};
-use super::tagged::{self, TagStep};
+use super::tagged::{self, TagStep, TaggedCall};
 use crate::channels::beginning_of;
 
 /// Which calls are found in a text.
@@ -171,7 +171,8 @@ impl CallSplitter {
             }
             State::Tagged { tags, tool, is_first } => {
                 let CallReader { syntax, tools, .. } = &self.reader;
-                match tagged::step(tags, syntax.closes, tools, tool, *is_first, &self.held) {
+                let call = TaggedCall { tags, closes: syntax.closes, tools, name: tool, is_first: *is_first };
+                match tagged::step(call, &self.held, ends) {
                     TagStep::More => false,
                     TagStep::Argument { bytes, piece } => {
                         *is_first = false;

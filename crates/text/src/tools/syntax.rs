@@ -3,9 +3,6 @@
 
 use std::fmt;
 
-use super::Tool;
-use super::gemma::QUOTE;
-
 /// How the text of a call is written between its mark and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallStyle {
@@ -195,15 +192,9 @@ impl CallSyntax {
         self.name
     }
 
-    /// The first of a tool's parameters whose name a call of this syntax cannot have: it would be read as another one.
-    pub fn unwritable_parameter<'t>(&self, tool: &'t Tool) -> Option<&'t str> {
-        let is_read_again = |name: &str| match self.written.style {
-            WrittenStyle::Tagged(tags) => !name.is_empty() && name.trim() == name && !name.contains(tags.after_key),
-            WrittenStyle::Gemma => !name.is_empty() && !name.contains(QUOTE),
-            WrittenStyle::Object(_) | WrittenStyle::Named(_) | WrittenStyle::Channel => true,
-        };
-        let properties = tool.parameters.as_ref()?.get("properties")?.as_object()?;
-        properties.keys().map(String::as_str).find(|name| !is_read_again(name))
+    /// Whether its calls have their arguments as one value of JSON.
+    pub fn has_json_arguments(&self) -> bool {
+        !matches!(self.written.style, WrittenStyle::Tagged(_) | WrittenStyle::Gemma)
     }
 
     /// Whether calls are messages of a channel, which stand beside those of the reasoning and the content.

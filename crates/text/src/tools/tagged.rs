@@ -1,10 +1,12 @@
 //! Arguments between tags, which become one object of JSON. The text between the tags is a string, or JSON where the
 //! tool's schema says that the parameter is no string. Where no tools are known, it is what it looks like.
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::ToolSet;
 use super::head::{Cursor, Next};
+use super::json::BracketScanner;
 use super::schema::{SchemaPart, kind_of};
 use super::syntax::Tagged;
 
@@ -19,9 +21,22 @@ pub(super) enum TagStep {
     End { bytes: usize },
 }
 
-/// Reads what `text` begins with: the next argument of a call of `tool`, or the call's end. `is_first`: no argument has
-/// been read.
-pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, is_first: bool, text: &str) -> TagStep {
+/// A call between tags, as far as it has been read.
+#[derive(Clone, Copy)]
+pub(super) struct TaggedCall<'a> {
+    pub tags: &'a Tagged,
+    /// The texts that end calls.
+    pub closes: &'a [&'a str],
+    /// The tools that can be called, and the name of the one that is.
+    pub tools: &'a ToolSet,
+    pub name: &'a str,
+    /// Whether no argument has been read.
+    pub is_first: bool,
+}
+
+/// Reads what `text` begins with: the next argument of a call, or the call's end. `ends`: no text follows.
+pub(super) fn step(call: TaggedCall<'_>, text: &str, ends: bool) -> TagStep {
+    let TaggedCall { tags, closes, tools, name, is_first } = call;
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
     let begin = cursor.at;
@@ -50,15 +65,45 @@ pub(super) fn step(tags: &Tagged, closes: &[&str], tools: &ToolSet, tool: &str, 
             Next::Other => return TagStep::End { bytes: begin },
         }
     }
-    let Some((value, _)) = cursor.rest().split_once(tags.after_value) else { return TagStep::More };
-    cursor.at += value.len() + tags.after_value.len();
     let key = key.trim();
+    let schema = tools.get(name).and_then(|tool| tool.part(key));
+    let may_be_json = tools.tools.is_empty() || schema.is_some_and(|schema| !schema.is_text());
+    let end = tags.after_value;
+    let bytes = if may_be_json { json_bytes(cursor.rest(), end, ends) } else { cursor.rest().find(end) };
+    let Some(bytes) = bytes else { return TagStep::More };
+    let value = &cursor.rest()[..bytes];
+    cursor.at += bytes + end.len();
+    // Where no tag opens the value, it has a line of its own.
+    let value = if tags.before_value.is_empty() { without_breaks(value) } else { value };
     let value = match tools.tools.is_empty() {
-        true => value_without_schema(value),
-        false => value_of(value, tools.get(tool).and_then(|tool| tool.part(key))),
+        true => value_without_schema(value).to_string(),
+        false => value_of(value, schema),
     };
     let comma = if is_first { "" } else { ", " };
     TagStep::Argument { bytes: cursor.at, piece: format!("{comma}{}: {value}", Value::from(key)) }
+}
+
+/// Bytes of the value before `close`, which may stand in strings of its JSON, too; `None`: more text decides it, if the
+/// text does not end here (`ends`).
+fn json_bytes(text: &str, close: &str, ends: bool) -> Option<usize> {
+    let mut scanner = BracketScanner::default();
+    let has_strings = text.trim_start().starts_with(['{', '[', '"']);
+    let mut first = None;
+    for (at, byte) in text.bytes().enumerate() {
+        if text.as_bytes()[at..].starts_with(close.as_bytes()) {
+            let in_string = has_strings && scanner.is_in_string();
+            let is_json = || serde_json::from_str::<IgnoredAny>(&text[..at]).is_ok();
+            match first {
+                None if !in_string => return Some(at),
+                None => first = Some(at),
+                Some(_) if !in_string && is_json() => return Some(at),
+                Some(_) => {}
+            }
+        }
+        scanner.take(byte);
+    }
+    // What is no JSON ends at the first tag.
+    first.filter(|_| ends)
 }
 
 /// A text between tags without the line break at each end that is none of its own.
@@ -69,19 +114,18 @@ fn without_breaks(text: &str) -> &str {
 
 /// The value that a text between tags looks like, where no tool says what it is: JSON, unless that is a string.
 fn value_without_schema(text: &str) -> Value {
-    let text = without_breaks(text);
     let read = serde_json::from_str(text.trim()).ok().filter(|value: &Value| !value.is_string());
     read.unwrap_or_else(|| text.into())
 }
 
-/// The value that a text between tags is.
-fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> Value {
-    let text = without_breaks(text);
-    let kinds = schema.map_or_else(Vec::new, SchemaPart::kinds);
-    if kinds.is_empty() || kinds == ["string"] {
-        return text.into();
+/// The JSON of the value that a text between tags is.
+fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> String {
+    let string = || Value::from(text).to_string();
+    let Some(schema) = schema.filter(|schema| !schema.is_text()) else { return string() };
+    let kinds = schema.kinds();
+    if kinds.is_empty() {
+        return string();
     }
-    let fits = |value: &Value| kinds.contains(&kind_of(value)) || (value.is_i64() && kinds.contains(&"number"));
     let lower = text.trim().to_lowercase();
     let word = match &*lower {
         // As Python writes them.
@@ -90,11 +134,15 @@ fn value_of(text: &str, schema: Option<SchemaPart<'_>>) -> Value {
         "none" | "null" => Some(Value::Null),
         _ => None,
     };
-    let read = word.or_else(|| serde_json::from_str(text.trim()).ok());
-    match read {
-        Some(value) if fits(&value) => value,
-        // What is no string by the schema is taken as it is, if it is JSON at all.
-        Some(value) if !kinds.contains(&"string") => value,
-        _ => text.into(),
+    let fits = |value: &Value| kinds.contains(&kind_of(value)) || (value.is_i64() && kinds.contains(&"number"));
+    // What is no string by the schema is taken as it is, if it is JSON at all.
+    let takes = |value: &Value| fits(value) || !kinds.contains(&"string");
+    match word.map_or_else(|| serde_json::from_str(text.trim()), Ok) {
+        Ok(value) if takes(&value) => value.to_string(),
+        // A number with more digits than are read here.
+        Err(_) if !kinds.contains(&"string") && serde_json::from_str::<IgnoredAny>(text).is_ok() => {
+            text.trim().to_owned()
+        }
+        _ => string(),
     }
 }

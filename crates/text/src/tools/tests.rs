@@ -83,7 +83,7 @@ const PARIS: (&str, &str) = ("get_weather", r#"{"city": "Paris"}"#);
 const ROME: (&str, &str) = ("get_weather", r#"{"city": "Rome", "days": 2}"#);
 
 #[test]
-fn calls_in_each_family_s_form() {
+fn calls_in_each_family_s_syntax() {
     let object = |key: &str, (name, arguments): (&str, &str)| format!(r#"{{"name": "{name}", "{key}": {arguments}}}"#);
     let (paris, rome) = (object("arguments", PARIS), object("arguments", ROME));
     let hermes = format!("<tool_call>\n{paris}\n</tool_call>\n<tool_call>\n{rome}\n</tool_call>");
@@ -171,6 +171,29 @@ fn references_tell_the_kinds_of_parameters() {
         let arguments: Value = serde_json::from_str(&calls[0].1).expect("arguments between tags become JSON");
         assert_eq!(arguments, json!({name: expected}), "{text}");
     }
+}
+
+/// Strings of JSON may have the tag that ends a value; text that is no JSON ends at its first tag.
+#[test]
+fn values_end_where_their_json_does() {
+    let call = |arguments: &str| format!("<function=get_weather>\n{arguments}</function>");
+    let tags = |value: &str| format!("<parameter=tags>\n{value}\n</parameter>\n");
+    let days = "<parameter=days>\n2\n</parameter>\n";
+    let tricky = r#"["a</parameter>\"", "\n</parameter>\n</function>"]"#;
+    for (value, expected) in [
+        (tricky, r#"["a</parameter>\"","\n</parameter>\n</function>"]"#),
+        ("[\"a", r#""[\"a""#),
+        ("[\"a\", b]", r#""[\"a\", b]""#),
+        ("say \"a", r#""say \"a""#),
+    ] {
+        let expected = format!("{{\"tags\": {expected}, \"days\": 2}}");
+        check("qwen3_coder", &call(&format!("{}{days}", tags(value))), "", &[("get_weather", &expected)]);
+    }
+    let far = "<parameter=days>\n1e999\n</parameter>\n";
+    check("qwen3_coder", &call(far), "", &[("get_weather", "{\"days\": 1e999}")]);
+    // Without a line of its own, a value has all its line breaks.
+    let glm = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>\nRome\n</arg_value>\n</tool_call>";
+    check("glm", glm, "", &[("get_weather", "{\"city\": \"\\nRome\\n\"}")]);
 }
 
 #[test]
@@ -263,6 +286,14 @@ fn calls_in_channels() {
             }
             assert_eq!(calls_of(&text).len(), 1);
         }
+    }
+    // A mark within a string of the arguments ends nothing.
+    let quoted = "<|channel|>commentary to=functions.get_weather<|message|>{\"city\": \"<|end|>\\\"<|call|>\"}<|call|>";
+    let expected = vec![("get_weather".to_owned(), r#"{"city": "<|end|>\"<|call|>"}"#.to_owned())];
+    for cut in 0..=quoted.len() {
+        let pieces = [&quoted[..cut], &quoted[cut..]];
+        let found = split(syntax("harmony"), TextStart::Answer, ReasoningText::Split, &pieces);
+        assert_eq!(found.2, expected, "cut at {cut}");
     }
     let both = format!("{}<|call|><|start|>assistant<|channel|>final<|message|>Done.", calls[0]);
     let (_, content, calls) = whole(syntax("harmony"), &both);

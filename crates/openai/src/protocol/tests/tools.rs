@@ -156,6 +156,19 @@ fn choices_that_cannot_be_are_refused_by_name() {
     assert!(chat(HERMES, json!({"tools": tools, "tool_choice": "required"})).is_ok());
     let refusal = chat(&coder, json!({"tools": tools, "tool_choice": "required"})).expect_err("no such key");
     assert!(refusal.message.contains("`tools[0].function.parameters`"), "{}", refusal.message);
+    // What its texts without quotes cannot hold, and what JSON could not hold either.
+    for (schema, found) in [
+        (json!({"type": "string", "pattern": "\\bword"}), "bword"),
+        (json!({"type": "string", "minLength": 3, "maxLength": 2}), "minLength"),
+        (json!({"type": "string", "not": {"const": "a"}}), "not"),
+    ] {
+        let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"]});
+        let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+        let refusal = chat(&coder, json!({"tools": tools, "tool_choice": "required"})).expect_err("not held");
+        assert_eq!(refusal.param.as_deref(), Some("tools"));
+        assert!(refusal.message.contains("`tools[1].function.parameters`"), "{}", refusal.message);
+        assert!(refusal.message.contains(found), "{}", refusal.message);
+    }
     // No arguments have the schema, which matters where a call must be made.
     let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
     let tools = json!([tool("look"), {"type": "function", "function": {"name": "f", "parameters": endless}}]);
