@@ -86,10 +86,10 @@ sums! {
         /// or scored as if it were sampled, in a form that has begun.
         #[serde(default)]
         pub masks_requested: u64,
-        /// Masks that were computed for that: one for each state in which a branch was first.
+        /// Masks that were computed for that: one at most for each state in which a branch was first.
         #[serde(default)]
         pub masks_computed: u64,
-        /// Masks that another branch in the same state had.
+        /// Masks that another branch in the same state had, or one in the same place of the form's grammar.
         #[serde(default)]
         pub masks_shared: u64,
         /// Masks that were computed and whose set of tokens another mask had.

@@ -1,6 +1,6 @@
 //! How many more plain characters a lexeme takes. A *plain* character stands for itself inside JSON strings. Where a
-//! lexeme takes each of them, of which sort ever, up to a number, the tokens of plain characters that it takes are those
-//! that are no longer. Whether it does is found from the transitions of the lexer, once for each of its states.
+//! lexeme takes each of them, of which sort ever, up to a number, the tokens of plain characters that it takes are
+//! those that are no longer. Whether it does is found from the transitions of the lexer, once for each of its states.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -44,6 +44,20 @@ enum Step {
     Differs,
 }
 
+/// States that one mask looks at, whose transitions may be new to the lexer: a small part of a step's limit of work.
+const MOST_NEW: usize = 8;
+
+/// How many plain characters a lexeme takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlainCount {
+    /// So many, each of any sort, and no more.
+    Most(usize),
+    /// Whether one may follow depends on its sort, or the lexeme may end.
+    Differs,
+    /// Too many states are yet to be looked at: the next time it will be known, or more will be.
+    NotYet,
+}
+
 /// What is known of the states of a lexer.
 #[derive(Default)]
 pub(crate) struct PlainSteps {
@@ -52,18 +66,21 @@ pub(crate) struct PlainSteps {
 }
 
 impl PlainSteps {
-    /// How many plain characters may follow at the recognizer's place, each of any sort, up to `most`, which stands for
-    /// more, too. `None`: whether one may follow depends on its sort, or the lexeme may end.
-    pub fn count(&mut self, rec: &mut ParserRecognizer<'_>, most: usize) -> Option<usize> {
+    /// How many plain characters may follow at the recognizer's place, up to `most`, which stands for more, too.
+    pub fn count(&mut self, rec: &mut ParserRecognizer<'_>, most: usize) -> PlainCount {
         rec.trie_started("plain characters");
+        let known = self.known.len();
         let mut count = 0;
         let found = loop {
             let state = rec.lexer_state().as_u32();
+            if !self.known.contains_key(&state) && self.known.len() == known + MOST_NEW {
+                break PlainCount::NotYet;
+            }
             match *self.known.entry(state).or_insert_with(|| by_plain(rec)) {
-                Step::Differs => break None,
-                Step::Refused => break Some(count),
-                Step::State(next) if next == state => break Some(most),
-                Step::State(_) if count + 1 >= most => break Some(most),
+                Step::Differs => break PlainCount::Differs,
+                Step::Refused => break PlainCount::Most(count),
+                Step::State(next) if next == state => break PlainCount::Most(most),
+                Step::State(_) if count + 1 >= most => break PlainCount::Most(most),
                 Step::State(_) => {
                     let is_pushed = rec.try_push_byte(b'a');
                     assert!(is_pushed, "the lexer's transitions stay as they are");
@@ -133,6 +150,7 @@ fn by_bytes(
 
 #[cfg(test)]
 mod tests {
+    use llguidance::TokenParser;
     use llguidance::api::TopLevelGrammar;
     use serde_json::json;
 
@@ -142,6 +160,20 @@ mod tests {
 
     /// How many plain characters a string's inside takes, behind these bytes.
     fn count(schema: &serde_json::Value, text: &str, most: usize) -> Option<usize> {
+        let mut steps = PlainSteps::default();
+        let mut parser = parser(schema, text);
+        parser.parser.with_recognizer(|rec| {
+            loop {
+                match steps.count(rec, most) {
+                    PlainCount::Most(count) => break Some(count),
+                    PlainCount::Differs => break None,
+                    PlainCount::NotYet => {}
+                }
+            }
+        })
+    }
+
+    fn parser(schema: &serde_json::Value, text: &str) -> TokenParser {
         let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
         let end = TokenId::new(words.len());
         words.push(special_word(b"<end>"));
@@ -151,7 +183,7 @@ mod tests {
         for byte in text.bytes() {
             parser.consume_token(u32::from(byte)).expect("the schema allows it");
         }
-        parser.parser.with_recognizer(|rec| PlainSteps::default().count(rec, most))
+        parser
     }
 
     #[test]
@@ -169,5 +201,28 @@ mod tests {
         assert_eq!(count(&json!({"type": "string", "pattern": "^[^é]*$"}), "\"", 100), None);
         assert_eq!(count(&json!({"type": "string", "pattern": "^[a-z]{3}$"}), "\"", 100), None);
         assert_eq!(count(&json!({"type": "integer"}), "1", 100), None);
+    }
+    /// Strings of many characters, of which several may be meant, are looked at in parts, each a small part of what a
+    /// mask may take.
+    #[test]
+    fn a_mask_looks_at_few_states() {
+        let bounded = |least: usize, most: usize| json!({"type": "string", "minLength": least, "maxLength": most});
+        let several = json!({"anyOf": [bounded(0, 130), bounded(0, 200), bounded(2, 300)]});
+        let mut parser = parser(&several, "\"");
+        let mut steps = PlainSteps::default();
+        let fuel = |parser: &TokenParser| parser.parser.lexer_stats().total_fuel_spent as u64;
+        let mut calls = 0;
+        loop {
+            let before = fuel(&parser);
+            let found = parser.parser.with_recognizer(|rec| steps.count(rec, 128));
+            let spent = fuel(&parser) - before;
+            assert!(spent < crate::budget::limits().step_lexer_fuel / 4, "{spent} in call {calls}");
+            calls += 1;
+            if found != PlainCount::NotYet {
+                assert_eq!(found, PlainCount::Most(128));
+                break;
+            }
+        }
+        assert_eq!(calls, 128 / MOST_NEW);
     }
 }

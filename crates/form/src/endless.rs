@@ -1,5 +1,5 @@
 //! What a walk over the rules of a grammar finds: whether some text ends it, or each rule needs another one without
-//! end; what memory it takes, about; and whether it counts tokens.
+//! end; what memory it takes, about; and whether it counts tokens, or has another grammar in it.
 
 use llguidance::earley::{CGrammar, CSymIdx};
 
@@ -62,6 +62,13 @@ pub(crate) fn limits_tokens(grammar: &CGrammar) -> bool {
     let mut limits = false;
     for_each_symbol(grammar, |symbol, _| limits |= grammar.sym_data(symbol).props.max_tokens != usize::MAX);
     limits
+}
+
+/// Whether a grammar has another one in it.
+pub(crate) fn nests(grammar: &CGrammar) -> bool {
+    let mut nests = false;
+    for_each_symbol(grammar, |symbol, _| nests |= grammar.sym_data(symbol).gen_grammar.is_some());
+    nests
 }
 
 /// Calls `of` with each symbol of a grammar that is reached, and the size of its rules: the symbols in them and their

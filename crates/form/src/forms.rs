@@ -3,10 +3,7 @@
 //! or made again from the state's tokens. Branches of one form are spread over lanes, each worked on by one thread.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, OnceLock, Weak};
-
-use offshoot_core::memory;
-use rayon::prelude::*;
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 
 use crate::budget::WorkMeter;
 use crate::compile::CompiledForm;
@@ -14,6 +11,7 @@ use crate::lanes::{Fault, FormLimit, Lane, Matcher, MatcherBytes, Slot};
 use crate::mask::{RawMask, StateMask};
 use crate::masks::{MaskCache, SharedSets};
 use crate::state::{ByState, FormState, StateKey};
+use offshoot_core::memory;
 
 /// Bytes of masks that are kept.
 const MOST_MASK_BYTES: usize = 256 << 20;
@@ -33,13 +31,13 @@ const STACK_BYTES: usize = 32 << 20;
 pub struct FormCounts {
     /// Masks that were requested of states whose form has begun.
     pub requested: u64,
-    /// Masks that were computed: one for each distinct state, or more where the state was forgotten meanwhile.
+    /// Masks that were computed: one at most for each distinct state, or more where the state was forgotten meanwhile.
     pub computed: u64,
     /// Masks that another branch in the same state had, in an earlier call or in the same one.
     pub shared_states: u64,
-    /// Of the masks computed those that another state had whose matcher stood in the same place of its grammar.
+    /// Masks that another state had whose matcher stood in the same place of its grammar.
     pub shared_places: u64,
-    /// Of the other masks computed those whose set of tokens another state had.
+    /// Of the masks computed those whose set of tokens another state had.
     pub shared_sets: u64,
     /// Matchers that were made again from a state's tokens.
     pub replayed: u64,
@@ -129,7 +127,7 @@ struct WorkerMask {
 /// Where a worker has a mask from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MaskSource {
-    /// Another matcher in the same place had it.
+    /// A matcher in the same place of the grammar had it.
     Place,
     /// It was computed; another mask has its set.
     SharedSet,
@@ -234,34 +232,24 @@ impl Forms {
 
     /// The masks of states that are all different, and not known yet.
     fn compute(&mut self, missing: Vec<(usize, StateKey, &mut FormState)>) -> Vec<(usize, Found)> {
+        let mut found = Vec::with_capacity(missing.len());
         let jobs = self.assign(missing);
-        let done = self.run(jobs);
+        let workers = Workers { pool: &self.workers, threads: self.threads };
+        let kept = &mut Kept { cache: &mut self.cache, matchers: &mut self.matchers, counts: &mut self.counts };
+        let mut failed = Vec::new();
+        workers.run(&self.shared, jobs, |done| match &done.outcome {
+            Err(Fault::Failed(_)) => failed.push(done.task),
+            _ => found.push(kept.keep(done)),
+        });
         // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more, apart.
-        let (failed, mut done): (Vec<Done>, Vec<Done>) =
-            done.into_iter().partition(|done| matches!(done.outcome, Err(Fault::Failed(_))));
-        let apart =
-            failed.into_iter().map(|Done { task, .. }| vec![Task { lane: Lane::new(task.state.form()), ..task }]);
-        for done_apart in self.run(apart.collect()) {
-            let task = &done_apart.task;
-            if let Some(known) = self.lanes.get_mut(&task.key.form).filter(|_| done_apart.outcome.is_ok()) {
-                known.lanes.push(task.lane.clone());
+        let apart = failed.into_iter().map(|task| vec![Task { lane: Lane::new(task.state.form()), ..task }]);
+        let lanes = &mut self.lanes;
+        workers.run(&self.shared, apart.collect(), |done| {
+            if let Some(known) = lanes.get_mut(&done.task.key.form).filter(|_| done.outcome.is_ok()) {
+                known.lanes.push(done.task.lane.clone());
             }
-            done.push(done_apart);
-        }
-        let mut found = Vec::with_capacity(done.len());
-        for Done { task, outcome, made, replayed } in done {
-            self.matchers.extend(made);
-            self.counts.replayed += u64::from(replayed.is_some());
-            self.counts.replayed_tokens += replayed.unwrap_or(0) as u64;
-            let mask = outcome.map(|WorkerMask { mask, source }| {
-                self.counts.computed += 1;
-                self.counts.shared_places += u64::from(source == MaskSource::Place);
-                self.counts.shared_sets += u64::from(source == MaskSource::SharedSet);
-                self.cache.put(task.key, mask.clone());
-                mask
-            });
-            found.push((task.at, mask));
-        }
+            found.push(kept.keep(done));
+        });
         found
     }
 
@@ -286,10 +274,9 @@ impl Forms {
             known.last_call = calls;
             let mut of_lane: Vec<Vec<Task>> = known.lanes.iter().map(|_| Vec::with_capacity(most)).collect();
             for (at, key, state) in states {
-                let is_own = |lane: &Arc<Lane>| {
-                    state.slot.lock().as_ref().is_some_and(|matcher| Arc::ptr_eq(lane, matcher.lane()))
-                };
-                let own = known.lanes.iter().position(is_own).filter(|&own| of_lane[own].len() < most);
+                let own = state.slot.lock().as_ref().map(|matcher| Arc::as_ptr(matcher.lane()));
+                let own = own.and_then(|own| known.lanes.iter().position(|lane| Arc::as_ptr(lane) == own));
+                let own = own.filter(|&own| of_lane[own].len() < most);
                 let least = || (0..of_lane.len()).min_by_key(|&lane| of_lane[lane].len());
                 let free = own.or_else(|| least().filter(|&least| of_lane[least].len() < most));
                 let lane = free.unwrap_or_else(|| {
@@ -302,29 +289,6 @@ impl Forms {
             jobs.extend(of_lane.into_iter().filter(|tasks| !tasks.is_empty()));
         }
         jobs
-    }
-
-    /// Does the jobs, each on one thread.
-    fn run<'a>(&self, jobs: Vec<Vec<Task<'a>>>) -> Vec<Done<'a>> {
-        let job = |tasks: Vec<Task<'a>>| -> Vec<Done<'a>> {
-            let lane = tasks.first().map(|task| task.lane.clone());
-            let done = tasks.into_iter().map(|mut task| {
-                let (outcome, made, replayed) = work(&mut task, &self.shared);
-                Done { task, outcome, made, replayed }
-            });
-            let done = done.collect();
-            lane.iter().for_each(|lane| lane.check_size());
-            done
-        };
-        let few = jobs.iter().map(Vec::len).sum::<usize>() <= FEW_STATES || jobs.len() == 1;
-        let start = || {
-            let named = rayon::ThreadPoolBuilder::new().thread_name(|ix| format!("forms {ix}"));
-            named.num_threads(self.threads).stack_size(STACK_BYTES).build().ok()
-        };
-        match if few { None } else { self.workers.get_or_init(start).as_ref() } {
-            Some(workers) => workers.install(|| jobs.into_par_iter().flat_map_iter(job).collect()),
-            None => jobs.into_iter().flat_map(job).collect(),
-        }
     }
 
     /// Gives up the lanes of the forms that were unused longest, with their matchers, until the others are within the
@@ -378,6 +342,73 @@ impl FormLanes {
         let lane = self.lanes.first().map_or_else(|| Lane::new(form), |known| known.copy(form));
         self.lanes.push(lane);
     }
+}
+
+/// Where what workers have done is kept.
+struct Kept<'a> {
+    cache: &'a mut MaskCache,
+    matchers: &'a mut VecDeque<Weak<Slot>>,
+    counts: &'a mut FormCounts,
+}
+
+impl Kept<'_> {
+    fn keep(&mut self, Done { task, outcome, made, replayed }: Done) -> (usize, Found) {
+        self.matchers.extend(made);
+        self.counts.replayed += u64::from(replayed.is_some());
+        self.counts.replayed_tokens += replayed.unwrap_or(0) as u64;
+        let mask = outcome.map(|WorkerMask { mask, source }| {
+            match source {
+                MaskSource::Place => self.counts.shared_places += 1,
+                MaskSource::SharedSet | MaskSource::NewSet => self.counts.computed += 1,
+            }
+            self.counts.shared_sets += u64::from(source == MaskSource::SharedSet);
+            self.cache.put(task.key, mask.clone());
+            mask
+        });
+        (task.at, mask)
+    }
+}
+
+/// The threads that find masks.
+struct Workers<'a> {
+    pool: &'a OnceLock<Option<rayon::ThreadPool>>,
+    threads: usize,
+}
+
+impl Workers<'_> {
+    /// Does the jobs, each on one thread, and calls `each` with what is done while others go on.
+    fn run<'a>(&self, shared: &Shared, jobs: Vec<Vec<Task<'a>>>, mut each: impl FnMut(Done<'a>)) {
+        let few = jobs.iter().map(Vec::len).sum::<usize>() <= FEW_STATES || jobs.len() == 1;
+        let start = || {
+            let named = rayon::ThreadPoolBuilder::new().thread_name(|ix| format!("forms {ix}"));
+            named.num_threads(self.threads).stack_size(STACK_BYTES).build().ok()
+        };
+        let Some(pool) = (if few { None } else { self.pool.get_or_init(start).as_ref() }) else {
+            return jobs.into_iter().flat_map(|tasks| do_all(tasks, shared)).for_each(each);
+        };
+        let (sender, receiver) = mpsc::channel();
+        pool.in_place_scope(|scope| {
+            for tasks in jobs {
+                let sender = sender.clone();
+                // Cannot fail: the receiver is kept until the scope has ended.
+                scope.spawn(move |_| _ = sender.send(do_all(tasks, shared)));
+            }
+            drop(sender);
+            receiver.iter().flatten().for_each(&mut each);
+        });
+    }
+}
+
+/// Does the tasks of a lane.
+fn do_all<'a>(tasks: Vec<Task<'a>>, shared: &Shared) -> Vec<Done<'a>> {
+    let lane = tasks.first().map(|task| task.lane.clone());
+    let done = tasks.into_iter().map(|mut task| {
+        let (outcome, made, replayed) = work(&mut task, shared);
+        Done { task, outcome, made, replayed }
+    });
+    let done = done.collect();
+    lane.iter().for_each(|lane| lane.check_size());
+    done
 }
 
 /// What a worker finds for a task: the mask; the slot of its matcher, if it has a new one; and how many tokens that one

@@ -6,10 +6,12 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use llguidance::TokenParser;
+use llguidance::derivre::StateID;
+use llguidance::earley::lexerspec::LexemeIdx;
 use llguidance::earley::{CGrammar, ParserRecognizer};
 use llguidance::toktrie::Recognizer;
 
-use crate::endless::limits_tokens;
+use crate::endless::{limits_tokens, nests};
 
 /// A place in a grammar, among those of one lexer: of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,28 +39,36 @@ pub(crate) struct Lexemes([u64; 2]);
 impl Lexemes {
     /// The lexemes behind the next token, of these bytes, which the parser has not read yet; `None` if it does not take
     /// them.
-    pub fn and(self, parser: &mut TokenParser, bytes: &[u8]) -> Option<Lexemes> {
+    pub fn and(self, parser: &mut TokenParser, bytes: &[u8], skipped: Skipped) -> Option<Lexemes> {
         parser.parser.with_recognizer(|rec| {
             let mut lexemes = self;
             rec.trie_started("lexemes");
             let is_taken = bytes.iter().all(|&byte| {
                 let (state, before) = (rec.lexer_state(), rows(rec));
                 let is_taken = rec.try_push_byte(byte);
-                if is_taken && rows(rec) != before {
-                    // Which lexeme has ended is told by the only one that was possible. Where there were several, the
-                    // lexer's state tells it. What else the byte does, as a lexeme of its own, follows from these.
-                    let mut possible = rec.lexer().possible_lexemes(state).iter().map(|lexeme| lexeme.as_usize());
-                    let ended = match (possible.next(), possible.next()) {
-                        (Some(only), None) => (0, only),
-                        _ => (1, state.as_usize()),
-                    };
-                    lexemes = lexemes.then((ended, byte));
+                let ended = rows(rec) - before;
+                if is_taken && ended > 0 {
+                    lexemes = lexemes.behind(rec, state, byte, ended, skipped);
                 }
                 is_taken
             });
             rec.trie_finished();
             is_taken.then_some(lexemes)
         })
+    }
+
+    /// The lexemes where `byte` has ended some in a state of the lexer: one, or one and then that of the byte alone.
+    fn behind(self, rec: &ParserRecognizer<'_>, state: StateID, byte: u8, ended: usize, skipped: Skipped) -> Lexemes {
+        let mut possible = rec.lexer().possible_lexemes(state).iter();
+        match (possible.next(), possible.next(), ended) {
+            // The only possible one has ended, whatever the byte is.
+            (Some(only), None, 1) if skipped == Skipped::LeaveNothing && is_skip(rec, only) => self,
+            (Some(only), None, 1) => self.then((0, only.as_usize())),
+            // The byte's own follows from the one before it.
+            (Some(only), None, _) => self.then((1, only.as_usize(), byte)),
+            // Which one has ended follows from the state.
+            _ => self.then((2, state.as_usize(), byte)),
+        }
     }
 
     fn then(self, end: impl Hash) -> Lexemes {
@@ -72,10 +82,30 @@ impl Lexemes {
     }
 }
 
-/// Rows of the parser, one for each lexeme: those that were added, and those found that were added before.
-pub(crate) fn rows(rec: &mut ParserRecognizer<'_>) -> (usize, usize) {
+/// What lexemes that a grammar skips, as white space, leave behind in a parser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Skipped {
+    /// Nothing, once the next lexeme has begun: a copy of the row before them.
+    LeaveNothing,
+    /// Also which of the grammars, one in another, goes on.
+    LeaveGrammar,
+}
+
+impl Skipped {
+    pub fn of(grammar: &CGrammar) -> Skipped {
+        if nests(grammar) { Skipped::LeaveGrammar } else { Skipped::LeaveNothing }
+    }
+}
+
+fn is_skip(rec: &ParserRecognizer<'_>, lexeme: LexemeIdx) -> bool {
+    let lexemes = rec.lexer().lexer_spec();
+    lexemes.skip_id(lexemes.lexeme_spec(lexeme).class()) == lexeme
+}
+
+/// Rows that the parser has had, one for each lexeme: added, or found where they were added before.
+pub(crate) fn rows(rec: &mut ParserRecognizer<'_>) -> usize {
     let stats = rec.stats_mut();
-    (stats.rows, stats.cached_rows)
+    stats.rows + stats.cached_rows
 }
 
 /// Whether a grammar's places tell its masks: it counts no tokens, names none, and nothing of a lexeme's text is given

@@ -1,6 +1,7 @@
-//! Masks inside JSON strings and the like. Of the tokens of plain characters, those that a lexeme's inside allows depend
-//! on the lexer's state alone, not on what the parser has read: they are found once for each state of a lane, and only
-//! the other tokens are walked through for each mask. Where such a token may end a lexeme, llguidance does all.
+//! Masks inside JSON strings and the like. Of the tokens of plain characters, those that a lexeme's inside allows
+//! depend on the lexer's state alone, not on what the parser has read: they are found once for each state of a lane,
+//! and only the other tokens are walked through for each mask. Where such a token may end a lexeme, llguidance does
+//! all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
-use crate::chars::{PlainSteps, is_plain};
+use crate::chars::{PlainCount, PlainSteps, is_plain};
 use crate::grammar_place::rows;
 use crate::mask::hash;
 
@@ -131,8 +132,10 @@ impl LaneMasks {
             *states = LaneStates::default();
         }
         let found = match states.plain.count(rec, self.tokens.longest()) {
-            Some(count) => Inside::Set(self.tokens.up_to(count)),
-            None => self.find(rec),
+            PlainCount::Most(count) => Inside::Set(self.tokens.up_to(count)),
+            PlainCount::Differs => self.find(rec),
+            // It is not remembered, so that the next mask goes on.
+            PlainCount::NotYet => return Inside::Unknown,
         };
         states.sets += usize::from(matches!(found, Inside::Set(_)));
         states.inside.insert(state.as_u32(), found.clone());

@@ -14,7 +14,7 @@ use offshoot_core::bounded::caught;
 use offshoot_core::ids::TokenId;
 
 use crate::compile::CompiledForm;
-use crate::grammar_place::{GrammarPlace, Lexemes, tells_masks};
+use crate::grammar_place::{GrammarPlace, Lexemes, Skipped, tells_masks};
 use crate::inside::LaneMasks;
 use crate::mask::{RawMask, StateMask};
 use crate::trial::plain;
@@ -78,8 +78,8 @@ pub(crate) struct Lane {
     bytes: AtomicUsize,
     /// Fuel that its lexer has spent, as far as a form's budget has paid for it.
     fuel: AtomicU64,
-    /// Whether its matchers' places tell their masks.
-    has_places: bool,
+    /// How places of its matchers are told; `None` where places do not tell masks.
+    skipped: Option<Skipped>,
     places: Mutex<Places>,
 }
 
@@ -122,10 +122,11 @@ impl Lane {
         if let Some(tokens) = &form.vocabulary().inside {
             start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
         }
-        let has_places = tells_masks(start.parser.grammar());
+        let grammar = start.parser.grammar();
+        let skipped = tells_masks(grammar).then(|| Skipped::of(grammar));
         let (is_over, bytes, places) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
         let fuel = AtomicU64::new(start.parser_stats().lexer_cost);
-        let lane = Lane { start, is_over, bytes, fuel, has_places, places };
+        let lane = Lane { start, is_over, bytes, fuel, skipped, places };
         lane.check_size();
         Arc::new(lane)
     }
@@ -215,7 +216,7 @@ impl Drop for Matcher {
 impl Matcher {
     /// A matcher at its form's beginning.
     pub fn new(lane: Arc<Lane>, total: Arc<MatcherBytes>) -> Matcher {
-        let lexemes = lane.has_places.then(Lexemes::default);
+        let lexemes = lane.skipped.map(|_| Lexemes::default());
         Matcher::of(lane.start.clone(), lane, (0, lexemes), total)
     }
 
@@ -300,8 +301,9 @@ impl Matcher {
                 return Err(Fault::Refused);
             }
             // What ends a text may end a lexeme as no byte does.
-            let lexemes = self.lexemes.filter(|_| !is_end);
-            let lexemes = lexemes.and_then(|lexemes| lexemes.and(&mut self.parser, trie.token(token.0)));
+            let told = self.lexemes.zip(self.lane.skipped).filter(|_| !is_end);
+            let lexemes =
+                told.and_then(|(lexemes, skipped)| lexemes.and(&mut self.parser, trie.token(token.0), skipped));
             let taken = self.parser.consume_token(token.0).and_then(|_| self.parser.check_stop());
             taken.map_err(|error| self.fault_at(&tokens[..at], token, &error.to_string()))?;
             (self.read, self.lexemes) = (at + 1, lexemes);
@@ -325,9 +327,11 @@ impl Matcher {
     /// Brings its share of the total up to date.
     fn count_bytes(&mut self) {
         let bytes = matcher_bytes(self.parser.final_bytes().len());
-        self.total.0.fetch_add(bytes, Ordering::Relaxed);
-        self.total.0.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.bytes = bytes;
+        if bytes != self.bytes {
+            // Adds what it has more, or takes what it has less, as the sum wraps around: one write to what all share.
+            self.total.0.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
+            self.bytes = bytes;
+        }
     }
 }
 

@@ -16,6 +16,8 @@ mod grammar_place;
 mod inside;
 mod json_options;
 mod lanes;
+#[cfg(test)]
+mod library_tests;
 mod mask;
 mod masks;
 mod place;

@@ -20,8 +20,10 @@ const COUNTERS: [CounterRow; 23] = [
     ("tokens_sampled", "Tokens sampled", |live| live.metrics.tokens_sampled),
     ("tokens_forced", "Tokens sampled that the form of their text forced", |live| live.metrics.tokens_forced),
     ("masks_requested", "Times that it was asked what a form allows next", |live| live.metrics.masks_requested),
-    ("masks_computed", "Masks of forms computed, one for each state", |live| live.metrics.masks_computed),
-    ("masks_shared", "Masks of forms that another sample in the same state had", |live| live.metrics.masks_shared),
+    ("masks_computed", "Masks of forms computed, one for each state at most", |live| live.metrics.masks_computed),
+    ("masks_shared", "Masks of forms that another sample in the same state or place of the grammar had", |live| {
+        live.metrics.masks_shared
+    }),
     ("mask_sets_shared", "Masks computed whose tokens another mask had", |live| live.metrics.mask_sets_shared),
     ("masks_empty", "Masks that allow no token", |live| live.metrics.masks_empty),
     ("masks_failed", "Masks that take too much work to find", |live| live.metrics.masks_failed),
