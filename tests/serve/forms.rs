@@ -269,7 +269,7 @@ fn what_is_no_form_is_refused_by_its_field() {
             }
         }
     }
-    // It goes on as before.
+    // The server answers other requests.
     served.complete(&json!({"prompt": "a", "max_tokens": 1}));
 }
 

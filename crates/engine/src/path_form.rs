@@ -46,8 +46,8 @@ impl PathForm {
         PathForm { ready, from, state }
     }
 
-    /// Whether an extend under `ready` goes on in it: it is the same form. Where it began is what the first extend
-    /// said.
+    /// Whether an extend under `ready` goes on in it: the compiled form is the same. Where the form begins was decided
+    /// by the first extend.
     pub fn goes_on_with(&self, ready: &ReadyForm) -> bool {
         Arc::ptr_eq(&self.ready.form, &ready.form)
     }

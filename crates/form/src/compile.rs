@@ -32,7 +32,7 @@ const MOST_WAIT: Duration = Duration::from_secs(5);
 const MOST_UNTRIED_WAIT: Duration = Duration::from_secs(1);
 /// Stack of a thread that compiles; what is not touched takes no memory.
 const STACK_BYTES: usize = 64 << 20;
-/// Refused forms that are remembered.
+/// Refused forms that are remembered, so that each is not tried again.
 const MOST_REFUSED: usize = 64;
 /// Bytes of recently used compiled forms, at most; beyond it those unused longest are dropped.
 const MOST_RECENT_BYTES: usize = 64 << 20;
@@ -126,7 +126,7 @@ pub type FormKey = [u64; 2];
 #[derive(Default)]
 struct Known {
     forms: HashMap<FormKey, Weak<CompiledForm>>,
-    /// Those that are being compiled.
+    /// The forms that are being compiled.
     pending: HashSet<FormKey>,
     /// The compiled forms that were used last, the latest last, with their bytes.
     recent: VecDeque<(Arc<CompiledForm>, usize)>,
@@ -193,8 +193,8 @@ impl FormCompiler {
     ///
     /// # Errors
     ///
-    /// The form is no form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]: too
-    /// much else is being compiled.
+    /// It is not a valid form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]:
+    /// too much else is being compiled.
     pub fn compile(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>> {
         let error = |refusal: Refusal| refusal.error(form);
         check_size(form).map_err(error)?;
@@ -293,7 +293,7 @@ impl FormCompiler {
     }
 }
 
-/// The permits to compile, [`MOST_AT_ONCE`] in all. One stays taken until its form is compiled or refused, even if the
+/// The permits to compile, [`FORMS_AT_ONCE`] in all. One stays taken until its form is compiled or refused, even if the
 /// caller has stopped waiting.
 #[derive(Default)]
 struct CompilePermits {

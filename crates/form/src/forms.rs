@@ -13,27 +13,27 @@ use crate::masks::{MaskCache, SharedSets};
 use crate::state::{ByState, FormState, StateKey};
 use offshoot_core::memory;
 
-/// Bytes of masks that are kept.
+/// Bytes of the cache of masks, at most.
 const MOST_MASK_BYTES: usize = 256 << 20;
-/// Bytes of lanes beyond which those of the forms that were unused longest are given up.
+/// Bytes of all lanes, at most: beyond it the lanes of the forms that were unused longest are dropped.
 const MOST_LANE_BYTES: usize = 512 << 20;
 /// States that a lane computes in one call before another lane is made.
 const LANE_STATES: usize = 16;
-/// Calls after which lanes are given up that no call used and no matcher is in.
+/// A lane without matchers is dropped when it was not used in so many calls.
 const IDLE_CALLS: u64 = 1024;
 /// States that are computed by the caller, for which threads would take longer to wake.
 const FEW_STATES: usize = 2;
 /// Stack of a worker, for the recursion of deep patterns; what is not touched takes no memory.
 const STACK_BYTES: usize = 32 << 20;
 
-/// What the masks of an engine took so far; bytes and lanes are of now.
+/// Counts of the masks of an engine since it began; bytes, forms and lanes are those of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FormCounts {
     /// Masks that were requested of states whose form has begun.
     pub requested: u64,
     /// Masks that were computed: one at most for each distinct state, or more where the state was forgotten meanwhile.
     pub computed: u64,
-    /// Masks that another branch in the same state had, in an earlier call or in the same one.
+    /// Masks found in the cache, or computed once for several branches of a call that are in one state.
     pub shared_states: u64,
     /// Masks that another state had whose matcher stood in the same place of its grammar.
     pub shared_places: u64,
@@ -41,9 +41,9 @@ pub struct FormCounts {
     pub shared_sets: u64,
     /// Matchers that were made again from a state's tokens.
     pub replayed: u64,
-    /// Tokens that these read.
+    /// Tokens that `replayed` matchers read again.
     pub replayed_tokens: u64,
-    /// Masks asked for that have no token.
+    /// Masks requested that allow no token.
     pub dead_ends: u64,
     /// States whose mask could not be computed.
     pub failed: u64,
@@ -61,14 +61,14 @@ pub struct FormCounts {
 
 /// All masks of an engine: its worker threads, its matchers' lanes, and the masks that were computed.
 pub struct Forms {
-    /// Started when first needed; none where they do not start.
+    /// Started when first needed; `None` if the threads can't be started.
     workers: OnceLock<Option<rayon::ThreadPool>>,
     threads: usize,
     lanes: HashMap<u64, FormLanes>,
     /// Calls that computed masks.
     calls: u64,
     cache: MaskCache,
-    /// The places of all matchers; some are gone.
+    /// The slots of all matchers. Those of dropped states stay listed until the next look at the bound.
     matchers: VecDeque<Weak<Slot>>,
     shared: Shared,
     most_matcher_bytes: usize,
@@ -103,18 +103,18 @@ struct FormLanes {
 struct Task<'a> {
     state: &'a mut FormState,
     key: StateKey,
-    /// Where the state is among those of the call.
+    /// The state's index among those of the call.
     at: usize,
     lane: Arc<Lane>,
 }
 
-/// What a worker did for a task.
+/// What a worker has computed for a task.
 struct Done<'a> {
     task: Task<'a>,
     outcome: Result<WorkerMask, Fault>,
     /// The slot of a matcher that the state did not have.
     made: Option<Weak<Slot>>,
-    /// Tokens that a matcher read that was made again.
+    /// Tokens that the matcher read, if it was made again.
     replayed: Option<usize>,
 }
 

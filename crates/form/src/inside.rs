@@ -15,7 +15,7 @@ use crate::mask::hash;
 
 /// The slices of llguidance of which one has all tokens that most strings allow: those of up to 30 characters, and all.
 const COVERING: [usize; 2] = [2, 3];
-/// Work that finding out may take whether a slice is covered: llguidance's own bound.
+/// The work of testing whether a slice is covered, at most: llguidance's own bound.
 const BUDGET: u64 = 1000;
 /// States of a lane's lexer that are remembered.
 const MOST_STATES: usize = 1 << 14;
@@ -31,7 +31,7 @@ pub(crate) struct InsideTokens {
     others: TokTrie,
     /// The tokens inside strings by their number of characters.
     by_count: Vec<Vec<u32>>,
-    /// Those of up to so many characters, made when they are needed.
+    /// The tokens inside strings of up to so many characters, by that number; made when they are needed.
     up_to: Vec<OnceLock<Arc<SimpleVob>>>,
     /// The sets that lanes have, each once, by their hashes.
     sets: Mutex<HashMap<u64, Vec<Weak<SimpleVob>>>>,
@@ -50,7 +50,7 @@ impl InsideTokens {
             };
             inside.allow_token(token);
             let count = text.chars().count();
-            // One without a text is in no set.
+            // A token without a text is in no set.
             if count > 0 {
                 by_count.resize(by_count.len().max(count + 1), Vec::new());
                 by_count[count].push(token);
@@ -96,7 +96,7 @@ impl InsideTokens {
 /// The tokens inside strings that a state of the lexer allows.
 #[derive(Clone)]
 enum Inside {
-    /// The parser has a say: llguidance computes the whole mask.
+    /// It depends on the parser: llguidance computes the whole mask.
     Unknown,
     Few(Arc<[u32]>),
     Set(Arc<SimpleVob>),

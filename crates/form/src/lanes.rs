@@ -50,8 +50,8 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Why it is not known what a form allows in a state: finding it takes more work than a step may take, or the library of
-/// grammars fails.
+/// Why it is not known what a form allows in a state: finding it takes more work than a step may take, or the library
+/// of grammars fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormLimit(Fault);
 
@@ -105,12 +105,12 @@ impl Places {
 }
 
 impl Lane {
-    /// A lane of its own lexer, without what others have learnt.
+    /// A lane with a fresh lexer.
     pub fn new(form: &CompiledForm) -> Arc<Lane> {
         Lane::of(form.fresh_parser(), form)
     }
 
-    /// A lane whose lexer begins with what this one's has learnt.
+    /// A lane whose lexer begins with the tables of this one's.
     pub fn copy(&self, form: &CompiledForm) -> Arc<Lane> {
         Lane::of(self.start.deep_clone(), form)
     }
@@ -378,8 +378,7 @@ fn compute(parser: &mut TokenParser, more: &[TokenId], vocabulary: &FormVocabula
     Ok(RawMask::new(Some(&set), ends, more, vocabulary))
 }
 
-/// Of the tokens that end a text those that a grammar names here, and behind which nothing more must come: the text
-/// ends by them.
+/// The tokens of `set` that end a text and that the grammar has here as its last token.
 fn named_ends(parser: &TokenParser, set: &SimpleVob, vocabulary: &FormVocabulary) -> Vec<TokenId> {
     let completes = |end: &TokenId| {
         let mut behind = parser.clone();
@@ -388,12 +387,12 @@ fn named_ends(parser: &TokenParser, set: &SimpleVob, vocabulary: &FormVocabulary
     vocabulary.ends.iter().copied().filter(|end| set.is_allowed(end.0) && completes(end)).collect()
 }
 
-/// The place of a matcher, which branches that forked share until they go on. Empty where none was made yet, or where
-/// it was dropped.
+/// Holds a state's matcher. Branches that forked share it until one of them goes on. Empty before the matcher is made,
+/// and after it was dropped.
 #[derive(Default)]
 pub(crate) struct Slot {
     matcher: Mutex<Option<Matcher>>,
-    /// Whether it was used since somebody looked.
+    /// Set when the matcher is used; cleared by each search for matchers to drop.
     is_used: AtomicBool,
 }
 

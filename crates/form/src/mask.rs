@@ -38,10 +38,10 @@ impl StateMask {
     }
 }
 
-/// A mask as a worker computes it: its set is not shared yet.
+/// A mask as a worker computes it, before its set is shared.
 pub(crate) struct RawMask {
     pub words: Vec<u32>,
-    /// Of the words.
+    /// A hash of `words`.
     pub hash: u64,
     pub forced: Option<TokenId>,
     pub may_end: bool,

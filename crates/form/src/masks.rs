@@ -1,4 +1,4 @@
-//! The masks that were computed, by state, and their sets, each once. Bounded in bytes: what was not used lately goes.
+//! The cache of masks, by state, and of their sets, each once. Bounded in bytes: what was unused longest is dropped.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,7 +24,7 @@ pub(crate) struct MaskCache {
 #[derive(Default)]
 struct Generation {
     masks: ByState<Arc<StateMask>>,
-    /// The addresses of the sets that its masks have.
+    /// The addresses of the sets of its masks, so that each set's bytes count once.
     sets: HashSet<usize>,
     bytes: usize,
 }

@@ -33,7 +33,7 @@ pub(crate) enum Opened {
     /// It may still do so.
     Open(Opening),
     Reasoning,
-    /// It has begun otherwise.
+    /// The sample has begun with other text than the mark.
     Otherwise,
 }
 
@@ -42,7 +42,7 @@ impl Opening {
         Opening { mark: Arc::new(mark), read: 0 }
     }
 
-    /// What the state adds to the mask of the form: the same for equal texts.
+    /// What tells the masks of states apart that differ in the mark: the mark's text, and how much of it has come.
     pub fn tag(&self) -> (&[u8], usize) {
         (&self.mark.text, self.read)
     }

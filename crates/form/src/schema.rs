@@ -81,8 +81,8 @@ fn rewrite(schema: &mut Value, comparer: &Comparer) {
     parts_mut(fields).into_iter().for_each(|part| rewrite(part, comparer));
 }
 
-/// The schemas that a schema of these fields is made of. Other values, as those of `const`, are none, whatever their
-/// keys are called.
+/// The schemas within a schema of these fields. Values, such as that of `const`, are not schemas, whatever keys they
+/// have.
 pub(crate) fn parts_mut(fields: &mut Map<String, Value>) -> Vec<&mut Value> {
     let mut parts = Vec::new();
     for (key, value) in fields.iter_mut() {
@@ -360,7 +360,7 @@ mod tests {
         let both = json!([{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/m"}]);
         let defs = json!({"n": of_itself("#/$defs/n"), "m": of_itself("#/$defs/m")});
         assert!(of(json!({"oneOf": both, "$defs": defs})).get("anyOf").is_none());
-        // The same of alternatives, the last of which says that they are strings.
+        // Alternatives that name each other, the last of which is a string.
         let alternatives = |place: &str| {
             let mut options = vec![json!({"$ref": place}); 40];
             options.push(json!({"type": "string"}));

@@ -13,7 +13,7 @@ use crate::mask::StateMask;
 use crate::reasoning::{MarkFinder, Opened, Opening, OpeningMark};
 use crate::spec::FormBegin;
 
-/// What comes before a form in harmony's final channel; between both may stand what the message's type is.
+/// The texts before a form in harmony's final channel. The type of the message may stand between the two.
 const FINAL_CHANNEL: [&str; 2] = ["<|channel|>final", "<|message|>"];
 
 /// Where a sample stands before and in its form.
@@ -35,7 +35,7 @@ pub struct FormState {
     phase: Phase,
     /// The tokens since the form's beginning.
     tokens: Vec<TokenId>,
-    /// Of the tokens.
+    /// A keyed hash of `tokens`.
     hash: [u64; 2],
     pub(crate) slot: Arc<Slot>,
 }
@@ -45,7 +45,7 @@ pub struct FormState {
 pub(crate) struct StateKey {
     pub form: u64,
     tokens: [u64; 2],
-    /// Of the mark that the sample may begin with, and how far it has; 0: of none.
+    /// A hash of the mark that the sample may begin with, and of how much of it has come; 0 if there is none.
     opening: u64,
 }
 

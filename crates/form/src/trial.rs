@@ -45,7 +45,8 @@ struct NamedTokens {
 }
 
 fn tried(request: &[u8]) -> Option<(String, String)> {
-    /// Those of the last calls, the latest last: a program has one model, mostly, and tries schemas without it, too.
+    /// The vocabularies of the last calls, the latest last. Two, as a program tries forms with the tokens of one model,
+    /// mostly, and schemas of tools without any.
     static LAST: Mutex<Vec<(NamedTokens, FormVocabulary)>> = Mutex::new(Vec::new());
     const MOST_LAST: usize = 2;
     let Request { form, tokens } = match serde_json::from_slice(request) {
@@ -92,7 +93,7 @@ impl Refusal {
         Refusal { expected: expected.into(), found: found.into(), verdict: Verdict::Final }
     }
 
-    /// Of a form that is none of its kind, or that cannot be held: the library's message.
+    /// Refuses a form that llguidance does not take, with its message.
     pub fn of(message: &str) -> Refusal {
         let found = plain(message);
         let panic = found.strip_prefix("panic: ");
@@ -101,12 +102,12 @@ impl Refusal {
         Refusal::new("one that can be compiled", found)
     }
 
-    /// Of a form that takes more than it may.
+    /// Refuses a form that takes too much to compile.
     pub fn too_much(why: impl Into<String>) -> Refusal {
         Refusal::new("one that compiles within half a second of CPU time and 200 MiB", why)
     }
 
-    /// Of a form that there is no room for now.
+    /// Refuses a form for now: too much else is being compiled.
     pub fn later(why: impl Into<String>) -> Refusal {
         Refusal { verdict: Verdict::Busy, ..Refusal::too_much(why) }
     }

@@ -473,7 +473,7 @@ fn a_form_may_begin_behind_reasoning(mode: Mode) {
     }
 }
 
-/// A form that is none reaches whoever asks for it, before anything runs.
+/// A form that can't be compiled is refused when the extend is requested, before anything runs.
 #[test]
 fn a_form_that_cannot_be_is_an_error_at_once() {
     let engine = in_turn().engine(roomy());

@@ -41,7 +41,11 @@ const TEMPLATES: [&str; 15] = [
 
 /// Tools of the kinds that pydantic, MCP and hand-written schemas have.
 fn tools() -> Vec<Tool> {
-    let object = |properties: Value, required: Value| json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+    let object = |properties: Value, required: Value| {
+        let mut schema = json!({"type": "object", "additionalProperties": false});
+        (schema["properties"], schema["required"]) = (properties, required);
+        schema
+    };
     let with_defs = |mut schema: Value, defs: Value| {
         schema["$defs"] = defs;
         schema

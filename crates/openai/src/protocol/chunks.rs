@@ -181,8 +181,11 @@ impl ChunkWriter {
             return;
         }
         let is_first = !self.samples[index].has_begun;
+        let begin = out.len();
         out.extend_from_slice(&self.head);
-        self.write_choice(sample.prompt, index, out);
+        if !self.write_choice(sample.prompt, index, out) {
+            return out.truncate(begin);
+        }
         out.push(b']');
         if is_first && self.request.return_token_ids && self.request.endpoint == Endpoint::Chat {
             out.extend_from_slice(b",\"prompt_token_ids\":");
@@ -198,7 +201,8 @@ impl ChunkWriter {
         out.extend_from_slice(sse::END);
     }
 
-    fn write_choice(&mut self, prompt: usize, index: usize, out: &mut Vec<u8>) {
+    /// Appends what has come of a sample; false if it says nothing yet, as a text that may begin a call does.
+    fn write_choice(&mut self, prompt: usize, index: usize, out: &mut Vec<u8>) -> bool {
         let (request, tokenizer) = (&*self.request, &*self.tokenizer);
         let (prompt, scored) = (&request.prompts[prompt], self.scored[prompt].as_ref());
         let stream = &mut self.samples[index];
@@ -210,10 +214,12 @@ impl ChunkWriter {
         let scored = scored.filter(|_| is_first);
         let logprobs = request.logprobs.then(|| ChoiceLogprobs::new(request, prompt, scored, shown, tokenizer));
         let mut answer_calls = AnswerCalls::None;
+        let mut says_something = is_first || end.is_some() || !tokens.is_empty();
         let (shown_text, fields) = match request.endpoint {
             Endpoint::Completions => {
                 let echoed = if is_first && request.echo { &*prompt.text } else { "" };
                 let fields = is_first.then(|| PromptFields::new(request, prompt, None, tokenizer));
+                says_something |= !text.is_empty();
                 (ChoiceText::Completion { text: EchoedText { echoed, own: text.as_str().into() } }, fields)
             }
             Endpoint::Chat => {
@@ -241,6 +247,8 @@ impl ChunkWriter {
                     reasoning_content: Some(reasoning.into()).filter(|reasoning: &Cow<str>| !reasoning.is_empty()),
                     tool_calls: calls.into_iter().map(|call| call.shown(&ids, true)).collect(),
                 };
+                says_something |= delta.content.is_some() || delta.reasoning_content.is_some();
+                says_something |= !delta.tool_calls.is_empty();
                 // Its prompt's fields are beside its choices.
                 (ChoiceText::ChatChunk { delta }, None)
             }
@@ -266,6 +274,7 @@ impl ChunkWriter {
         tokens.clear();
         offsets.clear();
         *end = None;
+        says_something
     }
 }
 

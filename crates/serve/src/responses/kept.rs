@@ -1,5 +1,5 @@
 //! What is kept of a response beside its branch: the conversation that it ends. Turns are shared by the responses that
-//! go on from each other, and their bytes are counted as long as anybody has them.
+//! go on from each other, and their bytes are counted until the last of these responses is dropped.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub struct KeptTurns {
     pub own: Turn,
 }
 
-/// A turn of a conversation, counted.
+/// A turn of a conversation, whose bytes count as long as it exists.
 pub struct KeptTurn {
     pub turn: Turn,
     counted: CountedBytes,
@@ -29,7 +29,7 @@ pub struct KeptTurn {
 
 /// A response that is kept.
 pub struct KeptResponse {
-    /// Those of its conversation, its own last.
+    /// The turns of its conversation, its own last.
     turns: Vec<Arc<KeptTurn>>,
     last: Arc<KeptTurn>,
     _counted: CountedBytes,
@@ -59,10 +59,10 @@ impl KeptResponse {
 
 /// The memory that kept responses take.
 pub struct ResponseMemory {
-    /// Bytes of all, at most.
+    /// Bytes of all kept responses, at most.
     most: usize,
     bytes: Arc<AtomicUsize>,
-    /// Those of each client: clients share no turns.
+    /// The bytes of each client's responses: clients share no turns.
     of_clients: Mutex<HashMap<ClientId, Arc<AtomicUsize>>>,
 }
 
@@ -90,7 +90,7 @@ impl ResponseMemory {
         let KeptTurns { earlier, own } = turns;
         let of_client = {
             let mut of_clients = self.of_clients();
-            // Besides the map, what is counted has them.
+            // A count with the map as its only owner has no bytes left.
             of_clients.retain(|_, bytes| Arc::strong_count(bytes) > 1);
             of_clients.entry(client).or_default().clone()
         };

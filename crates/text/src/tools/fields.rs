@@ -48,7 +48,7 @@ static ANYTHING: Value = Value::Bool(true);
 
 /// A field of an object.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field<'s> {
+pub(super) struct ObjectField<'s> {
     pub key: &'s str,
     pub part: SchemaPart<'s>,
     pub is_required: bool,
@@ -80,12 +80,12 @@ impl<'s> SchemaPart<'s> {
     }
 
     /// The fields that an object of this schema, joined, is written with. Others it may have are left out.
-    pub fn fields(self) -> Result<Vec<Field<'s>>, Unheld> {
+    pub fn fields(self) -> Result<Vec<ObjectField<'s>>, Unheld> {
         self.check(&UNHELD)?;
         let required = || self.schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let listed = self.schema["properties"].as_object().into_iter().flatten();
-        let mut fields: Vec<Field<'s>> = listed
-            .map(|(key, schema)| Field {
+        let mut fields: Vec<ObjectField<'s>> = listed
+            .map(|(key, schema)| ObjectField {
                 key,
                 part: self.part(schema),
                 is_required: required().any(|name| name == key),
@@ -94,7 +94,7 @@ impl<'s> SchemaPart<'s> {
         let others = self.schema.get("additionalProperties").unwrap_or(&ANYTHING);
         for key in required() {
             if !fields.iter().any(|field| field.key == key) {
-                fields.push(Field { key, part: self.part(others), is_required: true });
+                fields.push(ObjectField { key, part: self.part(others), is_required: true });
             }
         }
         if let Some(field) = fields.iter().find(|field| field.is_required && *field.part.schema == Value::Bool(false)) {

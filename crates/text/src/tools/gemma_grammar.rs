@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::fields::Field;
+use super::fields::ObjectField;
 use super::gemma::{QUOTE, is_plain_key};
 use super::grammar::{GrammarWriter, Unheld, as_written, quoted};
 use super::raw_text::raw_text;
@@ -175,11 +175,11 @@ impl GrammarWriter<'_> {
     }
 
     /// An object of these fields, in the order in which the template writes them.
-    fn gemma_fields(&mut self, mut fields: Vec<Field<'_>>, depth: usize) -> Result<String, Unheld> {
+    fn gemma_fields(&mut self, mut fields: Vec<ObjectField<'_>>, depth: usize) -> Result<String, Unheld> {
         fields.sort_by_key(|field| field.key.to_lowercase());
         // From the last one: what may follow where no field has been written, and where one has.
         let (mut first, mut later) = (String::new(), String::new());
-        for Field { key, part, is_required } in fields.into_iter().rev() {
+        for ObjectField { key, part, is_required } in fields.into_iter().rev() {
             let value = self.gemma_value(part, depth + 1).map_err(|unheld| unheld.of(key))?;
             let name = self.gemma_key(key)?;
             let field = self.rule(&format!("{name} {value}"));

@@ -1,12 +1,13 @@
 //! Writes the grammar of a text that must call tools, in llguidance's dialect of Lark: the calls in their family's own
-//! syntax, with arguments that the tools' schemas accept. Marks that are tokens of the vocabulary stand as those tokens.
+//! syntax, with arguments that the tools' schemas accept. Marks that are tokens of the vocabulary stand as those
+//! tokens.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::fields::Field;
+use super::fields::ObjectField;
 use super::pattern::{ANY_TEXT, without};
 use super::raw_text::raw_text;
 use super::schema::SchemaPart;
@@ -262,7 +263,7 @@ impl<'t> GrammarWriter<'t> {
         let joined = whole.joined()?;
         let all = joined.as_ref().map_or(whole, |schema| whole.part(schema));
         all.check(&["anyOf", "oneOf", "enum", "const"])?;
-        for Field { key, part, is_required } in all.fields()? {
+        for ObjectField { key, part, is_required } in all.fields()? {
             if key.is_empty() || key.trim() != key || key.contains(tags.after_key) {
                 return Err(Unheld::name(key));
             }

@@ -1,5 +1,5 @@
 //! Finds the ends of JSON values in texts that come in pieces. It counts brackets and quotation marks and nothing else:
-//! whether a value is JSON is left to whoever reads it.
+//! whether a value is valid JSON is left to its reader.
 
 /// Finds the end of an object or list, of which it is given every sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! The calls of tools in the texts of models: the syntaxes in which families write them (`syntax`), how they are found in a
-//! text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which tools
-//! there are, and what an answer shows of its calls, is left to the callers.
+//! The calls of tools in the texts of models: the syntaxes in which families write them (`syntax`), how they are found
+//! in a text that comes in pieces (`splitter`, `answer`), and the grammar of a text that must call (`grammar`). Which
+//! tools there are, and what an answer shows of its calls, is left to the callers.
 #![warn(missing_docs)]
 
 mod answer;
@@ -39,7 +39,7 @@ use super::reasoning::{self, TextStart};
 pub struct Tool {
     /// What calls name it by.
     pub name: String,
-    /// The JSON Schema of its arguments; `None`: it has none.
+    /// The JSON Schema of its arguments; `None`: it takes no arguments.
     pub parameters: Option<Value>,
 }
 
@@ -92,7 +92,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// The arguments; `None`: they are no JSON.
+    /// The arguments as a value; `None` if they are not valid JSON.
     pub fn value(&self) -> Option<Value> {
         serde_json::from_str(&self.arguments).ok()
     }

@@ -34,9 +34,12 @@ fn collect(parsed: &Ast, pattern: &str, texts: &mut Vec<String>) -> Option<()> {
 /// The expression of one alternative.
 fn anchored(parts: &[Ast], pattern: &str) -> Option<String> {
     use ast::AssertionKind::{EndLine, EndText, StartLine, StartText};
-    let is = |part: &Ast, kinds: [ast::AssertionKind; 2]| matches!(part, Ast::Assertion(found) if kinds.contains(&found.kind));
-    let begin = parts.iter().take_while(|part| is(part, [StartLine, StartText])).count();
-    let end = parts[begin..].iter().rev().take_while(|part| is(part, [EndLine, EndText])).count();
+    let asserts = |part: &Ast, kinds: [ast::AssertionKind; 2]| match part {
+        Ast::Assertion(found) => kinds.contains(&found.kind),
+        _ => false,
+    };
+    let begin = parts.iter().take_while(|part| asserts(part, [StartLine, StartText])).count();
+    let end = parts[begin..].iter().rev().take_while(|part| asserts(part, [EndLine, EndText])).count();
     let inner = &parts[begin..parts.len() - end];
     inner.iter().try_for_each(|part| ast::visit(part, Plain).ok())?;
     let text = match (inner.first(), inner.last()) {

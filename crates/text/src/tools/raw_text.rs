@@ -1,5 +1,5 @@
-//! Strings that stand in a text as they are, without the quotes and escapes of JSON, as terminals of a grammar. All that
-//! a schema says of strings holds for them; what can't be held is an error.
+//! Strings that stand in a text as they are, without the quotes and escapes of JSON, as terminals of a grammar. All
+//! that a schema says of strings holds for them; what can't be held is an error.
 
 use serde_json::Value;
 

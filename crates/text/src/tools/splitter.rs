@@ -24,7 +24,8 @@ pub struct CallReader {
 }
 
 impl CallReader {
-    /// Finds calls of this syntax. An object of JSON without a mark calls one of these tools, or, if there are none, any.
+    /// Finds calls of this syntax. An object of JSON without a mark calls one of these tools, or, if there are none,
+    /// any.
     pub fn new(syntax: &'static CallSyntax, tools: Arc<ToolSet>) -> Self {
         CallReader { syntax, tools, is_single: false }
     }

@@ -81,7 +81,8 @@ const MISTRAL: &[CallStyle] = &[
 /// `[TOOL_CALLS]name{…}`.
 const MISTRAL_PLAIN: CallStyle = CallStyle::Named(NamedCall { before: "", after: "", skips: None });
 const GEMMA: &[CallStyle] = &[CallStyle::Gemma];
-/// First the syntax of V3, with a fence around the arguments: in that of V3.1 no name is followed by a second separator.
+/// First the syntax of V3, with a fence around the arguments: in that of V3.1 no name is followed by a second
+/// separator.
 const DEEPSEEK: &[CallStyle] = &[
     CallStyle::Named(NamedCall { before: "function<｜tool▁sep｜>", after: "\n```json\n", skips: None }),
     CallStyle::Named(NamedCall { before: "", after: "<｜tool▁sep｜>", skips: None }),

@@ -146,7 +146,7 @@ fn calls_in_each_family_s_syntax() {
         PARIS.1
     );
     check("kimi_k2", &kimi, "", &[PARIS]);
-    // Who does not know the family finds them, too.
+    // A reader that does not know the family finds them, too.
     for text in [&hermes, &list, &v31, &named] {
         let calls = calls_of(text);
         assert_eq!(calls.iter().map(|call| &*call.arguments).collect::<Vec<_>>(), [PARIS.1, ROME.1], "{text:?}");

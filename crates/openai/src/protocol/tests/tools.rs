@@ -282,7 +282,9 @@ fn joined(chunks: &[Value]) -> (Value, Value) {
     let (mut message, mut calls, mut reason) = (json!({}), BTreeMap::<u64, Value>::new(), Value::Null);
     for chunk in chunks {
         let choice = &chunk["choices"][0];
-        for (key, value) in choice["delta"].as_object().expect("a delta") {
+        let delta = choice["delta"].as_object().expect("a delta");
+        assert!(!delta.is_empty() || !choice["finish_reason"].is_null(), "a chunk says something: {chunk}");
+        for (key, value) in delta {
             match (key.as_str(), value) {
                 ("tool_calls", Value::Array(parts)) => {
                     for part in parts {
