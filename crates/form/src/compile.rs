@@ -16,7 +16,6 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
-use crate::budget::WorkBudget;
 use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
@@ -38,7 +37,7 @@ const MOST_REFUSED: usize = 64;
 /// Bytes of recently used compiled forms, at most; beyond it those unused longest are dropped.
 const MOST_RECENT_BYTES: usize = 64 << 20;
 
-/// A form for a model's vocabulary, shared by all that sample under it. Only what its masks may still take changes.
+/// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
 pub struct CompiledForm {
     id: u64,
     key: FormKey,
@@ -48,8 +47,6 @@ pub struct CompiledForm {
     start: TokenParser,
     /// Bytes of its grammar and lexer, about.
     bytes: usize,
-    /// The work that the masks of all its samples may still take.
-    budget: WorkBudget,
 }
 
 impl std::fmt::Debug for CompiledForm {
@@ -68,8 +65,7 @@ impl CompiledForm {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
         let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
-        let budget = WorkBudget::new();
-        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes, budget })
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes })
     }
 
     /// What equal forms of one compiler have in common, and no others.
@@ -80,11 +76,6 @@ impl CompiledForm {
     /// A number that no other form of this process has.
     pub(crate) fn id(&self) -> u64 {
         self.id
-    }
-
-    /// What its masks may still take.
-    pub(crate) fn budget(&self) -> &WorkBudget {
-        &self.budget
     }
 
     pub(crate) fn vocabulary(&self) -> &FormVocabulary {

@@ -5,7 +5,6 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
-mod budget;
 mod chars;
 mod compile;
 mod endless;
@@ -18,6 +17,7 @@ mod json_options;
 mod lanes;
 #[cfg(test)]
 mod library_tests;
+mod limits;
 mod mask;
 mod masks;
 mod place;
