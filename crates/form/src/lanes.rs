@@ -23,7 +23,9 @@ use crate::vocabulary::FormVocabulary;
 /// Lexer states of a lane, of 1 to 2 kB each, beyond which it is replaced by a fresh one.
 const MOST_STATES: usize = 20_000;
 /// Places of a lane whose masks are remembered.
-const MOST_PLACES: usize = 1 << 14;
+const MOST_PLACES: usize = 1 << 13;
+/// Bytes of each, about: the place, and what is left of a mask that nobody has any more.
+const PLACE_BYTES: usize = 128;
 /// Masks that are found by their place before one is computed nevertheless, by which llguidance's limit of the lexer's
 /// work in one step begins anew.
 const MOST_FOUND: usize = 256;
@@ -74,7 +76,7 @@ pub(crate) struct Lane {
     start: TokenParser,
     /// Set when its lexer has failed or is too large: its matchers are made again in another lane.
     is_over: AtomicBool,
-    /// Of its lexer, when it was last looked at.
+    /// Of its lexer and its places, when it was last looked at.
     bytes: AtomicUsize,
     /// Fuel that its lexer has spent, as far as a form's budget has paid for it.
     fuel: AtomicU64,
@@ -131,7 +133,7 @@ impl Lane {
         Arc::new(lane)
     }
 
-    /// Bytes of its lexer.
+    /// Bytes of its lexer and its places.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -168,7 +170,8 @@ impl Lane {
     pub fn check_size(&self) {
         match caught(|| self.start.parser.lexer_stats()) {
             Ok(stats) => {
-                self.bytes.store(stats.num_bytes, Ordering::Relaxed);
+                let places = PLACE_BYTES * self.places().masks.len();
+                self.bytes.store(stats.num_bytes + places, Ordering::Relaxed);
                 if stats.num_states > MOST_STATES {
                     self.end();
                 }
