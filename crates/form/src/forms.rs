@@ -55,7 +55,7 @@ pub struct FormCounts {
     pub mask_bytes: usize,
     /// Bytes of matchers, about.
     pub matcher_bytes: usize,
-    /// Bytes of the lanes' lexers.
+    /// Bytes of the lanes' lexers and of the places that they remember.
     pub lane_bytes: usize,
 }
 

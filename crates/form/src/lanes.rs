@@ -25,7 +25,9 @@ const MOST_LEXER_STATES: usize = 20_000;
 /// Tokens of a text that is read again for which the lexer has the work of one step.
 const RENEWED_TOKENS: usize = 64;
 /// Places of a lane whose masks are remembered.
-const MOST_PLACES: usize = 1 << 14;
+const MOST_PLACES: usize = 1 << 13;
+/// Bytes of each, about: the place, and what is left of a mask that nobody has any more.
+const PLACE_BYTES: usize = 128;
 /// Masks that are found by their place before one is computed nevertheless, by which llguidance's limit of the lexer's
 /// work in one step begins anew.
 const MOST_FOUND: usize = 256;
@@ -73,7 +75,7 @@ pub(crate) struct Lane {
     start: TokenParser,
     /// Set when its lexer has failed or is too large: its matchers are made again in another lane.
     is_over: AtomicBool,
-    /// Of its lexer, when it was last looked at.
+    /// Of its lexer and its places, when it was last looked at.
     bytes: AtomicUsize,
     /// How places of its matchers are told; `None` where places do not tell masks.
     skipped: Option<Skipped>,
@@ -129,7 +131,7 @@ impl Lane {
         Arc::new(lane)
     }
 
-    /// Bytes of its lexer.
+    /// Bytes of its lexer and its places.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -161,7 +163,8 @@ impl Lane {
     pub fn check_size(&self) {
         match caught(|| self.start.parser.lexer_stats()) {
             Ok(stats) => {
-                self.bytes.store(stats.num_bytes, Ordering::Relaxed);
+                let places = PLACE_BYTES * self.places().masks.len();
+                self.bytes.store(stats.num_bytes + places, Ordering::Relaxed);
                 if stats.num_states > MOST_LEXER_STATES {
                     self.end();
                 }
