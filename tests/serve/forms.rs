@@ -230,7 +230,8 @@ fn a_form_that_takes_too_much_work_ends_its_own_choices() {
     let costly = offshoot_fixtures::costly_grammar();
     let grammar = costly.replace("start: ", "start: \"yes\" | ");
     let served = Served::start(&[]);
-    let body = json!({"prompt": QUESTION, "guided_grammar": grammar, "max_tokens": 9, "n": 24, "temperature": 2.0});
+    let body = json!({"prompt": QUESTION, "guided_grammar": grammar, "max_tokens": 9, "n": 128, "seed": 3,
+        "temperature": 2.0});
     let answer = served.complete(&body);
     let choices = answer["choices"].as_array().expect("choices");
     let ends: Vec<_> = choices.iter().map(|choice| (choice["text"].as_str().expect("a text"), end(choice))).collect();
