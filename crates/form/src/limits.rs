@@ -1,5 +1,5 @@
-//! What compiling a form, and finding one mask of it, may take. llguidance counts the work: a form takes the same on any
-//! machine.
+//! What compiling a form, and finding one mask of it, may take. llguidance counts the work: a form takes the same on
+//! any machine.
 
 use llguidance::api::ParserLimits;
 
