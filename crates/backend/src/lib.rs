@@ -420,7 +420,7 @@ pub trait Backend: Send + 'static {
     /// no numbers. A row of a later step that refers to such a sample ([`RowToken::Sampled`]) has token 0.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Option<SampledToken>>>;
     /// Keeps `values` `[logits rows, outputs]`, in f32, for the host: the last op of a step of [`StepRequests::Values`].
-    fn keep_values(&mut self, values: &Self::Buffer, step: &mut Self::Step);
+    fn keep_values(&mut self, values: &Self::Buffer, step: &mut Self::Step) -> Result<()>;
     /// Waits for the oldest step that was run and not collected, one of [`StepRequests::Values`]. Returns the values of
     /// each of its logits rows, one row after the other.
     fn collect_values(&mut self, step: &mut Self::Step) -> Result<Vec<f32>>;

@@ -359,8 +359,9 @@ impl Backend for Cpu {
         Ok(step.collect().samples())
     }
 
-    fn keep_values(&mut self, values: &CpuBuffer, step: &mut CpuStep) {
+    fn keep_values(&mut self, values: &CpuBuffer, step: &mut CpuStep) -> Result<()> {
         step.keep_values(&values.data);
+        Ok(())
     }
 
     fn collect_values(&mut self, step: &mut CpuStep) -> Result<Vec<f32>> {

@@ -489,8 +489,9 @@ impl Backend for Sim {
         Ok(results.samples())
     }
 
-    fn keep_values(&mut self, values: &SimBuffer, _: &mut SimStep) {
+    fn keep_values(&mut self, values: &SimBuffer, _: &mut SimStep) -> Result<()> {
         self.small_op(2 * values.bytes());
+        Ok(())
     }
 
     fn collect_values(&mut self, step: &mut SimStep) -> Result<Vec<f32>> {

@@ -235,7 +235,10 @@ impl<B: Ranked> Backend for Rank<B> {
         fn gated_rms_norm([x] [gate] weight: &B::Vector, eps: f32);
         fn select_rows([out] [x] step: &B::Step);
         fn sample([] [logits] step: &mut B::Step);
-        fn keep_values([] [values] step: &mut B::Step);
+    }
+
+    fn keep_values(&mut self, values: &RankBuffer<B>, step: &mut B::Step) -> Result<()> {
+        self.0.keep_values(&values.own, step)
     }
 
     fn sample_late(&mut self, logits: &RankBuffer<B>, step: &mut B::Step) -> Result<()> {
