@@ -103,8 +103,7 @@ impl OpCase for KeepValuesCase {
         let turned: Vec<f32> = self.x.iter().rev().copied().collect();
         for values in [&self.x, &turned] {
             let requests = StepRequests::Values;
-            let batch =
-                StepBatch { logit_rows: self.logit_rows.clone(), requests, ..rows_at(&vec![0; self.rows]) };
+            let batch = StepBatch { logit_rows: self.logit_rows.clone(), requests, ..rows_at(&vec![0; self.rows]) };
             let shape = backend.load(&mut step, batch)?;
             let values = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.width, values)?;
             backend.run(&mut step, shape, |backend, step| backend.keep_values(&values, step))?;

@@ -1,6 +1,6 @@
-//! The library part of `offshoot check` for model folders: a description of the folder, a comparison with golden files,
-//! a scorer's values with golden scores, batch invariance under chunking, the effect of rounded keys and values, and a comparison with another model on a
-//! text. Reports are printable; the command line decides exit codes.
+//! The library part of `offshoot check` for model folders: a description of the folder, a comparison with golden files
+//! of logits or of a scorer's values, batch invariance under chunking, the effect of rounded keys and values, and a
+//! comparison with another model on a text. Reports are printable; the command line decides exit codes.
 
 mod against;
 mod chunks;

@@ -172,7 +172,7 @@ fn steps_keep_the_values_of_some_rows() {
     let tokens: Vec<TokenId> = (0..60).map(|i| TokenId::new(i * 7 % 500)).collect();
     let at = [0, 8, 9, 31, 32, 59];
     let weights = ModelWeights::random(random_scorer(), Dtype::F32, 7);
-    let mut backend = Cpu::new();
+    let mut backend = Cpu::open().unwrap();
     let mut model = Decoder::of(&mut backend, &weights).unwrap();
     let all = Sequence::new(&mut backend, &mut model, tokens.len()).unwrap().extend(&tokens, 0..60).unwrap();
     let expected: Vec<f32> = at.iter().flat_map(|&at| all[2 * at..][..2].to_vec()).collect();
@@ -189,7 +189,7 @@ fn ranks_keep_the_values_of_one_device() {
     let tokens: Vec<TokenId> = (0..40).map(|i| TokenId::new(i * 11 % 500)).collect();
     let weights = ModelWeights::random(random_scorer(), Dtype::F32, 7);
     let one = {
-        let mut backend = Cpu::new();
+        let mut backend = Cpu::open().unwrap();
         let mut runner = Decoder::of(&mut backend, &weights).unwrap().on(backend);
         kept(&mut *runner, &tokens, &[40], &[7, 39])
     };
@@ -204,7 +204,7 @@ fn ranks_keep_the_values_of_one_device() {
 #[test]
 fn steps_of_the_other_kind_are_refused() {
     let generator = ModelConfig { output: OutputHead::Tokens, ..random_scorer() };
-    let mut backend = Cpu::new();
+    let mut backend = Cpu::open().unwrap();
     let weights = ModelWeights::random(generator, Dtype::F32, 7);
     let mut runner = Decoder::of(&mut backend, &weights).unwrap().on(backend);
     assert_eq!(runner.facts().values, None);
