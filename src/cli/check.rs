@@ -15,7 +15,7 @@ pub struct CheckArgs {
     /// Model folder in Hugging Face form, or GGUF file
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens; or, for a reward model, its
+    /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens; for a reward model its
     /// scores at tokens of a prompt
     #[arg(long, value_name = "FILE")]
     pub golden: Option<PathBuf>,

@@ -419,7 +419,7 @@ pub trait Backend: Send + 'static {
     /// sample per request; `None` of one whose scores are all -inf, as all tokens are banned or the model's logits are
     /// no numbers. A row of a later step that refers to such a sample ([`RowToken::Sampled`]) has token 0.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Option<SampledToken>>>;
-    /// Keeps `values` `[logits rows, outputs]`, in f32, for the host: the last op of a step of [`StepRequests::Values`].
+    /// Keeps `values` `[logits rows, outputs]`, in f32, for the host: the last op of a [`StepRequests::Values`] step.
     fn keep_values(&mut self, values: &Self::Buffer, step: &mut Self::Step) -> Result<()>;
     /// Waits for the oldest step that was run and not collected, one of [`StepRequests::Values`]. Returns the values of
     /// each of its logits rows, one row after the other.

@@ -133,7 +133,7 @@ pub struct StepBatch {
 pub struct StepShape {
     pub rows: usize,
     pub logit_rows: usize,
-    /// Whether tokens are sampled from the logits in the step itself, not by late requests; or, of a scorer, whether the
+    /// Whether tokens are sampled from the logits in the step itself, not by late requests; of a scorer, whether the
     /// values are kept.
     pub samples: bool,
     /// Whether some row has an adapter.

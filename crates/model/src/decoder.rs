@@ -335,8 +335,9 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Loads and enqueues `batch`. Returns the buffer of its logits or, of a scorer, its values:
-    /// `[batch.logit_rows.len(), outputs]`; reading it waits for the step. Samples can be collected from `step`. Work enqueued later finds the keys and values of all
-    /// rows in `kv`. Errors: a token or position out of range, or a shortage of memory.
+    /// `[batch.logit_rows.len(), outputs]`; reading it waits for the step. Samples can be collected from `step`. Work
+    /// enqueued later finds the keys and values of all rows in `kv`. Errors: a token or position out of range, or a
+    /// shortage of memory.
     pub fn forward(
         &mut self,
         backend: &mut B,

@@ -1,5 +1,5 @@
-//! Compares a scorer with a golden file of another implementation's scores: `prompt` (token ids), `positions` (tokens of
-//! the prompt, from 0) and `scores` (for each position a list, one number for each value of the model). Files hold
+//! Compares a scorer with a golden file of another implementation's scores: `prompt` (token ids), `positions` (tokens
+//! of the prompt, from 0) and `scores` (for each position a list, one number for each value of the model). Files hold
 //! values as they are, their sigmoids or their softmax, as the published model's own code gives them, and do not say
 //! which: the one that is nearest is compared, and named.
 

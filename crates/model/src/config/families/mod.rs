@@ -1,8 +1,7 @@
 //! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
-//! data in `ModelConfig`; no other file depends on the family. `classes` tells generators from scorers and refuses other
-//! models, `defaults` holds
-//! what transformers assumes where a config is silent, `layers` reads what differs from layer to layer, `experts` the
-//! mixtures, `delta_rule` layers with a state, `tokens` special tokens.
+//! data in `ModelConfig`; no other file depends on the family. `classes` tells generators from scorers and refuses
+//! other models, `defaults` holds what transformers assumes where a config is silent, `layers` reads what differs from
+//! layer to layer, `experts` the mixtures, `delta_rule` layers with a state, `tokens` special tokens.
 
 mod classes;
 mod defaults;
@@ -63,8 +62,8 @@ const OTHER_WRAPPERS: [(&str, &str); 4] = [
     ("gemma4_unified_assistant", "drafts for another model"),
 ];
 
-/// Reads a config.json, of a model with this role. A scorer's output is found among its tensors: until then it counts as
-/// that of a generator.
+/// Reads a config.json, of a model with this role. A scorer's output is found among its tensors: until then it counts
+/// as that of a generator.
 pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> {
     let nested = fields.object("text_config")?;
     let model_type = fields.text("model_type")?;
