@@ -42,7 +42,7 @@ pub enum FormChoice {
     /// A built-in form's name.
     Named(String),
     /// A form of one's own.
-    Own(ScoreForm),
+    Own(Box<ScoreForm>),
 }
 
 impl<'de> Deserialize<'de> for FormChoice {
@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for FormChoice {
         // Not by trying one after the other: an error is to name the wrong field.
         Ok(match Value::deserialize(from)? {
             Value::String(name) => FormChoice::Named(name),
-            other => FormChoice::Own(ScoreForm::deserialize(other).map_err(serde::de::Error::custom)?),
+            other => FormChoice::Own(Box::new(ScoreForm::deserialize(other).map_err(serde::de::Error::custom)?)),
         })
     }
 }
@@ -64,7 +64,7 @@ impl FormChoice {
     pub fn form(&self) -> Result<ScoreForm> {
         match self {
             FormChoice::Named(name) => ScoreForm::built_in(name),
-            FormChoice::Own(form) => Ok(form.clone()),
+            FormChoice::Own(form) => Ok((**form).clone()),
         }
     }
 }

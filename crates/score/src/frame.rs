@@ -1,5 +1,5 @@
-//! What stands around an answer: a conversation as a chat template renders it, or a text with places. Texts of questions
-//! come with special tokens hidden; those of answers are hidden by the caller.
+//! What stands around an answer: a conversation as a chat template renders it, or a text with places. Special tokens in
+//! questions are hidden here; those in answers are hidden by the caller.
 
 use std::time::SystemTime;
 

@@ -1,5 +1,5 @@
-//! A form with a tokenizer and what is known of the head: it turns a question and an answer into tokens, and values into
-//! scores. What a form needs and the tokenizer or the head lacks is an error when it is made, before anything is
+//! A form with a tokenizer and what is known of the head: it turns a question and an answer into tokens, and values
+//! into scores. What a form needs and the tokenizer or the head lacks is an error when it is made, before anything is
 //! scored.
 
 use std::sync::Arc;

@@ -97,7 +97,8 @@ fn answers_without_steps_and_questions_without_a_user() {
 fn a_step_that_changes_its_tag() {
     let demo = TestTokenizer::demo(CHATML);
     let own = form(json!({
-        "text": {"plain": {"text": "{{question}} {{answer}}", "special_tokens": false, "read": {"tags": {"tag": " >"}}}},
+        "text": {"plain": {"text": "{{question}} {{answer}}", "special_tokens": false,
+            "read": {"tags": {"tag": " >"}}}},
         "output": {"words": {"good": [" *"], "bad": [" -"]}}
     }));
     let scorer = resolved(&own, &demo.tokenizer, 2);

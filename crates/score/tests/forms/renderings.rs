@@ -113,8 +113,10 @@ fn parts_behind_a_conversation() {
 static DEMO: OnceLock<(TestTokenizer, ResolvedForm)> = OnceLock::new();
 
 proptest! {
-    /// Whatever steps say, there is a value for each that has text, at a tag that rendering wrote; and what was rendered
-    /// for the first steps is the beginning of what is rendered for more.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever steps say, there is a value for each that has text, at a tag that rendering wrote; and what was
+    /// rendered for the first steps is the beginning of what is rendered for more.
     #[test]
     fn tags_stand_behind_steps_whatever_they_say(
         steps in proptest::collection::vec(
