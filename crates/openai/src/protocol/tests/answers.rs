@@ -184,7 +184,7 @@ fn forced_tokens_are_marked_where_tokens_are_shown() {
             let answer = answer(&request, &[drawn(&request, &[" a"], reason)]);
             let choice = &answer["choices"][0];
             assert_eq!(choice.get("forced").is_some(), is_told, "{fields}");
-            assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!(word), &Value::Null));
+            assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("length"), &json!(word)));
         }
     }
 }
