@@ -1,12 +1,14 @@
 //! The texts of published models: what their cards, search-and-learn and reward_hub make of a question and an answer,
 //! written out by hand.
 
+use std::sync::Arc;
+
 use offshoot_core::ids::TokenId;
 use offshoot_score::Rendered;
 use offshoot_text::{AddSpecial, Tokenizer};
 use serde_json::json;
 
-use crate::tokenizers::{TestTokenizer, asked, built_in, form, places, resolved, tokens};
+use crate::tokenizers::{CHATML, TestTokenizer, asked, built_in, form, places, resolved, tokens};
 
 const QUESTION: &str = "Sam has 3 boxes of 12 pens. How many pens are that?";
 const STEPS: [&str; 3] = ["Each box has 12 pens.", "3 * 12 = 36.", "The answer is 36."];
@@ -21,8 +23,7 @@ fn steps_of(rendered: &Rendered) -> Vec<usize> {
 
 /// search-and-learn's Qwen2.5-Math-PRM: blank lines become the tag, and one stands at the end. reward_hub splits at
 /// blank lines and joins by the tag.
-fn check_step_tag(tokenizer: &TestTokenizer) {
-    let tokenizer = &tokenizer.tokenizer;
+fn check_step_tag(tokenizer: &Arc<Tokenizer>) {
     let scorer = resolved(&built_in("step-tag"), tokenizer, 2);
     let answer = STEPS.join("\n\n").replace("\n\n", "<extra_0>");
     let text = format!(
@@ -43,7 +44,7 @@ fn check_step_tag(tokenizer: &TestTokenizer) {
 
 #[test]
 fn two_classes_at_a_step_tag() {
-    check_step_tag(&TestTokenizer::demo(crate::tokenizers::CHATML));
+    check_step_tag(&TestTokenizer::demo(CHATML).tokenizer);
     let Some(qwen2) = TestTokenizer::qwen2() else { return };
     check_step_tag(&qwen2);
 }
@@ -86,8 +87,7 @@ fn math_shepherd_as_search_and_learn_writes_it() {
 /// the end of the turn -1.
 #[test]
 fn rlhflow_s_pluses_at_the_assistant_s_turns() {
-    let Some(llama3) = TestTokenizer::llama3() else { return };
-    let tokenizer = &llama3.tokenizer;
+    let Some(tokenizer) = &TestTokenizer::llama3() else { return };
     let form = built_in("words-at-turn");
     assert_eq!(form.words(tokenizer).unwrap(), Some(vec![TokenId(10), TokenId(12)]));
     let scorer = resolved(&form, tokenizer, 2);
@@ -123,9 +123,8 @@ fn skywork(tokenizer: &Tokenizer, question: &str, answer: &str) -> (Vec<TokenId>
 
 #[test]
 fn skywork_s_line_ends() {
-    let mut all = vec![TestTokenizer::demo(crate::tokenizers::CHATML)];
-    all.extend(TestTokenizer::qwen2());
-    for TestTokenizer { tokenizer, .. } in &all {
+    let demo = TestTokenizer::demo(CHATML);
+    for tokenizer in [Some(demo.tokenizer), TestTokenizer::qwen2()].iter().flatten() {
         let scorer = resolved(&built_in("step-lines"), tokenizer, 1);
         let answer = STEPS.join("\n\n");
         let (expected, flagged) = skywork(tokenizer, QUESTION, &answer);
@@ -142,7 +141,7 @@ fn skywork_s_line_ends() {
 /// TRL's process reward models: the prompt, and each step and separator encoded alone.
 #[test]
 fn separators_of_token_classifiers() {
-    let demo = TestTokenizer::demo(crate::tokenizers::CHATML);
+    let demo = TestTokenizer::demo(CHATML);
     let tokenizer = &demo.tokenizer;
     let scorer = resolved(&built_in("separator"), tokenizer, 2);
     let mut expected = vec![tokenizer.bos().unwrap()];
@@ -160,9 +159,8 @@ fn separators_of_token_classifiers() {
 /// Skywork-Reward-V2 on Qwen: the last token is the line end behind the answer's turn.
 #[test]
 fn the_last_token_of_a_conversation() {
-    let mut all = vec![TestTokenizer::demo(crate::tokenizers::CHATML)];
-    all.extend(TestTokenizer::qwen2());
-    for TestTokenizer { tokenizer, .. } in &all {
+    let demo = TestTokenizer::demo(CHATML);
+    for tokenizer in [Some(demo.tokenizer), TestTokenizer::qwen2()].iter().flatten() {
         let scorer = resolved(&built_in("last-token"), tokenizer, 1);
         let text = format!(
             "<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n{}<|im_end|>\n",
@@ -179,8 +177,7 @@ fn the_last_token_of_a_conversation() {
 /// Llama 3's template writes the beginning of text, once, and trims what turns say.
 #[test]
 fn one_beginning_of_text_and_trimmed_turns() {
-    let Some(llama3) = TestTokenizer::llama3() else { return };
-    let tokenizer = &llama3.tokenizer;
+    let Some(tokenizer) = &TestTokenizer::llama3() else { return };
     let scorer = resolved(&built_in("last-token"), tokenizer, 1);
     let turn = |role: &str, text: &str| format!("<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>");
     let text = format!("<|begin_of_text|>{}{}", turn("user", QUESTION), turn("assistant", STEPS[0]));
@@ -196,8 +193,7 @@ fn one_beginning_of_text_and_trimmed_turns() {
 /// Athene reads its scorer's own token behind the conversation.
 #[test]
 fn a_token_behind_the_conversation() {
-    let Some(llama3) = TestTokenizer::llama3() else { return };
-    let tokenizer = &llama3.tokenizer;
+    let Some(tokenizer) = &TestTokenizer::llama3() else { return };
     let with = |text: &str| {
         form(json!({
             "text": {"chat": {"read": {"end": {"append": text}}}},
@@ -216,10 +212,35 @@ fn a_token_behind_the_conversation() {
 /// Nemotron's reward is the logit of token 0 where the next turn's first token would be.
 #[test]
 fn the_logit_of_one_token() {
-    let demo = TestTokenizer::demo(crate::tokenizers::CHATML);
+    let demo = TestTokenizer::demo(CHATML);
     let form = built_in("token-logit");
     assert_eq!(form.words(&demo.tokenizer).unwrap(), Some(vec![TokenId(0)]));
     let scorer = resolved(&form, &demo.tokenizer, 1);
     let rendered = scorer.render(&asked(QUESTION), &STEPS).unwrap();
     assert_eq!(scorer.scores(&rendered, &[[-2.5]]).unwrap().scores[0].score, -2.5);
+}
+
+/// What was computed for the first steps stands at the beginning of what more steps need, in all forms with values for
+/// steps.
+#[test]
+fn each_step_goes_on_from_the_one_before() {
+    let demo = TestTokenizer::demo(CHATML);
+    let mut all = vec![("step-tag", 2, demo.tokenizer)];
+    all.extend(TestTokenizer::qwen2().map(|qwen2| ("step-tag", 2, qwen2)));
+    all.extend(TestTokenizer::qwen2().map(|qwen2| ("step-lines", 1, qwen2)));
+    all.extend(TestTokenizer::llama3().map(|llama3| ("words-at-turn", 2, llama3)));
+    all.extend(TestTokenizer::llama3().map(|llama3| ("separator", 2, llama3)));
+    all.extend(TestTokenizer::mistral().map(|mistral| ("words-at-tag", 2, mistral)));
+    let steps = ["First, 3 * 12 = 36.\n\n", "Then:\n- 36 + 0\n- is 36\n\n", "So\n\n", "the answer is $36$."];
+    for (name, width, tokenizer) in &all {
+        let scorer = resolved(&built_in(name), tokenizer, *width);
+        let rendered = |most: usize| scorer.render(&asked(QUESTION), &steps[..most]).unwrap();
+        let whole = rendered(steps.len());
+        for most in 1..steps.len() {
+            let begun = rendered(most);
+            assert_eq!(begun.tokens, whole.tokens[..begun.tokens.len()], "{name}");
+            assert_eq!(begun.reads, whole.reads[..begun.reads.len()], "{name}");
+            assert_eq!(begun.trunk, begun.tokens.len(), "{name}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use offshoot_core::error::Result;
@@ -65,21 +65,29 @@ impl TestTokenizer {
     }
 
     /// Qwen 2's, with the tag of its step scorer.
-    pub fn qwen2() -> Option<TestTokenizer> {
-        let zipped = std::fs::File::open(shared("data/tokenizers/qwen2/tokenizer.json.gz")?).unwrap();
-        let mut bytes = Vec::new();
-        flate2::read::GzDecoder::new(zipped).read_to_end(&mut bytes).unwrap();
-        let config = json!({"chat_template": CHATML, "bos_token": "<|endoftext|>", "eos_token": "<|im_end|>",
-            "tokenizer_class": "Qwen2Tokenizer"});
-        Some(TestTokenizer::new(read(&bytes), &["<extra_0>"], &config))
+    pub fn qwen2() -> Option<Arc<Tokenizer>> {
+        static LOADED: OnceLock<TestTokenizer> = OnceLock::new();
+        let path = shared("data/tokenizers/qwen2/tokenizer.json.gz")?;
+        let load = || {
+            let mut bytes = Vec::new();
+            flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+            let config = json!({"chat_template": CHATML, "bos_token": "<|endoftext|>", "eos_token": "<|im_end|>",
+                "tokenizer_class": "Qwen2Tokenizer"});
+            TestTokenizer::new(read(&bytes), &["<extra_0>"], &config)
+        };
+        Some(Arc::clone(&LOADED.get_or_init(load).tokenizer))
     }
 
     /// Llama 3's.
-    pub fn llama3() -> Option<TestTokenizer> {
-        let bytes = std::fs::read(shared("data/tokenizers/llama3/tokenizer.json")?).unwrap();
-        let config = json!({"chat_template": HEADERS, "bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>",
-            "tokenizer_class": "PreTrainedTokenizerFast"});
-        Some(TestTokenizer::new(read(&bytes), &[], &config))
+    pub fn llama3() -> Option<Arc<Tokenizer>> {
+        static LOADED: OnceLock<TestTokenizer> = OnceLock::new();
+        let path = shared("data/tokenizers/llama3/tokenizer.json")?;
+        let load = || {
+            let config = json!({"chat_template": HEADERS, "bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>",
+                "tokenizer_class": "PreTrainedTokenizerFast"});
+            TestTokenizer::new(read(&std::fs::read(path).unwrap()), &[], &config)
+        };
+        Some(Arc::clone(&LOADED.get_or_init(load).tokenizer))
     }
 
     /// Mistral's first one, as its folder has it.
