@@ -238,6 +238,10 @@ impl SamplingParams {
         if let Some(wanted) = self.top_logprobs.filter(|&wanted| wanted > MOST_TOP) {
             return Err(Error::value("top_logprobs", format!("at most {MOST_TOP}"), wanted.to_string()));
         }
+        let confidence = self.records.confidence.filter(|count| usize::from(count.get()) > MOST_TOP);
+        if let Some(count) = confidence {
+            return Err(Error::value("tokens of a confidence", format!("at most {MOST_TOP}"), count.to_string()));
+        }
         for (token, bias) in &self.logit_bias {
             check_token("logit_bias", *token, vocab)?;
             if bias.is_nan() {

@@ -1,6 +1,8 @@
 //! Records of samples: what is recorded of each token while it is sampled is recorded of it again, bit for bit, where
 //! it is given and scored as if it were sampled so; and a record holds what its request asked for, no more.
 
+use std::num::NonZeroU16;
+
 use offshoot_backend::MOST_KEPT;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{
@@ -15,7 +17,7 @@ use super::bench::{
 
 /// Everything is recorded, and the likeliest tokens.
 fn recorded(params: SamplingParams, mode: LogprobsMode) -> SamplingParams {
-    let records = Records { drawn: true, kept_ids: true, entropy: true };
+    let records = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
     SamplingParams { top_logprobs: Some(5), logprobs_mode: mode, records, ..params }
 }
 
