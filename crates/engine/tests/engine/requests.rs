@@ -1,11 +1,11 @@
 //! What is refused, in which words, and what survives a mistake.
 
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 
 use offshoot_core::Error;
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_engine::{Engine, EngineConfig, Event, Records, SamplingParams, Stop, Turn};
+use offshoot_engine::{ConfidenceStop, Engine, EngineConfig, Event, Records, SamplingParams, Stop, Turn};
 
 use super::bench::{
     CONTEXT, Mode, Shape, VOCAB, decoder, draw, finish, give, key, length, new_tokenizer, outcomes, params, prompt,
@@ -55,6 +55,10 @@ fn parameters_out_of_range_are_named(mode: Mode) {
         ("min_tokens", Stop { min_tokens: 9, ..length(3) }),
         ("stop tokens", Stop { tokens: vec![TokenId(VOCAB)], ..length(3) }),
         ("stop strings", Stop { strings: vec![String::new()], ..length(3) }),
+        (
+            "the lowest confidence",
+            length(3).at_confidence(ConfidenceStop { window: NonZeroUsize::MIN, below: f64::NAN }),
+        ),
     ];
     for (name, stop) in bad {
         let error = engine.start(vec![draw(root, key("item", 0), params(), stop)]).err().expect(name);

@@ -180,6 +180,7 @@ pub fn finish_word(reason: &FinishReason, calls: AnswerCalls) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Aborted | FinishReason::Cancelled => "abort",
+        FinishReason::LowConfidence => "low_confidence",
         FinishReason::DeadEnd => "dead_end",
         FinishReason::FormLimit => "form_limit",
         FinishReason::StopString(_) | FinishReason::StopToken(_) if calls == AnswerCalls::LastCut => "stop",
