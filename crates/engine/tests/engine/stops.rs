@@ -136,13 +136,16 @@ fn a_sample_ends_where_it_loses_confidence(mode: Mode) {
         }
     }
     assert!(ended >= 6, "{ended}");
-    // What an extend goes on behind has no part in its window.
-    let stop = length(7).at_confidence(ConfidenceStop { window: NonZeroUsize::MIN, below: 1e9 });
-    let at_once = run(&engine, params.clone(), stop.clone());
-    assert_eq!((at_once.reason, at_once.tokens.len()), (FinishReason::LowConfidence, 1));
-    let stop =
-        Stop { confidence: stop.confidence.map(|stop| ConfidenceStop { window: NonZeroUsize::MAX, ..stop }), ..stop };
-    assert_eq!(run(&engine, params, stop.clone()).reason, FinishReason::Length, "the window is never full");
+    // A window holds the tokens of one extend: what its branch has sampled before has no part in it.
+    let stop = length(9).at_confidence(ConfidenceStop { window: NonZeroUsize::MIN.saturating_add(3), below: 1e9 });
+    let root = engine.root(prompt(1, 20)).unwrap();
+    let next = |max_tokens| Stop { max_tokens, ..stop.clone() };
+    let lengths = [3, 9, 9].map(|max_tokens| {
+        let end = finish(&engine, draw(root, key("item", 0), params.clone(), next(max_tokens)));
+        (end.tokens.len(), end.reason)
+    });
+    let low = (4, FinishReason::LowConfidence);
+    assert_eq!(lengths, [(3, FinishReason::Length), low.clone(), low]);
     let refused =
         engine.root(prompt(1, 20)).and_then(|root| engine.start(vec![draw(root, key("item", 0), letters(), stop)]));
     let error = refused.err().expect("no confidence is recorded").to_string();
