@@ -84,16 +84,25 @@ __device__ __noinline__ void list_best(const Row& row, Histogram& h, u32 wanted,
     list_tokens(row, h, cut.key, BINS, listed, [&](float score, u32 token) { return keeps(cut, score, token); });
 }
 
-// Calls each(place, key, token) for all listed tokens, divided among the block's threads. `place`: how many of them
-// come before it by falling score, then rising id.
-template <class Each>
-__device__ __forceinline__ void for_each_listed(const Histogram& h, u32 listed, Each each) {
+// Called by all threads: writes the `wanted` best of the listed tokens to `likely`, by falling score, then rising id,
+// and the keys of the `averaged` best ones to `h.count`, in that order. `log_total`: of the weights of all tokens at
+// `temperature`. No barrier at the end.
+__device__ __noinline__ void order_listed(const Row& row, Histogram& h, u32 listed, u32 wanted, u32 averaged,
+                                          float temperature, double log_total, LikelyToken* likely) {
+    float best = largest_maximum(row);
     for (u32 i = threadIdx.x; i < listed; i += blockDim.x) {
         u32 place = 0;
         for (u32 other = 0; other < listed; ++other) {
             place += h.high[other] > h.high[i] || (h.high[other] == h.high[i] && h.low[other] < h.low[i]);
         }
-        each(place, h.high[i], h.low[i]);
+        if (place < wanted) {
+            float score = score_of(h.high[i]);
+            bool none = best == minus_infinity();
+            likely[place] = {h.low[i], none ? score : log_drawn(score, best, temperature, log_total)};
+        }
+        if (place < averaged) {
+            h.count[place] = h.high[i];
+        }
     }
 }
 
@@ -119,6 +128,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     __shared__ KeptTokens kept;
     __shared__ u32 listed;
     __shared__ u32 rank;
+    __shared__ double log_sum;  // of the model's weights
     __shared__ Row row;
     u32 index = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
@@ -199,13 +209,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (lists_drawn) {
         if (wanted > 0) {
             list_best(row, h, wanted, listed);
-            float best = largest_maximum(row);
-            double log_total = log_totals[index];
-            for_each_listed(h, listed, [&](u32 place, u32 key, u32 other) {
-                if (place < wanted) {
-                    likely[place] = {other, log_drawn(score_of(key), best, request.temperature, log_total)};
-                }
-            });
+            order_listed(row, h, listed, wanted, 0, request.temperature, log_totals[index], likely);
         }
         wanted = 0;
         __syncthreads();
@@ -215,22 +219,22 @@ extern "C" __global__ void __launch_bounds__(1024)
         return;
     }
     list_best(row, h, max(wanted, averaged), listed);
-    LogSoftmax logprob(row, model_sum + first_chunk);
-    for_each_listed(h, listed, [&](u32 place, u32 key, u32 other) {
-        if (place < wanted) {
-            likely[place] = {other, logprob.of(score_of(key))};
+    if (threadIdx.x < WARP) {
+        LogSoftmax logprob(row, model_sum + first_chunk);
+        if (lane() == 0) {
+            log_sum = logprob.log_sum;
         }
-        if (place < averaged) {
-            h.count[place] = key;
-        }
-    });
-    if (averaged > 0) {
-        __syncthreads();
-        if (threadIdx.x < WARP) {
-            float confidence = confidence_of(h.count, averaged, logprob.log_sum);
-            if (lane() == 0) {
-                results.records[index].confidence = confidence;
-            }
+    }
+    __syncthreads();
+    order_listed(row, h, listed, wanted, averaged, 1.0f, log_sum, likely);
+    if (averaged == 0) {
+        return;
+    }
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        float confidence = confidence_of(h.count, averaged, log_sum);
+        if (lane() == 0) {
+            results.records[index].confidence = confidence;
         }
     }
 }
