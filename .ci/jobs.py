@@ -23,6 +23,13 @@ import time
 MOST_SECONDS = 1500
 
 
+def stop(group, stopped):
+    """Stops a command with the processes that it has started, which hold its output open."""
+    # Before it ends, as its end is what the summary waits for.
+    stopped.set()
+    os.killpg(group, signal.SIGKILL)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,18 +52,17 @@ def main():
                                            stdout=output, stderr=subprocess.STDOUT,
                                            preexec_fn=lambda: os.sched_setaffinity(0, cores),
                                            start_new_session=True)
-                # With the processes that it has started, which hold its output open.
-                stop = threading.Timer(MOST_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
-                stop.start()
+                stopped = threading.Event()
+                limit = threading.Timer(MOST_SECONDS, stop, (process.pid, stopped))
+                limit.start()
                 # Also tells what the command and all that it waited for used of the processor.
                 _, status, used = os.wait4(process.pid, 0)
-                is_stopped = stop.finished.is_set()
-                stop.cancel()
+                limit.cancel()
             code = process.returncode = os.waitstatus_to_exitcode(status)
             text, now = log.read_text(errors="replace"), time.monotonic()
             with printing:
                 verdict = "passed" if code == 0 else f"FAILED with {code}"
-                verdict += f", stopped: it has not ended in {MOST_SECONDS} s" if is_stopped else ""
+                verdict += f", stopped: it has not ended in {MOST_SECONDS} s" if stopped.is_set() and code != 0 else ""
                 print(f"-- {name}: {verdict}, {now - start:.0f} s ({used.ru_utime + used.ru_stime:.0f} s of a core), "
                       f"from {start - began:.0f} s on", flush=True)
                 if code != 0:

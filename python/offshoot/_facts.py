@@ -64,6 +64,7 @@ class EngineCounters(TypedDict):
     masks_requested: int
     masks_computed: int
     masks_shared: int
+    mask_places_shared: int
     mask_sets_shared: int
     masks_empty: int
     masks_failed: int

@@ -286,10 +286,13 @@ impl TrieBuilder {
             ("stop", None) => FinishReason::EndOfText,
             ("stop", Some(StopReason::Text(text))) => FinishReason::StopString(text),
             ("stop", Some(StopReason::Token(token))) => FinishReason::StopToken(TokenId(token)),
+            // The second ones as servers say it.
+            ("dead_end", _) => FinishReason::DeadEnd,
+            ("length", Some(StopReason::Text(why))) if why == "dead_end" => FinishReason::DeadEnd,
+            ("form_limit", _) => FinishReason::FormLimit,
+            ("length", Some(StopReason::Text(why))) if why == "form_limit" => FinishReason::FormLimit,
             ("length", _) => FinishReason::Length,
             ("abort", _) => FinishReason::Cancelled,
-            ("dead_end", _) => FinishReason::DeadEnd,
-            ("form_limit", _) => FinishReason::FormLimit,
             (other, _) => {
                 let expected = "stop, length, abort, dead_end or form_limit";
                 let why = format!("finish_reason: expected {expected}, found {other}");

@@ -5,6 +5,7 @@ import pytest
 
 import offshoot
 from offshoot import RolloutTrie, SamplingParams
+from offshoot.sampling_params import StructuredOutputsParams
 
 SHORT = SamplingParams(n=8, max_tokens=24, temperature=1.0, logprobs=0, seed=5)
 
@@ -44,6 +45,21 @@ def test_a_group_has_its_prompt_once(llm, question):
         assert trie.sampled[own].all() and (trie.depths[own] == 1).all()
         assert (trie.finish_reasons[leaf], trie.stop_reasons[leaf]) == (sample.finish_reason, sample.stop_reason)
     assert "16 samples" in repr(trie)
+
+
+def test_samples_that_their_form_has_ended_are_leaves(llm, question):
+    letter = llm.get_tokenizer().encode("a", add_special_tokens=False)
+    pairs = " | ".join(f"r{n % 101} r{n // 101}" for n in range(101 * 101))
+    rules = "".join(f'r{n}: "q" | "q" "{n}"\n' for n in range(101))
+    for form, fields, reason in [
+        ({"regex": "ab"}, {"allowed_token_ids": letter}, "dead_end"),
+        ({"grammar": f'start: "abc" pair\npair: {pairs}\n{rules}'}, {}, "form_limit"),
+    ]:
+        form = StructuredOutputsParams(**form)
+        params = SamplingParams(n=2, max_tokens=9, logprobs=0, seed=1, structured_outputs=form, **fields)
+        outputs = llm.generate([question], params, use_tqdm=False)
+        assert [sample.finish_reason for sample in outputs[0].outputs] == [reason] * 2
+        assert RolloutTrie.from_outputs(outputs).finish_reasons == [reason] * 2
 
 
 def test_what_a_trie_cannot_be_made_of_is_refused(llm, question):

@@ -103,6 +103,20 @@ def check_a_cut_answer_raises(client):
     raise AssertionError("a cut answer was parsed")
 
 
+def check_a_dead_end_raises(client):
+    # Its object ends behind the brace, where the form allows no token that the request does.
+    body = {"prompt": "{", "add_special_tokens": False}
+    tokens = client.post(str(client.base_url.join("/tokenize")), cast_to=object, body=body)["tokens"]
+    fields = {"response_format": Count, "extra_body": {"allowed_token_ids": tokens}}
+    try:
+        parse(client, **fields)
+    except openai.LengthFinishReasonError as error:
+        [choice] = error.completion.choices
+        assert (choice.finish_reason, choice.stop_reason) == ("length", "dead_end"), choice
+        return
+    raise AssertionError("half an object was parsed")
+
+
 def check_json_object(client):
     answer = chat(client, response_format={"type": "json_object"}, max_tokens=400)
     [choice] = answer.choices

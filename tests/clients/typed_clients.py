@@ -10,6 +10,7 @@ from typing import Literal
 import checks
 
 checks.skip_without("langchain_openai", "instructor", "pydantic_ai", "its_hub")
+import httpx  # noqa: E402
 import instructor  # noqa: E402
 import openai  # noqa: E402
 from instructor.core.exceptions import IncompleteOutputException  # noqa: E402
@@ -206,6 +207,38 @@ def check_pydantic_ai_streams(server):
 def check_pydantic_ai_responses(server):
     assert isinstance(agent(server, NativeOutput(Count), OpenAIResponsesModel).run_sync(QUESTION).output, Count)
     assert isinstance(agent(server, Count, OpenAIResponsesModel).run_sync(QUESTION).output, Count)
+
+
+def in_a_dead_end(server, pattern, text):
+    """Fields of a request whose form, at its beginning, has only tokens of this text, and then none."""
+    tokens = httpx.post(server + "/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    return {"structured_outputs": {"regex": pattern}, "allowed_token_ids": tokens}
+
+
+def check_pydantic_ai_reads_a_dead_end(server):
+    for api in (OpenAIChatModel, OpenAIResponsesModel):
+        settings = {"extra_body": in_a_dead_end(server, "ab", "a"), "max_tokens": 9}
+        result = agent(server, str, api).run_sync(QUESTION, model_settings=settings)
+        assert (result.output, result.response.finish_reason) == ("a", "length"), (api, result)
+
+
+def check_langchain_reads_a_dead_end(server):
+    answer = langchain(server, extra_body=in_a_dead_end(server, "ab", "a")).invoke(QUESTION)
+    assert (answer.content, answer.response_metadata["finish_reason"]) == ("a", "length"), answer
+
+
+def check_instructor_reads_a_dead_end(server):
+    client = instructor.from_openai(openai.OpenAI(base_url=server + "/v1", api_key="none", max_retries=0),
+                                    mode=instructor.Mode.JSON_SCHEMA)
+    tokens = in_a_dead_end(server, "", "{")["allowed_token_ids"]
+    try:
+        client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": QUESTION}], response_model=Count, max_retries=0,
+            extra_body={"allowed_token_ids": tokens}, **SETTINGS
+        )
+    except IncompleteOutputException:
+        return
+    raise AssertionError("half an object was parsed")
 
 
 def vote(server, how, budget=6):

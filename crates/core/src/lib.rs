@@ -5,7 +5,6 @@
 
 pub mod bounded;
 pub mod bundled;
-pub mod cpu_time;
 pub mod dice;
 pub mod error;
 pub mod figures;

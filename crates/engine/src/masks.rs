@@ -168,6 +168,7 @@ impl Engine {
         self.metrics.masks_requested = counts.requested;
         self.metrics.masks_computed = counts.computed;
         self.metrics.masks_shared = counts.shared_states + counts.shared_places;
+        self.metrics.mask_places_shared = counts.shared_places;
         self.metrics.mask_sets_shared = counts.shared_sets;
         self.metrics.masks_empty = counts.dead_ends;
         self.metrics.masks_failed = counts.failed;

@@ -92,13 +92,16 @@ sums! {
         /// Masks that another branch in the same state had, or one in the same place of the form's grammar.
         #[serde(default)]
         pub masks_shared: u64,
+        /// Masks of `masks_shared` that a branch in the same place of the form's grammar had, in another state.
+        #[serde(default)]
+        pub mask_places_shared: u64,
         /// Masks that were computed and whose set of tokens another mask had.
         #[serde(default)]
         pub mask_sets_shared: u64,
-        /// Masks that were asked for and have no token: dead ends of forms.
+        /// Masks of `masks_requested` that have no token: dead ends of forms.
         #[serde(default)]
         pub masks_empty: u64,
-        /// Masks that were asked for and take too much work to find.
+        /// Masks of `masks_requested` that take too much work to find.
         #[serde(default)]
         pub masks_failed: u64,
         /// Places in forms that were found again from their tokens.

@@ -2,6 +2,7 @@
 //! and what is wrong with a form reaches the caller before anything runs.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::handle::EngineHandle;
 use crate::path_form::{PathForm, ReadyForm};
@@ -10,7 +11,7 @@ use crate::request::{Continuation, Extend, SamplingParams, Scoring};
 use crate::token_path::TokenPath;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_form::{CompiledForm, Form, FormCompiler, SampleForm};
+use offshoot_form::{COMPILE_WAIT, CompiledForm, Form, FormCompiler, SampleForm};
 
 /// An extend as engines get it.
 #[derive(Clone, Debug)]
@@ -42,9 +43,9 @@ pub(crate) enum FormSource {
 }
 
 impl FormSource {
-    fn compile(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
+    fn compile_until(&self, form: &Arc<Form>, deadline: Instant) -> Result<Option<Arc<CompiledForm>>> {
         match self {
-            FormSource::Compiler(compiler) => compiler.compile(form).map(Some),
+            FormSource::Compiler(compiler) => compiler.compile_until(form, deadline).map(Some),
             FormSource::NoTokenizer => Err(Error::value("form", "none, for there is no tokenizer", "one")),
             FormSource::Scripted => Ok(None),
         }
@@ -58,7 +59,7 @@ impl FormSource {
     }
 
     fn ready(&self, form: &SampleForm) -> Result<Option<ReadyForm>> {
-        let compiled = self.compile(&form.form)?;
+        let compiled = self.compile_until(&form.form, Instant::now() + COMPILE_WAIT)?;
         Ok(compiled.map(|compiled| ReadyForm::of(compiled, form)))
     }
 }
@@ -73,7 +74,17 @@ impl EngineHandle {
     /// The form is no form of its kind, takes too much, or none of the model's texts has it; or the engine has no
     /// tokenizer. [`Error::Busy`]: too much else is being compiled.
     pub fn compile_form(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
-        self.forms().compile(form)
+        self.compile_form_until(form, Instant::now() + COMPILE_WAIT)
+    }
+
+    /// As [`compile_form`](Self::compile_form), which waits five seconds at most, but waiting until `deadline`; none
+    /// begins to be compiled behind it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`compile_form`](Self::compile_form).
+    pub fn compile_form_until(&self, form: &Arc<Form>, deadline: Instant) -> Result<Option<Arc<CompiledForm>>> {
+        self.forms().compile_until(form, deadline)
     }
 
     /// The form, if it is compiled already; waits for nobody.

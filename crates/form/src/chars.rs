@@ -216,7 +216,7 @@ mod tests {
             let before = fuel(&parser);
             let found = parser.parser.with_recognizer(|rec| steps.count(rec, 128));
             let spent = fuel(&parser) - before;
-            assert!(spent < crate::budget::limits().step_lexer_fuel / 4, "{spent} in call {calls}");
+            assert!(spent < crate::limits::limits().step_lexer_fuel / 4, "{spent} in call {calls}");
             calls += 1;
             if found != PlainCount::NotYet {
                 assert_eq!(found, PlainCount::Most(128));

@@ -16,7 +16,6 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
-use crate::budget::WorkBudget;
 use crate::endless::grammar_bytes;
 use crate::grammar::check_size;
 use crate::lanes::{Lane, Matcher};
@@ -26,9 +25,9 @@ use crate::vocabulary::FormVocabulary;
 
 /// Forms that a compiler compiles at once; others wait.
 pub const FORMS_AT_ONCE: usize = 4;
-/// How long a caller waits in all: for an equal form that another caller compiles, for a permit, for the trial, and for
-/// the form itself, whose work is known to be little then, on a machine that may be busy.
-const MOST_WAIT: Duration = Duration::from_secs(5);
+/// How long a caller usually waits in all: for an equal form that another caller compiles, for a permit, for the trial,
+/// and for the form itself, whose work is known to be little then, on a machine that may be busy.
+pub const COMPILE_WAIT: Duration = Duration::from_secs(5);
 /// How long a caller that has a permit waits for a form where there is no helper to try it.
 const MOST_UNTRIED_WAIT: Duration = Duration::from_secs(1);
 /// Stack of a thread that compiles; what is not touched takes no memory.
@@ -38,7 +37,7 @@ const MOST_REFUSED: usize = 64;
 /// Bytes of recently used compiled forms, at most; beyond it those unused longest are dropped.
 const MOST_RECENT_BYTES: usize = 64 << 20;
 
-/// A form for a model's vocabulary, shared by all that sample under it. Only what its masks may still take changes.
+/// A form for a model's vocabulary. Immutable, and shared by all that sample under it.
 pub struct CompiledForm {
     id: u64,
     key: FormKey,
@@ -48,8 +47,6 @@ pub struct CompiledForm {
     start: TokenParser,
     /// Bytes of its grammar and lexer, about.
     bytes: usize,
-    /// The work that the masks of all its samples may still take.
-    budget: WorkBudget,
 }
 
 impl std::fmt::Debug for CompiledForm {
@@ -68,8 +65,7 @@ impl CompiledForm {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let start = parser(form, &vocabulary)?;
         let bytes = start.parser.lexer_stats().num_bytes + grammar_bytes(start.parser.grammar());
-        let budget = WorkBudget::new();
-        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes, budget })
+        Ok(CompiledForm { id: NEXT.fetch_add(1, Ordering::Relaxed), key, vocabulary, tokenizer, start, bytes })
     }
 
     /// What equal forms of one compiler have in common, and no others.
@@ -80,11 +76,6 @@ impl CompiledForm {
     /// A number that no other form of this process has.
     pub(crate) fn id(&self) -> u64 {
         self.id
-    }
-
-    /// What its masks may still take.
-    pub(crate) fn budget(&self) -> &WorkBudget {
-        &self.budget
     }
 
     pub(crate) fn vocabulary(&self) -> &FormVocabulary {
@@ -119,12 +110,42 @@ pub struct FormCompiler {
     /// Made when the first form comes.
     vocabulary: OnceLock<Result<Arc<FormVocabulary>, Refusal>>,
     hashers: [RandomState; 2],
+    outcomes: Arc<Outcomes>,
+    permits: Arc<CompilePermits>,
+}
+
+/// What became of the forms that were compiled, shared with the threads that compile.
+#[derive(Default)]
+struct Outcomes {
     known: Mutex<Known>,
     /// Signalled when a form leaves `Known::pending`: it was compiled or refused.
     is_done: Condvar,
-    permits: Arc<CompilePermits>,
-    /// How long a caller waits.
-    most_wait: Duration,
+}
+
+/// A form that is being compiled. Dropped, it is so no longer: equal ones may be compiled anew.
+struct PendingForm {
+    outcomes: Arc<Outcomes>,
+    key: FormKey,
+}
+
+impl Outcomes {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingForm {
+    /// Notes what became of the form, for all that wait for it or have an equal one later.
+    fn end(self, outcome: &Result<Arc<CompiledForm>, Refusal>) {
+        self.outcomes.known().insert(self.key, outcome);
+    }
+}
+
+impl Drop for PendingForm {
+    fn drop(&mut self) {
+        self.outcomes.known().pending.remove(&self.key);
+        self.outcomes.is_done.notify_all();
+    }
 }
 
 /// Two hashes of a form's JSON, which stand for it as long as its compiler lives. (Schemas that differ in the order of
@@ -190,10 +211,8 @@ impl FormCompiler {
             vocab,
             vocabulary: OnceLock::new(),
             hashers: Default::default(),
-            known: Mutex::default(),
-            is_done: Condvar::new(),
+            outcomes: Arc::default(),
             permits: Arc::default(),
-            most_wait: MOST_WAIT,
         }
     }
 
@@ -205,12 +224,21 @@ impl FormCompiler {
     /// It is not a valid form of its kind, no text has it, or it takes more than a second or 200 MiB. [`Error::Busy`]:
     /// too much else is being compiled.
     pub fn compile(&self, form: &Arc<Form>) -> Result<Arc<CompiledForm>> {
+        self.compile_until(form, Instant::now() + COMPILE_WAIT)
+    }
+
+    /// As [`compile`](Self::compile), waiting until `deadline`. A form whose compiling has begun by then is compiled to
+    /// its end, and known to whoever has an equal one later. Behind the deadline none begins.
+    ///
+    /// # Errors
+    ///
+    /// As of [`compile`](Self::compile).
+    pub fn compile_until(&self, form: &Arc<Form>, deadline: Instant) -> Result<Arc<CompiledForm>> {
         let error = |refusal: Refusal| refusal.error(form);
         check_size(form).map_err(error)?;
         let key = self.key(form);
-        let deadline = Instant::now() + self.most_wait;
         {
-            let mut known = self.known();
+            let mut known = self.outcomes.known();
             loop {
                 if let Some(outcome) = known.get(&key) {
                     return outcome.map_err(error);
@@ -218,7 +246,7 @@ impl FormCompiler {
                 if known.pending.insert(key) {
                     break;
                 }
-                let waited = self.is_done.wait_timeout(known, left_until(deadline));
+                let waited = self.outcomes.is_done.wait_timeout(known, left_until(deadline));
                 let (locked, waited) = waited.unwrap_or_else(PoisonError::into_inner);
                 known = locked;
                 if waited.timed_out() && known.pending.contains(&key) {
@@ -226,13 +254,9 @@ impl FormCompiler {
                 }
             }
         }
-        let outcome =
-            caught(|| self.compile_anew(form, key, deadline)).unwrap_or_else(|panic| Err(Refusal::of(&panic)));
-        let mut known = self.known();
-        known.pending.remove(&key);
-        known.insert(key, &outcome);
-        self.is_done.notify_all();
-        outcome.map_err(error)
+        let pending = PendingForm { outcomes: self.outcomes.clone(), key };
+        let outcome = caught(|| self.compile_anew(form, pending, deadline));
+        outcome.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map_err(error)
     }
 
     /// What is known of a form without compiling it: it was compiled, or refused, and is not forgotten yet. Waits for
@@ -244,7 +268,7 @@ impl FormCompiler {
     pub fn known_form(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
         let error = |refusal: Refusal| refusal.error(form);
         check_size(form).map_err(error)?;
-        self.known().get(&self.key(form)).transpose().map_err(error)
+        self.outcomes.known().get(&self.key(form)).transpose().map_err(error)
     }
 
     fn key(&self, form: &Form) -> FormKey {
@@ -266,16 +290,22 @@ impl FormCompiler {
         self.vocabulary.get_or_init(|| make().map_err(|error| Refusal::of(&error.to_string()))).clone()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn compile_anew(&self, form: &Arc<Form>, key: FormKey, deadline: Instant) -> Result<Arc<CompiledForm>, Refusal> {
+    fn compile_anew(
+        &self,
+        form: &Arc<Form>,
+        pending: PendingForm,
+        deadline: Instant,
+    ) -> Result<Arc<CompiledForm>, Refusal> {
         let vocabulary = self.made_vocabulary()?;
         if let Form::Choice(choices) = &**form
             && let Some(choice) = choices.iter().find(|choice| !vocabulary.spells(choice))
         {
-            return Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
+            let refused = Err(Refusal::new("texts that the model's tokens spell", format!("{choice:?}")));
+            pending.end(&refused);
+            return refused;
+        }
+        if left_until(deadline).is_zero() {
+            return Err(Refusal::later("its time is over"));
         }
         let permit = CompilePermit::take(&self.permits, deadline)?;
         let (most, verdict) = match is_unbounded() {
@@ -285,12 +315,15 @@ impl FormCompiler {
         let (sender, receiver) = mpsc::channel();
         let (form, tokenizer) = (form.clone(), self.tokenizer.clone());
         let work = move || {
+            let key = pending.key;
             let compiled = caught(|| {
                 try_form(&form, &vocabulary)?;
                 CompiledForm::new(&form, key, vocabulary, tokenizer)?.check_beginning()
             });
-            // The receiver is gone if the form took too long.
-            let _ = sender.send(compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new));
+            let outcome = compiled.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map(Arc::new);
+            pending.end(&outcome);
+            // The receiver is gone if the form took too long; whoever has an equal one finds it.
+            let _ = sender.send(outcome);
             drop(permit);
         };
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
@@ -302,7 +335,7 @@ impl FormCompiler {
     }
 }
 
-/// The permits to compile, [`MOST_AT_ONCE`] in all. One stays taken until its form is compiled or refused, even if the
+/// The permits to compile, [`FORMS_AT_ONCE`] in all. One stays taken until its form is compiled or refused, even if the
 /// caller has stopped waiting.
 #[derive(Default)]
 struct CompilePermits {
@@ -349,8 +382,8 @@ mod tests {
         let folder = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
         let tokenizer = Arc::new(Tokenizer::load(&folder).expect("the bundled model has a tokenizer"));
         let vocab = tokenizer.vocab_size();
-        let most_wait = Duration::from_millis(500);
-        let compiler = FormCompiler { most_wait, ..FormCompiler::new(tokenizer, Vec::new(), vocab) };
+        let compiler = FormCompiler::new(tokenizer, Vec::new(), vocab);
+        let soon = || Instant::now() + Duration::from_millis(200);
         let known = Arc::new(Form::Regex("[ab]+".to_owned()));
         assert!(compiler.known_form(&known).expect("it is not refused").is_none());
         let compiled = compiler.compile(&known).expect("it compiles");
@@ -358,20 +391,48 @@ mod tests {
         let bad = Arc::new(Form::Regex("(".to_owned()));
         assert!(compiler.compile(&bad).is_err());
         // The last one to compile gives its permit back in a moment.
-        let permit = |_| CompilePermit::take(&compiler.permits, Instant::now() + MOST_WAIT).expect("it is free");
+        let permit = |_| CompilePermit::take(&compiler.permits, Instant::now() + COMPILE_WAIT).expect("it is free");
         let permits: Vec<CompilePermit> = (0..FORMS_AT_ONCE).map(permit).collect();
         let found = compiler.known_form(&Arc::new(Form::clone(&known))).expect("it is not refused");
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &compiled)));
         assert!(matches!(compiler.known_form(&bad), Err(Error::Value { .. })));
         let other = Arc::new(Form::Regex("[cd]+".to_owned()));
-        let busy = compiler.compile(&other).expect_err("there is no permit");
+        let busy = compiler.compile_until(&other, soon()).expect_err("there is no permit");
         assert!(matches!(busy, Error::Busy { .. }), "{busy}");
         drop(permits);
         // An equal form that another caller compiles is not waited for without end.
-        compiler.known().pending.insert(compiler.key(&other));
-        let busy = compiler.compile(&other).expect_err("it is not compiled yet");
+        compiler.outcomes.known().pending.insert(compiler.key(&other));
+        let busy = compiler.compile_until(&other, soon()).expect_err("it is not compiled yet");
         assert!(matches!(busy, Error::Busy { .. }) && busy.to_string().contains("an equal form"), "{busy}");
-        compiler.known().pending.clear();
+        compiler.outcomes.known().pending.clear();
         assert!(compiler.compile(&other).is_ok());
+    }
+
+    /// A caller that does not wait gets no form; the next one finds it compiled, or compiles nothing anew.
+    #[test]
+    fn a_form_that_comes_too_late_is_kept_for_the_next_caller() {
+        let folder = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
+        let tokenizer = Arc::new(Tokenizer::load(&folder).expect("the bundled model has a tokenizer"));
+        let vocab = tokenizer.vocab_size();
+        let compiler = FormCompiler::new(tokenizer, Vec::new(), vocab);
+        compiler.vocabulary().expect("it has tokens");
+        // Far more than a moment's work.
+        let text = |number| serde_json::json!({"type": "string", "pattern": format!("^(f{number}|[a-z]{{2,40}})+$")});
+        let texts: serde_json::Map<_, _> = (0..300).map(|number| (format!("f{number}"), text(number))).collect();
+        let late = Arc::new(Form::Json(serde_json::json!({"type": "object", "properties": texts})));
+        let over = compiler.compile_until(&late, Instant::now()).expect_err("no form begins behind its deadline");
+        assert!(matches!(over, Error::Busy { .. }) && compiler.outcomes.known().pending.is_empty(), "{over}");
+        let is_known = || compiler.known_form(&late).expect("it is not refused").is_some();
+        let mut wait = Duration::from_millis(1);
+        while compiler.outcomes.known().pending.is_empty() && !is_known() {
+            let _ = compiler.compile_until(&late, Instant::now() + wait);
+            wait *= 2;
+        }
+        // Without another call to compile it.
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !is_known() {
+            assert!(Instant::now() < patience, "what the thread has compiled is lost");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }

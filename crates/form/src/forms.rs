@@ -2,10 +2,10 @@
 //! worker threads, each state once, by matchers that are brought up to date, cloned from that of a branch that forked,
 //! or made again from the state's tokens. Branches of one form are spread over lanes, each worked on by one thread.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
-use crate::budget::WorkMeter;
 use crate::compile::CompiledForm;
 use crate::lanes::{Fault, FormLimit, Lane, Matcher, MatcherBytes, Slot};
 use crate::mask::{RawMask, StateMask};
@@ -55,7 +55,7 @@ pub struct FormCounts {
     pub mask_bytes: usize,
     /// Bytes of matchers, about.
     pub matcher_bytes: usize,
-    /// Bytes of the lanes' lexers.
+    /// Bytes of the lanes' lexers and of the places that they remember.
     pub lane_bytes: usize,
 }
 
@@ -169,7 +169,7 @@ impl Forms {
     ///
     /// # Errors
     ///
-    /// Of a state: finding it takes more work than a step, or the form, may take. A state that has a token which its
+    /// Of a state: finding it takes more work than a step may take. A state that has a token which its
     /// form does not allow is none: its mask is empty.
     pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>, FormLimit>> {
         let mut found: Vec<Option<Found>> = vec![None; states.len()];
@@ -182,9 +182,6 @@ impl Forms {
                 continue;
             };
             self.counts.requested += 1;
-            if state.tokens().is_empty() {
-                state.form().budget().begin_sample();
-            }
             if let Some(mask) = self.cache.get(&key) {
                 found[at] = Some(Ok(mask));
             } else if let Some(&first) = first.get(&key) {
@@ -231,7 +228,7 @@ impl Forms {
     }
 
     /// The masks of states that are all different, and not known yet.
-    fn compute(&mut self, missing: Vec<(usize, StateKey, &mut FormState)>) -> Vec<(usize, Found)> {
+    fn compute<'a>(&mut self, missing: Vec<(usize, StateKey, &'a mut FormState)>) -> Vec<(usize, Found)> {
         let mut found = Vec::with_capacity(missing.len());
         let jobs = self.assign(missing);
         let workers = Workers { pool: &self.workers, threads: self.threads };
@@ -241,15 +238,32 @@ impl Forms {
             Err(Fault::Failed(_)) => failed.push(done.task),
             _ => found.push(kept.keep(done)),
         });
-        // What failed may have failed for its lane, whose lexer a state before had spoiled: each once more, apart.
-        let apart = failed.into_iter().map(|task| vec![Task { lane: Lane::new(task.state.form()), ..task }]);
+        // What failed may have failed for its lane, whose lexer a state before had spoiled: the failed states of a form
+        // once more in a lane of their own, and those that fail again each in one.
         let lanes = &mut self.lanes;
-        workers.run(&self.shared, apart.collect(), |done| {
-            if let Some(known) = lanes.get_mut(&done.task.key.form).filter(|_| done.outcome.is_ok()) {
-                known.lanes.push(done.task.lane.clone());
+        for is_last in [false, true] {
+            if failed.is_empty() {
+                break;
             }
-            found.push(kept.keep(done));
-        });
+            let mut jobs: HashMap<(u64, usize), Vec<Task>> = HashMap::new();
+            for task in std::mem::take(&mut failed) {
+                jobs.entry((task.key.form, if is_last { task.at } else { 0 })).or_default().push(task);
+            }
+            let in_fresh_lane = |tasks: Vec<Task<'a>>| -> Vec<Task<'a>> {
+                let lane = Lane::new(tasks[0].state.form());
+                tasks.into_iter().map(|task| Task { lane: lane.clone(), ..task }).collect()
+            };
+            let jobs = jobs.into_values().map(in_fresh_lane).collect();
+            workers.run(&self.shared, jobs, |done| match &done.outcome {
+                Err(Fault::Failed(_)) if !is_last => failed.push(done.task),
+                outcome => {
+                    if let Some(known) = lanes.get_mut(&done.task.key.form).filter(|_| outcome.is_ok()) {
+                        known.keep(&done.task.lane, self.threads);
+                    }
+                    found.push(kept.keep(done));
+                }
+            });
+        }
         found
     }
 
@@ -291,22 +305,26 @@ impl Forms {
         jobs
     }
 
-    /// Gives up the lanes of the forms that were unused longest, with their matchers, until the others are within the
-    /// bound.
+    /// Gives up lanes with their matchers until the others are within the bound: those of the forms that were unused
+    /// longest first, the largest of a form first.
     fn bound_lanes(&mut self) {
         let mut bytes: usize = self.lanes.values().map(FormLanes::bytes).sum();
         if bytes <= self.most_lane_bytes {
             return;
         }
-        let mut unused: Vec<&mut FormLanes> = self.lanes.values_mut().collect();
-        unused.sort_unstable_by_key(|form| form.last_call);
-        for form in unused {
+        let of_form = |form: &FormLanes| {
+            form.lanes.iter().map(|lane| (form.last_call, Reverse(lane.bytes()), lane.clone())).collect::<Vec<_>>()
+        };
+        let mut lanes: Vec<(u64, Reverse<usize>, Arc<Lane>)> = self.lanes.values().flat_map(of_form).collect();
+        lanes.sort_by_key(|&(last_call, bytes, _)| (last_call, bytes));
+        for (_, Reverse(lane_bytes), lane) in lanes {
             if bytes <= self.most_lane_bytes {
                 break;
             }
-            bytes -= form.bytes();
-            form.lanes.drain(..).for_each(|lane| lane.end());
+            bytes -= lane_bytes;
+            lane.end();
         }
+        self.lanes.values_mut().for_each(|form| form.lanes.retain(|lane| !lane.is_over()));
         // A matcher holds its lane.
         for slot in self.matchers.iter().filter_map(Weak::upgrade) {
             slot.lock().take_if(|matcher| matcher.lane().is_over());
@@ -336,6 +354,14 @@ impl FormLanes {
 
     fn bytes(&self) -> usize {
         self.lanes.iter().map(|lane| lane.bytes()).sum()
+    }
+
+    /// Keeps a lane that was made for failed states, unless there are as many as `threads` already.
+    fn keep(&mut self, lane: &Arc<Lane>, threads: usize) {
+        self.lanes.retain(|lane| !lane.is_over());
+        if self.lanes.len() < threads && !self.lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
+            self.lanes.push(lane.clone());
+        }
     }
 
     fn add(&mut self, form: &CompiledForm) {
@@ -417,9 +443,6 @@ type Worked = (Result<WorkerMask, Fault>, Option<Weak<Slot>>, Option<usize>);
 
 fn work(task: &mut Task, shared: &Shared) -> Worked {
     let form = task.state.form().clone();
-    if form.budget().is_spent() {
-        return (Err(Fault::Spent), None, None);
-    }
     let tokens = task.state.tokens().len();
     let vocabulary = form.vocabulary();
     let more = task.state.opening().map(|opening| opening.tokens(form.tokenizer(), vocabulary.tokens()));
@@ -436,12 +459,7 @@ fn work(task: &mut Task, shared: &Shared) -> Worked {
     let replayed = (held.is_none() && tokens > 0).then_some(tokens);
     let is_new = held.is_none() || !is_own;
     let mut matcher = held.unwrap_or_else(|| Matcher::new(task.lane.clone(), shared.matcher_bytes.clone()));
-    let mut meter = WorkMeter::new(matcher.stats());
     let outcome = matcher.read_on(task.state.tokens(), vocabulary).and_then(|place| {
-        if replayed.is_some() {
-            // That its matcher was dropped is not the form's fault.
-            meter = WorkMeter::new(matcher.stats());
-        }
         // A mark that may open reasoning is allowed beside what the place tells.
         let place = place.filter(|_| more.is_empty());
         if let Some(mask) = place.and_then(|place| task.lane.known_mask(&place)) {
@@ -451,7 +469,6 @@ fn work(task: &mut Task, shared: &Shared) -> Worked {
         place.into_iter().for_each(|place| task.lane.remember(place, &found.mask));
         Ok(found)
     });
-    form.budget().spend(meter.work(matcher.stats(), &task.lane));
     let mut made = None;
     if outcome.is_ok() {
         if is_new {

@@ -3,13 +3,13 @@
 //! matcher is a clone within its lane, of a few kilobytes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
-use llguidance::earley::ParserStats;
-use llguidance::toktrie::SimpleVob;
+use llguidance::earley::{BiasComputer, ParserRecognizer};
+use llguidance::toktrie::{SimpleVob, TokTrie};
 use offshoot_core::bounded::caught;
 use offshoot_core::ids::TokenId;
 
@@ -21,9 +21,13 @@ use crate::trial::plain;
 use crate::vocabulary::FormVocabulary;
 
 /// Lexer states of a lane, of 1 to 2 kB each, beyond which it is replaced by a fresh one.
-const MOST_STATES: usize = 20_000;
+const MOST_LEXER_STATES: usize = 20_000;
+/// Tokens of a text that is read again for which the lexer has the work of one step.
+const RENEWED_TOKENS: usize = 64;
 /// Places of a lane whose masks are remembered.
-const MOST_PLACES: usize = 1 << 14;
+const MOST_PLACES: usize = 1 << 13;
+/// Bytes of each, about: the place, and what is left of a mask that nobody has any more.
+const PLACE_BYTES: usize = 128;
 /// Masks that are found by their place before one is computed nevertheless, by which llguidance's limit of the lexer's
 /// work in one step begins anew.
 const MOST_FOUND: usize = 256;
@@ -37,8 +41,6 @@ pub(crate) enum Fault {
     Refused,
     /// The step's limit of work is exceeded, or the library fails.
     Failed(String),
-    /// Nothing is left of the form's budget.
-    Spent,
 }
 
 impl std::fmt::Display for Fault {
@@ -46,13 +48,12 @@ impl std::fmt::Display for Fault {
         match self {
             Fault::Refused => f.write_str("a token that the form does not allow"),
             Fault::Failed(why) => f.write_str(why),
-            Fault::Spent => f.write_str("the form's masks have taken more work than they may"),
         }
     }
 }
 
-/// Why it is not known what a form allows in a state: finding it takes more work than a step, or the form, may take, or
-/// the library of grammars fails.
+/// Why it is not known what a form allows in a state: finding it takes more work than a step may take, or the library
+/// of grammars fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormLimit(Fault);
 
@@ -74,10 +75,8 @@ pub(crate) struct Lane {
     start: TokenParser,
     /// Set when its lexer has failed or is too large: its matchers are made again in another lane.
     is_over: AtomicBool,
-    /// Of its lexer, when it was last looked at.
+    /// Of its lexer and its places, when it was last looked at.
     bytes: AtomicUsize,
-    /// Fuel that its lexer has spent, as far as a form's budget has paid for it.
-    fuel: AtomicU64,
     /// How places of its matchers are told; `None` where places do not tell masks.
     skipped: Option<Skipped>,
     places: Mutex<Places>,
@@ -122,16 +121,17 @@ impl Lane {
         if let Some(tokens) = &form.vocabulary().inside {
             start.bias_computer = Arc::new(LaneMasks::new(tokens.clone()));
         }
+        // A copied lexer has what work was left to the one that it is a copy of.
+        renew_work(&mut start);
         let grammar = start.parser.grammar();
         let skipped = tells_masks(grammar).then(|| Skipped::of(grammar));
         let (is_over, bytes, places) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
-        let fuel = AtomicU64::new(start.parser_stats().lexer_cost);
-        let lane = Lane { start, is_over, bytes, fuel, skipped, places };
+        let lane = Lane { start, is_over, bytes, skipped, places };
         lane.check_size();
         Arc::new(lane)
     }
 
-    /// Bytes of its lexer.
+    /// Bytes of its lexer and its places.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -143,11 +143,6 @@ impl Lane {
 
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
-    }
-
-    /// Fuel that its lexer has spent since this was last asked, of `fuel` in all.
-    pub fn take_fuel(&self, fuel: u64) -> u64 {
-        fuel.saturating_sub(self.fuel.fetch_max(fuel, Ordering::Relaxed))
     }
 
     /// The mask of a place, if it was remembered.
@@ -168,8 +163,9 @@ impl Lane {
     pub fn check_size(&self) {
         match caught(|| self.start.parser.lexer_stats()) {
             Ok(stats) => {
-                self.bytes.store(stats.num_bytes, Ordering::Relaxed);
-                if stats.num_states > MOST_STATES {
+                let places = PLACE_BYTES * self.places().masks.len();
+                self.bytes.store(stats.num_bytes + places, Ordering::Relaxed);
+                if stats.num_states > MOST_LEXER_STATES {
                     self.end();
                 }
             }
@@ -239,11 +235,6 @@ impl Matcher {
         self.read
     }
 
-    /// What its parser has done so far.
-    pub fn stats(&self) -> &ParserStats {
-        self.parser.parser_stats()
-    }
-
     /// Reads the tokens of a state that it has not read yet. Returns where it stands then, if that tells its mask.
     ///
     /// # Errors
@@ -287,7 +278,11 @@ impl Matcher {
 
     fn read_each(&mut self, tokens: &[TokenId], vocabulary: &FormVocabulary) -> Result<(), Fault> {
         let trie = vocabulary.factory.tok_env().tok_trie();
-        for (at, &token) in tokens.iter().enumerate().skip(self.read) {
+        let (first, is_replay) = (self.read, tokens.len() > self.read + 1);
+        for (at, &token) in tokens.iter().enumerate().skip(first) {
+            if is_replay && (at - first).is_multiple_of(RENEWED_TOKENS) {
+                renew_work(&mut self.parser);
+            }
             let is_end = vocabulary.ends.contains(&token);
             if self.parser.stopped() {
                 // Behind a form's end only what ends a text may stand.
@@ -333,6 +328,26 @@ impl Matcher {
             self.bytes = bytes;
         }
     }
+}
+
+/// Gives a parser's lexer the work of a step anew, as it has it before it computes a mask.
+fn renew_work(parser: &mut TokenParser) {
+    /// Allows no token, without a look at any.
+    struct NoTokens<'a>(&'a TokTrie);
+
+    impl BiasComputer for NoTokens<'_> {
+        fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
+            self.0.alloc_token_set()
+        }
+
+        fn trie(&self) -> &TokTrie {
+            self.0
+        }
+    }
+
+    let env = parser.token_env.clone();
+    parser.parser.compute_bias(&NoTokens(env.tok_trie()), &[]);
+    parser.parser.invalidate_bias_cache();
 }
 
 /// Bytes that a matcher of a text of so many bytes takes, about.

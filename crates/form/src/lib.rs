@@ -5,7 +5,6 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
-mod budget;
 mod chars;
 mod compile;
 mod endless;
@@ -18,6 +17,7 @@ mod json_options;
 mod lanes;
 #[cfg(test)]
 mod library_tests;
+mod limits;
 mod mask;
 mod masks;
 mod place;
@@ -29,7 +29,7 @@ mod trial;
 mod vocabulary;
 mod white_space;
 
-pub use compile::{CompiledForm, FORMS_AT_ONCE, FormCompiler, FormKey};
+pub use compile::{COMPILE_WAIT, CompiledForm, FORMS_AT_ONCE, FormCompiler, FormKey};
 pub use forms::{FormCounts, Forms};
 pub use json_options::JsonOptions;
 pub use lanes::FormLimit;

@@ -12,8 +12,8 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::Tokenizer;
 
-use crate::budget::limits;
 use crate::inside::InsideTokens;
+use crate::limits::limits;
 use crate::mask::StateMask;
 
 /// The longest text of a token that the trie has, in bytes. Forms never allow longer ones.

@@ -10,7 +10,7 @@ type CounterRow = (&'static str, &'static str, fn(&LiveMetrics) -> u64);
 /// Name (behind `offshoot_engine_`), help and value of what is now.
 type GaugeRow = (&'static str, &'static str, fn(&LiveMetrics) -> usize);
 
-const COUNTERS: [CounterRow; 23] = [
+const COUNTERS: [CounterRow; 24] = [
     ("steps", "Steps submitted", |live| live.metrics.steps),
     ("rows", "Query tokens computed", |live| live.metrics.rows),
     ("prompt_tokens_logical", "Prompt tokens as if nothing were shared", |live| live.metrics.prompt_tokens_logical),
@@ -24,6 +24,7 @@ const COUNTERS: [CounterRow; 23] = [
     ("masks_shared", "Masks of forms that another sample in the same state or place of the grammar had", |live| {
         live.metrics.masks_shared
     }),
+    ("mask_places_shared", "Those that one in the same place of a grammar had", |live| live.metrics.mask_places_shared),
     ("mask_sets_shared", "Masks computed whose tokens another mask had", |live| live.metrics.mask_sets_shared),
     ("masks_empty", "Masks that allow no token", |live| live.metrics.masks_empty),
     ("masks_failed", "Masks that take too much work to find", |live| live.metrics.masks_failed),

@@ -19,7 +19,7 @@ use super::counted::CountedRequest;
 use super::dispatch::{Delivery, Job, JobForm, OpenTicket, Outbox};
 use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
-use super::leases::{Beyond, KeptForm, KeptPrompt, UnsentBranch};
+use super::leases::{Beyond, BranchForm, KeptPrompt, UnsentBranch};
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;
@@ -45,7 +45,7 @@ pub async fn generate(
     let body = server.receive(&headers, body).await?;
     let (request, of_parent) = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = head(&server, endpoint.id_prefix());
-    let (request, form) = server.compile_form(client, request).await?;
+    let (request, form) = server.compile_form(client, request, arrived).await?;
     let request = Arc::new(request);
     let form = JobForm { compiled: form, of_parent };
     let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived, Beyond::Refused)?;
@@ -81,7 +81,7 @@ fn read(
     endpoint: Endpoint,
     client: ClientId,
     body: &Map<String, Value>,
-) -> Result<(ProtocolRequest, Option<KeptForm>), Refusal> {
+) -> Result<(ProtocolRequest, Option<BranchForm>), Refusal> {
     let reader = server.reader();
     let mut request = reader.read(endpoint, body)?;
     let parent = request.parent.as_deref().map(|parent| server.leases.renew(client, parent)).transpose()?;

@@ -3,7 +3,6 @@
 //! its time to live has passed. Under pressure the engine may take the pages; the branch is then computed again when it
 //! is used. A response that is stored is such a branch, whose id is the response's.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use offshoot_kv::CacheSalt;
 use offshoot_launch::FormBegun;
 use offshoot_openai::protocol::Refusal;
 
+use super::kept_branches::{KeptBranches, Lease};
 use super::keys::ClientId;
 use super::random::random_hex;
 use super::responses::{KeptResponse, KeptTurns, ResponseMemory};
@@ -48,51 +48,16 @@ pub struct KeptPrompt {
     /// The name of the adapter of the request that kept it, which may be replaced meanwhile.
     pub adapter: Option<String>,
     /// The form that its last tokens are in, if that is not complete.
-    pub form: Option<KeptForm>,
+    pub form: Option<BranchForm>,
 }
 
 /// The form that the last tokens of a kept branch are in. The form itself is not kept: a request that goes on in it
 /// has an equal one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KeptForm {
+pub struct BranchForm {
     /// Which form it is.
     pub key: FormKey,
     pub begun: FormBegun,
-}
-
-struct Lease {
-    client: ClientId,
-    branch: BranchId,
-    kept: KeptPrompt,
-    /// The response whose conversation the branch is, if it is one.
-    response: Option<StoredResponse>,
-    time_to_live: Duration,
-    expires: Instant,
-}
-
-struct StoredResponse {
-    kept: Arc<KeptResponse>,
-    last_use: UseNumber,
-}
-
-/// Numbers the uses of all responses: a later use has a larger number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct UseNumber(u64);
-
-#[derive(Default)]
-struct KeptBranches {
-    by_id: HashMap<String, Lease>,
-    of_clients: HashMap<ClientId, ClientBranches>,
-    last_use: UseNumber,
-}
-
-/// What a client keeps.
-#[derive(Default)]
-struct ClientBranches {
-    /// Branches, those promised to requests in progress included.
-    count: usize,
-    /// The ids of its responses by their last use.
-    responses: BTreeMap<UseNumber, String>,
 }
 
 /// A kept branch whose id was sent to nobody yet. Dropped, as where the client has left meanwhile, it is released.
@@ -194,18 +159,18 @@ impl Leases {
     }
 
     /// Makes a kept branch a response of this id. Where the responses of all clients take too much memory, those of the
-    /// client that has most of it are forgotten, the ones that were used longest ago first. A branch that is gone stays
-    /// so.
+    /// client that has most of it are forgotten, the ones that were used longest ago first. If open requests hold what
+    /// it has, so that nothing is left to forget, this response is not kept: others' are not to blame. A branch that is
+    /// gone stays so.
     pub fn keep_response(&self, branch: UnsentBranch, id: String, turns: KeptTurns) {
         let client = branch.client;
         // Long ones take long to be counted, which holds up nobody.
         let response = Arc::new(self.memory.keep(client, turns, branch.tokens));
-        self.lock().store(client, &branch.into_id(), id, response);
+        self.lock().store(client, &branch.into_id(), id.clone(), response);
         while self.memory.is_full() {
-            let mut clients = self.memory.clients_by_bytes().into_iter();
-            // Of a client that reads what was forgotten meanwhile nothing is left to forget.
-            let Some(oldest) = clients.find_map(|client| self.lock().end_oldest(client)) else { break };
-            self.give_up(vec![oldest]);
+            let oldest = self.memory.largest_client().and_then(|client| self.lock().end_oldest(client));
+            let Some(ended) = oldest.or_else(|| self.lock().end(&id)) else { break };
+            self.give_up(vec![ended]);
         }
     }
 
@@ -293,63 +258,6 @@ impl Leases {
     }
 }
 
-impl KeptBranches {
-    /// Notes that a response is used now, for the first time or again.
-    fn use_now(&mut self, client: ClientId, id: String) -> UseNumber {
-        self.last_use.0 += 1;
-        self.of_clients.entry(client).or_default().responses.insert(self.last_use, id);
-        self.last_use
-    }
-
-    /// Makes the branch that is kept under this id a response under its own; one that is gone stays so.
-    fn store(&mut self, client: ClientId, branch: &str, id: String, response: Arc<KeptResponse>) {
-        let Some(mut lease) = self.by_id.remove(branch) else { return };
-        lease.response = Some(StoredResponse { kept: response, last_use: self.use_now(client, id.clone()) });
-        self.by_id.insert(id, lease);
-    }
-
-    /// The lease of this client, which is used now: its time to live begins anew.
-    fn renew(&mut self, client: ClientId, id: &str) -> Option<&Lease> {
-        let lease = self.by_id.get(id).filter(|lease| lease.client == client)?;
-        let before = lease.response.as_ref().map(|response| response.last_use);
-        let of_client = self.of_clients.get_mut(&client);
-        let id_again = before.zip(of_client).and_then(|(before, own)| own.responses.remove(&before));
-        let now = id_again.map(|id| self.use_now(client, id));
-        let lease = self.by_id.get_mut(id)?;
-        lease.expires = Instant::now() + lease.time_to_live;
-        if let (Some(response), Some(now)) = (&mut lease.response, now) {
-            response.last_use = now;
-        }
-        Some(lease)
-    }
-
-    /// Ends a lease.
-    fn end(&mut self, id: &str) -> Option<Lease> {
-        let lease = self.by_id.remove(id)?;
-        if let (Some(own), Some(response)) = (self.of_clients.get_mut(&lease.client), &lease.response) {
-            own.responses.remove(&response.last_use);
-        }
-        self.forget(lease.client, 1);
-        Some(lease)
-    }
-
-    /// Ends the lease of the response of this client that was used longest ago.
-    fn end_oldest(&mut self, client: ClientId) -> Option<Lease> {
-        let (_, id) = self.of_clients.get(&client)?.responses.first_key_value()?;
-        let id = id.clone();
-        self.end(&id)
-    }
-
-    fn forget(&mut self, client: ClientId, branches: usize) {
-        if let Some(own) = self.of_clients.get_mut(&client) {
-            own.count = own.count.saturating_sub(branches);
-            if own.count == 0 && own.responses.is_empty() {
-                self.of_clients.remove(&client);
-            }
-        }
-    }
-}
-
 fn unknown(id: &str) -> Refusal {
     let shown: String = id.chars().take(60).collect();
     Refusal::not_found(format!("there is no branch {shown:?}: it was released, or its time has passed"))
@@ -405,6 +313,25 @@ mod tests {
         // A response that is larger than all may be goes itself.
         leases.store(large, "sixth", 20_000);
         assert!(leases.has(small, "first") && !leases.has(large, "sixth"));
+    }
+
+    /// A client's open requests hold the turns of its responses: ending these frees nothing.
+    #[test]
+    fn what_open_requests_hold_costs_others_no_response() {
+        let leases = bounded(MANY, ResponseMemory::bounded(10_000));
+        let (small, large) = (ClientId(1), ClientId(2));
+        leases.store(small, "first", 1000);
+        leases.store(large, "second", 7000);
+        let (response, _) = leases.response(large, "second").expect("it is kept");
+        leases.store(large, "third", 4000);
+        assert!(leases.has(small, "first"));
+        assert!(!leases.has(large, "second") && !leases.has(large, "third"));
+        // Nor one of the client that stores more than there is room for.
+        leases.store(small, "fourth", 4000);
+        assert!(leases.has(small, "first") && !leases.has(small, "fourth"));
+        drop(response);
+        leases.store(small, "fifth", 4000);
+        assert!(leases.has(small, "first") && leases.has(small, "fifth"));
     }
 
     #[test]

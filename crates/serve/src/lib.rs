@@ -15,6 +15,7 @@ mod form_permits;
 mod generate;
 mod head_refusals;
 mod in_path;
+mod kept_branches;
 mod keys;
 mod leases;
 mod listen;

@@ -1,7 +1,7 @@
 //! What every HTTP task sees of the server.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
 use axum::extract::State;
@@ -22,7 +22,7 @@ use offshoot_text::Tokenizer;
 
 use super::batches::Batches;
 use super::dispatch::Dispatcher;
-use super::form_permits::FormPermits;
+use super::form_permits::{FormPermits, PERMIT_WAIT};
 use super::keys::{ApiKeys, ClientId};
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
@@ -189,12 +189,14 @@ impl Server {
         self.on_thread(work).await
     }
 
-    /// A client's request with its form, compiled, if it has one. One that is known waits for none that is not, and
-    /// those of one client hold up no other's.
+    /// A client's request, which came at `arrived`, with its form, compiled, if it has one. One that is known waits for
+    /// none that is not, and those of one client hold up no other's. It waits for its turn [`PERMIT_WAIT`] at most, and
+    /// no longer than the request's `timeout`.
     pub async fn compile_form(
         self: &Arc<Self>,
         client: ClientId,
         request: ProtocolRequest,
+        arrived: Instant,
     ) -> Result<(ProtocolRequest, Option<Arc<CompiledForm>>), Refusal> {
         if request.form.is_none() {
             return Ok((request, None));
@@ -208,7 +210,13 @@ impl Server {
         if found.is_some() {
             return Ok((request, found));
         }
-        let permit = self.form_permits.take(client).await;
+        let patience = Instant::now() + PERMIT_WAIT;
+        let until = request.timeout.and_then(|timeout| arrived.checked_add(timeout)).filter(|until| *until < patience);
+        let permit = self.form_permits.take(client, until.unwrap_or(patience)).await;
+        let permit = permit.map_err(|busy| match until {
+            Some(until) if until <= Instant::now() => Refusal::timeout(arrived.elapsed().as_secs_f64()),
+            _ => busy,
+        })?;
         let compile = move |server: &Server| {
             // Kept until it is done, though its client may have left meanwhile.
             let _permit = permit;

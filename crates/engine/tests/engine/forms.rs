@@ -307,21 +307,13 @@ fn a_scored_text_may_leave_its_form() {
     }
 }
 
-/// A grammar whose texts begin with "abc", and that has more items behind it than a place may have.
-fn beyond_its_limit() -> Form {
-    const RULES: usize = 101;
-    let pairs: Vec<String> = (0..RULES * RULES).map(|n| format!("r{} r{}", n % RULES, n / RULES)).collect();
-    let rules: String = (0..RULES).map(|n| format!("r{n}: \"q\" | \"q\" \"{n}\"\n")).collect();
-    Form::Lark(format!("start: \"abc\" pair\npair: {}\n{rules}", pairs.join(" | ")))
-}
-
 /// Where a form takes too much work, its samples end with what they have, and say why; others go on.
 fn a_form_beyond_its_limit_ends_its_own_samples(mode: Mode) {
     for joins_forced in [true, false] {
         let engine = mode.engine(EngineConfig { joins_forced, ..roomy() });
         let root = engine.root(prompt(3, 18)).unwrap();
         let branches = engine.fork(root, 6).unwrap();
-        let beyond = recorded(params()).form(beyond_its_limit());
+        let beyond = recorded(params()).form(Form::Lark(offshoot_fixtures::costly_grammar()));
         let others = [params(), params().form(forms().remove(1))];
         let extend = |(i, &branch): (u64, &BranchId)| {
             let params = if i % 2 == 0 { &beyond } else { &others[(i / 2 % 2) as usize] };

@@ -37,10 +37,10 @@ pub fn run(compiler: &FormCompiler, branches: usize, steps: usize, threads: usiz
             }
         }
         let counts = forms.counts();
-        let computed = counts.computed - before.computed;
-        let each = |time: Duration| time.as_micros() as f64 / computed as f64;
+        let found = counts.computed + counts.shared_places - before.computed - before.shared_places;
+        let each = |time: Duration| time.as_micros() as f64 / found as f64;
         println!(
-            "round {round}: {computed} masks, {:.1} us each, of which the calling thread computes {:.1}",
+            "round {round}: {found} masks, {:.1} us each, of which the calling thread computes {:.1}",
             each(all),
             each(own)
         );

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ use super::request::ProtocolRequest;
 use super::tools::{in_grammar, unwritable};
 use offshoot_core::error::Error;
 use offshoot_engine::EngineHandle;
-use offshoot_form::{CompiledForm, Form, FormBegin, SampleForm};
+use offshoot_form::{COMPILE_WAIT, CompiledForm, Form, FormBegin, SampleForm};
 use offshoot_text::Tokenizer;
 use offshoot_text::tools::{CallDemand, CallReader, Tool};
 
@@ -129,8 +130,13 @@ impl AnswerForm {
     ///
     /// # Errors
     ///
-    /// A schema of a tool, or of the content, cannot stand in a grammar.
-    pub fn sample_form(&self, tokenizer: &Tokenizer, grammars: &CallGrammars) -> Result<SampleForm, Refusal> {
+    /// A schema of a tool, or of the content, cannot stand in a grammar, or there is no time for it until `deadline`.
+    pub fn sample_form(
+        &self,
+        tokenizer: &Tokenizer,
+        grammars: &CallGrammars,
+        deadline: Instant,
+    ) -> Result<SampleForm, Refusal> {
         let form = match &self.source {
             FormSource::Field { form, .. } => form.clone(),
             FormSource::Calls(calls) => {
@@ -138,7 +144,7 @@ impl AnswerForm {
                 match grammars.get(&key) {
                     Some(form) => form,
                     None => {
-                        let grammar = calls.grammar(tokenizer, self.follows_reasoning())?;
+                        let grammar = calls.grammar(tokenizer, self.follows_reasoning(), deadline)?;
                         grammars.insert(key, Arc::new(Form::Lark(grammar)))
                     }
                 }
@@ -164,23 +170,46 @@ impl AnswerForm {
         self.begin != FormBegin::AtOnce
     }
 
-    /// Compiles it, which may take seconds.
+    /// Compiles it, which may take until `deadline`.
     fn compile(
         &self,
         engine: &EngineHandle,
         tokenizer: &Tokenizer,
         grammars: &CallGrammars,
+        deadline: Instant,
     ) -> Result<FoundForm, Refusal> {
-        let form = self.sample_form(tokenizer, grammars)?;
-        let compiled = engine.compile_form(&form.form).map_err(|error| {
-            // What is wrong with the whole is most often wrong with one of its parts.
-            let wrong = self.parts().into_iter().take(MOST_TRIED).find_map(|part| {
-                let error = engine.compile_form(&part.form).err()?;
-                Some(part.refusal(&error))
-            });
-            wrong.filter(|_| matches!(error, Error::Value { .. })).unwrap_or_else(|| refused(self.field(), &error))
-        })?;
+        let form = self.sample_form(tokenizer, grammars, deadline)?;
+        let compile = |form: &Arc<Form>| engine.compile_form_until(form, deadline);
+        let compiled = compile(&form.form).map_err(|error| self.refusal(&error, |part| compile(part).map(drop)))?;
         Ok(FoundForm { form, compiled })
+    }
+
+    /// It as the engine has compiled it, if it has; waits for nobody. `None` also where it was refused, but which of
+    /// its parts is wrong is not known any more.
+    fn find(&self, engine: &EngineHandle, grammars: &CallGrammars) -> Result<Option<FoundForm>, Refusal> {
+        let Some(form) = self.known_sample_form(grammars) else { return Ok(None) };
+        let error = match engine.known_form(&form.form) {
+            Ok(compiled) => return Ok(compiled.map(|compiled| FoundForm { form, compiled: Some(compiled) })),
+            Err(error) => error,
+        };
+        let mut are_known = true;
+        let refusal = self.refusal(&error, |part| {
+            are_known &= engine.known_form(part)?.is_some();
+            Ok(())
+        });
+        if are_known { Err(refusal) } else { Ok(None) }
+    }
+
+    /// The refusal of a request whose form is refused with this error. What is wrong with the whole is most often wrong
+    /// with one of its parts: the first one of which `compile` says so for good is named.
+    pub(super) fn refusal(&self, error: &Error, mut compile: impl FnMut(&Arc<Form>) -> Result<(), Error>) -> Refusal {
+        let is_final = |error: &Error| matches!(error, Error::Value { .. });
+        let parts = if is_final(error) { self.parts() } else { Vec::new() };
+        let wrong = parts.into_iter().take(MOST_TRIED).find_map(|part| {
+            let error = compile(&part.form).err().filter(is_final)?;
+            Some(part.refusal(&error))
+        });
+        wrong.unwrap_or_else(|| refused(self.field(), error))
     }
 
     /// The parts that it is made of, for the messages of errors.
@@ -209,13 +238,13 @@ impl CallsForm {
     }
 
     /// The grammar of the calls, and of the content beside them; this may take seconds.
-    fn grammar(&self, tokenizer: &Tokenizer, follows_reasoning: bool) -> Result<String, Refusal> {
+    fn grammar(&self, tokenizer: &Tokenizer, follows_reasoning: bool, deadline: Instant) -> Result<String, Refusal> {
         let CallsForm { calls, demand, content } = self;
         let content = content.as_ref().map(|(form, field)| {
             let rule = form.in_rule().map_err(|error| refused(field, &error))?;
             Ok(rule.expect("neither a pattern nor a grammar is joined with calls"))
         });
-        let (content, tools) = (content.transpose()?, in_grammar(calls, demand)?);
+        let (content, tools) = (content.transpose()?, in_grammar(calls, demand, deadline)?);
         let syntax = calls.syntax();
         let grammar = match content {
             None => syntax.grammar(&tools, demand, tokenizer, follows_reasoning),
@@ -286,7 +315,7 @@ impl CallGrammars {
 }
 
 impl ProtocolRequest {
-    /// The request with its form, compiled, if it has one; this may take seconds.
+    /// The request with its form, compiled, if it has one; this may take [`COMPILE_WAIT`], for all that the form needs.
     ///
     /// # Errors
     ///
@@ -298,7 +327,7 @@ impl ProtocolRequest {
         grammars: &CallGrammars,
     ) -> Result<Option<Arc<CompiledForm>>, Refusal> {
         let Some(form) = &self.form else { return Ok(None) };
-        let FoundForm { form, compiled } = form.compile(engine, tokenizer, grammars)?;
+        let FoundForm { form, compiled } = form.compile(engine, tokenizer, grammars, Instant::now() + COMPILE_WAIT)?;
         self.params.form = Some(form);
         Ok(compiled)
     }
@@ -314,11 +343,8 @@ impl ProtocolRequest {
         grammars: &CallGrammars,
     ) -> Result<Option<Arc<CompiledForm>>, Refusal> {
         let Some(form) = &self.form else { return Ok(None) };
-        let Some(known) = form.known_sample_form(grammars) else { return Ok(None) };
-        let compiled = engine.known_form(&known.form).map_err(|error| refused(form.field(), &error))?;
-        if compiled.is_some() {
-            self.params.form = Some(known);
-        }
+        let Some(FoundForm { form, compiled }) = form.find(engine, grammars)? else { return Ok(None) };
+        self.params.form = Some(form);
         Ok(compiled)
     }
 }

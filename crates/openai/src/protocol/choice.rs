@@ -142,7 +142,8 @@ impl VersionFields {
     }
 }
 
-/// vLLM's `stop_reason`: the stop string, or the id of the stop token.
+/// vLLM's `stop_reason`: the stop string, or the id of the stop token; also what OpenAI has no word for that could be
+/// the `finish_reason`, where strict clients take no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum StopReason {
@@ -156,6 +157,9 @@ impl StopReason {
             FinishReason::StopString(text) => Some(StopReason::Text(text.clone())),
             FinishReason::StopToken(token) => Some(StopReason::Token(*token)),
             FinishReason::OutOfTime => Some(StopReason::Text("cancelled".to_owned())),
+            FinishReason::LowConfidence => Some(StopReason::Text("low_confidence".to_owned())),
+            FinishReason::DeadEnd => Some(StopReason::Text("dead_end".to_owned())),
+            FinishReason::FormLimit => Some(StopReason::Text("form_limit".to_owned())),
             _ => None,
         }
     }
@@ -178,11 +182,13 @@ pub enum AnswerCalls {
 /// not, since who runs calls would run half of one.
 pub fn finish_word(reason: &FinishReason, calls: AnswerCalls) -> &'static str {
     match reason {
-        FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
+        FinishReason::Length
+        | FinishReason::ContextFull
+        | FinishReason::OutOfTime
+        | FinishReason::LowConfidence
+        | FinishReason::DeadEnd
+        | FinishReason::FormLimit => "length",
         FinishReason::Aborted | FinishReason::Cancelled => "abort",
-        FinishReason::LowConfidence => "low_confidence",
-        FinishReason::DeadEnd => "dead_end",
-        FinishReason::FormLimit => "form_limit",
         FinishReason::StopString(_) | FinishReason::StopToken(_) if calls == AnswerCalls::LastCut => "stop",
         _ if calls != AnswerCalls::None => "tool_calls",
         _ => "stop",

@@ -2,7 +2,7 @@
 //! of an answer. How models write calls is `offshoot_text`'s.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::choice::AnswerCalls;
 use super::fields::{BodyFields, brief};
 use super::form::{parameters_field, refused};
 use super::refusal::Refusal;
-use offshoot_form::Form;
+use offshoot_form::{COMPILE_WAIT, Form};
 use offshoot_text::tools::{AnswerPart, CallDemand, CallReader, CallSyntax, Tool, ToolSet, UnwritableTool};
 
 /// The tools of a chat.
@@ -110,18 +110,16 @@ fn tool_set(tools: &[Value]) -> ToolSet {
 }
 
 /// The tools that a text of this demand may call, with the schemas of their arguments as a grammar takes them. Each
-/// schema's work is bounded, and so is the time of all together.
-pub fn in_grammar(calls: &CallReader, demand: &CallDemand) -> Result<ToolSet, Refusal> {
-    const MOST_TIME: Duration = Duration::from_secs(5);
-    let begun = Instant::now();
+/// schema's work is bounded, and none is begun behind `deadline`.
+pub fn in_grammar(calls: &CallReader, demand: &CallDemand, deadline: Instant) -> Result<ToolSet, Refusal> {
     let tool = |(index, tool): (usize, &Tool)| {
         let field = parameters_field(index);
         if let Some(parameters) = tool.parameters.as_ref().filter(|_| !tool.takes_object()) {
             let expected = "a schema of an object: arguments are one";
             return Err(Refusal::value(&field, expected, &brief(parameters)).about("tools"));
         }
-        if begun.elapsed() > MOST_TIME {
-            let expected = format!("schemas of tools that take less than {} s together", MOST_TIME.as_secs());
+        if Instant::now() > deadline {
+            let expected = format!("schemas of tools that take less than {} s together", COMPILE_WAIT.as_secs());
             return Err(Refusal::value(&field, &expected, "one beyond that").about("tools"));
         }
         // A grammar that has a schema as JSON refuses what it can't hold of it.

@@ -11,7 +11,7 @@ use offshoot_openai::protocol::ProtocolRequest;
 
 use super::outbox::Outbox;
 use crate::keys::ClientId;
-use crate::leases::KeptForm;
+use crate::leases::BranchForm;
 
 /// Names a job; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,7 +41,7 @@ pub struct JobForm {
     /// The request's, held so that each of its samples finds it compiled.
     pub compiled: Option<Arc<CompiledForm>>,
     /// That of the kept branch which is the job's prompt, with nothing behind it.
-    pub of_parent: Option<KeptForm>,
+    pub of_parent: Option<BranchForm>,
 }
 
 impl JobForm {
@@ -70,13 +70,13 @@ impl Job {
     }
 
     /// The form that the tokens of one of its samples are in, if its text is not complete.
-    pub fn kept_form(&self, finish: &Finish) -> Option<KeptForm> {
+    pub fn kept_form(&self, finish: &Finish) -> Option<BranchForm> {
         let key = self.form.compiled.as_ref().filter(|_| !finish.form_ended)?.key();
         let FormBegun { begin, sampled } = match (self.form.begun(), &self.request.params.form) {
             (Some(begun), _) => begun.clone(),
             (None, form) => FormBegun { begin: form.as_ref()?.begin.clone(), sampled: 0 },
         };
-        Some(KeptForm { key, begun: FormBegun { begin, sampled: sampled + finish.tokens.len() } })
+        Some(BranchForm { key, begun: FormBegun { begin, sampled: sampled + finish.tokens.len() } })
     }
 
     /// Whether it scores continuations of its prompts.

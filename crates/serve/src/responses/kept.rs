@@ -110,13 +110,11 @@ impl ResponseMemory {
         self.bytes() > self.most
     }
 
-    /// The clients, those whose responses take the most first.
-    pub fn clients_by_bytes(&self) -> Vec<ClientId> {
+    /// The client whose responses take the most.
+    pub fn largest_client(&self) -> Option<ClientId> {
         let of_clients = self.of_clients();
-        let mut clients: Vec<(usize, ClientId)> =
-            of_clients.iter().map(|(client, bytes)| (bytes.load(Ordering::Relaxed), *client)).collect();
-        clients.sort_unstable_by_key(|&(bytes, client)| (Reverse(bytes), client));
-        clients.into_iter().map(|(_, client)| client).collect()
+        let bytes = |client: &ClientId| Reverse(of_clients[client].load(Ordering::Relaxed));
+        of_clients.keys().copied().min_by_key(|client| (bytes(client), *client))
     }
 
     fn of_clients(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<AtomicUsize>>> {

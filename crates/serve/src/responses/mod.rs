@@ -106,7 +106,7 @@ async fn create(
     let id = head.id.clone();
     let read = server.work(move |server| ReadRequest::read(server, client, &id, &body.parse()?)).await?;
     let ReadRequest { call, chat, request, earlier } = read;
-    let compiled = server.compile_form(client, request).await;
+    let compiled = server.compile_form(client, request, arrived).await;
     let (request, form) = compiled.map_err(|refusal| chat.names.refusal(refusal))?;
     drop(chat);
     let (call, request) = (Arc::new(call), Arc::new(request));

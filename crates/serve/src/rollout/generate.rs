@@ -60,7 +60,7 @@ async fn answer(
     };
     let request = server.work(read).await?;
     let head = head(&server, ID_PREFIX);
-    let (request, form) = server.compile_form(client, request).await?;
+    let (request, form) = server.compile_form(client, request, arrived).await?;
     let request = Arc::new(request);
     let form = JobForm::alone(form);
     let ticket = submit(&server, client, &request, form, names(&head, headers, &request), arrived, Beyond::Refused)?;

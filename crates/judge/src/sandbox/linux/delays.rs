@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use offshoot_core::cpu_time;
 
 use super::groups::Group;
 use super::processes::{ProcessScope, ThreadState};
@@ -247,7 +246,7 @@ impl CandidateClock {
         if interval < self.cost * LOOKING {
             return;
         }
-        let begun = cpu_time::of_thread();
+        let begun = fair_clock::own_cpu();
         let keeps = self.pipes.keep_it_waiting(&self.file);
         // Half of an interval at one end of which the candidate waits for the judge.
         let for_judge = interval / 2 * (u32::from(keeps) + u32::from(self.kept_waiting));
@@ -259,7 +258,7 @@ impl CandidateClock {
         let elapsed = now - self.started;
         self.free = (self.waited + margin_of(cpu.min(elapsed))).min(elapsed);
         self.publish();
-        self.cost = cpu_time::of_thread().saturating_sub(begun);
+        self.cost = fair_clock::own_cpu().saturating_sub(begun);
     }
 
     /// Notes that this process has slept since `begun`, until its next look.

@@ -11,6 +11,7 @@ use super::output::{ItemKind, ItemStatus, OutputItem, empty_part};
 use super::parts::{PartReader, TokenPart};
 use super::request::ResponseCall;
 use crate::protocol::answer::AnswerHead;
+use crate::protocol::choice::StopReason;
 use crate::protocol::logprobs::{ChoiceLogprobs, ShownToken};
 use crate::protocol::refusal::{Refusal, RefusalKind};
 use crate::protocol::request::ProtocolRequest;
@@ -125,12 +126,6 @@ impl<T: Deref<Target = Tokenizer>> ResponseWriter<T> {
         let reason = self.end.clone().unwrap_or(FinishReason::Aborted);
         let (status, error) = match &reason {
             reason if is_whole(reason) => ("completed", None),
-            FinishReason::DeadEnd => {
-                ("failed", Some(("server_error", "the form of the answer left no token to sample")))
-            }
-            FinishReason::FormLimit => {
-                ("failed", Some(("server_error", "the form of the answer takes too much work to keep")))
-            }
             FinishReason::Aborted | FinishReason::Cancelled => {
                 ("failed", Some(("server_error", "the request was ended by whoever operates the server")))
             }
@@ -142,6 +137,9 @@ impl<T: Deref<Target = Tokenizer>> ResponseWriter<T> {
         let mut response = self.response(status, Some(usage), error, output);
         if status == "completed" {
             response["completed_at"] = now.into();
+        }
+        if let ("incomplete", Some(why)) = (status, StopReason::of(&reason)) {
+            response["incomplete_details"]["stop_reason"] = json!(why);
         }
         let kind = format!("response.{status}");
         self.event(&kind, &[("response", &response)], out);

@@ -13,6 +13,7 @@ mod tools;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
@@ -23,6 +24,7 @@ use offshoot_core::ids::{AdapterVersion, TokenId};
 use offshoot_engine::{
     Drawn, Finish, FinishReason, LogprobsMode, Records, SampledToken, SamplingParams, Stop, TokenRoutes,
 };
+use offshoot_form::COMPILE_WAIT;
 use offshoot_model::{ModelConfig, ModelFolder};
 use offshoot_text::{AddSpecial, StopMatcher, Tokenizer};
 
@@ -81,7 +83,10 @@ fn object(body: Value) -> Map<String, Value> {
 /// The request with its form as samples have it.
 fn with_form<P>(request: ProtocolRequest<P>) -> Result<ProtocolRequest<P>, Refusal> {
     let mut request = request;
-    let form = request.form.as_ref().map(|form| form.sample_form(tokenizer(), &CallGrammars::default()));
+    let form = request
+        .form
+        .as_ref()
+        .map(|form| form.sample_form(tokenizer(), &CallGrammars::default(), Instant::now() + COMPILE_WAIT));
     request.params.form = form.transpose()?;
     Ok(request)
 }

@@ -443,14 +443,15 @@ fn a_response_has_reasoning_and_a_message_with_their_tokens() {
 fn a_response_says_why_it_is_not_complete() {
     let asked = asked(json!({"input": "Hi"}));
     let limit = json!({"reason": "max_output_tokens"});
+    let because = |word: &str| json!({"reason": "max_output_tokens", "stop_reason": word});
     let rows = [
         (FinishReason::EndOfText, "completed", "completed", json!(null), false),
         (FinishReason::StopToken(TokenId(9)), "completed", "completed", json!(null), false),
         (FinishReason::Length, "incomplete", "incomplete", limit.clone(), false),
         (FinishReason::ContextFull, "incomplete", "incomplete", limit.clone(), false),
-        (FinishReason::OutOfTime, "incomplete", "incomplete", limit, false),
-        (FinishReason::DeadEnd, "failed", "incomplete", json!(null), true),
-        (FinishReason::FormLimit, "failed", "incomplete", json!(null), true),
+        (FinishReason::OutOfTime, "incomplete", "incomplete", because("cancelled"), false),
+        (FinishReason::DeadEnd, "incomplete", "incomplete", because("dead_end"), false),
+        (FinishReason::FormLimit, "incomplete", "incomplete", because("form_limit"), false),
         (FinishReason::Aborted, "failed", "incomplete", json!(null), true),
     ];
     for (reason, status, of_item, details, fails) in rows {

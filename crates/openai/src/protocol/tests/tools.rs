@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::super::{ChunkWriter, PromptCandidates, response};
 use super::streams::{frames, head};
 use super::*;
+use offshoot_core::error::Error;
 use offshoot_form::{Form, FormBegin};
 use offshoot_launch::SampleId;
 
@@ -19,6 +20,30 @@ fn tool(name: &str) -> Value {
     let properties = json!({"city": {"type": "string"}});
     let parameters = json!({"type": "object", "properties": properties, "required": ["city"]});
     json!({"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}})
+}
+
+/// Only where a form is refused for good is the part looked for that is wrong, and only one that is so for good.
+#[test]
+fn a_refusal_of_calls_names_the_part_that_is_wrong() {
+    let request = read_chat(HERMES, json!({"tool_choice": "required"})).expect("a chat");
+    let form = request.form.expect("a form of calls");
+    let refused = Error::value("a grammar", "one that can be compiled", "another one");
+    let busy = || Error::busy("a JSON schema", "others are compiled");
+    let mut calls = 0;
+    let refusal = form.refusal(&busy(), |_| {
+        calls += 1;
+        Ok(())
+    });
+    assert_eq!((calls, refusal.param.as_deref(), refusal.status()), (0, Some("tool_choice"), 503));
+    // The first part is busy, and the second one wrong.
+    let refusal = form.refusal(&refused, |_| {
+        calls += 1;
+        Err(if calls == 1 { busy() } else { Error::value("a JSON schema", "a type", "strang") })
+    });
+    assert_eq!((calls, refusal.param.as_deref(), refusal.status()), (2, Some("tools"), 400));
+    assert!(refusal.message.starts_with("`tools[1].function.parameters`"), "{}", refusal.message);
+    let refusal = form.refusal(&refused, |_| Err(busy()));
+    assert_eq!((refusal.param.as_deref(), refusal.status()), (Some("tool_choice"), 400));
 }
 
 /// A chat with two tools by this template, and these fields.
@@ -111,7 +136,7 @@ fn schemas_of_tools_wait_until_forms_are_compiled() {
     let grammars = CallGrammars::default();
     let form = |fields: Value| {
         let form = read_chat(HERMES, fields).expect("a chat").form.expect("a form");
-        form.sample_form(tokenizer(), &grammars).expect("a form of calls").form
+        form.sample_form(tokenizer(), &grammars, Instant::now() + COMPILE_WAIT).expect("a form of calls").form
     };
     let required = form(json!({"tool_choice": "required"}));
     let one = json!({"tool_choice": "required", "parallel_tool_calls": false});
