@@ -76,7 +76,6 @@ pub use adapters::{AdapterLimits, AdapterSource, LoadedAdapter};
 pub use commands::Turn;
 pub(crate) use commands::{busy_branch, unknown_branch};
 pub use confidence::ConfidenceStop;
-pub(crate) use confidence::ConfidenceWindow;
 pub use config::EngineConfig;
 pub use count::Occupancy;
 pub use engine::Engine;
