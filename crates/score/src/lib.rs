@@ -10,6 +10,7 @@
 
 mod aggregate;
 mod choice;
+mod config;
 mod form;
 mod frame;
 mod marked;
@@ -23,6 +24,7 @@ mod words;
 
 pub use aggregate::Aggregate;
 pub use choice::{FORM_FILE, FormChoice, built_in_names};
+pub use config::ScorerConfig;
 pub use form::{
     Activation, ChatForm, ChatRead, Column, FormText, Output, PlainForm, PlainRead, ScoreForm, StepParts, StepTags,
     TokenName,

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use offshoot_core::ids::TokenId;
-use offshoot_score::Rendered;
+use offshoot_score::{Rendered, Scale, ScoreForm, ScorerConfig};
 use offshoot_text::{AddSpecial, Tokenizer};
 use serde_json::json;
 
-use crate::tokenizers::{CHATML, TestTokenizer, asked, built_in, form, places, resolved, tokens};
+use crate::shared::shared;
+use crate::tokenizers::{CHATML, TestTokenizer, asked, built_in, form, places, resolve, resolved, tokens};
 
 const QUESTION: &str = "Sam has 3 boxes of 12 pens. How many pens are that?";
 const STEPS: [&str; 3] = ["Each box has 12 pens.", "3 * 12 = 36.", "The answer is 36."];
@@ -242,5 +243,30 @@ fn each_step_goes_on_from_the_one_before() {
             assert_eq!(begun.reads, whole.reads[..begun.reads.len()], "{name}");
             assert_eq!(begun.trunk, begun.tokens.len(), "{name}");
         }
+    }
+}
+
+/// The configs of the reward goldens: a class of each kind, and labels that contradict the head's width.
+#[test]
+fn configs_of_reward_models_tell_their_forms() {
+    let goldens = [
+        ("reward-qwen2-math-prm", 2, "step-tag", Scale::Probability),
+        ("reward-qwen3-classifier", 1, "last-token", Scale::Logit),
+        ("reward-skywork-prm", 1, "step-lines", Scale::Probability),
+    ];
+    let demo = TestTokenizer::demo(CHATML);
+    for (folder, width, name, scale) in goldens {
+        let Some(folder) = shared(&format!("goldens_modern/{folder}")) else { return };
+        let config = ScorerConfig::read(&folder).unwrap();
+        let form = ScoreForm::of_model(None, &folder, config.class()).unwrap();
+        assert_eq!(form, built_in(name));
+        let scorer = resolve(&form, &demo.tokenizer, &config.head(width)).unwrap();
+        assert_eq!(scorer.scale(), scale, "{name}");
+        let rendered = scorer.render(&asked(QUESTION), &STEPS).unwrap();
+        // The second column of two is that of good steps, whatever the labels are called.
+        let values = vec![if width == 2 { vec![0.0, 3f32.ln()] } else { vec![3f32.ln()] }; rendered.reads.len()];
+        let score = scorer.scores(&rendered, &values).unwrap().scores[0].score;
+        let expected = if scale == Scale::Probability { 0.75 } else { 3f64.ln() };
+        assert!((score - expected).abs() < 1e-6, "{name}: {score}");
     }
 }
