@@ -199,6 +199,7 @@ pub use offshoot_text::Message;
 /// | [`best_of_n`](search::best_of_n), [`best_by_scorer`](search::best_by_scorer) | the best of N |
 /// | [`self_consistency`](search::self_consistency) | the most frequent answer of N |
 /// | [`step_beam`](search::step_beam), [`dvts`](search::dvts) | beams over steps, with a [`Scorer`](search::Scorer) |
+/// | [`particle_gibbs`](search::particle_gibbs) | particles over steps, drawn by a scorer's values |
 /// | [`mcts`](search::mcts) | Monte-Carlo tree search over steps |
 /// | [`tree_of_thought`](search::tree_of_thought) | thoughts that the model proposes and values |
 /// | [`tree_po`](search::tree_po) | rollouts by segments, which share prefixes |
@@ -207,6 +208,8 @@ pub use offshoot_text::Message;
 pub mod search {
     #[doc(inline)]
     pub use offshoot_search::best_of_n::{best_by_scorer, best_of_n, sample};
+    pub use offshoot_search::confidence;
+
     #[doc(inline)]
     pub use offshoot_search::choose::{Neutral, OfferedChoice, choose};
     #[doc(inline)]
@@ -215,6 +218,8 @@ pub mod search {
     pub use offshoot_search::entropy_branching::entropy_branching;
     #[doc(inline)]
     pub use offshoot_search::mcts::mcts;
+    #[doc(inline)]
+    pub use offshoot_search::particles::particle_gibbs;
     #[doc(inline)]
     pub use offshoot_search::rollout::{
         DrawnToken, Leaf, LeafColumns, RolloutTrie, TokenColumns, TreeLeaf, TreeRow, TrieBuilder, TriePlace, TrieToken,
@@ -225,8 +230,8 @@ pub mod search {
     pub use offshoot_search::self_consistency::self_consistency;
     #[doc(inline)]
     pub use offshoot_search::settings::{
-        Aggregate, BestBy, BestOfN, ChooseBy, Decide, EntropyBranching, Mcts, MctsDecide, MctsSelect, RolloutScoring,
-        StepSearch, StepSettings, TreePo,
+        Aggregate, BestBy, BestOfN, ChooseBy, Decide, EntropyBranching, Mcts, MctsDecide, MctsSelect, ParticleSearch,
+        Resampling, RolloutScoring, StepSearch, StepSettings, TreePo,
     };
     #[doc(inline)]
     pub use offshoot_search::step_beam::step_beam;

@@ -1,5 +1,5 @@
-"""Searches with plain Python functions: votes, best-of-N, trees of thoughts, beam search over steps, DVTS, MCTS; and
-rollouts for trainers: groups, segments, branching at high entropy.
+"""Searches with plain Python functions: votes, best-of-N, trees of thoughts, beam search over steps, DVTS, MCTS,
+particles; and rollouts for trainers: groups, segments, branching at high entropy.
 
 The functions run while other samples still decode. Each text is assessed once; what a function raises is raised by the
 search, which ends. A prompt is a text, token ids or a dict as for ``LLM.generate``, a list of them gives a list of
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DECIDE = ("best", "vote", "weighted_vote")
-_Aggregate = Literal["last", "min", "product"]
+_AGGREGATES = ("last", "min", "product", "mean")
+_Aggregate = Literal["last", "min", "product", "mean"]
 _Decide = Literal["best", "vote", "weighted_vote"]
+_Resampling = Literal["multinomial", "systematic"]
 _NO_WORDS = "words: expected the values of the words that `value`'s prompt is answered by, found none"
 
 #: An answer in a text: a pattern (its first group, of the last match), or a function, as ``JsonPointer("/answer")`` is.
@@ -124,7 +126,7 @@ def vote(
     llm: LLM, prompts: Any, n: int = 40, *, answer: Answer | None = None, json: str | None = None,
     tool_call: bool = False, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None,
-    stop_when: Literal["never", "certain"] | float = "never", min_finished: int | None = None,
+    stop_when: Literal["never", "certain"] | float | Mapping[str, int] = "never", min_finished: int | None = None,
     use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Self-consistency: ``n`` samples vote by their answers: those that ``answer`` finds; with ``json`` the values at
@@ -133,13 +135,18 @@ def vote(
     answer is right. Once ``min_finished`` have finished the others are cancelled: they are ``stragglers`` of the
     outcome.
     ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely
-    to."""
-    if not isinstance(stop_when, str):
+    to; ``{"window": 5}`` those behind five that gave one answer, where every five samples are a window."""
+    if isinstance(stop_when, Mapping):
+        if set(stop_when) != {"window"}:
+            raise ValueError(f"stop_when: expected a dict with the key window, found {dict(stop_when)!r}")
+        until: Any = {"agreeing": _whole("stop_when", stop_when["window"], 2, MOST_SAMPLES)}
+    elif not isinstance(stop_when, str):
         chance = _number("stop_when", stop_when)
         if not 0.5 < chance < 1:
             raise ValueError(
-                f"stop_when: expected never, certain or a probability between 0.5 and 1, found {stop_when!r}")
-        until: Any = {"confident": chance}
+                "stop_when: expected never, certain, a probability between 0.5 and 1 or a dict with a window, "
+                f"found {stop_when!r}")
+        until = {"confident": chance}
     else:
         until = _choice("stop_when", stop_when, ("never", "certain"))
     method = {"vote": {"n": _whole("n", n, 1, MOST_SAMPLES), "stop_when": until}}
@@ -286,42 +293,95 @@ def tree_of_thoughts(
 @_search_of
 def beam_search(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
-    delimiter: str = "\n", most_steps: int = 40, aggregate: _Aggregate = "last", by: _Decide = "best",
-    answer: Answer | None = None, grade: Grade | None = None, sampling_params: SamplingParams | None = None,
-    seed: int | None = None, use_tqdm: bool = False,
+    delimiter: str = "\n", most_steps: int = 40, lookahead: int = 0, aggregate: _Aggregate = "last",
+    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
-    ``score(text)`` values a partial solution (without it its mean probability does); ``aggregate``: last, min or
-    product of the steps' values; ``by``: best, vote or weighted_vote."""
-    return _stepwise("beam_search", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by,
-                     answer, grade, sampling_params, seed, use_tqdm)
+    ``score(text)`` values a partial solution (without it its mean probability does), together with the next
+    ``lookahead`` steps, which are sampled greedily and thrown away; ``aggregate``: last, min, product or mean of the
+    steps' values; ``by``: best, vote or weighted_vote."""
+    return _stepwise("beam_search", llm, prompts, score, samples, expansions, delimiter, most_steps, lookahead,
+                     aggregate, by, answer, grade, sampling_params, seed, use_tqdm)
 
 
 @_search_of
 def dvts(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
-    delimiter: str = "\n", most_steps: int = 40, aggregate: _Aggregate = "last", by: _Decide = "best",
-    answer: Answer | None = None, grade: Grade | None = None, sampling_params: SamplingParams | None = None,
-    seed: int | None = None, use_tqdm: bool = False,
+    delimiter: str = "\n", most_steps: int = 40, lookahead: int = 0, aggregate: _Aggregate = "last",
+    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side.
     The settings are those of ``beam_search``."""
-    return _stepwise("dvts", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by, answer,
-                     grade, sampling_params, seed, use_tqdm)
+    return _stepwise("dvts", llm, prompts, score, samples, expansions, delimiter, most_steps, lookahead, aggregate, by,
+                     answer, grade, sampling_params, seed, use_tqdm)
 
 
 def _stepwise(
     name: str, llm: LLM, prompts: Any, score: Score | None, samples: int, expansions: int, delimiter: str,
-    most_steps: int, aggregate: _Aggregate, by: _Decide, answer: Answer | None, grade: Grade | None,
+    most_steps: int, lookahead: int, aggregate: _Aggregate, by: _Decide, answer: Answer | None, grade: Grade | None,
     sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
 ) -> Outcome | list[Outcome]:
     """A search over steps by its name."""
     method = {name: {"scored": score is not None, "settings": {
         "samples": _count("samples", samples), "expansions": _count("expansions", expansions),
         "steps": {"delimiter": _text("delimiter", delimiter), "most": _count("most_steps", most_steps)},
-        "aggregate": _choice("aggregate", aggregate, ("last", "min", "product")), "by": _choice("by", by, _DECIDE)}}}
+        "lookahead": _whole("lookahead", lookahead, 0, (1 << 32) - 1),
+        "aggregate": _choice("aggregate", aggregate, _AGGREGATES), "by": _choice("by", by, _DECIDE)}}}
     if samples % expansions:
         raise ValueError(f"samples: expected a multiple of expansions ({expansions}), found {samples}")
+    assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+
+
+@_search_of
+def particle_filtering(
+    llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, delimiter: str = "\n",
+    most_steps: int = 40, aggregate: _Aggregate = "last", resampling: _Resampling = "multinomial",
+    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
+) -> Outcome | list[Outcome]:
+    """Particle filtering over steps (Puri et al., 2025): after each step ``samples`` partial solutions are drawn anew
+    from those there are, in proportion to the odds of ``score(text)``, which is from 0 to 1 (without it that is their
+    mean probability). ``resampling``: multinomial or systematic; ``aggregate`` and ``by`` as in ``beam_search``."""
+    return _particles(llm, prompts, score, samples, 1, 0, delimiter, most_steps, aggregate, resampling, by, answer,
+                      grade, sampling_params, seed, use_tqdm)
+
+
+@_search_of
+def particle_gibbs(
+    llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, iterations: int = 2, references: int = 1,
+    delimiter: str = "\n", most_steps: int = 40, aggregate: _Aggregate = "last",
+    resampling: _Resampling = "multinomial", by: _Decide = "best", answer: Answer | None = None,
+    grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
+    use_tqdm: bool = False,
+) -> Outcome | list[Outcome]:
+    """Particle filtering ``iterations`` times, with ``samples`` / ``iterations`` particles each. From the second time
+    on ``references`` solutions of the time before, drawn by their scores, take part. The settings are those of
+    ``particle_filtering``."""
+    return _particles(llm, prompts, score, samples, iterations, references, delimiter, most_steps, aggregate,
+                      resampling, by, answer, grade, sampling_params, seed, use_tqdm)
+
+
+def _particles(
+    llm: LLM, prompts: Any, score: Score | None, samples: int, iterations: int, references: int, delimiter: str,
+    most_steps: int, aggregate: _Aggregate, resampling: _Resampling, by: _Decide, answer: Answer | None,
+    grade: Grade | None, sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
+) -> Outcome | list[Outcome]:
+    """A search by particles."""
+    method = {"particles": {"scored": score is not None, "settings": {
+        "samples": _count("samples", samples), "iterations": _count("iterations", iterations),
+        "references": _whole("references", references, 0 if iterations == 1 else 1, (1 << 32) - 1),
+        "steps": {"delimiter": _text("delimiter", delimiter), "most": _count("most_steps", most_steps)},
+        "aggregate": _choice("aggregate", aggregate, _AGGREGATES),
+        "resampling": _choice("resampling", resampling, ("multinomial", "systematic")),
+        "by": _choice("by", by, _DECIDE)}}}
+    if samples % iterations:
+        raise ValueError(f"samples: expected a multiple of iterations ({iterations}), found {samples}")
+    if iterations > 1 and references >= samples // iterations:
+        raise ValueError(
+            f"references: expected less than the {samples // iterations} particles of an iteration, found {references}")
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 

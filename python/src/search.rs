@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 use offshoot::search::{
     AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, EntropyBranching,
-    Evaluate, Generate, Mcts, Outcome, Proposal, RolloutScoring, RolloutTrie, SamplingOverrides, Scorer, SearchJob,
-    StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, TreePo, TrieBuilder,
-    ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, sample, self_consistency, step_beam,
-    tree_of_thought, tree_po,
+    Evaluate, Generate, Mcts, Outcome, ParticleSearch, Proposal, RolloutScoring, RolloutTrie, SamplingOverrides,
+    Scorer, SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal,
+    TreePo, TrieBuilder, ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, particle_gibbs, sample,
+    self_consistency, step_beam, tree_of_thought, tree_po,
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};
 use offshoot_engine::{EngineHandle, GroupEnd};
@@ -63,6 +63,10 @@ enum Method {
     },
     Dvts {
         settings: StepSearch,
+        scored: bool,
+    },
+    Particles {
+        settings: ParticleSearch,
         scored: bool,
     },
     Mcts(Mcts),
@@ -472,6 +476,9 @@ impl Searches<'_> {
             }
             Method::Dvts { settings, scored } => {
                 self.stepping(&settings.steps, *scored, |stepper| dvts(tree, root, settings, stepper, job))
+            }
+            Method::Particles { settings, scored } => {
+                self.stepping(&settings.steps, *scored, |stepper| particle_gibbs(tree, root, settings, stepper, job))
             }
             Method::Mcts(settings) => {
                 let scored = settings.scoring == RolloutScoring::Scorer;

@@ -73,6 +73,28 @@ def test_a_decided_vote_skips_the_rest(llm, question):
     assert whole.prediction == "same" and len(whole.samples) == 17 and whole.cancelled == 15
 
 
+def test_a_window_that_agrees_ends_a_vote(llm, question):
+    outcome = offshoot.vote(
+        llm, question, 32, answer=lambda text: "same", sampling_params=PARAMS, stop_when={"window": 5})
+    assert len(outcome.samples) == 5 and outcome.cancelled == 27
+
+
+def test_particles_are_drawn_by_their_scores(llm, question):
+    params = SamplingParams(max_tokens=40, temperature=1.5, stop=["\n\n"])
+
+    def even(text):
+        return 0.999999 if len(text) % 2 == 0 else 0.000001
+
+    for search, more in ((offshoot.particle_filtering, {"resampling": "systematic"}),
+                         (offshoot.particle_gibbs, {"iterations": 2, "references": 2})):
+        first, again = (search(llm, question, score=even, samples=12, delimiter=" ", sampling_params=params, seed=5,
+                               **more) for _ in range(2))
+        assert [sample.text for sample in first.samples] == [sample.text for sample in again.samples]
+        assert even(first.best.text) > 0.5
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        offshoot.particle_filtering(llm, question, score=len, samples=2, sampling_params=params)
+
+
 def test_graders_see_the_index_and_run_while_others_decode(llm, question):
     seen, threads = [], set()
 
@@ -119,6 +141,8 @@ def test_wrong_settings_are_named(llm, question):
         "answer": lambda: offshoot.vote(llm, question, 2, answer=5),
         "n": lambda: offshoot.vote(llm, question, 10 ** 9, answer="x"),
         "stop_when": lambda: offshoot.vote(llm, question, 2, answer="x", stop_when=1),
+        "stop_when: expected a whole number": lambda: offshoot.vote(
+            llm, question, 2, answer="x", stop_when={"window": 1}),
         "score": lambda: offshoot.best_of_n(llm, question, 2, score=5),
         "by": lambda: offshoot.best_of_n(llm, question, 2, by="best"),
         "value": lambda: offshoot.tree_of_thoughts(llm, question, value=5),
@@ -127,7 +151,11 @@ def test_wrong_settings_are_named(llm, question):
         "answers": lambda: offshoot.tree_of_thoughts(llm, question, value=len, answers=-1),
         "thought_tokens": lambda: offshoot.tree_of_thoughts(llm, question, value=len, thought_tokens="a"),
         "select": lambda: offshoot.tree_of_thoughts(llm, question, value=len, select="best"),
-        "aggregate": lambda: offshoot.beam_search(llm, question, aggregate="mean"),
+        "aggregate": lambda: offshoot.beam_search(llm, question, aggregate="median"),
+        "lookahead": lambda: offshoot.beam_search(llm, question, lookahead=-1),
+        "references": lambda: offshoot.particle_gibbs(llm, question, samples=4, references=2),
+        "samples": lambda: offshoot.particle_gibbs(llm, question, samples=5),
+        "resampling": lambda: offshoot.particle_filtering(llm, question, resampling="residual"),
         "delimiter": lambda: offshoot.dvts(llm, question, delimiter=None),
         "exploration": lambda: offshoot.mcts(llm, question, exploration=float("nan")),
         "tokens": lambda: offshoot.mcts(llm, question, tokens=-1),

@@ -21,13 +21,14 @@ pub fn dvts(
     let subtrees = (how.samples / how.expansions) as usize;
     let mut tips = vec![Solution::start(at); subtrees];
     let mut ended: Vec<Solution> = Vec::new();
-    for _ in 0..how.steps.most {
+    for depth in 1..=how.steps.most {
         let from: Vec<(&Solution, usize)> = tips.iter().map(|tip| (tip, how.expansions as usize)).collect();
         let mut said = stepper.step(tree, &from, job)?;
         for tip in tips.iter().filter(|tip| tip.node != at) {
             tree.close(tip.node);
         }
-        stepper.score(tree, &mut said.iter_mut().flatten().collect::<Vec<_>>(), job)?;
+        let mut all: Vec<&mut Solution> = said.iter_mut().flatten().collect();
+        stepper.score_ahead(tree, &mut all, how.lookahead_at(depth), job)?;
         tips = said.into_iter().filter_map(|said| best(tree, said, how, &mut ended)).collect();
         if tips.is_empty() {
             break;

@@ -27,7 +27,8 @@ pub fn self_consistency(
     // All candidates before this index were sampled or failed.
     let mut end = 0;
     loop {
-        let wave = stop.fewest_more(&tally(&samples), (n as u64 - end) as u32);
+        let answers: Vec<Option<&str>> = samples.iter().map(|sample| sample.answer.as_deref()).collect();
+        let wave = stop.fewest_more(&answers, (n as u64 - end) as u32);
         if wave == 0 || job.group_is_over(&samples) {
             break;
         }

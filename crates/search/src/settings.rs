@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use super::particles::Resampling;
+
 /// How the best of several samples is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -74,8 +76,38 @@ pub struct StepSearch {
     pub expansions: u32,
     /// How solutions are split.
     pub steps: StepSettings,
+    /// Steps that a step is followed by, greedily, before it is scored; they are no part of the solution. 0: none.
+    pub lookahead: u32,
     /// How a solution's value follows from those of its steps.
     pub aggregate: Aggregate,
+    /// How a solution is chosen at the end.
+    pub by: Decide,
+}
+
+impl StepSearch {
+    /// Steps to look ahead from step number `depth`, from 1 up: none from the last one.
+    pub(crate) fn lookahead_at(&self, depth: usize) -> u32 {
+        if depth < self.steps.most { self.lookahead } else { 0 }
+    }
+}
+
+/// Particle filtering, and particle Gibbs where there are several iterations. What scores a step is the
+/// [`Stepper`](super::steps::Stepper)'s scorer, in [0, 1].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParticleSearch {
+    /// Particles of all iterations together; a multiple of `iterations`, which is at least 1.
+    pub samples: u32,
+    /// Iterations, one after the other.
+    pub iterations: u32,
+    /// Particles, drawn by weight, that stay as references in the next iteration; less than an iteration has.
+    pub references: u32,
+    /// How solutions are split; from the last step on a particle counts as ended.
+    pub steps: StepSettings,
+    /// How a solution's value follows from those of its steps.
+    pub aggregate: Aggregate,
+    /// How particles are drawn at each step.
+    pub resampling: Resampling,
     /// How a solution is chosen at the end.
     pub by: Decide,
 }
@@ -182,6 +214,8 @@ pub enum Aggregate {
     Min,
     /// Their product.
     Product,
+    /// Their mean.
+    Mean,
 }
 
 /// How a solution, or an answer, is chosen.

@@ -22,13 +22,13 @@ pub fn step_beam(
     let samples = how.samples as usize;
     let kept = samples / how.expansions as usize;
     let (mut beams, mut ended) = (vec![Solution::start(at)], Vec::new());
-    for _ in 0..how.steps.most {
+    for depth in 1..=how.steps.most {
         let draws = shares(samples, beams.len());
         let from: Vec<(&Solution, usize)> = beams.iter().zip(draws).collect();
         let said = stepper.step(tree, &from, job)?.concat();
         close(tree, &beams, at);
         let mut next = merged(tree, said);
-        stepper.score(tree, &mut next.iter_mut().collect::<Vec<_>>(), job)?;
+        stepper.score_ahead(tree, &mut next.iter_mut().collect::<Vec<_>>(), how.lookahead_at(depth), job)?;
         next.sort_by(|a, b| b.value(how.aggregate).total_cmp(&a.value(how.aggregate)));
         let (over, mut going): (Vec<_>, Vec<_>) = next.into_iter().partition(|solution| solution.end.is_some());
         ended.extend(over);

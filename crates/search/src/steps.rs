@@ -47,6 +47,7 @@ impl Solution {
             Aggregate::Last => self.scores.last().copied().unwrap_or(0.0),
             Aggregate::Min => self.scores.iter().copied().reduce(f64::min).unwrap_or(0.0),
             Aggregate::Product => self.scores.iter().copied().reduce(|a, b| a * b).unwrap_or(0.0),
+            Aggregate::Mean => self.scores.iter().sum::<f64>() / self.scores.len().max(1) as f64,
         }
     }
 }
@@ -81,8 +82,8 @@ impl<'a> Stepper<'a> {
         }
         let before =
             from.iter().zip(&drawn).flat_map(|(&(solution, _), nodes)| nodes.iter().map(move |_| solution.tokens));
-        let stop = Stop { include_stop: true, strings: self.step_ends(job.stop), ..job.stop.clone() };
-        self.grow(tree, &drawn.concat(), &before.collect::<Vec<_>>(), &stop, job)?;
+        let stop = self.step_stop(job.stop);
+        self.grow(tree, &drawn.concat(), &before.collect::<Vec<_>>(), &stop, job.params, job)?;
         let mut solutions = Vec::new();
         for (&(parent, _), nodes) in from.iter().zip(drawn) {
             let drawn = nodes.into_iter().filter(|&node| !tree.has_failed(node));
@@ -90,6 +91,37 @@ impl<'a> Stepper<'a> {
             solutions.push(merged(tree, said.collect::<Result<Vec<_>>>()?));
         }
         Ok(solutions)
+    }
+
+    /// Samples one next step after each of `from`, all in one batch; `None` for a failed one. Steps of equal text stay
+    /// apart.
+    pub fn step_apart(
+        &mut self,
+        tree: &mut SamplingTree,
+        from: &[&Solution],
+        job: &mut SearchJob<'_>,
+    ) -> Result<Vec<Option<Solution>>> {
+        let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
+        let nodes = tree.fork_each(ForkKind::Sample, &ends)?;
+        self.one_step(tree, from, nodes, job.params, job)
+    }
+
+    /// The next step of each of `from` in the fork of it, all in one batch; `None` for a failed one.
+    fn one_step(
+        &self,
+        tree: &mut SamplingTree,
+        from: &[&Solution],
+        nodes: Vec<NodeId>,
+        params: &SamplingParams,
+        job: &SearchJob<'_>,
+    ) -> Result<Vec<Option<Solution>>> {
+        let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
+        self.grow(tree, &nodes, &before, &self.step_stop(job.stop), params, job)?;
+        let sampled = |(&parent, node): (&&Solution, NodeId)| match tree.has_failed(node) {
+            true => Ok(None),
+            false => read(self.decode, tree, parent, node, job.stop).map(Some),
+        };
+        from.iter().zip(nodes).map(sampled).collect()
     }
 
     /// Samples each solution to its end, all in one batch, with forks whose ordinals are separate from those of steps.
@@ -104,7 +136,7 @@ impl<'a> Stepper<'a> {
         let nodes = tree.fork_each(ForkKind::Value, &ends)?;
         let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
         let stop = Stop { include_stop: true, ..job.stop.clone() };
-        self.grow(tree, &nodes, &before, &stop, job)?;
+        self.grow(tree, &nodes, &before, &stop, job.params, job)?;
         let ended = |(&parent, node): (&&Solution, NodeId)| {
             if tree.has_failed(node) {
                 return Ok(None);
@@ -123,6 +155,7 @@ impl<'a> Stepper<'a> {
         nodes: &[NodeId],
         before: &[usize],
         stop: &Stop,
+        params: &SamplingParams,
         job: &SearchJob<'_>,
     ) -> Result<()> {
         let left = |ix: usize, _: &_| Stop {
@@ -130,11 +163,13 @@ impl<'a> Stepper<'a> {
             min_tokens: stop.min_tokens.saturating_sub(before[ix]),
             ..stop.clone()
         };
-        job.finish(tree.start_until(nodes, job.params, left)?)
+        job.finish(tree.start_until(nodes, params, left)?)
     }
 
-    fn step_ends(&self, stop: &Stop) -> Vec<String> {
-        stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect()
+    /// What ends a step; `stop`: what ends a solution.
+    fn step_stop(&self, stop: &Stop) -> Stop {
+        let strings = stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect();
+        Stop { include_stop: true, strings, ..stop.clone() }
     }
 
     /// Values the newest step of each solution and stores the value in the tree.
@@ -144,15 +179,71 @@ impl<'a> Stepper<'a> {
         solutions: &mut [&mut Solution],
         job: &mut SearchJob<'_>,
     ) -> Result<()> {
-        job.check_interrupted()?;
         let of: Vec<_> = solutions.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
-        let found = self.scorer.values(tree, &of, job)?;
-        self.asked += found.prompt_tokens;
-        for (solution, value) in solutions.iter_mut().zip(found.values) {
-            tree.set_score(solution.node, value);
-            solution.scores.push(value);
-        }
+        let values = self.values(tree, &of, job)?;
+        keep(tree, solutions, &values);
         Ok(())
+    }
+
+    /// Values the newest step of each solution by what the likeliest next `steps` steps make of it, and stores the
+    /// value in the tree. The steps are sampled greedily and pruned; a solution that has ended has none.
+    pub fn score_ahead(
+        &mut self,
+        tree: &mut SamplingTree,
+        solutions: &mut [&mut Solution],
+        steps: u32,
+        job: &mut SearchJob<'_>,
+    ) -> Result<()> {
+        if steps == 0 {
+            return self.score(tree, solutions, job);
+        }
+        let params = SamplingParams { temperature: 0.0, ..job.params.clone() };
+        let mut ahead: Vec<Solution> = solutions.iter().map(|solution| (**solution).clone()).collect();
+        let mut going: Vec<usize> = (0..ahead.len()).collect();
+        let mut first: Vec<NodeId> = Vec::new();
+        for _ in 0..steps {
+            going.retain(|&ix| ahead[ix].end.is_none());
+            if going.is_empty() {
+                break;
+            }
+            let from: Vec<&Solution> = going.iter().map(|&ix| &ahead[ix]).collect();
+            let nodes = tree.fork_each(ForkKind::Value, &from.iter().map(|from| from.node).collect::<Vec<_>>())?;
+            let next = self.one_step(tree, &from, nodes.clone(), &params, job)?;
+            if first.is_empty() {
+                first = nodes;
+            }
+            let mut next = next.into_iter();
+            // What fails is valued as far as it came.
+            going.retain(|&ix| match next.next().flatten() {
+                Some(solution) => {
+                    ahead[ix] = solution;
+                    true
+                }
+                None => false,
+            });
+        }
+        let of: Vec<_> = ahead.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
+        let values = self.values(tree, &of, job)?;
+        keep(tree, solutions, &values);
+        first.retain(|&node| !tree.has_failed(node));
+        first.into_iter().for_each(|node| tree.prune(node));
+        Ok(())
+    }
+
+    /// The scorer's value of each text, which is that of the path to its node.
+    fn values(&mut self, tree: &SamplingTree, of: &[(NodeId, &str)], job: &mut SearchJob<'_>) -> Result<Vec<f64>> {
+        job.check_interrupted()?;
+        let found = self.scorer.values(tree, of, job)?;
+        self.asked += found.prompt_tokens;
+        Ok(found.values)
+    }
+}
+
+/// Adds the values of newest steps to their solutions and to the tree.
+fn keep(tree: &mut SamplingTree, solutions: &mut [&mut Solution], values: &[f64]) {
+    for (solution, &value) in solutions.iter_mut().zip(values) {
+        tree.set_score(solution.node, value);
+        solution.scores.push(value);
     }
 }
 

@@ -11,8 +11,9 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_search::best_of_n::choose_best;
+use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
-use offshoot_search::{Assessment, Assessor, Outcome, Sample, tally};
+use offshoot_search::{Assessment, Assessor, Outcome, Sample};
 
 use super::assess::{self, RunJudge};
 use super::outcome::{Failed, Finished};
@@ -132,7 +133,8 @@ impl Graded {
         let stopped = || self.finished.iter().map(|item| &item.outcome).filter(|outcome| outcome.cancelled > 0);
         let goes_on = |outcome: &&Outcome| match method {
             Method::SelfConsistency { stop, .. } => {
-                stop.fewest_more(&tally(&outcome.samples), outcome.cancelled as u32) > 0
+                let answers: Vec<_> = outcome.samples.iter().map(|sample| sample.answer.as_deref()).collect();
+                stop.fewest_more(&answers, outcome.cancelled as u32) > 0
             }
             _ => !outcome.samples.iter().any(|sample| sample.correct == Some(true)),
         };
@@ -202,7 +204,10 @@ fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sam
     let n = samples.len() + before.cancelled;
     let (cancelled, cancelled_tokens) = (before.cancelled, before.cancelled_tokens);
     match grading.task.method {
-        Method::SelfConsistency { .. } => Outcome { cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) },
+        Method::SelfConsistency { confidence, .. } => {
+            let outcome = Outcome { cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) };
+            confidence.iter().fold(outcome, weigh_votes)
+        }
         Method::BestOfN { by, .. } => {
             choose_best(Outcome { samples, cancelled, cancelled_tokens, ..Outcome::default() }, by)
         }

@@ -39,6 +39,7 @@ use items::{ItemSettings, ItemSource, Standard};
 use method::MethodSettings;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_engine::LogprobsMode;
 use offshoot_form::Form;
 use offshoot_search::settings::BestBy;
 use offshoot_text::reasoning::answer_part;
@@ -205,6 +206,15 @@ impl Task {
                 "answer",
                 &format!("how to find a sample's answer, because `{}` votes on answers", method.name()),
             )),
+            Method::SelfConsistency { confidence: Some(_), .. } if self.sampling.logprobs.unwrap_or(0) == 0 => {
+                Err(missing("sampling.logprobs", "a number from 1 to 20, of which `confidence` is the mean"))
+            }
+            Method::SelfConsistency { confidence: Some(_), .. }
+                if self.sampling.logprobs_mode() != LogprobsMode::RawLogprobs =>
+            {
+                let expected = "raw_logprobs, because `confidence` is that of the model's own distribution";
+                Err(Error::field(&self.path, "sampling.logprobs_mode", expected, "processed_logprobs"))
+            }
             Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
                 Err(missing("grade", "a grader, because `best_of_n` chooses by it"))
             }

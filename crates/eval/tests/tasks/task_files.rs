@@ -4,13 +4,17 @@
 use crate::shared;
 
 use std::io::Write;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use offshoot_core::ids::TokenId;
 use offshoot_engine::GroupEnd;
 use offshoot_eval::answer::ExtractedAnswer;
 use offshoot_eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, help, scaffold};
-use offshoot_search::settings::{BestBy, EntropyBranching, TreePo};
+use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
+use offshoot_search::settings::{
+    Aggregate, BestBy, Decide, EntropyBranching, ParticleSearch, Resampling, StepSettings, TreePo,
+};
 use offshoot_search::vote::{Decided, VoteTally};
 use offshoot_text::{Message, Tokenizer};
 use serde_json::{Value, json};
@@ -109,7 +113,10 @@ fn the_example_of_the_design() {
         .unwrap();
     assert_eq!(task.name, "gsm8k-vote");
     assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
-    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain, min_finished: None });
+    assert_eq!(
+        task.method,
+        Method::SelfConsistency { samples: 40, stop: Decided::Certain, min_finished: None, confidence: None }
+    );
     let expected = Sampling {
         temperature: 0.7,
         top_p: 0.95,
@@ -830,4 +837,100 @@ fn the_schema_names_every_key_and_is_what_checks() {
     }
     assert!(page.lines().all(|line| line.chars().count() <= 140), "{page}");
     assert!(Desk::new().load(&with("$schema", json!("offshoot.schema.json"))).is_ok());
+}
+
+#[test]
+fn a_vote_may_be_decided_by_windows() {
+    let voting = |stop: Value| {
+        let mut task = with("method", json!({"self_consistency": {"samples": 20, "stop_when_decided": stop}}));
+        task["answer"] = json!({"regex": "(.*)"});
+        task
+    };
+    let window = NonZeroU32::new(5).expect("5");
+    let task = Desk::new().load(&voting(json!({"window": 5}))).unwrap();
+    let stop = Decided::Agreeing(window);
+    assert_eq!(task.method, Method::SelfConsistency { samples: 20, stop, min_finished: None, confidence: None });
+    assert_eq!((task.method.samples_at_once(), task.method.draws_all()), (5, false));
+    let key = "method.self_consistency.stop_when_decided";
+    refused(&voting(json!({"window": 1})), &[key, "window", "at least 2"]);
+    refused(&voting(json!({"window": 5, "confidence": 0.9})), &[key, "{\"window\": N}"]);
+}
+
+#[test]
+fn particles_are_set_by_the_task() {
+    let of = |method: Value| with("method", method);
+    let word = |worth: f64| json!({"prompt": "{{thoughts}}?", "words": {"y": worth, "n": 0}});
+    let task = Desk::new().load(&of(json!({"particle_filtering": {"samples": 8, "scorer": word(1.0)}}))).unwrap();
+    let Method::Particles { search, .. } = &task.method else { panic!("{:?}", task.method) };
+    let steps = StepSettings { delimiter: "\n".to_string(), most: 40 };
+    let expected = ParticleSearch {
+        samples: 8,
+        iterations: 1,
+        references: 0,
+        steps,
+        aggregate: Aggregate::Last,
+        resampling: Resampling::Multinomial,
+        by: Decide::Best,
+    };
+    assert_eq!(search, &expected);
+    assert_eq!((task.method.name(), task.method.samples_at_once()), ("particle_filtering", 8));
+    let gibbs = |more: Value| {
+        let mut settings = json!({"samples": 12, "scorer": "mean_logprob"});
+        settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        of(json!({"particle_gibbs": settings}))
+    };
+    let more = json!({"iterations": 3, "references": 2, "resampling": "systematic", "aggregate": "mean"});
+    let task = Desk::new().load(&gibbs(more)).unwrap();
+    let Method::Particles { search, .. } = &task.method else { panic!("{:?}", task.method) };
+    let (aggregate, resampling) = (Aggregate::Mean, Resampling::Systematic);
+    assert_eq!(
+        search,
+        &ParticleSearch { samples: 12, iterations: 3, references: 2, aggregate, resampling, ..expected }
+    );
+    assert_eq!((task.method.name(), task.method.samples_at_once()), ("particle_gibbs", 4));
+    refused(&gibbs(json!({"iterations": 5})), &["method.particle_gibbs.samples", "a multiple of `iterations`, 5"]);
+    let few = gibbs(json!({"iterations": 3, "references": 4}));
+    refused(&few, &["method.particle_gibbs.references", "less than the particles of an iteration, 4"]);
+    let odds = of(json!({"particle_filtering": {"samples": 8, "scorer": word(20.0)}}));
+    refused(&odds, &["method.particle_filtering.scorer.words", "from 0 to 1"]);
+}
+
+#[test]
+fn beams_may_look_ahead() {
+    for name in ["step_beam", "dvts"] {
+        let beams = |more: Value| {
+            let mut task = with("method", json!({name: {"samples": 4, "scorer": "mean_logprob", "by": "best"}}));
+            task["method"][name]["lookahead"] = more;
+            task
+        };
+        let task = Desk::new().load(&beams(json!(2))).unwrap();
+        let (Method::StepBeam { search, .. } | Method::Dvts { search, .. }) = &task.method else { panic!("{name}") };
+        assert_eq!(search.lookahead, 2);
+        refused(&beams(json!(-1)), &[&format!("method.{name}.lookahead")]);
+    }
+}
+
+#[test]
+fn confidences_weigh_votes_where_they_are_recorded() {
+    let voting = |more: Value, sampling: Value| {
+        let mut method = json!({"samples": 20});
+        method.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut task = with("method", json!({"self_consistency": method}));
+        (task["answer"], task["sampling"]) = (json!({"regex": "(.*)"}), sampling);
+        task
+    };
+    let logprobs = json!({"logprobs": 20});
+    let more = json!({"confidence": {"weigh_by": "tail", "window": 32, "keep": 0.5}});
+    let task = Desk::new().load(&voting(more.clone(), logprobs.clone())).unwrap();
+    let size = NonZeroUsize::new(32).expect("32");
+    let windows = Windows { tail: size, window: size, bottom: 0.1, keep: 0.5 };
+    let Method::SelfConsistency { confidence, .. } = &task.method else { panic!("{:?}", task.method) };
+    assert_eq!(confidence, &Some(ConfidenceVote { by: Measure::Tail, windows }));
+    assert!(task.method.draws_all());
+    refused(&voting(more.clone(), json!({})), &["sampling.logprobs", "from 1 to 20"]);
+    let processed = json!({"logprobs": 20, "logprobs_mode": "processed_logprobs"});
+    refused(&voting(more, processed), &["sampling.logprobs_mode", "raw_logprobs"]);
+    let stopped = json!({"confidence": {}, "stop_when_decided": true});
+    refused(&voting(stopped, logprobs.clone()), &["method.self_consistency.stop_when_decided", "false"]);
+    refused(&voting(json!({"confidence": {"keep": 0}}), logprobs), &["confidence.keep", "above 0, at most 1"]);
 }

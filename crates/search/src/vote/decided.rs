@@ -1,6 +1,8 @@
 //! Decides when a vote can stop: when its winner cannot change any more, or is unlikely to. Pure functions of votes;
 //! the search samples and skips.
 
+use std::num::NonZeroU32;
+
 use serde::Deserialize;
 
 use super::tally::VoteTally;
@@ -16,13 +18,24 @@ pub enum Decided {
     Certain,
     /// As `Certain`, or when the leader is the more frequent answer with at least this probability: see [`confidence`].
     Confident(f64),
+    /// When all samples of a window gave the same answer (early-stopping self-consistency, Li et al. 2024). Windows of
+    /// so many samples follow one another; a window with a sample that has no answer does not agree.
+    Agreeing(NonZeroU32),
 }
 
 impl Decided {
-    /// The fewest of the `remaining` samples that must be drawn before the rest can be skipped: the number needed if
-    /// all of them vote for the leader; 0 if the vote is decided. Sampling that many at once and calling this again
-    /// samples exactly as many as sampling one by one would.
-    pub fn fewest_more(self, votes: &VoteTally, remaining: u32) -> u32 {
+    /// The fewest of the `remaining` samples that must be drawn before the rest can be skipped, after samples with
+    /// these `answers`, in the order of their indices: the number needed if all of them vote for the leader, or the
+    /// rest of the window; 0 if the vote is decided. Sampling that many at once and calling this again samples exactly
+    /// as many as sampling one by one would.
+    pub fn fewest_more<S: AsRef<str>>(self, answers: &[Option<S>], remaining: u32) -> u32 {
+        if let Decided::Agreeing(window) = self {
+            return if agrees(answers, window) { 0 } else { rest_of(window, answers.len()).min(remaining) };
+        }
+        let mut votes = VoteTally::default();
+        for (ix, answer) in answers.iter().enumerate() {
+            votes.add(ix, answer.as_ref().map(S::as_ref));
+        }
         let (first, second) = votes.first_two();
         // The decision is monotonic in the votes for the leader, so bisection finds the fewest.
         let (mut low, mut high) = (0, remaining);
@@ -40,11 +53,25 @@ impl Decided {
     fn by(self, first: u32, second: u32, remaining: u32) -> bool {
         let certain = remaining == 0 || first > second + remaining;
         match self {
-            Decided::Never => remaining == 0,
+            // Windows are decided by the answers' order, not by their numbers of votes.
+            Decided::Never | Decided::Agreeing(_) => remaining == 0,
             Decided::Certain => certain,
             Decided::Confident(enough) => certain || confidence(first, second) >= enough,
         }
     }
+}
+
+/// Whether the answers end with a whole window, all of whose samples gave one answer.
+fn agrees<S: AsRef<str>>(answers: &[Option<S>], window: NonZeroU32) -> bool {
+    let is_whole = !answers.is_empty() && rest_of(window, answers.len()) == window.get();
+    let last = &answers[answers.len().saturating_sub(window.get() as usize)..];
+    let first = last.first().and_then(Option::as_ref).map(S::as_ref);
+    is_whole && first.is_some() && last.iter().all(|answer| answer.as_ref().map(S::as_ref) == first)
+}
+
+/// How many samples end the window that the next sample is in, after `drawn` samples.
+fn rest_of(window: NonZeroU32, drawn: usize) -> u32 {
+    window.get() - (drawn % window.get() as usize) as u32
 }
 
 /// The probability that the leader, with `first` votes, is really the more frequent answer than the next, with `second`
@@ -77,22 +104,26 @@ mod tests {
 
     fn tally(answers: &[Option<u8>]) -> VoteTally {
         let mut tally = VoteTally::default();
-        for (ix, answer) in answers.iter().enumerate() {
-            tally.add(ix, answer.map(|answer| answer.to_string()).as_deref());
+        for (ix, answer) in said(answers).iter().enumerate() {
+            tally.add(ix, answer.as_deref());
         }
         tally
+    }
+
+    fn said(answers: &[Option<u8>]) -> Vec<Option<String>> {
+        answers.iter().map(|answer| answer.map(|answer| answer.to_string())).collect()
     }
 
     /// How many of `answers` are drawn, one after the other.
     fn one_by_one(stop: Decided, answers: &[Option<u8>]) -> usize {
         let n = answers.len();
-        (0..n).find(|&drawn| stop.fewest_more(&tally(&answers[..drawn]), (n - drawn) as u32) == 0).unwrap_or(n)
+        (0..n).find(|&drawn| stop.fewest_more(&said(&answers[..drawn]), (n - drawn) as u32) == 0).unwrap_or(n)
     }
 
     fn in_waves(stop: Decided, answers: &[Option<u8>]) -> usize {
         let mut drawn = 0;
         loop {
-            match stop.fewest_more(&tally(&answers[..drawn]), (answers.len() - drawn) as u32) {
+            match stop.fewest_more(&said(&answers[..drawn]), (answers.len() - drawn) as u32) {
                 0 => return drawn,
                 more => drawn += more as usize,
             }
@@ -115,7 +146,6 @@ mod tests {
         /// The remaining samples cannot change a decided vote; they can change or tie an undecided one.
         #[test]
         fn decided_means_that_nothing_can_change(given in few_answers(), remaining in 0u32..4) {
-            let votes = tally(&given);
             let outcome = |tail: &[Option<u8>]| {
                 // The remaining samples may have the smallest indices, so they come first.
                 leader(&[tail, &given].concat())
@@ -127,15 +157,34 @@ mod tests {
                 }).collect();
             }
             let changes = tails.iter().any(|tail| outcome(tail) != outcome(&[]));
-            prop_assert_eq!(Decided::Certain.fewest_more(&votes, remaining) == 0, !changes);
+            prop_assert_eq!(Decided::Certain.fewest_more(&said(&given), remaining) == 0, !changes);
         }
 
         #[test]
-        fn waves_draw_what_one_by_one_draws(answers in answers(), enough in 0.51f64..0.999) {
-            for stop in [Decided::Never, Decided::Certain, Decided::Confident(enough)] {
+        fn waves_draw_what_one_by_one_draws(
+            answers in answers(),
+            enough in 0.51f64..0.999,
+            window in (1u32..9).prop_map(|window| NonZeroU32::new(window).expect("from 1 up")),
+        ) {
+            for stop in [Decided::Never, Decided::Certain, Decided::Confident(enough), Decided::Agreeing(window)] {
                 prop_assert_eq!(in_waves(stop, &answers), one_by_one(stop, &answers), "{:?}", stop);
             }
         }
+    }
+
+    #[test]
+    fn a_window_that_agrees_decides() {
+        let stop = Decided::Agreeing(NonZeroU32::new(3).expect("3"));
+        let drawn = |answers: &[Option<u8>]| in_waves(stop, answers);
+        let (a, b) = (Some(0), Some(1));
+        assert_eq!(drawn(&[a, a, a, b, b, b, b]), 3);
+        // Three equal answers in a row that no window is.
+        assert_eq!(drawn(&[b, a, a, a, b, b, b, b, b, a]), 9);
+        assert_eq!(drawn(&[None, None, None, a, a, None, a, a, a, a]), 9);
+        assert_eq!(drawn(&[a, b, a, b, b]), 5, "the last window is not whole");
+        assert_eq!(stop.fewest_more::<&str>(&[], 2), 2);
+        // A failed sample is no part of a window: the next one fills it.
+        assert_eq!(stop.fewest_more(&[Some("a"), Some("a")], 7), 1);
     }
 
     /// Compared with samples of the posterior: the (first + 1)-th smallest of first + second + 1 uniform numbers is

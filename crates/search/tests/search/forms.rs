@@ -180,8 +180,14 @@ fn only_questions_are_free(seen: &Seen) -> usize {
 fn every_step_of_a_stepwise_search_is_in_the_form() {
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let settings = StepSettings { delimiter: "\n".to_string(), most: 5 };
-    let beams =
-        StepSearch { samples: 4, expansions: 2, steps: settings.clone(), aggregate: Aggregate::Last, by: Decide::Best };
+    let beams = StepSearch {
+        samples: 4,
+        expansions: 2,
+        steps: settings.clone(),
+        lookahead: 0,
+        aggregate: Aggregate::Last,
+        by: Decide::Best,
+    };
     let simulations = Mcts {
         samples: 4,
         tokens: None,
@@ -278,8 +284,14 @@ fn a_dead_end_ends_a_solution() {
     });
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let settings = StepSettings { delimiter: "\n".to_string(), most: 9 };
-    let how =
-        StepSearch { samples: 2, expansions: 2, steps: settings.clone(), aggregate: Aggregate::Last, by: Decide::Best };
+    let how = StepSearch {
+        samples: 2,
+        expansions: 2,
+        steps: settings.clone(),
+        lookahead: 0,
+        aggregate: Aggregate::Last,
+        by: Decide::Best,
+    };
     let outcome = search(engine, |tree, job| {
         step_beam(tree, tree.root(), &how, &mut Stepper::new(&settings, &decode, Scorer::MeanLogprob), job)
     });

@@ -3,7 +3,9 @@
 #[path = "../../../../tests/common/job.rs"]
 mod job;
 
+mod confidence;
 mod forms;
+mod particles;
 mod rollout_searches;
 mod rollouts;
 mod sampling_tree;

@@ -97,7 +97,7 @@ fn by_question() -> Scorer<'static> {
 
 fn beams(samples: u32, expansions: u32, by: Decide) -> StepSearch {
     let steps = StepSettings { delimiter: "\n".to_string(), most: 40 };
-    StepSearch { samples, expansions, steps, aggregate: Aggregate::Last, by }
+    StepSearch { samples, expansions, steps, lookahead: 0, aggregate: Aggregate::Last, by }
 }
 
 /// The thoughts below `at` and what became of them.
@@ -227,10 +227,10 @@ fn simulations_go_where_branches_do_not_fail() {
 #[test]
 fn aggregates_see_all_steps() {
     let mut solution = offshoot_search::steps::Solution::start(NodeId(0));
-    assert_eq!(solution.value(Aggregate::Product), 0.0);
+    assert_eq!([Aggregate::Product, Aggregate::Mean].map(|aggregate| solution.value(aggregate)), [0.0; 2]);
     solution.scores = vec![0.5, 0.25, 0.75];
-    let values = [Aggregate::Last, Aggregate::Min, Aggregate::Product].map(|aggregate| solution.value(aggregate));
-    assert_eq!(values, [0.75, 0.25, 0.09375]);
+    let all = [Aggregate::Last, Aggregate::Min, Aggregate::Product, Aggregate::Mean];
+    assert_eq!(all.map(|aggregate| solution.value(aggregate)), [0.75, 0.25, 0.09375, 0.5]);
 }
 
 #[test]

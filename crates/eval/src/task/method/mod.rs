@@ -20,9 +20,12 @@ use crate::task::items::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::GroupEnd;
-use offshoot_search::settings::{BestBy, Decide, EntropyBranching, Mcts, MctsDecide, StepSearch, TreePo};
+use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
+use offshoot_search::settings::{
+    BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
+};
 use offshoot_search::tree_of_thought::Generate;
-use offshoot_search::vote::{Decided, VoteTally};
+use offshoot_search::vote::Decided;
 
 pub use choose::Choose;
 pub use form::FormSettings;
@@ -32,7 +35,7 @@ pub use scoring::{ThoughtScoring, Verdicts};
 use choose::ChooseSettings;
 use rollouts::{EntropyBranchingSettings, TreePoSettings};
 use scoring::VerdictSettings;
-use steps::{MctsSettings, StepSearchSettings};
+use steps::{MctsSettings, ParticleFilteringSettings, ParticleGibbsSettings, StepSearchSettings};
 use tree_of_thought::{TreeOfThought, TreeOfThoughtSettings};
 
 /// The task file's key `method`.
@@ -54,6 +57,10 @@ pub(crate) enum MethodSettings {
     StepBeam(StepSearchSettings),
     /// Diverse verifier tree search: the best partial solution of each subtree is kept.
     Dvts(StepSearchSettings),
+    /// Particle filtering: after each step as many partial solutions are drawn anew, by their scores.
+    ParticleFiltering(ParticleFilteringSettings),
+    /// Particle filtering again and again, each time beside solutions of the time before.
+    ParticleGibbs(ParticleGibbsSettings),
     /// Monte Carlo tree search.
     Mcts(Box<MctsSettings>),
     /// Rollouts by segments (TreePO): the likeliest branch, and where all fail the search falls back.
@@ -67,12 +74,43 @@ pub(crate) struct VoteSettings {
     /// Samples of each item.
     #[schemars(range(min = 1))]
     samples: u32,
-    /// Whether to stop samples once they cannot change the vote, or are unlikely to.
-    #[schemars(extend("x-expected" = "true, false or {\"confidence\": P}"))]
+    /// Whether to stop samples once they cannot change the vote, or are unlikely to, or once a window of them agrees.
+    #[schemars(extend("x-expected" = "true, false, {\"confidence\": P} or {\"window\": N}"))]
     stop_when_decided: Option<StopSettings>,
     /// The samples of an item that have not finished are cancelled once so many have (default: none is).
     #[schemars(range(min = 1))]
     min_finished: Option<u32>,
+    /// A vote weighs the sample's confidence: minus the mean log-probability of the likeliest tokens in each place,
+    /// which `sampling.logprobs` records (default: votes are equal).
+    confidence: Option<ConfidenceVoteSettings>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ConfidenceVoteSettings {
+    /// Which confidence of a sample: its lowest window, the mean of the lowest tenth of its windows, its tail (the last
+    /// window), or the mean of all its tokens.
+    #[serde(default = "lowest")]
+    weigh_by: Measure,
+    /// Tokens of a window, and of the tail.
+    #[serde(default = "window")]
+    #[schemars(with = "u32", range(min = 1))]
+    window: NonZeroUsize,
+    /// The share of the samples with an answer that votes: those of the highest confidences.
+    #[serde(default = "all")]
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1, "x-expected" = "a number above 0, at most 1"))]
+    keep: f64,
+}
+
+fn lowest() -> Measure {
+    Measure::Lowest
+}
+
+fn window() -> NonZeroUsize {
+    Windows::default().window
+}
+
+fn all() -> f64 {
+    1.0
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -81,6 +119,7 @@ pub(crate) struct VoteSettings {
 enum StopSettings {
     Certain(bool),
     Confident(ConfidenceSettings),
+    Agreeing(WindowSettings),
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -90,6 +129,14 @@ struct ConfidenceSettings {
         "exclusiveMinimum" = 0.5, "exclusiveMaximum" = 1, "x-expected" = "a number above 0.5, below 1"
     ))]
     confidence: f64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct WindowSettings {
+    /// So many samples, one window after the other; the vote is decided once all samples of a window gave the same
+    /// answer.
+    #[schemars(range(min = 2))]
+    window: NonZeroU32,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -117,13 +164,13 @@ const MEASURES: &str = "one of `logprob`, `mean_logprob`, `grade`, `judge`, or, 
 #[serde(untagged)]
 #[schemars(inline)]
 enum BestBySettings {
-    Measure(Measure),
+    Measure(SampleMeasure),
     Verdicts(VerdictSettings),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Measure {
+enum SampleMeasure {
     /// Log-probability of the whole sample.
     Logprob,
     /// Mean log-probability per token.
@@ -147,8 +194,14 @@ pub(crate) struct SampleSettings {
 /// How an item is searched, and how its answer is chosen.
 #[derive(Debug, PartialEq)]
 pub enum Method {
-    /// The most frequent answer wins. Sampling stops early once the vote is decided.
-    SelfConsistency { samples: u32, stop: Decided, min_finished: Option<NonZeroU32> },
+    /// The most frequent answer wins. Sampling stops early once the vote is decided. With `confidence` the answer of
+    /// the largest weight wins, and all samples are drawn.
+    SelfConsistency {
+        samples: u32,
+        stop: Decided,
+        min_finished: Option<NonZeroU32>,
+        confidence: Option<ConfidenceVote>,
+    },
     /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
     /// the other samples as soon as one is right.
     BestOfN { samples: u32, by: BestBy, stop_when_passed: bool, min_finished: Option<NonZeroU32> },
@@ -164,12 +217,23 @@ pub enum Method {
     StepBeam { search: StepSearch, scorer: ThoughtScoring },
     /// Diverse verifier tree search: the best partial solution of each subtree is kept.
     Dvts { search: StepSearch, scorer: ThoughtScoring },
+    /// Particle filtering, which has one iteration and no references, and particle Gibbs.
+    Particles { name: ParticleMethod, search: ParticleSearch, scorer: ThoughtScoring },
     /// Monte Carlo tree search. Without a `scorer` the value of a solution is its agreement with the others.
     Mcts { search: Mcts, scorer: Option<ThoughtScoring> },
     /// Rollouts by segments.
     TreePo(TreePo),
     /// Rollouts that fork at high entropy.
     EntropyBranching(EntropyBranching),
+}
+
+/// A method with particles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParticleMethod {
+    /// `particle_filtering`.
+    Filtering,
+    /// `particle_gibbs`.
+    Gibbs,
 }
 
 /// What ends an item's sampling early.
@@ -198,6 +262,7 @@ impl Method {
             }),
             Method::Choose(_) => 1,
             Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.samples,
+            Method::Particles { search, .. } => search.samples,
             Method::Mcts { search, .. } => search.samples,
             Method::TreePo(how) => how.samples,
             Method::EntropyBranching(how) => how.samples(),
@@ -257,6 +322,7 @@ impl Method {
             | Method::Choose(_)
             | Method::StepBeam { .. }
             | Method::Dvts { .. }
+            | Method::Particles { .. }
             | Method::Mcts { .. }
             | Method::TreePo(_)
             | Method::EntropyBranching(_) => false,
@@ -280,7 +346,9 @@ impl Method {
     /// How a stepwise search scores complete and partial solutions.
     pub fn scoring(&self) -> Option<&ThoughtScoring> {
         match self {
-            Method::StepBeam { scorer, .. } | Method::Dvts { scorer, .. } => Some(scorer),
+            Method::StepBeam { scorer, .. } | Method::Dvts { scorer, .. } | Method::Particles { scorer, .. } => {
+                Some(scorer)
+            }
             Method::Mcts { scorer, .. } => scorer.as_ref(),
             _ => None,
         }
@@ -291,6 +359,7 @@ impl Method {
         match self {
             Method::SelfConsistency { .. } => true,
             Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.by != Decide::Best,
+            Method::Particles { search, .. } => search.by != Decide::Best,
             Method::Mcts { search, scorer } => {
                 scorer.is_none() || matches!(search.by, MctsDecide::Rollouts(Decide::Vote | Decide::WeightedVote))
             }
@@ -326,8 +395,9 @@ impl Method {
     /// Samples of an item that run at once. If a vote may be decided early, the number that every vote needs.
     pub fn samples_at_once(&self) -> u32 {
         match self {
-            Method::SelfConsistency { samples, stop, .. } => stop.fewest_more(&VoteTally::default(), *samples),
+            Method::SelfConsistency { samples, stop, .. } => stop.fewest_more::<&str>(&[], *samples),
             Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
+            Method::Particles { search, .. } => search.samples / search.iterations,
             Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
             other => other.samples(),
         }
@@ -343,6 +413,8 @@ impl Method {
             Method::Choose(_) => "choose",
             Method::StepBeam { .. } => "step_beam",
             Method::Dvts { .. } => "dvts",
+            Method::Particles { name: ParticleMethod::Filtering, .. } => "particle_filtering",
+            Method::Particles { name: ParticleMethod::Gibbs, .. } => "particle_gibbs",
             Method::Mcts { .. } => "mcts",
             Method::TreePo(_) => "tree_po",
             Method::EntropyBranching(_) => "entropy_branching",
@@ -352,14 +424,24 @@ impl Method {
     /// `place`: of the key `method`.
     pub(crate) fn new(place: &Place<'_>, settings: MethodSettings) -> Result<Method> {
         match settings {
-            MethodSettings::SelfConsistency(VoteSettings { samples, stop_when_decided, min_finished }) => {
+            MethodSettings::SelfConsistency(settings) => {
+                let VoteSettings { samples, stop_when_decided, min_finished, confidence } = settings;
+                let place = place.key("self_consistency");
                 let stop = match stop_when_decided {
                     None | Some(StopSettings::Certain(false)) => Decided::Never,
                     Some(StopSettings::Certain(true)) => Decided::Certain,
                     Some(StopSettings::Confident(enough)) => Decided::Confident(enough.confidence),
+                    Some(StopSettings::Agreeing(WindowSettings { window })) => Decided::Agreeing(window),
                 };
-                let min_finished = least(&place.key("self_consistency"), samples, min_finished)?;
-                Ok(Method::SelfConsistency { samples, stop, min_finished })
+                if confidence.is_some() && stop != Decided::Never {
+                    return Err(place.key("stop_when_decided").wrong("false where `confidence` weighs the votes"));
+                }
+                let weighing = |ConfidenceVoteSettings { weigh_by, window, keep }| {
+                    let windows = Windows { tail: window, window, keep, ..Windows::default() };
+                    ConfidenceVote { by: weigh_by, windows }
+                };
+                let (confidence, min_finished) = (confidence.map(weighing), least(&place, samples, min_finished)?);
+                Ok(Method::SelfConsistency { samples, stop, min_finished, confidence })
             }
             MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),
             MethodSettings::Sample(SampleSettings { samples, min_finished }) => {
@@ -378,6 +460,14 @@ impl Method {
             MethodSettings::Dvts(settings) => {
                 let (search, scorer) = steps::step_search(&place.key("dvts"), settings)?;
                 Ok(Method::Dvts { search, scorer })
+            }
+            MethodSettings::ParticleFiltering(settings) => {
+                let (search, scorer) = steps::particle_filtering(&place.key("particle_filtering"), settings)?;
+                Ok(Method::Particles { name: ParticleMethod::Filtering, search, scorer })
+            }
+            MethodSettings::ParticleGibbs(settings) => {
+                let (search, scorer) = steps::particle_gibbs(&place.key("particle_gibbs"), settings)?;
+                Ok(Method::Particles { name: ParticleMethod::Gibbs, search, scorer })
             }
             MethodSettings::Mcts(settings) => {
                 let (search, scorer) = steps::mcts(&place.key("mcts"), *settings)?;
@@ -411,9 +501,9 @@ fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
             let scorer = Verdicts::new(&place.key("by"), scorer)?;
             return Ok(Method::BestByScorer { samples, scorer });
         }
-        BestBySettings::Measure(Measure::Logprob) => BestBy::Logprob,
-        BestBySettings::Measure(Measure::MeanLogprob) => BestBy::MeanLogprob,
-        BestBySettings::Measure(Measure::Grade | Measure::Judge) => BestBy::Grade,
+        BestBySettings::Measure(SampleMeasure::Logprob) => BestBy::Logprob,
+        BestBySettings::Measure(SampleMeasure::MeanLogprob) => BestBy::MeanLogprob,
+        BestBySettings::Measure(SampleMeasure::Grade | SampleMeasure::Judge) => BestBy::Grade,
     };
     if stop_when_passed && by != BestBy::Grade {
         return Err(place.key("stop_when_passed").wrong("false where `by` is neither `grade` nor `judge`"));

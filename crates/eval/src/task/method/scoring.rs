@@ -69,6 +69,19 @@ impl ThoughtScoring {
             ScorerSettings::Verdicts(settings) => Verdicts::new(place, settings).map(ThoughtScoring::Verdicts),
         }
     }
+
+    /// Scoring whose values are probabilities. `place`: of the key `scorer`.
+    pub(crate) fn of_chances(place: &Place<'_>, settings: ScorerSettings) -> Result<ThoughtScoring> {
+        let scoring = ThoughtScoring::new(place, settings)?;
+        match &scoring {
+            ThoughtScoring::Verdicts(Verdicts { words, .. })
+                if words.iter().any(|(_, value)| !(0.0..=1.0).contains(value)) =>
+            {
+                Err(place.key("words").wrong("words with values from 0 to 1, by whose mean particles are drawn"))
+            }
+            _ => Ok(scoring),
+        }
+    }
 }
 
 impl Verdicts {

@@ -7,7 +7,8 @@ use crate::source::Place;
 use crate::task::method::scoring::{ScorerSettings, ThoughtScoring};
 use offshoot_core::error::Result;
 use offshoot_search::settings::{
-    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch, StepSettings,
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, ParticleSearch, Resampling, RolloutScoring, StepSearch,
+    StepSettings,
 };
 
 #[derive(Deserialize, JsonSchema)]
@@ -29,11 +30,74 @@ pub(crate) struct StepSearchSettings {
     steps: u32,
     /// What scores complete and partial solutions.
     scorer: ScorerSettings,
+    /// A step is scored by so many further ones behind it, sampled greedily and thrown away.
+    #[serde(default)]
+    lookahead: u32,
     /// How the scores of a solution's steps become its own.
     #[serde(default)]
     aggregate: Aggregate,
     /// How the answer is chosen among the solutions.
     #[serde(default = "weighted_vote")]
+    by: Decide,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ParticleFilteringSettings {
+    /// Particles.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// The string that ends a step.
+    #[serde(default = "delimiter")]
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: String,
+    /// The most steps of a solution.
+    #[serde(default = "steps")]
+    #[schemars(range(min = 1))]
+    steps: u32,
+    /// What scores complete and partial solutions, from 0 to 1.
+    scorer: ScorerSettings,
+    /// How the scores of a solution's steps become its own.
+    #[serde(default)]
+    aggregate: Aggregate,
+    /// How particles are drawn at each step.
+    #[serde(default)]
+    resampling: Resampling,
+    /// How the answer is chosen among the solutions.
+    #[serde(default = "best")]
+    by: Decide,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ParticleGibbsSettings {
+    /// Particles of all iterations together; a multiple of `iterations`.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// Iterations, one after the other; the answer is chosen in the last one.
+    #[serde(default = "iterations")]
+    #[schemars(range(min = 1))]
+    iterations: u32,
+    /// Particles, drawn by weight, that stay in the next iteration; fewer than an iteration has.
+    #[serde(default = "references")]
+    #[schemars(range(min = 1))]
+    references: u32,
+    /// The string that ends a step.
+    #[serde(default = "delimiter")]
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: String,
+    /// The most steps of a solution.
+    #[serde(default = "steps")]
+    #[schemars(range(min = 1))]
+    steps: u32,
+    /// What scores complete and partial solutions, from 0 to 1.
+    scorer: ScorerSettings,
+    /// How the scores of a solution's steps become its own.
+    #[serde(default)]
+    aggregate: Aggregate,
+    /// How particles are drawn at each step.
+    #[serde(default)]
+    resampling: Resampling,
+    /// How the answer is chosen among the solutions.
+    #[serde(default = "best")]
     by: Decide,
 }
 
@@ -131,6 +195,18 @@ fn exploration() -> f64 {
     std::f64::consts::SQRT_2
 }
 
+fn iterations() -> u32 {
+    2
+}
+
+fn references() -> u32 {
+    1
+}
+
+fn best() -> Decide {
+    Decide::Best
+}
+
 fn weighted_vote() -> Decide {
     Decide::WeightedVote
 }
@@ -141,13 +217,43 @@ fn weighted_rollouts() -> MctsDecideSettings {
 
 /// The settings of `step_beam` or `dvts`, and what scores each step; `place`: theirs.
 pub(crate) fn step_search(place: &Place<'_>, settings: StepSearchSettings) -> Result<(StepSearch, ThoughtScoring)> {
-    let StepSearchSettings { samples, expansions, delimiter, steps, scorer, aggregate, by } = settings;
+    let StepSearchSettings { samples, expansions, delimiter, steps, scorer, lookahead, aggregate, by } = settings;
     if samples % expansions != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `expansions`, {expansions}")));
     }
     let scorer = ThoughtScoring::new(&place.key("scorer"), scorer)?;
     let steps = StepSettings { delimiter, most: steps as usize };
-    Ok((StepSearch { samples, expansions, steps, aggregate, by }, scorer))
+    Ok((StepSearch { samples, expansions, steps, lookahead, aggregate, by }, scorer))
+}
+
+/// The settings of `particle_filtering`, which is one iteration, and what scores each step; `place`: theirs.
+pub(crate) fn particle_filtering(
+    place: &Place<'_>,
+    settings: ParticleFilteringSettings,
+) -> Result<(ParticleSearch, ThoughtScoring)> {
+    let ParticleFilteringSettings { samples, delimiter, steps, scorer, aggregate, resampling, by } = settings;
+    let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
+    let steps = StepSettings { delimiter, most: steps as usize };
+    Ok((ParticleSearch { samples, iterations: 1, references: 0, steps, aggregate, resampling, by }, scorer))
+}
+
+/// The settings of `particle_gibbs`, and what scores each step; `place`: theirs.
+pub(crate) fn particle_gibbs(
+    place: &Place<'_>,
+    settings: ParticleGibbsSettings,
+) -> Result<(ParticleSearch, ThoughtScoring)> {
+    let ParticleGibbsSettings { samples, iterations, references, delimiter, steps, scorer, aggregate, resampling, by } =
+        settings;
+    if samples % iterations != 0 {
+        return Err(place.key("samples").wrong(format!("a multiple of `iterations`, {iterations}")));
+    }
+    if iterations > 1 && references >= samples / iterations {
+        let expected = format!("less than the particles of an iteration, {}", samples / iterations);
+        return Err(place.key("references").wrong(expected));
+    }
+    let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
+    let steps = StepSettings { delimiter, most: steps as usize };
+    Ok((ParticleSearch { samples, iterations, references, steps, aggregate, resampling, by }, scorer))
 }
 
 /// The settings of `mcts`, and what scores the solutions; `None`: their agreement does. `place`: theirs.
