@@ -472,7 +472,8 @@ fn is_alike(a: &Option<SampledToken>, b: &Option<SampledToken>) -> bool {
 
 /// Raises `worst` to the differences of two samples' log-probabilities. Both are differences of f32 numbers of similar
 /// size, with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and
-/// chunks of some thousand are summed in f32. So are the entropy and the confidence, means of such numbers. Both samples are alike.
+/// chunks of some thousand are summed in f32. So are the entropy and the confidence, means of such numbers. Both
+/// samples are alike.
 fn raise_to_logprobs(worst: &mut WorstError, expected: &Option<SampledToken>, found: &Option<SampledToken>) {
     let Some((expected, found)) = expected.as_ref().zip(found.as_ref()) else { return };
     let has =

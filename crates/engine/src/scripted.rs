@@ -512,8 +512,8 @@ impl ScriptedBranch {
     }
 
     /// Token number `at` with all that its extend asks for. A scripted token is the only one that could be sampled: it
-    /// is alone among the likeliest, its rank is 1, it was drawn with probability 1, the entropy is 0, and the confidence is
-    /// its log-probability, negated.
+    /// is alone among the likeliest, its rank is 1, it was drawn with probability 1, the entropy is 0, and the
+    /// confidence is its log-probability, negated.
     fn sampled(&self, at: usize) -> SampledToken {
         let (token, logprob) = (self.reply.tokens[at], self.reply.logprobs[at]);
         let tops = self.params.top_logprobs;

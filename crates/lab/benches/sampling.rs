@@ -45,15 +45,14 @@ fn main() {
             unfiltered = if filters == "none" { rate } else { unfiltered };
             let [drawn, ids, entropy, confidence] = [drawn, ids, entropy, confidence].map(|recorded| recorded / rate);
             let of_none = rate / unfiltered;
-            println!(
-                "{kind:>8} {filters:>12} {rate:>10.0} {of_none:>12.2} {drawn:>8.2} {ids:>8.2} {entropy:>8.2} {confidence:>10.2}"
-            );
+            let sampled = format!("{kind:>8} {filters:>12} {rate:>10.0} {of_none:>12.2}");
+            println!("{sampled} {drawn:>8.2} {ids:>8.2} {entropy:>8.2} {confidence:>10.2}");
         }
     }
 }
 
-/// Tokens a second: nothing recorded, the distribution drawn from, its ids too, the entropy, the confidence of 20 tokens. Each in turn, token by
-/// token, so that what else the machine does slows all of them.
+/// Tokens a second: nothing recorded, the distribution drawn from, its ids too, the entropy, the confidence of 20
+/// tokens. Each in turn, token by token, so that what else the machine does slows all of them.
 fn rates(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> [f64; 5] {
     let none = Records::default();
     let recorded = [

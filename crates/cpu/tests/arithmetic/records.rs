@@ -137,7 +137,8 @@ proptest! {
         top in prop::option::of(0usize..40),
     ) {
         // The definition again, from what its doc says: a full sort, no chunks.
-        let safe: Vec<f64> = logits.iter().map(|x| if x.is_nan() { f64::NEG_INFINITY } else { f64::from(*x) }).collect();
+        let safe = |x: &f32| if x.is_nan() { f64::NEG_INFINITY } else { f64::from(*x) };
+        let safe: Vec<f64> = logits.iter().map(safe).collect();
         let max = safe.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         prop_assume!(max.is_finite());
         let log_sum = max + safe.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
@@ -148,7 +149,8 @@ proptest! {
         let records = Records { confidence: NonZeroU16::new(count), ..Records::default() };
         for isa in isas() {
             for pick in [Pick::given(token(0)), Pick::Random { filters, uniform: 0.5 }] {
-                let request = SampleRequest { pick, records, top_logprobs: top, ..within(changes.clone(), logits.len()) };
+                let changes = within(changes.clone(), logits.len());
+                let request = SampleRequest { pick, records, top_logprobs: top, ..changes };
                 let Some(sampled) = sampled(isa, &logits, &request) else { continue };
                 let found = sampled.confidence.expect("the request asks for it");
                 prop_assert!(are_close(found, expected), "{}: {} for {}", isa, found, expected);

@@ -75,7 +75,8 @@ const PLAIN: RequestRecord = RequestRecord {
     confidence: 0,
 };
 
-/// What `request` returns beside its token, but for the confidence: RECORDS_DRAWN and its neighbours of `kernels/sampling/sample.cuh`.
+/// What `request` returns beside its token, but for the confidence: RECORDS_DRAWN and its neighbours of
+/// `kernels/sampling/sample.cuh`.
 pub fn record_bits(request: &SampleRequest) -> u32 {
     let records = request.records;
     let bits = [records.of_drawn(), records.kept_ids, records.entropy, request.lists_drawn()];
