@@ -62,6 +62,7 @@ struct Request {
     u32 counted;  // tokens sampled since the requests were loaded, listed in all_counted; updated by sample_count
     u32 allowed;  // place of the set of tokens that may be sampled among all sets, or NONE
     u32 records;  // bits: RECORDS_DRAWN and its neighbours; LISTS_DRAWN only with `top`
+    u32 confidence;  // how many of the most likely tokens the confidence is of, at most BINS; 0: it is not returned
 };
 
 // Lists are sorted by token. `was` saves the model's logit while the edited score replaces it.
@@ -96,12 +97,14 @@ struct LikelyToken {
     float logprob;
 };
 
-// What a request with `records` returns beside its token. Fields that its bits do not ask for are not written.
+// What a request with `records` or `confidence` returns beside its token. Fields that it does not ask for are not
+// written.
 struct Record {
     float logprob;  // of the token under the distribution that it is drawn from; -inf if that does not keep it
     u32 kept;
     float lowest;  // the smallest score that is kept; +inf if none is
     float entropy;
+    float confidence;  // the mean log-probability of the most likely tokens, negated
 };
 
 // The results of all requests, one array after the other.

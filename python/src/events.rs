@@ -20,6 +20,7 @@ pub fn finish_reason(reason: &FinishReason) -> &'static str {
         }
         FinishReason::Length | FinishReason::ContextFull | FinishReason::OutOfTime => "length",
         FinishReason::Cancelled | FinishReason::Aborted => "abort",
+        FinishReason::LowConfidence => "low_confidence",
         FinishReason::DeadEnd => "dead_end",
         FinishReason::FormLimit => "form_limit",
         FinishReason::Failed => "error",

@@ -81,7 +81,8 @@ impl Sampling {
             routes: return_routed_experts,
         };
         let tokens = stop_token_ids.into_iter().map(TokenId).collect();
-        let stop = Stop { max_tokens, min_tokens, strings: stop, tokens, ignore_eos, include_stop, show_special };
+        let (strings, confidence) = (stop, None);
+        let stop = Stop { max_tokens, min_tokens, strings, tokens, ignore_eos, include_stop, show_special, confidence };
         let prompt_logprobs = prompt_logprobs.map(|most| most.max(1));
         Ok(Sampling { params, stop, n, prompt_logprobs })
     }

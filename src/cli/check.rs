@@ -15,7 +15,8 @@ pub struct CheckArgs {
     /// Model folder in Hugging Face form, or GGUF file
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens
+    /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens; for a reward model its
+    /// scores at tokens of a prompt
     #[arg(long, value_name = "FILE")]
     pub golden: Option<PathBuf>,
     /// Use the device's deterministic mode for the model's arithmetic

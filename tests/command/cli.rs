@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::full::some_or_full;
+use crate::shared::shared;
 use crate::signals;
 use signals::hear;
 
@@ -356,6 +357,29 @@ fn check_prints_facts() {
     assert!(said.status.success(), "{}", stderr(&said));
     for part in ["llama", "parameters", "the same bits"] {
         assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
+    }
+}
+
+#[test]
+fn check_compares_the_scores_of_reward_models() {
+    let Some(root) = shared("goldens_modern") else { return };
+    for (name, said_of_it) in [
+        (
+            "reward-qwen2-math-prm",
+            ["2 values: score.0 to 64 with bias, relu, score.2 with bias", "the softmax of values"],
+        ),
+        ("reward-qwen3-classifier", ["1 value: score", "values as they are"]),
+        ("reward-skywork-prm", ["1 value: v_head.summary with bias", "sigmoids of values"]),
+    ] {
+        let [model, golden] = [root.join(name), root.join(name).join("golden_scores.json")];
+        let [model, golden] = [&model, &golden].map(|path| path.to_str().expect("UTF-8"));
+        let said = output(&["check", "--model", model, "--golden", golden]);
+        assert!(said.status.success(), "{}", stderr(&said));
+        for part in ["the same bits", "ok    4 positions"].into_iter().chain(said_of_it) {
+            assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
+        }
+        fails(&output(&["check", "--model", model, "--forks", "1"]), &["--forks", "scores texts"]);
+        fails(&output(&["run", "tasks/words-vote.json", "--model", model]), &["architectures", "predicts tokens"]);
     }
 }
 

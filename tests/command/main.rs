@@ -10,6 +10,8 @@ mod lora;
 mod parquet_files;
 #[path = "../common/runs.rs"]
 mod runs;
+#[path = "../common/shared.rs"]
+mod shared;
 #[path = "../common/signals.rs"]
 mod signals;
 #[path = "../common/skip.rs"]

@@ -71,7 +71,7 @@ pub use saved::SavedPages;
 pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
 pub use split::{Segment, Share, Split};
-pub use step::{RowToken, StepBatch, StepRequests, StepShape, advance_slots};
+pub use step::{RowToken, StepBatch, StepRequests, StepResults, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{ActivationDtype, Dtype, Elements, RandomWeight, Uniform, WeightView};
 
@@ -361,8 +361,9 @@ pub trait Backend: Send + 'static {
         slots: Range<u32>,
     );
 
-    /// An empty step, for a model with this compute dtype and vocabulary. `heads`: for each plan, those of its layers.
-    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step>;
+    /// An empty step, for a model with this compute dtype. `heads`: for each plan, those of its layers; `outputs`: the
+    /// numbers that it computes for a row: a logit of each token of the vocabulary, or a scorer's values.
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, outputs: usize) -> Result<Self::Step>;
     /// Allocates in `step` what the shape of a batch determines, so that no step up to this shape allocates it later.
     /// Returns the shape that [`Backend::load`] would return.
     fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
@@ -418,6 +419,11 @@ pub trait Backend: Send + 'static {
     /// sample per request; `None` of one whose scores are all -inf, as all tokens are banned or the model's logits are
     /// no numbers. A row of a later step that refers to such a sample ([`RowToken::Sampled`]) has token 0.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Option<SampledToken>>>;
+    /// Keeps `values` `[logits rows, outputs]`, in f32, for the host: the last op of a [`StepRequests::Values`] step.
+    fn keep_values(&mut self, values: &Self::Buffer, step: &mut Self::Step) -> Result<()>;
+    /// Waits for the oldest step that was run and not collected, one of [`StepRequests::Values`]. Returns the values of
+    /// each of its logits rows, one row after the other.
+    fn collect_values(&mut self, step: &mut Self::Step) -> Result<Vec<f32>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
@@ -529,6 +535,8 @@ pub trait Backend: Send + 'static {
     fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     fn gelu(&mut self, x: &mut Self::Buffer);
+    /// In place, `x[r][i]`, or 0 where that is negative. NaN stays.
+    fn relu(&mut self, x: &mut Self::Buffer);
     /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
     fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer);
     /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight`

@@ -1,6 +1,6 @@
 //! Sampling of a step's rows: the request of each row, and the token it gets.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::allowed::AllowedTokens;
 use offshoot_core::ids::TokenId;
 
-/// The largest `top_logprobs` of a request: as many as a kernel can list in the shared memory of a block.
+/// The largest `top_logprobs` of a request, and the most tokens that a confidence is the mean of
+/// ([`Records::confidence`]): as many as a kernel can list in the shared memory of a block.
 pub const MOST_TOP: usize = 2048;
 
 /// The most ids of kept tokens that a record lists ([`Drawn::ids`]).
@@ -103,6 +104,11 @@ impl SampleRequest {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
+    /// How many of the likeliest tokens the confidence is of; 0: it is not recorded.
+    pub fn confidence_of(&self) -> usize {
+        self.records.confidence.map_or(0, |count| usize::from(count.get()))
+    }
+
     /// How many of the likeliest tokens are reported.
     pub fn top(&self) -> usize {
         self.top_logprobs.unwrap_or(0)
@@ -187,6 +193,9 @@ pub struct Records {
     pub kept_ids: bool,
     /// [`SampledToken::entropy`].
     pub entropy: bool,
+    /// [`SampledToken::confidence`], of so many of the likeliest tokens, at most [`MOST_TOP`]; `None`: it is not
+    /// recorded.
+    pub confidence: Option<NonZeroU16>,
 }
 
 impl Records {
@@ -218,6 +227,12 @@ pub struct SampledToken {
     /// The entropy of the model's own distribution in its place, in nats; `None` where it was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f32>,
+    /// The model's confidence in its place, in nats: the mean log-probability of the k likeliest tokens, negated, where
+    /// k is [`Records::confidence`]. Log-probabilities are those of the model itself; tokens whose logit is -inf are
+    /// left out, and so it is of fewer tokens where fewer than k are left, and 0 where none is. The lower, the more
+    /// evenly the likeliest tokens share the probability. `None` where it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f32>,
     /// Whether the form of its text allowed no other token in its place. A backend does not know: it says false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forced: bool,
@@ -226,7 +241,16 @@ pub struct SampledToken {
 impl SampledToken {
     /// A token of which nothing but its log-probability under the model is recorded.
     pub fn of(token: TokenId, logprob: f32) -> Self {
-        Self { token, logprob, rank: None, top: Vec::new(), drawn: None, entropy: None, forced: false }
+        Self {
+            token,
+            logprob,
+            rank: None,
+            top: Vec::new(),
+            drawn: None,
+            entropy: None,
+            confidence: None,
+            forced: false,
+        }
     }
 }
 

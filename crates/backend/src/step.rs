@@ -6,7 +6,7 @@ use offshoot_kv::plan::{AttentionPlan, NewPage};
 use offshoot_kv::{KvSlot, StateRun};
 
 use super::lora::AdapterSlot;
-use super::sampling::{SampleRequest, SeenToken};
+use super::sampling::{SampleRequest, SampledToken, SeenToken};
 
 /// The token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,8 @@ pub enum RowToken {
     Sampled(u32),
 }
 
-/// What is sampled from the logits of a step, and when that is said.
+/// What becomes of the rows of a step's output, and when that is said: tokens are sampled from their logits, or their
+/// values are kept.
 #[derive(Clone, Debug, Default)]
 pub enum StepRequests {
     /// Nothing is sampled: logits are computed at most.
@@ -29,6 +30,36 @@ pub enum StepRequests {
     /// ([`Backend::sample_late`](crate::Backend::sample_late)). So what is allowed in a row may depend on a token that
     /// the host reads while the device computes the row.
     Late,
+    /// The numbers that a scorer computes for each of the step's logits rows are kept for the host
+    /// ([`Backend::keep_values`](crate::Backend::keep_values)); nothing is sampled.
+    Values,
+}
+
+/// What a step that was run has for the host.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepResults {
+    /// One sample for each request; `None` where no token may be sampled.
+    Samples(Vec<Option<SampledToken>>),
+    /// The values of each logits row, one row after the other.
+    Values(Vec<f32>),
+}
+
+impl StepResults {
+    /// The samples. Panics if the step kept values.
+    pub fn samples(self) -> Vec<Option<SampledToken>> {
+        match self {
+            StepResults::Samples(samples) => samples,
+            StepResults::Values(_) => panic!("a step that keeps values is collected by `collect_values`"),
+        }
+    }
+
+    /// The values. Panics if the step kept none.
+    pub fn values(self) -> Vec<f32> {
+        match self {
+            StepResults::Values(values) => values,
+            StepResults::Samples(_) => panic!("a step that keeps no values is collected by `collect`"),
+        }
+    }
 }
 
 impl StepRequests {
@@ -36,14 +67,14 @@ impl StepRequests {
     pub fn given(&self) -> &[SampleRequest] {
         match self {
             StepRequests::Given(requests) => requests,
-            StepRequests::None | StepRequests::Late => &[],
+            StepRequests::None | StepRequests::Late | StepRequests::Values => &[],
         }
     }
 
     fn given_mut(&mut self) -> &mut [SampleRequest] {
         match self {
             StepRequests::Given(requests) => requests,
-            StepRequests::None | StepRequests::Late => &mut [],
+            StepRequests::None | StepRequests::Late | StepRequests::Values => &mut [],
         }
     }
 
@@ -52,10 +83,15 @@ impl StepRequests {
         matches!(self, StepRequests::Late)
     }
 
+    /// Whether the step keeps values.
+    pub fn are_values(&self) -> bool {
+        matches!(self, StepRequests::Values)
+    }
+
     /// Whether a step of so many logits rows may have them.
     pub fn fit(&self, logit_rows: usize) -> bool {
         match self {
-            StepRequests::None => true,
+            StepRequests::None | StepRequests::Values => true,
             StepRequests::Given(requests) => requests.len() == logit_rows,
             StepRequests::Late => logit_rows > 0,
         }
@@ -77,7 +113,8 @@ pub struct StepBatch {
     pub positions: Vec<u32>,
     /// For each page group of the model the slot of each row.
     pub slots: Vec<Vec<KvSlot>>,
-    /// Rows whose logits are computed, in rising order. A row appears once per sample taken from its logits.
+    /// Rows whose logits are computed, or whose values are by a scorer, in rising order. A row appears once per sample
+    /// taken from its logits.
     pub logit_rows: Vec<u32>,
     /// One per kind of attention (heads, window and page group) of the model's layers, in the order of
     /// `Decoder::plan_hints`.
@@ -87,7 +124,7 @@ pub struct StepBatch {
     pub state_runs: Vec<StateRun>,
     /// The adapter of each row; or empty, and then no row has one.
     pub adapters: Vec<Option<AdapterSlot>>,
-    /// What is sampled from the logits.
+    /// What is sampled from the logits, or that values are kept.
     pub requests: StepRequests,
 }
 
@@ -96,7 +133,8 @@ pub struct StepBatch {
 pub struct StepShape {
     pub rows: usize,
     pub logit_rows: usize,
-    /// Whether tokens are sampled from the logits in the step itself: not by late requests.
+    /// Whether tokens are sampled from the logits in the step itself, not by late requests; of a scorer, whether the
+    /// values are kept.
     pub samples: bool,
     /// Whether some row has an adapter.
     pub adapters: bool,
@@ -107,7 +145,7 @@ impl StepBatch {
         StepShape {
             rows: self.tokens.len(),
             logit_rows: self.logit_rows.len(),
-            samples: !self.requests.given().is_empty(),
+            samples: !self.requests.given().is_empty() || self.requests.are_values(),
             adapters: self.adapters.iter().any(Option::is_some),
         }
     }
@@ -119,7 +157,8 @@ impl StepBatch {
         let each_once =
             self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
         let goes_on = self.state_runs.iter().all(|run| run.to.is_some() && run.rows.len() == 1);
-        let is_sampled = !matches!(self.requests, StepRequests::None) && self.requests.fit(self.logit_rows.len());
+        let is_sampled = !matches!(self.requests, StepRequests::None | StepRequests::Values)
+            && self.requests.fit(self.logit_rows.len());
         each_once && is_sampled && goes_on && self.plans.iter().all(AttentionPlan::can_advance)
     }
 

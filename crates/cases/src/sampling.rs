@@ -3,6 +3,7 @@
 //! records. A token that is scored under the filters that it was drawn with has the same record to the bit, and so has
 //! one that is sampled by a late request.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
@@ -471,17 +472,23 @@ fn is_alike(a: &Option<SampledToken>, b: &Option<SampledToken>) -> bool {
 
 /// Raises `worst` to the differences of two samples' log-probabilities. Both are differences of f32 numbers of similar
 /// size, with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and
-/// chunks of some thousand are summed in f32. So is the entropy, a mean of such numbers. Both samples are alike.
+/// chunks of some thousand are summed in f32. So are the entropy and the confidence, means of such numbers. Both
+/// samples are alike.
 fn raise_to_logprobs(worst: &mut WorstError, expected: &Option<SampledToken>, found: &Option<SampledToken>) {
     let Some((expected, found)) = expected.as_ref().zip(found.as_ref()) else { return };
-    if expected.drawn.is_some() != found.drawn.is_some() || expected.entropy.is_some() != found.entropy.is_some() {
+    let has =
+        |sampled: &SampledToken| [sampled.drawn.is_some(), sampled.entropy.is_some(), sampled.confidence.is_some()];
+    if has(expected) != has(found) {
         return worst.raise(f64::INFINITY, 0.0);
     }
     let drawn = expected.drawn.iter().zip(&found.drawn).map(|(a, b)| (a.logprob, b.logprob));
     let entropy = expected.entropy.into_iter().zip(found.entropy);
+    let confidence = expected.confidence.into_iter().zip(found.confidence);
     let top = expected.top.iter().zip(&found.top).map(|(a, b)| (a.1, b.1));
     let own = std::iter::once((expected.logprob, found.logprob));
-    for (a, b) in own.chain(top).chain(drawn).chain(entropy).map(|(a, b)| (f64::from(a), f64::from(b))) {
+    for (a, b) in
+        own.chain(top).chain(drawn).chain(entropy).chain(confidence).map(|(a, b)| (f64::from(a), f64::from(b)))
+    {
         worst.raise(if a == b { 0.0 } else { (a - b).abs() }, 2e-5 + 4.0 * F32 * a.abs());
     }
 }
@@ -504,7 +511,15 @@ fn row(dice: &mut Dice, vocab: usize) -> Vec<f32> {
 }
 
 fn any_records(dice: &mut Dice) -> Records {
-    Records { drawn: dice.one_in(3), kept_ids: dice.one_in(3), entropy: dice.one_in(3) }
+    Records {
+        drawn: dice.one_in(3),
+        kept_ids: dice.one_in(3),
+        entropy: dice.one_in(3),
+        // Of one token, as many as a vocabulary's chunks, and more: the kernels list them in different ways.
+        confidence: dice
+            .pick(&[None, None, Some(1), Some(5), Some(20), Some(300), Some(2048)])
+            .and_then(NonZeroU16::new),
+    }
 }
 
 fn filters(dice: &mut Dice) -> Filters {

@@ -34,6 +34,11 @@ pub fn gelu(cores: &Cores, x: &mut CpuBuffer) {
     for_rows(&cores.team, x, |_, row| gelu_row(cores.isa, row));
 }
 
+/// In place, `x[r][i]`, or 0 where that is negative.
+pub fn relu(cores: &Cores, x: &mut CpuBuffer) {
+    for_rows(&cores.team, x, |_, row| row.iter_mut().filter(|x| **x < 0.0).for_each(|x| *x = 0.0));
+}
+
 for_each_isa! {
     fn gated_gelu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_gelu_clear or gated_gelu_loop;
     fn gelu_row(x: &mut [f32]) = gelu_clear or gelu_loop;

@@ -356,7 +356,16 @@ impl Backend for Cpu {
     }
 
     fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<Option<SampledToken>>> {
-        Ok(step.collect())
+        Ok(step.collect().samples())
+    }
+
+    fn keep_values(&mut self, values: &CpuBuffer, step: &mut CpuStep) -> Result<()> {
+        step.keep_values(&values.data);
+        Ok(())
+    }
+
+    fn collect_values(&mut self, step: &mut CpuStep) -> Result<Vec<f32>> {
+        Ok(step.collect().values())
     }
 
     by_functions! {
@@ -368,6 +377,7 @@ impl Backend for Cpu {
         fn sums::softcap(x, cap: f32);
         fn activation::gelu_times(x, y: &CpuBuffer, from: usize);
         fn activation::gelu(x);
+        fn activation::relu(x);
         fn delta_rule::sigmoid_times(x, y: &CpuBuffer);
         fn delta_rule::gated_rms_norm(x, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32);
     }

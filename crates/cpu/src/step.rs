@@ -1,14 +1,14 @@
-//! The loaded step of the CPU backend: a batch with all tokens known, and the samples not collected yet. The CPU runs a
-//! step synchronously, so samples are ready when `run` returns, or `sample_late` where requests are late.
+//! The loaded step of the CPU backend: a batch with all tokens known, and the results not collected yet. The CPU runs a
+//! step synchronously, so results are ready when `run` returns, or `sample_late` where requests are late.
 
 use std::collections::VecDeque;
 
-use offshoot_backend::{RowToken, SampleRequest, SampledToken, StepBatch, StepShape};
+use offshoot_backend::{RowToken, SampleRequest, SampledToken, StepBatch, StepResults, StepShape};
 use offshoot_core::ids::{GroupIx, TokenId};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, Member, NewPage};
 
-/// A loaded batch and the samples of finished steps.
+/// A loaded batch and the results of finished steps.
 #[derive(Default)]
 pub struct CpuStep {
     batch: StepBatch,
@@ -22,8 +22,10 @@ pub struct CpuStep {
     late: Vec<SampleRequest>,
     /// Samples of the running step, by request.
     sampled: Vec<Option<SampledToken>>,
-    /// Samples of finished steps that were not collected, oldest first.
-    done: VecDeque<Vec<Option<SampledToken>>>,
+    /// Values that the running step keeps, row after row.
+    values: Vec<f32>,
+    /// Results of finished steps that were not collected, oldest first.
+    done: VecDeque<StepResults>,
 }
 
 /// The part of a batch whose keys and values one member of a group of ranks stores.
@@ -112,6 +114,12 @@ impl CpuStep {
         (requests, &mut self.sampled)
     }
 
+    /// Keeps the values of the running step.
+    pub fn keep_values(&mut self, values: &[f32]) {
+        assert!(self.batch.requests.are_values(), "values of a step that is loaded to keep none");
+        self.values = values.to_vec();
+    }
+
     /// Ends a run: the step is done, unless its requests are late.
     pub fn end_run(&mut self) {
         if !self.batch.requests.are_late() {
@@ -119,21 +127,25 @@ impl CpuStep {
         }
     }
 
-    /// Ends the step: its samples can be collected and the next step can refer to them.
+    /// Ends the step: its results can be collected, and the next step can refer to its samples.
     pub fn finish(&mut self) {
         self.before.clear();
         let token = |sampled: &Option<SampledToken>| sampled.as_ref().map_or(TokenId(0), |sampled| sampled.token);
         self.before.extend(self.sampled.iter().map(token));
-        self.done.push_back(std::mem::take(&mut self.sampled));
+        self.done.push_back(match self.batch.requests.are_values() {
+            true => StepResults::Values(std::mem::take(&mut self.values)),
+            false => StepResults::Samples(std::mem::take(&mut self.sampled)),
+        });
     }
 
-    /// Ends the step without samples.
+    /// Ends the step without results.
     pub fn fail(&mut self) {
         self.sampled.clear();
+        self.values.clear();
     }
 
-    /// The samples of the oldest finished step not collected yet. Panics if there is none.
-    pub fn collect(&mut self) -> Vec<Option<SampledToken>> {
+    /// The results of the oldest finished step not collected yet. Panics if there is none.
+    pub fn collect(&mut self) -> StepResults {
         self.done.pop_front().expect("a step is run before it is collected")
     }
 }

@@ -343,10 +343,10 @@ impl Backend for Cuda {
         kv.join(saved.of_device_mut(), page, others.of_device(), from, slots);
     }
 
-    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, outputs: usize) -> Result<Step> {
         let element_of = |heads| self.kv_element(heads, dtype);
         let member = self.place.as_ref().map_or(WHOLE, |place| place.member(self.page_tokens()));
-        let step = Step::new(&self.device, heads, dtype, &element_of, vocab, self.deterministic, member)?;
+        let step = Step::new(&self.device, heads, dtype, &element_of, outputs, self.deterministic, member)?;
         self.prepare_merges(&step)?;
         Ok(step)
     }
@@ -442,7 +442,15 @@ impl Backend for Cuda {
     }
 
     fn collect(&mut self, step: &mut Step) -> Result<Vec<Option<SampledToken>>> {
-        step.collect()
+        Ok(step.collect()?.samples())
+    }
+
+    fn keep_values(&mut self, values: &Buffer, step: &mut Step) -> Result<()> {
+        step.keep_values(&self.device, values)
+    }
+
+    fn collect_values(&mut self, step: &mut Step) -> Result<Vec<f32>> {
+        Ok(step.collect()?.values())
     }
 
     element_wise! {
@@ -455,6 +463,7 @@ impl Backend for Cuda {
         fn head_norm(qkv, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32);
         fn gelu_times(x, y: &Buffer, from: usize);
         fn gelu(x);
+        fn relu(x);
         fn sigmoid_times(x, y: &Buffer);
         fn gated_rms_norm(x, gate: &Buffer, weight: &Vector, eps: f32);
     }

@@ -50,6 +50,7 @@ pub struct Ops {
     gated_clamped: Function,
     gelu: Function,
     gelu_times: Function,
+    relu: Function,
     gated_rms_norm: Function,
     sigmoid_times: Function,
     combine: Function,
@@ -95,6 +96,7 @@ impl Ops {
             gated_clamped: typed(&units::GATED_CLAMPED, "gated_clamped")?,
             gelu: typed(&units::GELU, "gelu")?,
             gelu_times: typed(&units::GELU_TIMES, "gelu_times")?,
+            relu: typed(&units::RELU, "relu")?,
             gated_rms_norm: typed(&units::GATED_RMS_NORM, "gated_rms_norm")?,
             sigmoid_times: typed(&units::SIGMOID_TIMES, "sigmoid_times")?,
             combine: typed(&units::COMBINE, "combine")?,
@@ -315,9 +317,17 @@ impl Ops {
     }
 
     pub fn gelu(&self, x: &Buffer) {
+        self.launch_on_operands(&self.gelu, x);
+    }
+
+    pub fn relu(&self, x: &Buffer) {
+        self.launch_on_operands(&self.relu, x);
+    }
+
+    fn launch_on_operands(&self, kernel: &Function, x: &Buffer) {
         self.assert_operands(x);
         let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width));
-        self.launch(&self.gelu, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+        self.launch(kernel, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     pub fn gelu_times(&self, x: &Buffer, y: &Buffer, from: usize) {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::allowed::Allowed;
+use crate::confidence::ConfidenceWindow;
 use crate::events::EventSender;
 use crate::facts::EngineFacts;
 use crate::place::{Priority, QueueKey};
@@ -112,6 +113,8 @@ pub(super) struct SamplingState {
     pub in_flight: InFlight,
     /// Those of the tokens that are kept. Behind them the path may have forced tokens whose records are awaited.
     pub records: TokenRecords,
+    /// Whether they have confidence left; `None`: nothing ends by it.
+    pub confidence: Option<ConfidenceWindow>,
     /// What the form of the sample, if it has one, allows at the positions behind those with records: at all that are
     /// requested, and at those of forced tokens that the path has already.
     pub masks: VecDeque<FormMask>,

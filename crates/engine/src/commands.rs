@@ -9,6 +9,7 @@ use crate::allowed::AllowedSets;
 use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoredForm, ScoringState, WantedScores};
 use crate::cache::KvCache;
 use crate::commit::append_said;
+use crate::confidence::ConfidenceWindow;
 use crate::engine::Engine;
 use crate::events::EventSender;
 use crate::handle::Command;
@@ -319,6 +320,7 @@ impl Engine {
                 let begin = branch.tokens.len();
                 let sampling = SamplingState {
                     limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
+                    confidence: stop.confidence.map(ConfidenceWindow::new),
                     rules: rules(branch, params, stop, &mut self.allowed, self.facts.vocab),
                     in_flight: InFlight::default(),
                     records: TokenRecords::default(),

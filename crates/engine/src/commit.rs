@@ -166,10 +166,13 @@ fn append(sampling: &mut SamplingState, path: &mut TokenPath, sampled: SampledTo
     if path.get(sampling.next()).is_none() {
         path.push_sampled(token);
     }
+    let window = sampling.confidence.as_mut().zip(sampled.confidence);
+    let is_low = window.is_some_and(|(window, confidence)| window.push(confidence)) && count >= stop.min_tokens;
     sampling.records.push(sampled);
     let is_full = sampling.next() >= facts.context;
     let ends = stops
         .or(piece.stopped_by.map(FinishReason::StopString))
+        .or(is_low.then_some(FinishReason::LowConfidence))
         .or(at_limit.then_some(FinishReason::Length))
         .or(is_full.then_some(FinishReason::ContextFull));
     Appended { text: piece.text, ends }

@@ -11,7 +11,7 @@ use crate::request::{Continuation, Extend, SamplingParams, Scoring};
 use crate::token_path::TokenPath;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_form::{COMPILE_WAIT, CompiledForm, Form, FormCompiler, SampleForm};
+use offshoot_form::{COMPILE_WAIT, CompileCall, CompiledForm, Form, FormCompiler, SampleForm};
 
 /// An extend as engines get it.
 #[derive(Clone, Debug)]
@@ -43,9 +43,9 @@ pub(crate) enum FormSource {
 }
 
 impl FormSource {
-    fn compile_until(&self, form: &Arc<Form>, deadline: Instant) -> Result<Option<Arc<CompiledForm>>> {
+    fn compile_until(&self, form: &Arc<Form>, call: CompileCall) -> Result<Option<Arc<CompiledForm>>> {
         match self {
-            FormSource::Compiler(compiler) => compiler.compile_until(form, deadline).map(Some),
+            FormSource::Compiler(compiler) => compiler.compile_until(form, call).map(Some),
             FormSource::NoTokenizer => Err(Error::value("form", "none, for there is no tokenizer", "one")),
             FormSource::Scripted => Ok(None),
         }
@@ -59,7 +59,7 @@ impl FormSource {
     }
 
     fn ready(&self, form: &SampleForm) -> Result<Option<ReadyForm>> {
-        let compiled = self.compile_until(&form.form, Instant::now() + COMPILE_WAIT)?;
+        let compiled = self.compile_until(&form.form, (Instant::now() + COMPILE_WAIT).into())?;
         Ok(compiled.map(|compiled| ReadyForm::of(compiled, form)))
     }
 }
@@ -74,17 +74,17 @@ impl EngineHandle {
     /// The form is no form of its kind, takes too much, or none of the model's texts has it; or the engine has no
     /// tokenizer. [`Error::Busy`]: too much else is being compiled.
     pub fn compile_form(&self, form: &Arc<Form>) -> Result<Option<Arc<CompiledForm>>> {
-        self.compile_form_until(form, Instant::now() + COMPILE_WAIT)
+        self.compile_form_until(form, (Instant::now() + COMPILE_WAIT).into())
     }
 
-    /// As [`compile_form`](Self::compile_form), which waits five seconds at most, but waiting until `deadline`; none
-    /// begins to be compiled behind it.
+    /// As [`compile_form`](Self::compile_form), which waits five seconds at most, but waiting until the call's
+    /// deadline; none begins to be compiled behind it.
     ///
     /// # Errors
     ///
     /// As of [`compile_form`](Self::compile_form).
-    pub fn compile_form_until(&self, form: &Arc<Form>, deadline: Instant) -> Result<Option<Arc<CompiledForm>>> {
-        self.forms().compile_until(form, deadline)
+    pub fn compile_form_until(&self, form: &Arc<Form>, call: CompileCall) -> Result<Option<Arc<CompiledForm>>> {
+        self.forms().compile_until(form, call)
     }
 
     /// The form, if it is compiled already; waits for nobody.

@@ -48,7 +48,7 @@ impl KeptForm {
 
     /// What must be recorded for it.
     pub fn records(self) -> Records {
-        Records { drawn: true, kept_ids: self != KeptForm::Count, entropy: false }
+        Records { drawn: true, kept_ids: self != KeptForm::Count, ..Records::default() }
     }
 
     /// Token ids, which rise, as bytes of a bit set: bit `id % 8`, from the lowest, of byte `id / 8`. It ends with the
@@ -73,6 +73,8 @@ pub struct TokenRecords {
     drawn: Vec<Option<Drawn>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     entropies: Vec<Option<f32>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    confidences: Vec<Option<f32>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forced: Vec<bool>,
 }
@@ -141,6 +143,12 @@ impl TokenRecords {
         &self.entropies
     }
 
+    /// The model's confidence in each token's place, in nats ([`SampledToken::confidence`]); empty where it was not
+    /// asked for.
+    pub fn confidences(&self) -> &[Option<f32>] {
+        &self.confidences
+    }
+
     /// Whether the form of the text allowed no other token in each one's place ([`SampledToken::forced`]); empty where
     /// no token was forced.
     pub fn forced(&self) -> &[bool] {
@@ -161,6 +169,7 @@ impl TokenRecords {
             top: self.top(at),
             drawn: self.drawn.get(at).and_then(Option::as_ref),
             entropy: self.entropies.get(at).copied().flatten(),
+            confidence: self.confidences.get(at).copied().flatten(),
             forced: self.forced.get(at).copied().unwrap_or(false),
         })
     }
@@ -176,14 +185,15 @@ impl TokenRecords {
 
     /// Adds the record of the next token.
     pub fn push(&mut self, sampled: SampledToken) {
-        let SampledToken { token: _, logprob, rank, top, drawn, entropy, forced } = sampled;
+        let SampledToken { token: _, logprob, rank, top, drawn, entropy, confidence, forced } = sampled;
         let len = self.len();
         let (has_rank, has_top) = (rank.is_some(), !top.is_empty());
-        let (has_drawn, has_entropy) = (drawn.is_some(), entropy.is_some());
+        let (has_drawn, has_entropy, has_confidence) = (drawn.is_some(), entropy.is_some(), confidence.is_some());
         push(&mut self.ranks, len, rank, has_rank);
         push(&mut self.top, len, top, has_top);
         push(&mut self.drawn, len, drawn, has_drawn);
         push(&mut self.entropies, len, entropy, has_entropy);
+        push(&mut self.confidences, len, confidence, has_confidence);
         push(&mut self.forced, len, forced, forced);
         self.logprobs.push(logprob);
     }
@@ -199,6 +209,7 @@ impl TokenRecords {
             top: split(&mut self.top, first),
             drawn: split(&mut self.drawn, first),
             entropies: split(&mut self.entropies, first),
+            confidences: split(&mut self.confidences, first),
             forced: split(&mut self.forced, first),
         }
     }
@@ -210,6 +221,7 @@ impl TokenRecords {
         append(&mut self.top, len, more.top, added);
         append(&mut self.drawn, len, more.drawn, added);
         append(&mut self.entropies, len, more.entropies, added);
+        append(&mut self.confidences, len, more.confidences, added);
         append(&mut self.forced, len, more.forced, added);
         self.logprobs.extend(more.logprobs);
     }
@@ -238,6 +250,8 @@ pub struct TokenRecord<'a> {
     pub drawn: Option<&'a Drawn>,
     /// The entropy of the model's distribution in its place, as [`SampledToken::entropy`].
     pub entropy: Option<f32>,
+    /// The model's confidence in its place, as [`SampledToken::confidence`].
+    pub confidence: Option<f32>,
     /// Whether the form of its text allowed no other token in its place.
     pub forced: bool,
 }
@@ -245,9 +259,17 @@ pub struct TokenRecord<'a> {
 impl<'a> TokenRecord<'a> {
     /// The record of `sampled`.
     pub fn of(sampled: &'a SampledToken) -> Self {
-        let SampledToken { token, logprob, rank, top, drawn, entropy, forced } = sampled;
-        let (token, logprob, rank, entropy, forced) = (*token, *logprob, *rank, *entropy, *forced);
-        TokenRecord { token, logprob, rank, top, drawn: drawn.as_ref(), entropy, forced }
+        let SampledToken { token, logprob, rank, top, drawn, entropy, confidence, forced } = sampled;
+        TokenRecord {
+            token: *token,
+            logprob: *logprob,
+            rank: *rank,
+            top,
+            drawn: drawn.as_ref(),
+            entropy: *entropy,
+            confidence: *confidence,
+            forced: *forced,
+        }
     }
 
     /// Its log-probability under the distribution that `mode` names. `None`: that is the one that the token was drawn
@@ -262,8 +284,8 @@ impl<'a> TokenRecord<'a> {
 
 impl From<TokenRecord<'_>> for SampledToken {
     fn from(record: TokenRecord<'_>) -> Self {
-        let TokenRecord { token, logprob, rank, top, drawn, entropy, forced } = record;
-        SampledToken { token, logprob, rank, top: top.to_vec(), drawn: drawn.cloned(), entropy, forced }
+        let TokenRecord { token, logprob, rank, top, drawn, entropy, confidence, forced } = record;
+        SampledToken { token, logprob, rank, top: top.to_vec(), drawn: drawn.cloned(), entropy, confidence, forced }
     }
 }
 
@@ -273,7 +295,7 @@ mod tests {
 
     use super::*;
 
-    fn sampled(token: u32, [rank, top, drawn, entropy, forced]: [bool; 5]) -> SampledToken {
+    fn sampled(token: u32, [rank, top, drawn, entropy, confidence, forced]: [bool; 6]) -> SampledToken {
         let logprob = -(token as f32);
         let kept = Drawn { logprob: logprob / 2.0, kept: token + 1, lowest: logprob - 1.0, ids: None };
         SampledToken {
@@ -281,6 +303,7 @@ mod tests {
             top: if top { vec![(TokenId(token), logprob)] } else { Vec::new() },
             drawn: drawn.then_some(kept),
             entropy: entropy.then_some(0.5),
+            confidence: confidence.then_some(7.5 - logprob),
             forced,
             ..SampledToken::of(TokenId(token), logprob)
         }
@@ -293,7 +316,7 @@ mod tests {
     proptest! {
         #[test]
         fn columns_hold_what_each_token_has(
-            made in prop::collection::vec(any::<[bool; 5]>(), 0..12),
+            made in prop::collection::vec(any::<[bool; 6]>(), 0..12),
             cut in 0_usize..12,
         ) {
             let made = (0..).zip(made).map(|(token, has)| sampled(token, has));
@@ -313,10 +336,11 @@ mod tests {
 
     #[test]
     fn nothing_asked_is_nothing_kept() {
-        let tokens: TokenRecords = (0..4).map(|token| sampled(token, [false; 5])).collect();
+        let tokens: TokenRecords = (0..4).map(|token| sampled(token, [false; 6])).collect();
         assert_eq!((tokens.len(), tokens.logprobs()), (4, &[0.0, -1.0, -2.0, -3.0][..]));
         assert!(tokens.ranks().is_empty() && tokens.tops().is_empty());
-        assert!(tokens.drawn().is_empty() && tokens.entropies().is_empty() && tokens.forced().is_empty());
+        assert!(tokens.drawn().is_empty() && tokens.entropies().is_empty());
+        assert!(tokens.confidences().is_empty() && tokens.forced().is_empty());
     }
 
     #[test]
@@ -328,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_mode_says_whose_log_probability_is_shown() {
-        let (drawn, unknown) = (sampled(3, [false, false, true, false, false]), sampled(3, [false; 5]));
+        let (drawn, unknown) = (sampled(3, [false, false, true, false, false, false]), sampled(3, [false; 6]));
         let by = |token: &SampledToken, mode| TokenRecord::of(token).logprob_by(mode);
         assert_eq!(by(&drawn, LogprobsMode::RawLogprobs), Some(-3.0));
         assert_eq!(by(&drawn, LogprobsMode::ProcessedLogprobs), Some(-1.5));

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use crate::allowed::Candidates;
+use crate::confidence::ConfidenceStop;
 use crate::records::{LogprobsMode, TokenRecord, TokenRecords};
 use crate::routes::TokenRoutes;
 use crate::uniforms::UniformKey;
@@ -238,6 +239,10 @@ impl SamplingParams {
         if let Some(wanted) = self.top_logprobs.filter(|&wanted| wanted > MOST_TOP) {
             return Err(Error::value("top_logprobs", format!("at most {MOST_TOP}"), wanted.to_string()));
         }
+        let confidence = self.records.confidence.filter(|count| usize::from(count.get()) > MOST_TOP);
+        if let Some(count) = confidence {
+            return Err(Error::value("tokens of a confidence", format!("at most {MOST_TOP}"), count.to_string()));
+        }
         for (token, bias) in &self.logit_bias {
             check_token("logit_bias", *token, vocab)?;
             if bias.is_nan() {
@@ -304,6 +309,10 @@ pub struct Stop {
     /// Whether the text shows special tokens. Stop strings are searched in the text as it is shown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub show_special: bool,
+    /// Ends a sample in which the model loses confidence; its parameters must record confidences
+    /// ([`Records::confidence`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<ConfidenceStop>,
 }
 
 impl Default for Stop {
@@ -316,6 +325,7 @@ impl Default for Stop {
             ignore_eos: false,
             include_stop: false,
             show_special: false,
+            confidence: None,
         }
     }
 }
@@ -323,7 +333,7 @@ impl Default for Stop {
 impl Stop {
     /// Whether only `max_tokens` and the model's context end an extend, so that its length is known.
     pub fn is_exact(&self) -> bool {
-        self.ignore_eos && self.tokens.is_empty() && self.strings.is_empty()
+        self.ignore_eos && self.tokens.is_empty() && self.strings.is_empty() && self.confidence.is_none()
     }
 
     /// Ends after so many tokens, if nothing else ends it before.
@@ -346,6 +356,11 @@ impl Stop {
     /// Lets no stop act before so many tokens are sampled.
     pub fn min_tokens(self, min_tokens: usize) -> Self {
         Stop { min_tokens, ..self }
+    }
+
+    /// Ends where the model loses confidence, too.
+    pub fn at_confidence(self, confidence: ConfidenceStop) -> Self {
+        Stop { confidence: Some(confidence), ..self }
     }
 
     /// Keeps the stop string in the text, the stop token among the tokens.
@@ -377,6 +392,9 @@ impl Stop {
         if self.strings.iter().any(String::is_empty) {
             return Err(Error::value("stop strings", "text", "an empty string"));
         }
+        if let Some(confidence) = self.confidence.filter(|confidence| !confidence.below.is_finite()) {
+            return Err(Error::value("the lowest confidence", "a number", confidence.below.to_string()));
+        }
         self.tokens.iter().try_for_each(|&token| check_token("stop tokens", token, vocab))
     }
 
@@ -389,6 +407,10 @@ impl Stop {
     /// them.
     pub fn check_beside(&self, params: &SamplingParams, vocab: usize, eos: &[TokenId]) -> Result<()> {
         self.check(vocab)?;
+        if let Some(confidence) = self.confidence.filter(|_| params.records.confidence.is_none()) {
+            let expected = format!("a number of tokens, for samples end by the mean of {} of them", confidence.window);
+            return Err(Error::value("tokens of a confidence", expected, "none"));
+        }
         match self.min_tokens {
             0 => Ok(()),
             _ => params.check_left(vocab, self.ends(eos)),
@@ -568,6 +590,8 @@ pub enum FinishReason {
     Length,
     /// The model's context has no room for another token.
     ContextFull,
+    /// The model lost confidence ([`Stop::confidence`]).
+    LowConfidence,
     /// The form of the text allows no token behind those that were sampled, and does not end there.
     DeadEnd,
     /// What the form of the text allows next takes more work to find than a step, or a form, may take.

@@ -512,17 +512,19 @@ impl ScriptedBranch {
     }
 
     /// Token number `at` with all that its extend asks for. A scripted token is the only one that could be sampled: it
-    /// is alone among the likeliest, its rank is 1, it was drawn with probability 1, and the entropy is 0.
+    /// is alone among the likeliest, its rank is 1, it was drawn with probability 1, the entropy is 0, and the
+    /// confidence is its log-probability, negated.
     fn sampled(&self, at: usize) -> SampledToken {
         let (token, logprob) = (self.reply.tokens[at], self.reply.logprobs[at]);
         let tops = self.params.top_logprobs;
-        let Records { kept_ids, entropy, .. } = self.params.recorded();
+        let Records { kept_ids, entropy, confidence, .. } = self.params.recorded();
         let drawn = Drawn { logprob: 0.0, kept: 1, lowest: 0.0, ids: kept_ids.then(|| vec![token]) };
         SampledToken {
             rank: tops.map(|_| NonZeroU32::MIN),
             top: tops.filter(|&tops| tops > 0).map_or_else(Vec::new, |_| vec![(token, logprob)]),
             drawn: self.params.recorded().of_drawn().then_some(drawn),
             entropy: entropy.then_some(0.0),
+            confidence: confidence.map(|_| -logprob),
             ..SampledToken::of(token, logprob)
         }
     }

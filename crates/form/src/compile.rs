@@ -3,6 +3,7 @@
 //! limits of work, and by a deadline; a few threads at most compile at once, so that bad forms do not hold up others
 //! for long.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -233,7 +234,9 @@ impl FormCompiler {
     /// # Errors
     ///
     /// As of [`compile`](Self::compile).
-    pub fn compile_until(&self, form: &Arc<Form>, deadline: Instant) -> Result<Arc<CompiledForm>> {
+    pub fn compile_until(&self, form: &Arc<Form>, call: impl Into<CompileCall>) -> Result<Arc<CompiledForm>> {
+        let call = call.into();
+        let deadline = call.deadline;
         let error = |refusal: Refusal| refusal.error(form);
         check_size(form).map_err(error)?;
         let key = self.key(form);
@@ -255,7 +258,7 @@ impl FormCompiler {
             }
         }
         let pending = PendingForm { outcomes: self.outcomes.clone(), key };
-        let outcome = caught(|| self.compile_anew(form, pending, deadline));
+        let outcome = caught(|| self.compile_anew(form, pending, call));
         outcome.unwrap_or_else(|panic| Err(Refusal::of(&panic))).map_err(error)
     }
 
@@ -294,7 +297,7 @@ impl FormCompiler {
         &self,
         form: &Arc<Form>,
         pending: PendingForm,
-        deadline: Instant,
+        CompileCall { deadline, held }: CompileCall,
     ) -> Result<Arc<CompiledForm>, Refusal> {
         let vocabulary = self.made_vocabulary()?;
         if let Form::Choice(choices) = &**form
@@ -324,7 +327,7 @@ impl FormCompiler {
             pending.end(&outcome);
             // The receiver is gone if the form took too long; whoever has an equal one finds it.
             let _ = sender.send(outcome);
-            drop(permit);
+            drop((permit, held));
         };
         let thread = thread::Builder::new().name("form".to_string()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Refusal::later(format!("no thread starts for it: {error}")))?;
@@ -332,6 +335,21 @@ impl FormCompiler {
             let refusal = Refusal::too_much(format!("it takes more than {:.1} s", most.as_secs_f32()));
             Err(Refusal { verdict, ..refusal })
         })
+    }
+}
+
+/// A call to compile a form: how long its caller waits, and what it holds until the form is compiled or refused, also
+/// where the caller waits no more.
+#[derive(Clone)]
+pub struct CompileCall {
+    pub deadline: Instant,
+    /// As a permit in an order of the caller's own.
+    pub held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl From<Instant> for CompileCall {
+    fn from(deadline: Instant) -> CompileCall {
+        CompileCall { deadline, held: None }
     }
 }
 
@@ -424,14 +442,21 @@ mod tests {
         assert!(matches!(over, Error::Busy { .. }) && compiler.outcomes.known().pending.is_empty(), "{over}");
         let is_known = || compiler.known_form(&late).expect("it is not refused").is_some();
         let mut wait = Duration::from_millis(1);
+        let held: Arc<dyn Any + Send + Sync> = Arc::new("a permit of the caller's");
         while compiler.outcomes.known().pending.is_empty() && !is_known() {
-            let _ = compiler.compile_until(&late, Instant::now() + wait);
+            let call = CompileCall { deadline: Instant::now() + wait, held: Some(held.clone()) };
+            let _ = compiler.compile_until(&late, call);
             wait *= 2;
         }
+        assert!(is_known() || Arc::strong_count(&held) > 1, "nothing is held while the form is being compiled");
         // Without another call to compile it.
         let patience = Instant::now() + Duration::from_secs(60);
         while !is_known() {
             assert!(Instant::now() < patience, "what the thread has compiled is lost");
+            thread::sleep(Duration::from_millis(1));
+        }
+        while Arc::strong_count(&held) > 1 {
+            assert!(Instant::now() < patience, "it is held though the form is compiled");
             thread::sleep(Duration::from_millis(1));
         }
     }

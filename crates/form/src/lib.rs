@@ -29,7 +29,7 @@ mod trial;
 mod vocabulary;
 mod white_space;
 
-pub use compile::{COMPILE_WAIT, CompiledForm, FORMS_AT_ONCE, FormCompiler, FormKey};
+pub use compile::{COMPILE_WAIT, CompileCall, CompiledForm, FORMS_AT_ONCE, FormCompiler, FormKey};
 pub use forms::{FormCounts, Forms};
 pub use json_options::JsonOptions;
 pub use lanes::FormLimit;

@@ -13,12 +13,12 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
 use offshoot_core::out;
-use offshoot_core::setting::{AGAINST, DETERMINISTIC, FORKS, TEXT};
+use offshoot_core::setting::{AGAINST, DETERMINISTIC, FORKS, KV_DTYPE, STATE_DTYPE, TEXT};
 use offshoot_launch::{DeviceChoice, ModelOnDevice, ModelSource};
 use offshoot_model::check::{
     ConfigFacts, Prediction, TextComparison, facts, golden_dtype, index_facts, layer_differences,
 };
-use offshoot_model::{ModelFolder, WeightChoice};
+use offshoot_model::{ModelFolder, ModelRole, WeightChoice};
 use offshoot_text::{AddSpecial, Tokenizer};
 
 pub use forks::{FORKED_TOKENS, ForkReport, forks};
@@ -33,7 +33,7 @@ const DRAWN_TOKENS: usize = 256;
 /// The options of a model's check.
 #[derive(Clone, Debug, Default)]
 pub struct ModelCheck {
-    /// The golden file to compare with.
+    /// The golden file to compare with: of logits and tokens or, for a reward model, of scores.
     pub golden: Option<PathBuf>,
     /// Whether to use the deterministic mode.
     pub deterministic: bool,
@@ -58,7 +58,7 @@ pub struct Against {
 
 /// Prints the folder's facts and the results of its check; returns false if a golden test fails or chunks change a bit.
 pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<bool> {
-    let mut folder = ModelFolder::open(model)?.with(options.weights)?;
+    let mut folder = opened(model, options)?.with(options.weights)?;
     if let (Some(_), Some(dtype)) = (&options.golden, golden_dtype(&folder.config)) {
         folder.config.compute = Some(dtype);
         log::warn!("a mixture of experts is compared with golden values in f32: rounding would choose other experts");
@@ -104,6 +104,26 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
         compare(on, &folder, against, &text, &predicted)?;
     }
     Ok(holds)
+}
+
+/// The model's folder, as what it is. Errors: it scores, and what is asked for samples tokens.
+fn opened(model: &Path, options: &ModelCheck) -> Result<ModelFolder> {
+    if ModelRole::of(model)? == ModelRole::Generator {
+        return ModelFolder::open(model);
+    }
+    let sampled = [
+        (options.forks.is_some(), FORKS),
+        (options.against.is_some(), AGAINST),
+        (options.kv != KvDtype::Model, KV_DTYPE),
+        (options.states != StateDtype::F32, STATE_DTYPE),
+    ];
+    match sampled.into_iter().find(|(is_set, _)| *is_set) {
+        Some((_, setting)) => {
+            let found = format!("{}, which scores texts", model.display());
+            Err(Error::value(setting, "a model that predicts tokens", found))
+        }
+        None => ModelFolder::open_scorer(model, None),
+    }
 }
 
 /// The tokens of a text, as many as both models' contexts hold.
@@ -153,7 +173,11 @@ fn arithmetic(model: &mut dyn ModelOnDevice, options: &ModelCheck) -> Result<boo
     let chunked = model.chunks(&tokens)?;
     fact("chunks", &chunked)?;
     let mut holds = chunked.passes();
-    if let Some(file) = &options.golden {
+    if let (Some(file), true) = (&options.golden, model.config().is_scorer()) {
+        let report = model.scores(file)?;
+        out::text(&report)?;
+        holds &= report.passes();
+    } else if let Some(file) = &options.golden {
         let report = model.golden(file)?;
         if report.rounding.is_some() {
             log::warn!("activations are rounded: more is allowed beside golden values than where none is rounded");

@@ -2,6 +2,7 @@
 //! CPU, flat, from noise and peaked, without filters and with each; beside the rate without filters, and what records
 //! leave of the rate.
 
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use offshoot_backend::{Filters, Pick, Records, SampleRequest};
@@ -16,9 +17,9 @@ const LEAST: Duration = Duration::from_secs(1);
 fn main() {
     let isa = *Isa::available().last().expect("one path needs nothing of the processor");
     println!("{isa}, 1 thread; with records: rate over that without");
-    let [drawn, ids, entropy] = ["drawn", "kept ids", "entropy"];
+    let [drawn, ids, entropy, confidence] = ["drawn", "kept ids", "entropy", "confidence"];
     println!(
-        "{:>8} {:>12} {:>10} {:>12} {drawn:>8} {ids:>8} {entropy:>8}",
+        "{:>8} {:>12} {:>10} {:>12} {drawn:>8} {ids:>8} {entropy:>8} {confidence:>10}",
         "logits", "filters", "tokens/s", "of no filter"
     );
     let mut dice = Dice::new(1);
@@ -39,25 +40,31 @@ fn main() {
             ("top_k 50", Some(50), 1.0, 0.0),
         ] {
             let of_request = Filters { temperature: 1.0, top_k, top_p, min_p };
-            let [rate, drawn, ids, entropy] =
+            let [rate, drawn, ids, entropy, confidence] =
                 rates(isa, &logits, |uniform| Pick::Random { filters: of_request, uniform });
             unfiltered = if filters == "none" { rate } else { unfiltered };
-            let [drawn, ids, entropy] = [drawn, ids, entropy].map(|recorded| recorded / rate);
+            let [drawn, ids, entropy, confidence] = [drawn, ids, entropy, confidence].map(|recorded| recorded / rate);
             let of_none = rate / unfiltered;
-            println!("{kind:>8} {filters:>12} {rate:>10.0} {of_none:>12.2} {drawn:>8.2} {ids:>8.2} {entropy:>8.2}");
+            let sampled = format!("{kind:>8} {filters:>12} {rate:>10.0} {of_none:>12.2}");
+            println!("{sampled} {drawn:>8.2} {ids:>8.2} {entropy:>8.2} {confidence:>10.2}");
         }
     }
 }
 
-/// Tokens a second: nothing recorded, the distribution drawn from, its ids too, the entropy. Each in turn, token by
-/// token, so that what else the machine does slows all of them.
-fn rates(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> [f64; 4] {
+/// Tokens a second: nothing recorded, the distribution drawn from, its ids too, the entropy, the confidence of 20
+/// tokens. Each in turn, token by token, so that what else the machine does slows all of them.
+fn rates(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> [f64; 5] {
     let none = Records::default();
-    let recorded =
-        [none, Records { drawn: true, ..none }, Records { kept_ids: true, ..none }, Records { entropy: true, ..none }];
+    let recorded = [
+        none,
+        Records { drawn: true, ..none },
+        Records { kept_ids: true, ..none },
+        Records { entropy: true, ..none },
+        Records { confidence: NonZeroU16::new(20), ..none },
+    ];
     let cores = Cores { isa, team: Team::new(1) };
     let (mut scratch, mut samples) = (SampleScratch::default(), Vec::new());
-    let mut seconds = [0.0; 4];
+    let mut seconds = [0.0; 5];
     let begun = Instant::now();
     let mut sampled = 0;
     while begun.elapsed() < LEAST {

@@ -8,7 +8,8 @@ use offshoot_backend::{KvDtype, LevelBounds, LevelMass, StateDtype};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 use offshoot_model::check::{
-    ChunkReport, GoldenReport, Prediction, RoundingReport, chunks, golden, kv_rounding, predictions, state_rounding,
+    ChunkReport, GoldenReport, Prediction, RoundingReport, ScoreReport, chunks, golden, kv_rounding, predictions,
+    scores, state_rounding,
 };
 use offshoot_model::{Attribution, Decoder, ModelConfig, StepRunner};
 
@@ -35,6 +36,9 @@ pub trait ModelOnDevice {
 
     /// See [`golden`].
     fn golden(&mut self, file: &Path) -> Result<GoldenReport>;
+
+    /// See [`scores`].
+    fn scores(&mut self, file: &Path) -> Result<ScoreReport>;
 
     /// See [`kv_rounding`].
     fn kv_rounding(&mut self, kv: KvDtype, tokens: usize) -> Result<RoundingReport>;
@@ -122,6 +126,10 @@ impl<B: DeviceBackend> ModelOnDevice for DecoderOnDevice<B> {
 
     fn golden(&mut self, file: &Path) -> Result<GoldenReport> {
         golden(&mut self.backend, &mut self.decoder, file)
+    }
+
+    fn scores(&mut self, file: &Path) -> Result<ScoreReport> {
+        scores(&mut self.backend, &mut self.decoder, file)
     }
 
     fn kv_rounding(&mut self, kv: KvDtype, tokens: usize) -> Result<RoundingReport> {

@@ -5,8 +5,8 @@ use offshoot_backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, 
 use offshoot_core::error::Result;
 
 use super::config::{
-    Activation, DenseSpec, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, PerLayerInputs,
-    kind_index, kinds,
+    Activation, DenseSpec, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, OutputHead,
+    PerLayerInputs, kind_index, kinds,
 };
 
 /// All activation buffers of a decoder.
@@ -19,8 +19,10 @@ pub struct Activations<B: Backend> {
     pub delta_rule: Vec<Option<DeltaRuleBuffers<B>>>,
     /// For the rows whose logits are computed, after the last attention.
     pub logit_rows: StreamBuffers<B>,
-    /// `[logit rows, vocab]`
-    pub logits: B::Buffer,
+    /// `[logit rows, outputs of the layer]`, one for each layer of a scorer before its last.
+    pub value_layers: Vec<B::Buffer>,
+    /// `[logit rows, outputs]`: the logits, or a scorer's values.
+    pub output: B::Buffer,
 }
 
 /// The buffers of the delta rule.
@@ -212,7 +214,14 @@ impl<B: Backend> Activations<B> {
             delta_rule: made_of(&heads, delta_rule)?,
             all: StreamBuffers::new(backend, config, dtype)?,
             logit_rows: StreamBuffers::new(backend, config, dtype)?,
-            logits: backend.shared_buffer(config.vocab, ActivationDtype::Sums, Share::Gathered)?,
+            value_layers: match &config.output {
+                OutputHead::Values(head) => made_of(&head.inner, |layer| backend.buffer(layer.outputs, operands))?,
+                OutputHead::Tokens | OutputHead::TokenLogits(_) => Vec::new(),
+            },
+            output: match config.is_scorer() {
+                true => backend.buffer(config.outputs(), ActivationDtype::Sums)?,
+                false => backend.shared_buffer(config.vocab, ActivationDtype::Sums, Share::Gathered)?,
+            },
         })
     }
 
@@ -226,7 +235,8 @@ impl<B: Backend> Activations<B> {
             backend.resize(ba, shape.rows)?;
         }
         self.logit_rows.resize(backend, shape.logit_rows)?;
-        backend.resize(&mut self.logits, shape.logit_rows)
+        self.value_layers.iter_mut().try_for_each(|buffer| backend.resize(buffer, shape.logit_rows))?;
+        backend.resize(&mut self.output, shape.logit_rows)
     }
 
     /// Copies the rows whose logits are computed, as far as the rest of a layer after its attention reads them.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use offshoot_backend::{
     AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RouteShape, RowToken, SampleRequest, Split,
-    StateDtype, StepBatch, StepRows, StepShape,
+    StateDtype, StepBatch, StepRequests, StepRows, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
@@ -18,7 +18,7 @@ use offshoot_kv::StateRun;
 use offshoot_kv::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices, made_of};
-use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
+use super::config::{AttentionKind, ModelConfig, ModelFolder, OutputHead, Quantisation};
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer};
 use super::layout::Layout;
@@ -26,7 +26,7 @@ use super::loader::{HeldWeights, Loader};
 use super::lora::{AdaptedIx, AdaptedLayer, Adapter, StagedAdapter, StepAdapters};
 use super::model_weights::ModelWeights;
 use super::operands::{LoadedRope, StepOperands, load_ropes};
-use super::parts::NormLayer;
+use super::parts::{Linear, NormLayer};
 use super::runner::StepFailure;
 use super::update::{CheckedUpdate, WeightForm, no_weights};
 
@@ -74,13 +74,40 @@ struct Weights<B: Backend> {
     inputs: Option<InputTable<B>>,
     layers: Vec<Layer<B>>,
     final_norm: NormLayer<B>,
-    /// The output layer; `None` if it is tied to the embedding table.
-    head: Option<Arc<B::Matrix>>,
-    head_bias: Option<Arc<B::Vector>>,
-    /// The place of the output layer, tied or not, among those that adapters may change.
-    head_adapted: AdaptedIx,
+    head: Head<B>,
     /// All of these, in the order in which they were loaded.
     held: HeldWeights<B>,
+}
+
+/// What follows the final norm.
+enum Head<B: Backend> {
+    /// The output layer of a generator.
+    Tokens {
+        /// `None` if it is tied to the embedding table.
+        matrix: Option<Arc<B::Matrix>>,
+        bias: Option<Arc<B::Vector>>,
+        /// Its place, tied or not, among those that adapters may change.
+        adapted: AdaptedIx,
+    },
+    /// The layers of a scorer, with a ReLU between each two.
+    Values { inner: Vec<Linear<B>>, last: Linear<B> },
+}
+
+impl<B: Backend> Head<B> {
+    fn load(loader: &mut Loader<'_, B>, layout: &Layout, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
+        if let Some((last, inner)) = layout.values.split_last() {
+            let inner = made_of(inner, |layer| Linear::load(loader, layer))?;
+            return Ok(Head::Values { inner, last: Linear::load(loader, last)? });
+        }
+        let (one, of_vocab) = (std::slice::from_ref, Split::outputs([config.vocab]));
+        let (matrix, bias) = (layout.head.as_ref(), layout.head_bias.as_ref());
+        let matrix = matrix.map(|tensor| loader.matrix(one(tensor), None, &of_vocab)).transpose()?;
+        let bias = bias.map(|tensor| loader.vector(one(tensor), None, &of_vocab)).transpose()?;
+        // The embedding table is whole on every rank.
+        let split = if matrix.is_some() { of_vocab } else { Split::Whole };
+        let adapted = loader.adapts(AdaptedLayer::of_head(&layout.embed, dtype, split));
+        Ok(Head::Tokens { matrix, bias, adapted })
+    }
 }
 
 impl<B: Backend> Weights<B> {
@@ -100,20 +127,14 @@ impl<B: Backend> Weights<B> {
             stage.iter().for_each(Stage::step);
             Ok(layer)
         })?;
-        let of_vocab = Split::outputs([config.vocab]);
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
         let inputs = inputs.map(|(tensors, inputs)| InputTable::load(&mut loader, tensors, config, inputs, dtype));
         let embed = loader.matrix(one(&layout.embed), None, &Split::Whole)?;
         let inputs = inputs.transpose()?;
         let final_norm = NormLayer::load(&mut loader, &layout.final_norm, config.final_norm)?;
-        let (head, bias) = (layout.head.as_ref(), layout.head_bias.as_ref());
-        let head = head.map(|tensor| loader.matrix(one(tensor), None, &of_vocab)).transpose()?;
-        let head_bias = bias.map(|tensor| loader.vector(one(tensor), None, &of_vocab)).transpose()?;
-        // The embedding table is whole on every rank.
-        let head_split = if head.is_some() { of_vocab } else { Split::Whole };
-        let head_adapted = loader.adapts(AdaptedLayer::of_head(&layout.embed, dtype, head_split));
+        let head = Head::load(&mut loader, layout, config, dtype)?;
         let (held, adapted) = loader.loaded();
-        Ok((Self { embed, inputs, layers, final_norm, head, head_bias, head_adapted, held }, adapted))
+        Ok((Self { embed, inputs, layers, final_norm, head, held }, adapted))
     }
 }
 
@@ -302,7 +323,7 @@ impl<B: Backend> Decoder<B> {
     /// An empty step, for `forward`.
     pub fn step(&self, backend: &mut B) -> Result<B::Step> {
         let heads: Vec<_> = self.config.attention_kinds().iter().map(|kind| kind.heads).collect();
-        backend.step(&heads, self.dtype, self.config.vocab)
+        backend.step(&heads, self.dtype, self.config.outputs())
     }
 
     /// Allocates what steps up to this shape need: activations, logits and the integers of the step.
@@ -313,9 +334,10 @@ impl<B: Backend> Decoder<B> {
         self.activations.resize(backend, shape)
     }
 
-    /// Loads and enqueues `batch`. Returns the buffer of its logits, `[batch.logit_rows.len(), vocab]`; reading it
-    /// waits for the step. Samples can be collected from `step`. Work enqueued later finds the keys and values of all
-    /// rows in `kv`. Errors: a token or position out of range, or a shortage of memory.
+    /// Loads and enqueues `batch`. Returns the buffer of its logits or, of a scorer, its values:
+    /// `[batch.logit_rows.len(), outputs]`; reading it waits for the step. Samples can be collected from `step`. Work
+    /// enqueued later finds the keys and values of all rows in `kv`. Errors: a token or position out of range, or a
+    /// shortage of memory.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -338,11 +360,8 @@ impl<B: Backend> Decoder<B> {
         observe: impl FnMut(&mut B, Attended<'_, B>),
     ) -> Result<&B::Buffer> {
         let shape = self.load_batch(backend, step, batch)?;
-        backend.run_once(step, shape, |backend, step| {
-            self.ops(backend, kv, step, shape, observe);
-            Ok(())
-        })?;
-        Ok(&self.activations.logits)
+        backend.run_once(step, shape, |backend, step| self.ops(backend, kv, step, shape, observe))?;
+        Ok(&self.activations.output)
     }
 
     /// The first half of `forward`: loads `batch` and makes room for it. Nothing is computed, also after an error.
@@ -378,11 +397,8 @@ impl<B: Backend> Decoder<B> {
         step: &mut B::Step,
         shape: StepShape,
     ) -> Result<&B::Buffer> {
-        backend.run(step, shape, |backend, step| {
-            self.ops(backend, kv, step, shape, |_, _| {});
-            Ok(())
-        })?;
-        Ok(&self.activations.logits)
+        backend.run(step, shape, |backend, step| self.ops(backend, kv, step, shape, |_, _| {}))?;
+        Ok(&self.activations.output)
     }
 
     /// Makes room for the loaded step: resizes activations and extends rope tables to its last position. Then all
@@ -409,7 +425,7 @@ impl<B: Backend> Decoder<B> {
     ) -> Result<(), StepFailure> {
         let loaded = backend.load_requests(step, requests);
         agreed(backend, step, loaded).map_err(StepFailure::before)?;
-        let sampled = backend.sample_late(&self.activations.logits, step);
+        let sampled = backend.sample_late(&self.activations.output, step);
         sampled.map_err(|error| StepFailure { error, has_begun: true })
     }
 
@@ -426,8 +442,11 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     ///
-    /// The adapter is not one for this model, or memory is short; nothing has changed.
+    /// The adapter is not one for this model, the model is a scorer, or memory is short; nothing has changed.
     pub fn stage_adapter(&self, backend: &mut B, adapter: &Adapter) -> Result<StagedAdapter<B>> {
+        if self.config.is_scorer() {
+            return Err(Error::value("the model of an adapter", "one that predicts tokens", "a scorer"));
+        }
         adapter.check(&self.config)?;
         StagedAdapter::load(backend, &self.adapted, adapter)
     }
@@ -454,7 +473,7 @@ impl<B: Backend> Decoder<B> {
         loaded: &mut B::Step,
         shape: StepShape,
         mut observe: impl FnMut(&mut B, Attended<'_, B>),
-    ) {
+    ) -> Result<()> {
         let (a, weights) = (&mut self.activations, self.weights.as_ref().expect(LOADED));
         let adapted = shape.adapters.then_some(&*self.adapted);
         backend.embed(&mut a.all.residual, &weights.embed, loaded);
@@ -485,7 +504,7 @@ impl<B: Backend> Decoder<B> {
             }
         }
         if shape.logit_rows == 0 {
-            return;
+            return Ok(());
         }
         let adapters = step.adapters(StepRows::Logits);
         match continues_all {
@@ -497,14 +516,33 @@ impl<B: Backend> Decoder<B> {
             }
         }
         weights.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
-        let head = weights.head.as_ref().unwrap_or(&weights.embed);
-        let (out, x, bias) = (&mut a.logits, &a.logit_rows.normed, weights.head_bias.as_deref());
-        adapters.linear(weights.head_adapted, backend, out, x, head, bias, OutputMode::Replace);
-        if let Some(cap) = self.config.final_softcap {
-            backend.softcap(&mut a.logits, cap);
+        let out = &mut a.output;
+        match &weights.head {
+            Head::Tokens { matrix, bias, adapted } => {
+                let (x, head) = (&a.logit_rows.normed, matrix.as_ref().unwrap_or(&weights.embed));
+                adapters.linear(*adapted, backend, out, x, head, bias.as_deref(), OutputMode::Replace);
+            }
+            Head::Values { inner, last } => {
+                let mut x = &a.logit_rows.normed;
+                for (layer, inner) in inner.iter().zip(&mut a.value_layers) {
+                    layer.apply(backend, inner, x, adapters);
+                    backend.relu(inner);
+                    x = inner;
+                }
+                last.apply(backend, out, x, adapters);
+            }
         }
-        if shape.samples {
-            backend.sample(&a.logits, step.loaded);
+        let caps_logits = !matches!(self.config.output, OutputHead::Values(_));
+        if let Some(cap) = self.config.final_softcap.filter(|_| caps_logits) {
+            backend.softcap(out, cap);
+        }
+        match (shape.samples, &weights.head) {
+            (false, _) => Ok(()),
+            (true, Head::Tokens { .. }) => {
+                backend.sample(out, step.loaded);
+                Ok(())
+            }
+            (true, Head::Values { .. }) => backend.keep_values(out, step.loaded),
         }
     }
 }
@@ -539,6 +577,11 @@ fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result
         && batch.logit_rows.is_sorted()
         && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
         && batch.requests.fit(batch.logit_rows.len())
+        && match &batch.requests {
+            StepRequests::None => true,
+            StepRequests::Values => config.is_scorer(),
+            StepRequests::Given(_) | StepRequests::Late => !config.is_scorer(),
+        }
         && batch.plans.len() == hints.len()
         && batch.plans.iter().zip(hints).all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
         && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())

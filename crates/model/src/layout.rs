@@ -9,7 +9,8 @@ mod tensors;
 use offshoot_backend::Split;
 
 use super::config::{
-    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, Mixer, ModelConfig, Norm, StackedForm,
+    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, Mixer, ModelConfig, Norm, OutputHead,
+    StackedForm,
 };
 use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
@@ -103,9 +104,11 @@ pub struct Layout {
     pub inputs: Option<InputTensors>,
     pub layers: Vec<LayerTensors>,
     pub final_norm: NormTensors,
-    /// The output layer; `None` if it is tied to the embedding table.
+    /// The output layer; `None` if it is tied to the embedding table, or the model is a scorer.
     pub head: Option<TensorSpec>,
     pub head_bias: Option<TensorSpec>,
+    /// The layers behind the final norm of a scorer, in their order; none of a generator.
+    pub values: Vec<LinearTensors>,
 }
 
 impl ExpertMatrices {
@@ -192,6 +195,7 @@ impl Layout {
         let hidden = Dim { size: config.hidden, field: HIDDEN };
         let vocab = Dim { size: config.vocab, field: "vocab_size" };
         let layers = config.layers.iter().enumerate();
+        let generates = !config.is_scorer();
         Self {
             embed: matrix(EMBEDDING, vocab, hidden),
             inputs: config.per_layer_inputs.map(|inputs| {
@@ -209,8 +213,9 @@ impl Layout {
             }),
             layers: layers.map(|(ix, spec)| LayerNames { ix, hidden, config, spec }.tensors()).collect(),
             final_norm: norm(config.modules.final_norm, config.final_norm, hidden),
-            head: (!config.tied_embeddings).then(|| matrix(HEAD, vocab, hidden)),
-            head_bias: config.head_bias.then(|| vector("lm_head.bias", vocab)),
+            head: (generates && !config.tied_embeddings).then(|| matrix(HEAD, vocab, hidden)),
+            head_bias: (generates && config.head_bias).then(|| vector("lm_head.bias", vocab)),
+            values: values(config, hidden, vocab),
         }
     }
 
@@ -233,7 +238,8 @@ impl Layout {
         let inputs =
             self.inputs.iter().flat_map(|inputs| std::iter::once(&inputs.embed).chain(&inputs.projection.weights));
         let layers = self.layers.iter().flat_map(LayerTensors::stacks).flatten();
-        inputs.chain(layers).chain(&self.head).chain(std::iter::once(&self.embed))
+        let values = self.values.iter().flat_map(|layer| &layer.weights);
+        inputs.chain(layers).chain(&self.head).chain(values).chain(std::iter::once(&self.embed))
     }
 
     /// Every tensor once.
@@ -242,8 +248,33 @@ impl Layout {
             std::iter::once(&inputs.embed).chain(inputs.projection.tensors()).chain(std::iter::once(&inputs.norm))
         });
         let layers = self.layers.iter().flat_map(LayerTensors::tensors);
-        let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias);
+        // A scorer may read rows of the embedding table.
+        let values = self.values.iter().flat_map(LinearTensors::tensors).filter(|spec| !spec.is_embedding());
+        let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias).chain(values);
         std::iter::once(&self.embed).chain(inputs).chain(layers).chain(end).collect::<Vec<_>>().into_iter()
+    }
+}
+
+/// The layers of a scorer behind the final norm.
+fn values(config: &ModelConfig, hidden: Dim, vocab: Dim) -> Vec<LinearTensors> {
+    match &config.output {
+        OutputHead::Tokens => Vec::new(),
+        OutputHead::Values(head) => {
+            let mut inputs = hidden;
+            let layer = head.layers().map(|layer| {
+                let outputs = Dim { size: layer.outputs, field: "values of the layer" };
+                let columns = std::mem::replace(&mut inputs, outputs);
+                linear(&[(layer.module.clone(), outputs)], columns, layer.bias)
+            });
+            layer.collect()
+        }
+        OutputHead::TokenLogits(tokens) => {
+            let module = if config.tied_embeddings { EMBEDDING } else { HEAD };
+            let whole = linear(&[(module.to_owned(), vocab)], hidden, false);
+            let biases = if config.head_bias { vec![vector("lm_head.bias", vocab)] } else { Vec::new() };
+            let rows = tokens.iter().map(|token| token.ix()..token.ix() + 1).collect();
+            vec![LinearTensors { biases, rows: Some(rows), ..whole }]
+        }
     }
 }
 

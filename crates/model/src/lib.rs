@@ -34,15 +34,15 @@ pub mod weights;
 
 pub use attribution::Attribution;
 pub use config::{
-    ActivationChoice, Difference, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice,
-    WhyCopied,
+    ActivationChoice, Difference, MadeFormat, ModelConfig, ModelFolder, ModelRole, OutputHead, Quantisation,
+    SharedKeys, ValueHead, ValueLayer, WeightChoice, WhyCopied,
 };
 pub use decoder::Decoder;
 pub use loaded::Loaded;
 pub use loaded_ranks::LoadedRanks;
 pub use lora::{Adapter, AdapterTensor};
 pub use model_weights::ModelWeights;
-pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
+pub use runner::{RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;
 pub use sleep::{Sleep, SleepParts, SleepTags, WeightSleep};
 pub use update::{CheckedUpdate, UpdateScope, WeightForm};

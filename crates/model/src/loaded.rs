@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::lora::{Adapter, StagedAdapter};
-use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
+use super::runner::{RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
 use super::sleep::{self, PartMemory, Sleep, SleepParts, WeightSleep};
 use super::update::{CheckedUpdate, WeightForm, no_weights};
 use offshoot_backend::{
@@ -202,6 +202,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
             state_bytes: one_page.states.state_bytes(),
             page_groups: decoder.config().page_groups(backend),
             routes: decoder.routes(),
+            values: decoder.config().is_scorer().then(|| decoder.config().outputs()),
             swap_rates: backend.swap_rates(),
             // The host computes what adapters add from f32.
             adapter_element_bytes: if B::IS_ASYNC { decoder.dtype().bytes() } else { size_of::<f32>() },
@@ -309,6 +310,11 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
         self.backend.collect(self.step.as_mut().expect(PREPARED))
+    }
+
+    fn collect_values(&mut self) -> Result<RowValues> {
+        let data = self.backend.collect_values(self.step.as_mut().expect(PREPARED))?;
+        Ok(RowValues { width: self.decoder.config().outputs(), data })
     }
 
     fn idle(&self) -> Option<Duration> {

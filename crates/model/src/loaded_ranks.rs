@@ -9,7 +9,7 @@ use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::loaded::Loaded;
 use super::lora::Adapter;
-use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
+use super::runner::{RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner};
 use super::sleep::{Sleep, SleepParts, undone};
 use super::update::{CheckedUpdate, WeightForm};
 use offshoot_backend::ranks::members::Members;
@@ -225,6 +225,11 @@ impl StepRunner for LoadedRanks {
                 Err(Error::Internal(format!("the {count} devices of one model drew different tokens")))
             }
         }
+    }
+
+    /// Every rank computes all values; the first one's are returned.
+    fn collect_values(&mut self) -> Result<RowValues> {
+        Ok(self.members.try_together(|loaded| loaded.collect_values())?.swap_remove(0))
     }
 
     fn idle(&self) -> Option<Duration> {

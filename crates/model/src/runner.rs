@@ -140,6 +140,11 @@ pub trait StepRunner: Send {
     /// `None` where no token may be sampled ([`collect`](offshoot_backend::Backend::collect)).
     fn collect(&mut self) -> Result<Vec<Option<SampledToken>>>;
 
+    /// Waits for the oldest step that was submitted and not collected, one of
+    /// [`StepRequests::Values`](offshoot_backend::StepRequests::Values): only of a scorer
+    /// ([`RunnerFacts::values`]). Returns the values of the step's logits rows.
+    fn collect_values(&mut self) -> Result<RowValues>;
+
     /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the device
     /// was opened. `None` if it is not counted.
     fn idle(&self) -> Option<Duration>;
@@ -182,6 +187,22 @@ pub trait StepRunner: Send {
     fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<()>;
 }
 
+/// What a scorer computed for the logits rows of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowValues {
+    /// Values of a row; at least one.
+    pub width: usize,
+    /// The values of one row after the other. Some may be no finite numbers.
+    pub data: Vec<f32>,
+}
+
+impl RowValues {
+    /// The values of each row.
+    pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
+        self.data.chunks_exact(self.width)
+    }
+}
+
 /// A model on its device, in numbers.
 #[derive(Clone, Debug)]
 pub struct RunnerFacts {
@@ -207,6 +228,8 @@ pub struct RunnerFacts {
     pub page_groups: PageGroups,
     /// What is kept of each token's experts beside its keys and values; `None`: nothing was asked for in `prepare`.
     pub routes: Option<RouteShape>,
+    /// The values that a scorer computes for a row; `None`: the model generates.
+    pub values: Option<usize>,
     pub swap_rates: SwapRates,
     /// Bytes of a number of an adapter.
     pub adapter_element_bytes: usize,

@@ -218,9 +218,9 @@ impl Server {
             _ => busy,
         })?;
         let compile = move |server: &Server| {
-            // Kept until it is done, though its client may have left meanwhile.
-            let _permit = permit;
-            let compiled = request.compile_form(&server.engine, &server.tokenizer, &server.grammars)?;
+            // Held until nothing of the form is being compiled, though nobody may wait for it any more.
+            let held = Some(Arc::new(permit) as _);
+            let compiled = request.compile_form(&server.engine, &server.tokenizer, &server.grammars, held)?;
             Ok((request, compiled))
         };
         self.on_thread(compile).await

@@ -441,9 +441,9 @@ impl Backend for Sim {
 
     fn join_saved(_: &KvShape, _: &mut SavedPages, _: usize, _: &SavedPages, _: usize, _: Range<u32>) {}
 
-    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<SimStep> {
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, outputs: usize) -> Result<SimStep> {
         let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)));
-        Ok(SimStep::new(heads.collect(), vocab))
+        Ok(SimStep::new(heads.collect(), outputs))
     }
 
     fn load(&mut self, step: &mut SimStep, batch: StepBatch) -> Result<StepShape> {
@@ -484,9 +484,20 @@ impl Backend for Sim {
     }
 
     fn collect(&mut self, step: &mut SimStep) -> Result<Vec<Option<SampledToken>>> {
-        let (time, sampled) = step.collect();
+        let (time, results) = step.collect();
         self.clock.wait_until(time.end);
-        Ok(sampled)
+        Ok(results.samples())
+    }
+
+    fn keep_values(&mut self, values: &SimBuffer, _: &mut SimStep) -> Result<()> {
+        self.small_op(2 * values.bytes());
+        Ok(())
+    }
+
+    fn collect_values(&mut self, step: &mut SimStep) -> Result<Vec<f32>> {
+        let (time, results) = step.collect();
+        self.clock.wait_until(time.end);
+        Ok(results.values())
     }
 
     fn embed(&mut self, out: &mut SimBuffer, table: &SimMatrix, _: &SimStep) {
@@ -569,6 +580,10 @@ impl Backend for Sim {
 
     fn gelu_times(&mut self, x: &mut SimBuffer, _: &SimBuffer, _: usize) {
         self.small_op(3 * x.bytes());
+    }
+
+    fn relu(&mut self, x: &mut SimBuffer) {
+        self.small_op(2 * x.bytes());
     }
 
     fn gelu(&mut self, x: &mut SimBuffer) {

@@ -28,6 +28,7 @@ pub fn sample(request: &SampleRequest, vocab: usize) -> Option<SampledToken> {
         top,
         drawn: drawn.filter(|_| request.records.of_drawn()).map(|drawn| drawn.record(token, request.records)),
         entropy: request.records.entropy.then_some(-logprob),
+        confidence: request.records.confidence.map(|_| -logprob),
         ..SampledToken::of(token, logprob)
     })
 }
@@ -93,6 +94,7 @@ fn is_left(request: &SampleRequest, token: TokenId) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
     use std::sync::Arc;
 
     use super::*;
@@ -129,7 +131,8 @@ mod tests {
 
     #[test]
     fn records_are_those_of_equal_logits() {
-        let records = Records { drawn: true, kept_ids: true, entropy: true };
+        let confidence = NonZeroU16::new(20);
+        let records = Records { drawn: true, kept_ids: true, entropy: true, confidence };
         let of = |request: SampleRequest| {
             let (top_logprobs, top_of) = (Some(3), Distribution::Drawn);
             sample(&SampleRequest { records, top_logprobs, top_of, ..request }, 100).unwrap()
@@ -143,7 +146,7 @@ mod tests {
         let drawn = sampled.drawn.as_ref().unwrap();
         assert_eq!((drawn.kept, drawn.lowest, drawn.logprob), (4, 0.0, -(4f32.ln())));
         assert_eq!(sampled.top, [1, 2, 4].map(|token| (TokenId(token), -(4f32.ln()))));
-        assert_eq!(sampled.entropy, Some(100f32.ln()));
+        assert_eq!((sampled.entropy, sampled.confidence), (Some(100f32.ln()), Some(100f32.ln())));
 
         // Scored as it was drawn, and tokens that are not kept.
         let score = |token| {

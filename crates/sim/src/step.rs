@@ -1,18 +1,19 @@
-//! The loaded step of the simulated device: its attention times, and the samples not collected yet.
+//! The loaded step of the simulated device: its attention times, and the results not collected yet.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::clock::StepTime;
 use super::profile::DeviceProfile;
 use super::sample::sample;
-use offshoot_backend::{AdapterSlot, HeadLayout, SampleRequest, SampledToken, StepBatch, StepShape};
+use offshoot_backend::{AdapterSlot, HeadLayout, SampleRequest, SampledToken, StepBatch, StepResults, StepShape};
 use offshoot_kv::plan::NewPage;
 
-/// A loaded batch, and the samples of finished steps.
+/// A loaded batch, and the results of finished steps.
 pub struct SimStep {
     /// For each plan: the heads of its layers, and bytes per element of their keys and values.
     heads: Vec<(HeadLayout, usize)>,
-    vocab: usize,
+    /// The numbers that a row of the output has.
+    outputs: usize,
     batch: StepBatch,
     /// For each plan: nanoseconds per layer.
     attention_ns: Vec<f64>,
@@ -20,13 +21,13 @@ pub struct SimStep {
     late: Vec<SampleRequest>,
     sampled: Vec<Option<SampledToken>>,
     /// Steps that were run and not collected, oldest first.
-    done: VecDeque<(StepTime, Vec<Option<SampledToken>>)>,
+    done: VecDeque<(StepTime, StepResults)>,
 }
 
 impl SimStep {
-    pub(super) fn new(heads: Vec<(HeadLayout, usize)>, vocab: usize) -> Self {
+    pub(super) fn new(heads: Vec<(HeadLayout, usize)>, outputs: usize) -> Self {
         let (batch, attention_ns) = (StepBatch::default(), Vec::new());
-        Self { heads, vocab, batch, attention_ns, late: Vec::new(), sampled: Vec::new(), done: VecDeque::new() }
+        Self { heads, outputs, batch, attention_ns, late: Vec::new(), sampled: Vec::new(), done: VecDeque::new() }
     }
 
     pub(super) fn load(&mut self, batch: StepBatch, profile: &DeviceProfile) -> StepShape {
@@ -73,16 +74,20 @@ impl SimStep {
 
     pub(super) fn note_sampled(&mut self) {
         let requests = if self.is_late() { &self.late } else { self.batch.requests.given() };
-        self.sampled = requests.iter().map(|request| sample(request, self.vocab)).collect();
+        self.sampled = requests.iter().map(|request| sample(request, self.outputs)).collect();
     }
 
-    /// Ends the step, which the device computes in `time`: its samples can be collected.
+    /// Ends the step, which the device computes in `time`: its results can be collected. All values are 0.
     pub(super) fn finish(&mut self, time: StepTime) {
-        self.done.push_back((time, std::mem::take(&mut self.sampled)));
+        let results = match self.batch.requests.are_values() {
+            true => StepResults::Values(vec![0.0; self.batch.logit_rows.len() * self.outputs]),
+            false => StepResults::Samples(std::mem::take(&mut self.sampled)),
+        };
+        self.done.push_back((time, results));
     }
 
     /// The oldest step not collected yet. Panics if there is none.
-    pub(super) fn collect(&mut self) -> (StepTime, Vec<Option<SampledToken>>) {
+    pub(super) fn collect(&mut self) -> (StepTime, StepResults) {
         self.done.pop_front().expect("a step is run before it is collected")
     }
 }

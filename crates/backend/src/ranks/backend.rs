@@ -213,6 +213,7 @@ impl<B: Ranked> Backend for Rank<B> {
         fn advance(step: &mut B::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
         fn load_requests(step: &mut B::Step, requests: Vec<SampleRequest>) -> Result<()>;
         fn collect(step: &mut B::Step) -> Result<Vec<Option<SampledToken>>>;
+        fn collect_values(step: &mut B::Step) -> Result<Vec<f32>>;
     }
 
     on_own_buffers! {
@@ -227,12 +228,17 @@ impl<B: Ranked> Backend for Rank<B> {
         );
         fn gelu_times([x] [y] from: usize);
         fn gelu([x] []);
+        fn relu([x] []);
         fn sigmoid_times([x] [y]);
         fn causal_conv([out] [x] weight: &B::Vector, kv: &mut B::Kv, layer: LayerIx, step: &B::Step);
         fn delta_rule([out] [qkv, ba] gates: DeltaGates<'_, B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step);
         fn gated_rms_norm([x] [gate] weight: &B::Vector, eps: f32);
         fn select_rows([out] [x] step: &B::Step);
         fn sample([] [logits] step: &mut B::Step);
+    }
+
+    fn keep_values(&mut self, values: &RankBuffer<B>, step: &mut B::Step) -> Result<()> {
+        self.0.keep_values(&values.own, step)
     }
 
     fn sample_late(&mut self, logits: &RankBuffer<B>, step: &mut B::Step) -> Result<()> {
@@ -554,9 +560,9 @@ impl<B: Ranked> Backend for Rank<B> {
         B::join_saved(kv, saved, page, others, from, slots);
     }
 
-    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step> {
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, outputs: usize) -> Result<Self::Step> {
         let heads: Vec<HeadLayout> = heads.iter().map(|&heads| self.heads(heads)).collect();
-        self.0.step(&heads, dtype, vocab)
+        self.0.step(&heads, dtype, outputs)
     }
 
     fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {

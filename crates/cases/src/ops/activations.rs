@@ -1,4 +1,4 @@
-//! `gated`, `gelu` and `gelu_times`, for numbers of all magnitudes.
+//! `gated`, `gelu`, `gelu_times` and `relu`, for numbers of all magnitudes.
 
 use super::suite::OpSuite;
 use crate::case::{F32, OpCase, buffer, rounded};
@@ -16,6 +16,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         let edges = &EDGES[..if dtype == Dtype::F16 { 10 } else { 12 }];
         x.iter_mut().zip(edges).for_each(|(x, &edge)| *x = dtype.round(edge));
         suite.hold("gelu", &GeluCase { dtype, width, x: x.clone(), times: None })?;
+        suite.hold("relu", &ReluCase { dtype, width, x: x.clone() })?;
         // Ups of at most 2 keep products within f16.
         for row in x.chunks_exact_mut(2 * width) {
             row[width..].iter_mut().for_each(|up| *up = dtype.round(2.0 * dice.number()));
@@ -155,6 +156,34 @@ impl GeluCase {
     fn factor(&self, at: usize) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
         self.times.as_ref().map_or(1.0, |(y, from)| f64::from(y[row * (self.width + 16) + from + i]))
+    }
+}
+
+struct ReluCase {
+    dtype: Dtype,
+    width: usize,
+    x: Vec<f32>,
+}
+
+impl OpCase for ReluCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.x.len() / self.width;
+        let mut x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &self.x)?;
+        backend.relu(&mut x);
+        backend.read(&x, rows)
+    }
+
+    /// Nothing is rounded: inputs are numbers of the dtype.
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        Some(self.x.iter().map(|&x| f64::from(x).max(0.0)).collect())
+    }
+
+    fn name(&self) -> String {
+        format!("{} x {}", self.x.len() / self.width, self.width)
     }
 }
 

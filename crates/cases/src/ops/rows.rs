@@ -1,8 +1,8 @@
-//! `embed` and `select_rows`: copies, which are exact.
+//! `embed`, `select_rows` and `keep_values`: copies, which are exact.
 
 use super::suite::OpSuite;
 use crate::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, run, stacked};
-use offshoot_backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch, StepRequests};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
@@ -22,6 +22,8 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
                 &SelectRowsCase { holds, rows, width, x: x.clone(), logit_rows: logit_rows.clone() },
             )?;
         }
+        let x = dice.numbers(logit_rows.len() * width);
+        suite.hold("keep_values", &KeepValuesCase { rows, width, x, logit_rows })?;
     }
     Ok(())
 }
@@ -84,5 +86,42 @@ impl OpCase for SelectRowsCase {
 
     fn name(&self) -> String {
         format!("{} of {} x {} ({:?})", self.logit_rows.len(), self.rows, self.width, self.holds)
+    }
+}
+
+/// Values that a step keeps, of two steps of which the first is collected when the second has run.
+struct KeepValuesCase {
+    rows: usize,
+    width: usize,
+    x: Vec<f32>,
+    logit_rows: Vec<u32>,
+}
+
+impl OpCase for KeepValuesCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.width)?;
+        let turned: Vec<f32> = self.x.iter().rev().copied().collect();
+        for values in [&self.x, &turned] {
+            let requests = StepRequests::Values;
+            let batch = StepBatch { logit_rows: self.logit_rows.clone(), requests, ..rows_at(&vec![0; self.rows]) };
+            let shape = backend.load(&mut step, batch)?;
+            let values = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.width, values)?;
+            backend.run(&mut step, shape, |backend, step| backend.keep_values(&values, step))?;
+        }
+        let mut kept = backend.collect_values(&mut step)?;
+        kept.extend(backend.collect_values(&mut step)?);
+        Ok(kept)
+    }
+
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        Some(self.x.iter().chain(self.x.iter().rev()).map(|&x| f64::from(x)).collect())
+    }
+
+    fn name(&self) -> String {
+        format!("{} of {} x {}", self.logit_rows.len(), self.rows, self.width)
     }
 }

@@ -69,6 +69,15 @@ impl<'a> Scores<'a> {
         tokens
     }
 
+    /// How far the `count` best scores lie below the best one, on average: of those alone that are above -inf. The best
+    /// score is finite.
+    pub fn mean_below_best(&self, count: usize) -> f64 {
+        let best = f64::from(self.best);
+        let scores = self.largest(count).into_iter().map(|t| f64::from(self.scores[t]));
+        let below: Vec<f64> = scores.filter(|score| score.is_finite()).map(|score| best - score).collect();
+        below.iter().sum::<f64>() / below.len() as f64
+    }
+
     /// Number of tokens before `token` by falling score, ties by rising id.
     pub fn before(&self, isa: Isa, token: usize) -> usize {
         let score = self.scores[token];

@@ -41,6 +41,7 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Option<SampledToke
         top: listed.take(request.top()).collect(),
         drawn: request.records.of_drawn().then(|| drawn(token, &scores, &weights, &of_drawn, request.records)),
         entropy: request.records.entropy.then(|| entropy(&model)),
+        confidence: request.records.confidence.map(|count| confidence(&model, usize::from(count.get()))),
         ..SampledToken::of(TokenId::new(token), of_model[token])
     })
 }
@@ -133,4 +134,15 @@ fn entropy(logits: &[f32]) -> f32 {
     let logprobs = exponents.map(|exponent| exponent - sum.ln());
     // A token of probability zero adds nothing.
     logprobs.filter(|logprob| logprob.is_finite()).map(|logprob| -logprob * logprob.exp()).sum::<f64>() as f32
+}
+
+/// The mean log-probability of the `count` likeliest tokens, negated: of those alone whose logit is above -inf; 0 if
+/// there are none.
+fn confidence(logits: &[f32], count: usize) -> f32 {
+    let order = by_score(logits);
+    let likeliest: Vec<f64> = order.into_iter().map(|t| f64::from(logits[t])).take(count).collect();
+    let Some(&max) = likeliest.first().filter(|max| max.is_finite()) else { return 0.0 };
+    let log_sum = logits.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln();
+    let below_best: Vec<f64> = likeliest.into_iter().filter(|x| x.is_finite()).map(|x| max - x).collect();
+    (log_sum + below_best.iter().sum::<f64>() / below_best.len() as f64) as f32
 }

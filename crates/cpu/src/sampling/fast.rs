@@ -87,6 +87,10 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
         (Distribution::Drawn, Some(drawn)) => drawn.likeliest(request.top()),
         _ => scores.largest(request.top()).into_iter().map(|t| (TokenId::new(t), of_model(t))).collect(),
     };
+    let confidence = |count: usize| match model.best.is_finite() {
+        true => (model_sum.ln() + model.mean_below_best(count)) as f32,
+        false => 0.0,
+    };
     let entropy = |products: f64| match model.best.is_finite() {
         true => (model_sum.ln() - products / model_sum) as f32,
         false => 0.0,
@@ -96,6 +100,7 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
         top,
         drawn: drawn.filter(|_| request.records.of_drawn()).map(|drawn| drawn.record(token, request.records)),
         entropy: products.map(entropy),
+        confidence: request.records.confidence.map(|count| confidence(usize::from(count.get()))),
         ..SampledToken::of(TokenId::new(token), of_model(token))
     })
 }

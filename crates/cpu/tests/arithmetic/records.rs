@@ -3,6 +3,8 @@
 //! is scored under the same filters have the same record to the bit; and the fast path records what the definition
 //! does.
 
+use std::num::NonZeroU16;
+
 use offshoot_backend::{Distribution, Drawn, Filters, MOST_KEPT, Pick, Records, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::Isa;
@@ -12,7 +14,7 @@ use super::sampling::{
     CDF_TOLERANCE, changes, filters, flat_logits, logits, random, request, sample, sampled, token, within,
 };
 
-const ALL: Records = Records { drawn: true, kept_ids: true, entropy: true };
+const ALL: Records = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
 
 fn isas() -> Vec<Isa> {
     let mut isas = Isa::available();
@@ -127,6 +129,36 @@ proptest! {
     }
 
     #[test]
+    fn confidence_is_the_mean_log_probability_of_the_models_likeliest_tokens(
+        logits in prop_oneof![3 => logits(), 1 => flat_logits()],
+        changes in changes(),
+        filters in filters(),
+        count in prop_oneof![1u16..40, 1u16..2049],
+        top in prop::option::of(0usize..40),
+    ) {
+        // The definition again, from what its doc says: a full sort, no chunks.
+        let safe = |x: &f32| if x.is_nan() { f64::NEG_INFINITY } else { f64::from(*x) };
+        let safe: Vec<f64> = logits.iter().map(safe).collect();
+        let max = safe.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        prop_assume!(max.is_finite());
+        let log_sum = max + safe.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
+        let mut logprobs: Vec<f64> = safe.iter().filter(|x| x.is_finite()).map(|x| x - log_sum).collect();
+        logprobs.sort_by(|a, b| b.total_cmp(a));
+        logprobs.truncate(usize::from(count));
+        let expected = -logprobs.iter().sum::<f64>() / logprobs.len() as f64;
+        let records = Records { confidence: NonZeroU16::new(count), ..Records::default() };
+        for isa in isas() {
+            for pick in [Pick::given(token(0)), Pick::Random { filters, uniform: 0.5 }] {
+                let changes = within(changes.clone(), logits.len());
+                let request = SampleRequest { pick, records, top_logprobs: top, ..changes };
+                let Some(sampled) = sampled(isa, &logits, &request) else { continue };
+                let found = sampled.confidence.expect("the request asks for it");
+                prop_assert!(are_close(found, expected), "{}: {} for {}", isa, found, expected);
+            }
+        }
+    }
+
+    #[test]
     fn entropy_is_that_of_the_model(logits in logits(), changes in changes(), filters in filters()) {
         let logits: Vec<f32> = logits.iter().map(|x| if x.is_nan() { f32::NEG_INFINITY } else { *x }).collect();
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -199,12 +231,19 @@ fn nothing_is_recorded_that_is_not_asked_for() {
         let of = |records: Records| {
             let sampled = sample(isa, &logits, &SampleRequest { records, ..random(0.7, None, 0.9, 0.0, 0.5) });
             let ids = sampled.drawn.as_ref().map(|drawn| drawn.ids.is_some());
-            (ids, sampled.entropy.is_some(), sampled.rank, sampled.top.len())
+            let means = (sampled.entropy.is_some(), sampled.confidence.is_some());
+            (ids, means, sampled.rank, sampled.top.len())
         };
-        assert_eq!(of(Records::default()), (None, false, None, 0), "{isa}");
-        assert_eq!(of(Records { drawn: true, ..Records::default() }), (Some(false), false, None, 0), "{isa}");
-        assert_eq!(of(Records { kept_ids: true, ..Records::default() }), (Some(true), false, None, 0), "{isa}");
-        assert_eq!(of(Records { entropy: true, ..Records::default() }), (None, true, None, 0), "{isa}");
+        assert_eq!(of(Records::default()), (None, (false, false), None, 0), "{isa}");
+        assert_eq!(of(Records { drawn: true, ..Records::default() }), (Some(false), (false, false), None, 0), "{isa}");
+        assert_eq!(
+            of(Records { kept_ids: true, ..Records::default() }),
+            (Some(true), (false, false), None, 0),
+            "{isa}"
+        );
+        assert_eq!(of(Records { entropy: true, ..Records::default() }), (None, (true, false), None, 0), "{isa}");
+        let confidence = Records { confidence: NonZeroU16::new(2), ..Records::default() };
+        assert_eq!(of(confidence), (None, (false, true), None, 0), "{isa}");
     }
 }
 
@@ -244,7 +283,7 @@ fn records_at_the_edges() {
             assert_eq!(none.drawn, Some(record), "{isa}, {filters:?}");
         }
         let broken = sample(isa, &[f32::NAN; 6], &recorded(request(Pick::given(token(0)))));
-        assert_eq!((broken.entropy, drawn(&broken).kept), (Some(0.0), 0), "{isa}");
+        assert_eq!((broken.entropy, broken.confidence, drawn(&broken).kept), (Some(0.0), Some(0.0), 0), "{isa}");
     }
 }
 
@@ -259,5 +298,26 @@ fn more_ids_than_fit_are_counted_alone() {
         }
         let record = drawn(&sample(isa, &logits, &recorded(random(0.8, None, 1.0, 0.0, 0.3)))).clone();
         assert_eq!((record.kept, record.lowest, record.ids), (3000, 0.0, None), "{isa}");
+    }
+}
+
+#[test]
+fn a_confidence_is_of_the_tokens_that_are_left() {
+    let confidence = |isa, logits: &[f32], count| {
+        let records = Records { confidence: NonZeroU16::new(count), ..Records::default() };
+        // What the request changes of the scores changes nothing of the model's confidence.
+        let edited = SampleRequest { banned: vec![token(1)], ..request(Pick::Greedy) };
+        sample(isa, logits, &SampleRequest { records, ..edited }).confidence.expect("the request asks for it")
+    };
+    let none = f32::NEG_INFINITY;
+    for isa in isas() {
+        assert!(are_close(confidence(isa, &[0.5; 8], 3), 8.0f64.ln()), "{isa}: equally likely tokens");
+        assert_eq!(confidence(isa, &[7.0, none, none], 2), 0.0, "{isa}: one token is certain");
+        // Log-probabilities of 2/3 and 1/3; the third token has none, and there is no fourth.
+        let two_thirds = [2.0f32.ln(), 0.0, none];
+        for (count, expected) in [(1, (2.0f64 / 3.0).ln()), (2, ((2.0f64 / 9.0).ln()) / 2.0)] {
+            assert!(are_close(confidence(isa, &two_thirds, count), -expected), "{isa}: {count} tokens");
+        }
+        assert_eq!(confidence(isa, &two_thirds, 2), confidence(isa, &two_thirds, 2048), "{isa}: more than there are");
     }
 }

@@ -130,6 +130,7 @@ pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static NOT_FINITE: Source = source!("ops/not_finite.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
+pub static RELU: Source = source!("ops/relu.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
 pub static RMS_NORM_FP8: Source = source!("fp8/rms_norm_fp8.cu");
 pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
@@ -263,6 +264,7 @@ pub fn ops(element: Dtype) -> Vec<Unit> {
         &GATED_CLAMPED,
         &GELU,
         &GELU_TIMES,
+        &RELU,
         &GATED_RMS_NORM,
         &SIGMOID_TIMES,
         &ROUND,

@@ -48,6 +48,8 @@ struct RequestRecord {
     allowed: u32,
     /// [`record_bits`].
     records: u32,
+    /// How many of the likeliest tokens the confidence is of; 0: it is not returned.
+    confidence: u32,
 }
 
 /// A greedy request that reports no log-probabilities; padded rows have it too.
@@ -70,13 +72,20 @@ const PLAIN: RequestRecord = RequestRecord {
     counted: 0,
     allowed: NONE,
     records: 0,
+    confidence: 0,
 };
 
-/// What `request` returns beside its token: RECORDS_DRAWN and its neighbours of `kernels/sampling/sample.cuh`.
+/// What `request` returns beside its token, but for the confidence: RECORDS_DRAWN and its neighbours of
+/// `kernels/sampling/sample.cuh`.
 pub fn record_bits(request: &SampleRequest) -> u32 {
     let records = request.records;
     let bits = [records.of_drawn(), records.kept_ids, records.entropy, request.lists_drawn()];
     bits.into_iter().zip(0..).map(|(is_set, bit)| u32::from(is_set) << bit).sum()
+}
+
+/// Whether `request` returns a record beside its token.
+pub fn has_record(request: &SampleRequest) -> bool {
+    record_bits(request) != 0 || request.confidence_of() > 0
 }
 
 /// In each entry of a list, the kernels write `was`: the model's logit of the token.
@@ -108,16 +117,18 @@ struct BanEntry {
 pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
 
 /// Replaces `block` by the requests, padded to `padded`, over `vocab` tokens. `places`: where each one's set of allowed
-/// tokens lies. Panics when a request wants more than [`MOST_TOP`] likeliest tokens.
+/// tokens lies. Panics when a request wants more than [`MOST_TOP`] likeliest tokens, or a confidence of more.
 pub fn pack(requests: &[SampleRequest], places: &[Option<u32>], padded: usize, vocab: usize, block: &mut Vec<u8>) {
     assert_eq!(requests.len(), places.len(), "a place, or none, for each request");
     assert!(requests.len() <= padded, "{} requests padded to {padded}", requests.len());
     let top_width = requests.iter().map(SampleRequest::top).max().unwrap_or(0);
     assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
+    let averaged = requests.iter().map(SampleRequest::confidence_of).max().unwrap_or(0);
+    assert!(averaged <= MOST_TOP, "a confidence of {averaged} tokens; the kernels list {MOST_TOP}");
     block.clear();
     block.extend_from_slice(bytes_of(&BlockHeader {
         top_width: word(top_width),
-        has_records: u32::from(requests.iter().any(|request| record_bits(request) != 0)),
+        has_records: u32::from(requests.iter().any(has_record)),
         ids_width: word(ids_width(requests, vocab)),
         padding: 0,
     }));
@@ -139,8 +150,8 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
         Pick::Given { token, .. } => (GIVEN, token.0),
     };
     let top = request.top_logprobs.map_or(NONE, word);
-    let records = record_bits(request);
-    let mut record = RequestRecord { pick, given, top, records, first: word(block.len() / 4), ..PLAIN };
+    let (records, confidence) = (record_bits(request), word(request.confidence_of()));
+    let mut record = RequestRecord { pick, given, top, records, confidence, first: word(block.len() / 4), ..PLAIN };
     if !request.depends_on_scores() {
         return record;
     }
@@ -183,6 +194,8 @@ fn word(count: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
     use offshoot_backend::{Distribution, Records, SeenToken};
     use offshoot_core::ids::TokenId;
@@ -239,7 +252,7 @@ mod tests {
             ..request(Pick::Given { token: TokenId(7), under })
         };
         let drawn = Records { drawn: true, ..Records::default() };
-        let entropy = Records { entropy: true, ..Records::default() };
+        let entropy = Records { entropy: true, confidence: NonZeroU16::new(20), ..Records::default() };
         let requests = [
             of(Some(filters), Records::default(), Distribution::Model),
             of(Some(filters), entropy, Distribution::Model),
@@ -250,12 +263,13 @@ mod tests {
         let mut block = Vec::new();
         pack(&requests, &[None; 5], 6, 50, &mut block);
         let found = [0, 1, 2, 3, 4, 5].map(|index| {
-            let RequestRecord { pick, given, temperature, bans, records, .. } = record(&block, index);
-            (pick, given, temperature, bans, records)
+            let RequestRecord { pick, given, temperature, bans, records, confidence, .. } = record(&block, index);
+            (pick, given, temperature, bans, [records, confidence])
         });
-        let plain = |records| (GIVEN, 7, 1.0, 0, records);
-        let under = |records| (GIVEN, 7, 0.5, 2, records);
-        assert_eq!(found, [plain(0), plain(4), under(1), under(1 + 2 + 8), plain(1), (GREEDY, 0, 1.0, 0, 0)]);
+        let plain = |records, confidence| (GIVEN, 7, 1.0, 0, [records, confidence]);
+        let under = |records| (GIVEN, 7, 0.5, 2, [records, 0]);
+        let padding = (GREEDY, 0, 1.0, 0, [0, 0]);
+        assert_eq!(found, [plain(0, 0), plain(4, 20), under(1), under(1 + 2 + 8), plain(1, 0), padding]);
         let words: Vec<u32> = block[..16].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
         assert_eq!(words, [1, 1, 4, 0], "likeliest tokens, records, ids of at most top-k tokens");
     }

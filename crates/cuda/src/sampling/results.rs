@@ -2,13 +2,13 @@
 
 use std::num::NonZeroU32;
 
-use super::requests::record_bits;
+use super::requests::has_record;
 use offshoot_backend::{Drawn, MOST_KEPT, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// Where the results of one step's requests lie: for each request (padded ones too) the token sampled, its
 /// log-probability and its rank, 12 bytes; then for each request as many of the likeliest tokens as the most that any
-/// request of the step wants, 8 bytes each; then, if any request has records, 16 bytes for each; then for each as many
+/// request of the step wants, 8 bytes each; then, if any request has a record, 20 bytes for each; then for each as many
 /// ids of kept tokens as any request may have. The structs are those of `kernels/sampling/sample.cuh`.
 #[derive(Clone, Debug)]
 pub struct ResultLayout {
@@ -29,6 +29,7 @@ struct Returned {
     drawn: bool,
     kept_ids: bool,
     entropy: bool,
+    confidence: bool,
 }
 
 /// Bytes of what a request returns of its token.
@@ -38,7 +39,7 @@ const NO_TOKEN: TokenId = TokenId(u32::MAX);
 /// Bytes of one of the likeliest tokens.
 const PAIR: usize = 8;
 /// Bytes of a record.
-const RECORD: usize = 16;
+const RECORD: usize = 20;
 /// Bytes of the id of a kept token.
 const ID: usize = 4;
 
@@ -60,11 +61,12 @@ impl ResultLayout {
             drawn: request.records.of_drawn(),
             kept_ids: request.records.kept_ids,
             entropy: request.records.entropy,
+            confidence: request.records.confidence.is_some(),
         };
         Self {
             padded,
             top_width: requests.iter().map(SampleRequest::top).max().unwrap_or(0),
-            has_records: requests.iter().any(|request| record_bits(request) != 0),
+            has_records: requests.iter().any(has_record),
             ids_width: ids_width(requests, vocab),
             returned: requests.iter().map(returned).collect(),
         }
@@ -107,6 +109,7 @@ impl ResultLayout {
             top: tops.chunks_exact(PAIR).take(listed).map(pair).collect(),
             drawn,
             entropy: record.filter(|_| returned.entropy).map(|record| number(&record[12..])),
+            confidence: record.filter(|_| returned.confidence).map(|record| number(&record[16..])),
             ..SampledToken::of(token, logprob)
         })
     }
@@ -126,7 +129,7 @@ impl ResultLayout {
 
 impl Returned {
     fn has_record(self) -> bool {
-        self.drawn || self.entropy || self.lists_drawn
+        self.drawn || self.entropy || self.confidence || self.lists_drawn
     }
 }
 
@@ -147,6 +150,8 @@ fn number(bytes: &[u8]) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
     use offshoot_backend::{Distribution, Filters, Pick, Records};
 
@@ -182,7 +187,8 @@ mod tests {
             records,
             ..SampleRequest::of(Pick::Random { filters, uniform: 0.5 })
         };
-        let all = Records { drawn: true, kept_ids: true, entropy: true };
+        let all = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(20) };
+        let confidence = Records { confidence: NonZeroU16::new(20), ..Records::default() };
         let top_k = |k| Filters { top_k: Some(k), ..Filters::default() };
         let requests = [
             request(Some(2), all, top_k(3)),
@@ -190,27 +196,32 @@ mod tests {
             request(None, Records { entropy: true, ..Records::default() }, Filters::default()),
             request(None, Records::default(), Filters::default()),
             request(None, all, top_k(2)),
+            request(None, confidence, top_k(2)),
         ];
-        let layout = ResultLayout::new(&requests, 6, 50);
-        let own = (0..6u32).flat_map(|i| [i, 0, 1]);
-        let likely = (0..12u32).flat_map(|i| [i, (i as f32).to_bits()]);
-        let records = (0..6u32).flat_map(|i| [0.5f32.to_bits(), 1 + i % 2, 2.5f32.to_bits(), (i as f32).to_bits()]);
-        let ids = 100..118u32;
+        let layout = ResultLayout::new(&requests, 7, 50);
+        let own = (0..7u32).flat_map(|i| [i, 0, 1]);
+        let likely = (0..14u32).flat_map(|i| [i, (i as f32).to_bits()]);
+        let numbers = |i: u32| [i as f32, 9.0 + i as f32].map(f32::to_bits);
+        let records =
+            (0..7u32).flat_map(|i| [vec![0.5f32.to_bits(), 1 + i % 2, 2.5f32.to_bits()], numbers(i).to_vec()]);
+        let records = records.flatten();
+        let ids = 100..121u32;
         let words: Vec<u8> = own.chain(likely).chain(records).chain(ids).flat_map(u32::to_le_bytes).collect();
         assert_eq!(words.len(), layout.bytes());
         let sampled: Vec<SampledToken> = layout.parse(&words).into_iter().flatten().collect();
         let drawn = |kept, ids: &[u32]| {
             Some(Drawn { logprob: 0.5, kept, lowest: 2.5, ids: Some(ids.iter().copied().map(TokenId).collect()) })
         };
-        let found: Vec<_> = sampled.iter().map(|s| (s.top.len(), s.drawn.clone(), s.entropy)).collect();
+        let found: Vec<_> = sampled.iter().map(|s| (s.top.len(), s.drawn.clone(), s.entropy, s.confidence)).collect();
         assert_eq!(
             found,
             [
-                (1, drawn(1, &[100]), Some(0.0)),
-                (2, None, None),
-                (0, None, Some(2.0)),
-                (0, None, None),
-                (0, drawn(1, &[112]), Some(4.0)),
+                (1, drawn(1, &[100]), Some(0.0), Some(9.0)),
+                (2, None, None, None),
+                (0, None, Some(2.0), None),
+                (0, None, None, None),
+                (0, drawn(1, &[112]), Some(4.0), Some(13.0)),
+                (0, None, None, Some(14.0)),
             ]
         );
     }
@@ -219,6 +230,9 @@ mod tests {
     fn nothing_is_copied_that_no_request_asks_for() {
         let plain = SampleRequest::of(Pick::Greedy);
         assert_eq!(ResultLayout::new(&[plain.clone(), plain], 4, 50).bytes(), 4 * OWN);
+        let confidence = Records { confidence: NonZeroU16::new(20), ..Records::default() };
+        let confident = SampleRequest { records: confidence, ..SampleRequest::of(Pick::Greedy) };
+        assert_eq!(ResultLayout::new(&[confident], 4, 50).bytes(), 4 * (OWN + RECORD), "no list leaves the device");
         let ids = |top_k| SampleRequest {
             records: Records { kept_ids: true, ..Records::default() },
             ..SampleRequest::of(Pick::Random { filters: Filters { top_k, ..Filters::default() }, uniform: 0.5 })

@@ -1,5 +1,5 @@
 //! The step that the GPU's ops read: a batch as words at fixed device addresses, the scratch memory of attention and
-//! sampler, and the graphs. `staging_slots` decides when host copies may be written and brings samples to the host.
+//! sampler, and the graphs. `staging_slots` decides when host copies may be written and brings results to the host.
 //!
 //! Row counts are padded to buckets, so that few shapes occur and each is captured as a graph once. A padded row holds
 //! token 0 at position 0 and has no slot; a padded request is greedy. Their results are never read.
@@ -10,7 +10,7 @@ mod token_word;
 
 use self::graphs::Graphs;
 pub use self::graphs::LaunchMode;
-use self::staging_slots::StagingSlots;
+use self::staging_slots::{StagingSlots, StepLayout};
 use self::token_word::token_word;
 use crate::attention::device_plan::DevicePlan;
 use crate::attention::layout::Tiling;
@@ -29,8 +29,8 @@ use crate::memory::staged::Staged;
 use crate::memory::weights::Vector;
 use crate::sampling::{self, AllowedMemory, ResultLayout, SampleBuffers, SamplerKernels};
 use offshoot_backend::{
-    AdapterSlot, Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, SampledToken, Scoring, StepBatch,
-    StepRequests, StepRows, StepShape, advance_slots,
+    AdapterSlot, Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Scoring, StepBatch, StepRequests,
+    StepResults, StepRows, StepShape, advance_slots,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, LayerIx};
@@ -47,7 +47,8 @@ const MOST_USUAL_SHARE: usize = 64;
 const USUAL_REQUEST_BYTES: usize = 256;
 
 pub struct Step {
-    vocab: usize,
+    /// The numbers that a row of the step's output has: as many as the vocabulary has tokens, or a scorer's values.
+    outputs: usize,
     /// Whose rows and positions it has of a batch.
     member: Member,
     advance: Function,
@@ -99,20 +100,22 @@ struct LoadedBatch {
     sampling: Sampling,
 }
 
-/// What is sampled in the loaded step, and where its results lie.
+/// What is sampled or kept in the loaded step, and where its results lie.
 enum Sampling {
     None,
     Given(ResultLayout),
     /// Late requests; `None`: they are not loaded yet, or those of the step before were.
     Late(Option<ResultLayout>),
+    /// Nothing is sampled: so many values are kept.
+    Values(usize),
 }
 
 impl Sampling {
-    fn results(&self) -> Option<&ResultLayout> {
+    fn results(&self) -> StepLayout {
         match self {
-            Sampling::None => None,
-            Sampling::Given(results) => Some(results),
-            Sampling::Late(results) => results.as_ref(),
+            Sampling::None | Sampling::Late(None) => StepLayout::None,
+            Sampling::Given(results) | Sampling::Late(Some(results)) => StepLayout::Samples(results.clone()),
+            Sampling::Values(count) => StepLayout::Values(*count),
         }
     }
 }
@@ -131,7 +134,7 @@ impl Step {
         heads: &[HeadLayout],
         dtype: Dtype,
         element_of: ElementOf<'_>,
-        vocab: usize,
+        outputs: usize,
         deterministic: bool,
         member: Member,
     ) -> Result<Self> {
@@ -145,19 +148,19 @@ impl Step {
         let load = |&heads: &HeadLayout| AttentionKernels::load(device, dtype, element_of(heads), heads, deterministic);
         let index = |heads: &HeadLayout| distinct.iter().position(|known| known == heads).expect("all are among them");
         Ok(Self {
-            vocab,
+            outputs,
             member,
             advance: device.function(&units::advance(), "advance")?,
             attention: distinct.iter().map(load).collect::<Result<_>>()?,
             kernels_of: heads.iter().map(index).collect(),
-            sampler: SamplerKernels::load(device, vocab)?,
+            sampler: SamplerKernels::load(device, outputs)?,
             tokens: staged()?,
             positions: staged()?,
             slots: staged()?,
             logit_rows: staged()?,
             adapters: staged()?,
             requests: staged()?,
-            allowed: AllowedMemory::new(device, vocab)?,
+            allowed: AllowedMemory::new(device, outputs)?,
             uniforms: staged()?,
             plans: Vec::new(),
             state_runs: staged()?,
@@ -226,6 +229,7 @@ impl Step {
             StepRequests::None => Sampling::None,
             StepRequests::Given(requests) => Sampling::Given(self.results_of(requests, shape)),
             StepRequests::Late => Sampling::Late(None),
+            StepRequests::Values => Sampling::Values(batch.logit_rows.len() * self.outputs),
         };
         let plan = |(number, plan): (usize, AttentionPlan)| {
             let kernels = self.kernels(number);
@@ -249,6 +253,10 @@ impl Step {
             Sampling::Given(results) => self.fill_requests(device, requests.given(), shape, results),
             // The step that reads the samples is captured with their address.
             Sampling::Late(_) => self.reserve_draws(device, shape.logit_rows),
+            // Those of padded rows are copied too.
+            Sampling::Values(_) => {
+                self.staging_slots.reserve(device, shape.logit_rows * self.outputs * Dtype::F32.bytes())
+            }
         };
         self.note_moves(moves)?;
         let moves = self.fill_adapters(device, &adapters, shape);
@@ -276,7 +284,7 @@ impl Step {
 
     /// Where the results of `requests` lie in a step of this shape.
     fn results_of(&self, requests: &[SampleRequest], shape: StepShape) -> ResultLayout {
-        ResultLayout::new(requests, shape.logit_rows, self.vocab)
+        ResultLayout::new(requests, shape.logit_rows, self.outputs)
     }
 
     /// Counts that an address has changed, or may have.
@@ -317,7 +325,7 @@ impl Step {
         let now = self.staging_slots.now();
         let (places, mut moves) = self.allowed.fill(device, now, requests)?;
         let mut block = Vec::new();
-        sampling::pack(requests, &places, shape.logit_rows, self.vocab, &mut block);
+        sampling::pack(requests, &places, shape.logit_rows, self.outputs, &mut block);
         moves |= self.requests.fill(device, now, &block)?;
         moves |= self.fill_uniforms(device, requests.iter().map(SampleRequest::uniform), shape.logit_rows)?;
         moves |= self.reserve_draws(device, shape.logit_rows)?;
@@ -419,7 +427,7 @@ impl Step {
         loaded: &mut LoadedBatch,
     ) -> Result<bool> {
         let mut moves = match loaded.sampling {
-            Sampling::Late(_) => false,
+            Sampling::Late(_) | Sampling::Values(_) => false,
             Sampling::None | Sampling::Given(_) => {
                 self.fill_uniforms(device, uniforms.iter().copied(), loaded.shape.logit_rows)?
             }
@@ -465,7 +473,7 @@ impl Step {
             self.sampled = larger;
         }
         moves |= reserve(device, &mut self.counted, SamplerKernels::counted_bytes(padded))?;
-        Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(padded, self.vocab))?)
+        Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(padded, self.outputs))?)
     }
 
     fn fill_uniforms(&mut self, device: &Device, uniforms: impl Iterator<Item = f64>, padded: usize) -> Result<bool> {
@@ -556,12 +564,18 @@ impl Step {
         self.sampler.sample(device, logits.rows, &buffers);
     }
 
+    /// Keeps `values` `[logit_rows, outputs]`, f32, where the results of the step are copied from.
+    pub fn keep_values(&self, device: &Device, values: &Buffer) -> Result<()> {
+        assert_eq!((values.width, values.element), (self.outputs, Dtype::F32), "keep_values: shapes");
+        device.copy(self.staging_slots.results(), 0, values.memory(), 0..values.rows * values.row_bytes())
+    }
+
     /// Called when the run of a step is enqueued, which ends it unless its requests are late.
     pub fn end_run(&mut self, device: &Device) -> Result<()> {
         let loaded = self.loaded.as_ref().expect("a step is loaded before it is run");
         match loaded.sampling {
             Sampling::Late(_) => Ok(()),
-            Sampling::None | Sampling::Given(_) => self.finish(device),
+            Sampling::None | Sampling::Given(_) | Sampling::Values(_) => self.finish(device),
         }
     }
 
@@ -572,7 +586,7 @@ impl Step {
     }
 
     /// Waits for the oldest step under way. Panics where there is none.
-    pub fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
+    pub fn collect(&mut self) -> Result<StepResults> {
         self.staging_slots.collect()
     }
 

@@ -1,5 +1,5 @@
 //! Two staging slots that steps use in turn: page-locked copies that a step may write, the event that marks its end,
-//! and its samples on their way to the host. Steps that are never collected, or loaded and never run, affect no other.
+//! and its results on their way to the host. Steps that are never collected, or loaded and never run, affect no other.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::driver::event::Event;
 use crate::driver::memory::Memory;
 use crate::memory::staged::{STAGING_SLOTS, Staged, StagingSlot};
 use crate::sampling::ResultLayout;
-use offshoot_backend::SampledToken;
+use offshoot_backend::{Dtype, StepResults};
 use offshoot_core::error::Result;
 
 pub struct StagingSlots {
@@ -21,9 +21,47 @@ pub struct StagingSlots {
     under_way: VecDeque<UnderWay>,
 }
 
+/// What the results of a step are, and where they lie in its bytes.
+pub enum StepLayout {
+    /// Nothing is sampled.
+    None,
+    Samples(ResultLayout),
+    /// So many values in f32.
+    Values(usize),
+}
+
+impl StepLayout {
+    /// The results of a step that leaves no byte of them on the device.
+    fn none(&self) -> Option<StepResults> {
+        match self {
+            StepLayout::None => Some(StepResults::Samples(Vec::new())),
+            StepLayout::Values(0) => Some(StepResults::Values(Vec::new())),
+            StepLayout::Samples(_) | StepLayout::Values(_) => None,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            StepLayout::None => 0,
+            StepLayout::Samples(results) => results.bytes(),
+            StepLayout::Values(count) => count * Dtype::F32.bytes(),
+        }
+    }
+
+    fn parse(&self, results: &[u8]) -> StepResults {
+        match self {
+            StepLayout::None => StepResults::Samples(Vec::new()),
+            StepLayout::Samples(layout) => StepResults::Samples(layout.parse(results)),
+            StepLayout::Values(_) => {
+                StepResults::Values(results[..self.bytes()].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
+            }
+        }
+    }
+}
+
 enum UnderWay {
-    Running { slot: StagingSlot, results: ResultLayout },
-    Done(Vec<Option<SampledToken>>),
+    Running { slot: StagingSlot, results: StepLayout },
+    Done(StepResults),
 }
 
 impl StagingSlots {
@@ -42,7 +80,7 @@ impl StagingSlots {
         self.now
     }
 
-    /// Where the sampler leaves the results of a step.
+    /// Where the results of a step are left.
     pub fn results(&self) -> &Memory {
         self.results.memory()
     }
@@ -70,24 +108,22 @@ impl StagingSlots {
         self.results.reserve(device, bytes)
     }
 
-    /// Called when the step is enqueued: enqueues the copy of its results, if it samples.
-    pub fn finish(&mut self, device: &Device, results: Option<&ResultLayout>) -> Result<()> {
-        if let Some(results) = results {
-            self.results.fetch(device, self.now, results.bytes())?;
+    /// Called when the step is enqueued: enqueues the copy of its results, if it has some.
+    pub fn finish(&mut self, device: &Device, results: StepLayout) -> Result<()> {
+        let (none, slot) = (results.none(), self.now);
+        if none.is_none() {
+            self.results.fetch(device, slot, results.bytes())?;
         }
-        self.done[self.now.ix()].record()?;
+        self.done[slot.ix()].record()?;
         self.unmarked = false;
-        self.under_way.push_back(match results {
-            Some(results) => UnderWay::Running { slot: self.now, results: results.clone() },
-            None => UnderWay::Done(Vec::new()),
-        });
+        self.under_way.push_back(none.map_or(UnderWay::Running { slot, results }, UnderWay::Done));
         Ok(())
     }
 
     /// Waits for the oldest step in flight. Panics if there is none.
-    pub fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
+    pub fn collect(&mut self) -> Result<StepResults> {
         match self.under_way.pop_front().expect("a step is run before it is collected") {
-            UnderWay::Done(sampled) => Ok(sampled),
+            UnderWay::Done(results) => Ok(results),
             UnderWay::Running { slot, results } => self.take(slot, &results),
         }
     }
@@ -105,7 +141,7 @@ impl StagingSlots {
     }
 
     /// Waits for the step of `slot`.
-    fn take(&self, slot: StagingSlot, results: &ResultLayout) -> Result<Vec<Option<SampledToken>>> {
+    fn take(&self, slot: StagingSlot, results: &StepLayout) -> Result<StepResults> {
         self.done[slot.ix()].wait()?;
         Ok(results.parse(self.results.bytes(slot)))
     }

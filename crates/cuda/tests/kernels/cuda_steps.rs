@@ -1,7 +1,7 @@
 //! Steps of the CUDA backend in orders that the engine does not choose: more of them under way than have turns, some
 //! loaded and never run, results that outgrow their memory. Without a GPU every test says so and passes.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use offshoot_backend::{
@@ -152,7 +152,7 @@ fn sets_of_allowed_tokens_that_outgrow_their_room_change_no_step_under_way() {
 fn records_that_come_and_go_are_each_steps_own() {
     let Some(mut setup) = setup() else { return };
     let plain = SampleRequest::of(Pick::Greedy);
-    let all = Records { drawn: true, kept_ids: true, entropy: true };
+    let all = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
     // Token 0 is banned, all others are equally likely: the smallest ids are kept.
     let of = |top_k, records| SampleRequest {
         banned: vec![TokenId(0)],
@@ -189,6 +189,9 @@ fn records_that_come_and_go_are_each_steps_own() {
                 assert!(sampled.top.iter().all(|&(_, listed)| listed == logprob), "{sampled:?}");
                 assert!(is_near(sampled.entropy.unwrap(), (VOCAB as f32).ln()), "{sampled:?}");
             }
+            // Equally likely tokens: the mean of any of them is that of all.
+            assert!(is_near(sampled[1].confidence.unwrap(), (VOCAB as f32).ln()), "{:?}", sampled[1]);
+            assert_eq!((sampled[0].confidence, sampled[2].confidence), (None, None));
             assert_eq!(sampled[2].drawn, None);
             // The logits are those of the model again.
             assert_eq!(setup.collect_tokens(), [Some(TokenId(0)); 4]);

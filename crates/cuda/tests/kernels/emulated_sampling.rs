@@ -6,6 +6,7 @@
 use crate::emulator;
 
 use std::ffi::c_void;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use emulator::{Emulated, Schedule, When};
@@ -420,7 +421,8 @@ fn hold_record(found: &Option<SampledToken>, expected: &Option<SampledToken>, wh
     let numbers = |sampled: &SampledToken| {
         let drawn = sampled.drawn.as_ref().map(|drawn| drawn.logprob);
         let top: Vec<f32> = sampled.top.iter().map(|&(_, logprob)| logprob).collect();
-        [vec![sampled.logprob], top, drawn.into_iter().collect(), sampled.entropy.into_iter().collect()].concat()
+        let means = [sampled.entropy, sampled.confidence].into_iter().flatten().collect();
+        [vec![sampled.logprob], top, drawn.into_iter().collect(), means].concat()
     };
     let (found, expected) = (numbers(found), numbers(expected));
     let is_near = |(a, b): (&f32, &f32)| a == b || (a - b).abs() < 1e-4 * (1.0 + b.abs());
@@ -455,7 +457,12 @@ fn records_are_the_definitions_and_those_of_a_re_score() {
             let edits = if ask < 40 { SampleRequest::of(pick) } else { wrapped(request(&mut dice, ask), vocab) };
             requests.push(SampleRequest {
                 pick,
-                records: Records { drawn: ask % 2 == 0, kept_ids: ask % 3 > 0, entropy: ask % 4 > 0 },
+                records: Records {
+                    drawn: ask % 2 == 0,
+                    kept_ids: ask % 3 > 0,
+                    entropy: ask % 4 > 0,
+                    confidence: NonZeroU16::new([0, 1, 4, 20, 0, 2048][ask % 6]),
+                },
                 top_logprobs: [None, Some(0), Some(1), Some(30)][ask % 4],
                 top_of: [Distribution::Model, Distribution::Drawn][ask % 3 / 2],
                 ..edits

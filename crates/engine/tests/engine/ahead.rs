@@ -1,7 +1,11 @@
 //! Steps that run ahead change nothing but time: the same events with and without, and commands may come at any moment.
 
+use std::num::{NonZeroU16, NonZeroUsize};
+
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_engine::{EngineConfig, EngineHandle, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
+use offshoot_engine::{
+    ConfidenceStop, EngineConfig, EngineHandle, Event, Extend, Finish, FinishReason, Records, SamplingParams, Stop,
+};
 
 use super::bench::{EOS, draw, finish, finishes, give, in_turn, key, length, pages, params, prompt, roomy, score};
 use super::forms::forms;
@@ -44,6 +48,10 @@ fn any_draw(dice: &mut Dice, branch: BranchId, ordinal: u64) -> Extend {
         ignore_eos: dice.one_in(2),
         include_stop: dice.one_in(2),
         show_special: false,
+        confidence: dice.one_in(3).then(|| ConfidenceStop {
+            window: NonZeroUsize::MIN.saturating_add(dice.within(0, 5) as usize),
+            below: dice.pick(&[3.0, 4.0, 4.5, 5.0, 6.0]),
+        }),
     };
     let params = match dice.within(1, 8) {
         6 => params().form(forms().swap_remove(dice.within(0, 4) as usize)),
@@ -57,6 +65,8 @@ fn any_draw(dice: &mut Dice, branch: BranchId, ordinal: u64) -> Extend {
         3 => SamplingParams { logit_bias: vec![(EOS, 4.0)], ..params() },
         _ => params(),
     };
+    let confidence = stop.confidence.and(NonZeroU16::new(5));
+    let params = params.records(Records { confidence, ..Records::default() });
     draw(branch, key("any", ordinal), params, stop)
 }
 

@@ -2,6 +2,7 @@
 //! runs ahead, preempts or forks; and how such samples end.
 
 use std::collections::HashSet;
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -43,7 +44,7 @@ pub fn forms() -> Vec<Form> {
 }
 
 fn recorded(params: SamplingParams) -> SamplingParams {
-    let records = Records { drawn: true, kept_ids: true, entropy: true };
+    let records = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
     SamplingParams { top_logprobs: Some(3), records, logprobs_mode: LogprobsMode::ProcessedLogprobs, ..params }
 }
 

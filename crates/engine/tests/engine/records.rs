@@ -1,6 +1,8 @@
 //! Records of samples: what is recorded of each token while it is sampled is recorded of it again, bit for bit, where
 //! it is given and scored as if it were sampled so; and a record holds what its request asked for, no more.
 
+use std::num::NonZeroU16;
+
 use offshoot_backend::MOST_KEPT;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{
@@ -15,7 +17,7 @@ use super::bench::{
 
 /// Everything is recorded, and the likeliest tokens.
 fn recorded(params: SamplingParams, mode: LogprobsMode) -> SamplingParams {
-    let records = Records { drawn: true, kept_ids: true, entropy: true };
+    let records = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
     SamplingParams { top_logprobs: Some(5), logprobs_mode: mode, records, ..params }
 }
 
@@ -192,6 +194,7 @@ fn a_record_holds_what_was_asked_for(mode: Mode) {
                         !records.drawn().is_empty(),
                         has_ids,
                         !records.entropies().is_empty(),
+                        !records.confidences().is_empty(),
                     ];
                 }
                 Event::Failed { error, .. } => panic!("{error}"),
@@ -200,14 +203,16 @@ fn a_record_holds_what_was_asked_for(mode: Mode) {
         panic!("it ends")
     };
     let plain = params();
-    assert_eq!(columns(plain.clone()), [false; 5]);
-    assert_eq!(columns(plain.clone().top_logprobs(3)), [true, true, false, false, false]);
+    assert_eq!(columns(plain.clone()), [false; 6]);
+    assert_eq!(columns(plain.clone().top_logprobs(3)), [true, true, false, false, false, false]);
     let processed = plain.clone().logprobs_mode(LogprobsMode::ProcessedLogprobs);
-    assert_eq!(columns(processed), [false, false, true, false, false]);
+    assert_eq!(columns(processed), [false, false, true, false, false, false]);
     let entropy = Records { entropy: true, ..Records::default() };
-    assert_eq!(columns(plain.clone().records(entropy)), [false, false, false, false, true]);
+    assert_eq!(columns(plain.clone().records(entropy)), [false, false, false, false, true, false]);
+    let confidence = Records { confidence: NonZeroU16::new(3), ..Records::default() };
+    assert_eq!(columns(plain.clone().records(confidence)), [false, false, false, false, false, true]);
     let ids = Records { kept_ids: true, ..Records::default() };
-    assert_eq!(columns(plain.records(ids)), [false, false, true, true, false]);
+    assert_eq!(columns(plain.records(ids)), [false, false, true, true, false, false]);
     assert!(MOST_KEPT > VOCAB as usize, "all ids of this model are listed");
 }
 

@@ -1,10 +1,11 @@
 //! What is refused, in which words, and what survives a mistake.
 
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 
 use offshoot_core::Error;
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_engine::{Engine, EngineConfig, Event, SamplingParams, Stop, Turn};
+use offshoot_engine::{ConfidenceStop, Engine, EngineConfig, Event, Records, SamplingParams, Stop, Turn};
 
 use super::bench::{
     CONTEXT, Mode, Shape, VOCAB, decoder, draw, finish, give, key, length, new_tokenizer, outcomes, params, prompt,
@@ -31,6 +32,13 @@ fn parameters_out_of_range_are_named(mode: Mode) {
         ("top_p", SamplingParams { top_p: 0.0, ..base() }),
         ("top_k", SamplingParams { top_k: Some(0), ..base() }),
         ("top_logprobs", SamplingParams { top_logprobs: Some(offshoot_backend::MOST_TOP + 1), ..base() }),
+        (
+            "tokens of a confidence",
+            base().records(Records {
+                confidence: NonZeroU16::new(offshoot_backend::MOST_TOP as u16 + 1),
+                ..Records::default()
+            }),
+        ),
         ("min_p", SamplingParams { min_p: 1.5, ..base() }),
         ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..base() }),
         ("presence_penalty", SamplingParams { presence_penalty: 2.5, ..base() }),
@@ -47,6 +55,10 @@ fn parameters_out_of_range_are_named(mode: Mode) {
         ("min_tokens", Stop { min_tokens: 9, ..length(3) }),
         ("stop tokens", Stop { tokens: vec![TokenId(VOCAB)], ..length(3) }),
         ("stop strings", Stop { strings: vec![String::new()], ..length(3) }),
+        (
+            "the lowest confidence",
+            length(3).at_confidence(ConfidenceStop { window: NonZeroUsize::MIN, below: f64::NAN }),
+        ),
     ];
     for (name, stop) in bad {
         let error = engine.start(vec![draw(root, key("item", 0), params(), stop)]).err().expect(name);

@@ -10,8 +10,8 @@ use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::NewPage;
 use offshoot_model::{
-    Adapter, CheckedUpdate, ModelConfig, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits, StepRunner,
-    WeightForm,
+    Adapter, CheckedUpdate, ModelConfig, RowValues, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits,
+    StepRunner, WeightForm,
 };
 
 /// What is done in the place of a model's own calls.
@@ -121,6 +121,10 @@ impl<W: Watch> StepRunner for Watched<W> {
         let mut sampled = self.model.collect()?;
         self.watch.change(&mut sampled);
         Ok(sampled)
+    }
+
+    fn collect_values(&mut self) -> Result<RowValues> {
+        self.model.collect_values()
     }
 
     fn idle(&self) -> Option<Duration> {

@@ -1,7 +1,9 @@
 //! What ends an extend, and what is kept of it.
 
+use std::num::{NonZeroU16, NonZeroUsize};
+
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineHandle, Finish, FinishReason, SamplingParams, Stop};
+use offshoot_engine::{ConfidenceStop, EngineHandle, Finish, FinishReason, Records, SamplingParams, Stop};
 
 use super::bench::{CONTEXT, EOS, Mode, draw, finish, key, length, prompt, roomy};
 
@@ -103,8 +105,56 @@ fn a_full_context_ends_the_branch(mode: Mode) {
     assert_eq!((more.reason, more.tokens.len()), (FinishReason::ContextFull, 0));
 }
 
+/// Samples of which a confidence is recorded end behind the first window whose mean is too low, whatever runs ahead, on
+/// a second extend as on the first; what was sampled before is what is sampled without the stop.
+fn a_sample_ends_where_it_loses_confidence(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let records = Records { confidence: NonZeroU16::new(8), ..Records::default() };
+    let params = SamplingParams { records, ..letters() };
+    let whole = run(&engine, params.clone(), length(40));
+    let confidences: Vec<f64> = whole.records.confidences().iter().map(|c| f64::from(c.expect("recorded"))).collect();
+    assert_eq!(confidences.len(), 40);
+    let mut ended = 0;
+    for window in [1, 4, 15] {
+        let means: Vec<f64> = confidences.windows(window).map(|all| all.iter().sum::<f64>() / window as f64).collect();
+        let mut sorted = means.clone();
+        sorted.sort_by(f64::total_cmp);
+        // Below none, below the lowest alone, below many; between two means, so that no rounding decides.
+        for below in [0.0, (sorted[0] + sorted[1]) / 2.0, (sorted[8] + sorted[9]) / 2.0] {
+            let window_tokens = NonZeroUsize::new(window).expect("from 1 up");
+            let stop = length(40).at_confidence(ConfidenceStop { window: window_tokens, below });
+            let cut = run(&engine, params.clone(), stop.clone());
+            let first = means.iter().position(|&mean| mean < below).map(|first| first + window);
+            let reason = first.map_or(FinishReason::Length, |_| FinishReason::LowConfidence);
+            assert_eq!((cut.reason, cut.tokens.len()), (reason, first.unwrap_or(40)), "{window}, {below}");
+            assert_eq!(cut.tokens, whole.tokens[..cut.tokens.len()]);
+            ended += usize::from(first.is_some());
+
+            let late = run(&engine, params.clone(), Stop { min_tokens: 30, ..stop });
+            let first = (0..means.len()).find(|&at| at + window >= 30 && means[at] < below).map(|at| at + window);
+            assert_eq!(late.tokens.len(), first.unwrap_or(40), "{window}, {below}: no stop acts before min_tokens");
+        }
+    }
+    assert!(ended >= 6, "{ended}");
+    // A window holds the tokens of one extend: what its branch has sampled before has no part in it.
+    let stop = length(9).at_confidence(ConfidenceStop { window: NonZeroUsize::MIN.saturating_add(3), below: 1e9 });
+    let root = engine.root(prompt(1, 20)).unwrap();
+    let next = |max_tokens| Stop { max_tokens, ..stop.clone() };
+    let lengths = [3, 9, 9].map(|max_tokens| {
+        let end = finish(&engine, draw(root, key("item", 0), params.clone(), next(max_tokens)));
+        (end.tokens.len(), end.reason)
+    });
+    let low = (4, FinishReason::LowConfidence);
+    assert_eq!(lengths, [(3, FinishReason::Length), low.clone(), low]);
+    let refused =
+        engine.root(prompt(1, 20)).and_then(|root| engine.start(vec![draw(root, key("item", 0), letters(), stop)]));
+    let error = refused.err().expect("no confidence is recorded").to_string();
+    assert!(error.starts_with("tokens of a confidence"), "{error}");
+}
+
 in_modes! {
     in_turn, run_ahead, replicas:
+    a_sample_ends_where_it_loses_confidence,
     a_stop_string_ends_the_text_wherever_token_borders_lie,
     the_text_is_that_of_the_tokens,
     no_stop_acts_before_min_tokens,

@@ -3,6 +3,7 @@
 //! records is defined in `versions`.
 
 use std::collections::HashMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -169,7 +170,7 @@ impl<'w> Script<'w> {
     /// last extend, so that each begins with its extend. Some penalties count what the branch has sampled: only of one
     /// that has sampled nothing another engine can be asked for the same.
     fn params(&mut self, at: usize) -> SamplingParams {
-        let records = Records { drawn: true, kept_ids: true, entropy: true };
+        let records = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
         let recorded = SamplingParams { records, top_logprobs: Some(2), ..params() };
         let chosen = match self.dice.within(0, 2) {
             0 => params(),

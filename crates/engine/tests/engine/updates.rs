@@ -2,6 +2,7 @@
 //! engines: every record is that of an engine which never had other weights than those that it names.
 
 use std::collections::HashMap;
+use std::num::NonZeroU16;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -168,7 +169,7 @@ fn what_was_heard_of_a_lost_engine_is_of_the_weights_that_it_had() {
     let world = World::new(Shape::Full);
     let ((mut lost, first), second) = (world.by_hand(roomy()), world.engine(in_turn(), roomy()));
     let engine = offshoot_engine::replicas::join(vec![first, second]).unwrap();
-    let records = Records { drawn: true, kept_ids: true, entropy: true };
+    let records = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
     let params = SamplingParams { frequency_penalty: 0.7, repetition_penalty: 1.2, records, ..params() };
     let (before, stop, uniforms) = (prompt(1, 40), unsure(30), key("lost", 0));
     let place = RootOptions { home: Some(0), ..RootOptions::default() };

@@ -409,6 +409,7 @@ fn how_to_sample(task: &Task, tokenizer: &Tokenizer) -> Result<(SamplingParams, 
         ignore_eos: sampling.ignore_eos,
         include_stop: sampling.include_stop,
         show_special: false,
+        confidence: None,
     };
     Ok((params, stop))
 }

@@ -1,5 +1,7 @@
 //! Options of a benchmark that say how its tokens are sampled, and what is reported of each.
 
+use std::num::NonZeroU16;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -11,6 +13,9 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::SamplingParams;
 
 const TEMPERATURE: f32 = 0.8;
+
+/// The likeliest tokens that a confidence is of, as DeepConf's.
+const CONFIDENCE: Option<NonZeroU16> = NonZeroU16::new(20);
 
 // How tokens are sampled, at a temperature of 0.8.
 #[derive(Clone, Debug, Args, Serialize)]
@@ -46,6 +51,7 @@ pub enum Recorded {
     Drawn,
     Ids,
     Entropy,
+    Confidence,
     All,
 }
 
@@ -54,6 +60,7 @@ const RECORDED: &[Word<Recorded>] = &[
     ("drawn", Recorded::Drawn, "The distribution it is drawn from: its log-probability, the number of tokens kept"),
     ("ids", Recorded::Ids, "That, and the ids of the tokens kept"),
     ("entropy", Recorded::Entropy, "The model's entropy"),
+    ("confidence", Recorded::Confidence, "The mean log-probability of the 20 likeliest tokens"),
     ("all", Recorded::All, "All of these"),
 ];
 
@@ -69,7 +76,8 @@ impl Recorded {
             Recorded::Drawn => Records { drawn: true, ..none },
             Recorded::Ids => Records { drawn: true, kept_ids: true, ..none },
             Recorded::Entropy => Records { entropy: true, ..none },
-            Recorded::All => Records { drawn: true, kept_ids: true, entropy: true },
+            Recorded::Confidence => Records { confidence: CONFIDENCE, ..none },
+            Recorded::All => Records { drawn: true, kept_ids: true, entropy: true, confidence: CONFIDENCE },
         }
     }
 }

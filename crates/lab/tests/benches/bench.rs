@@ -162,9 +162,10 @@ fn workloads_sample_the_tokens_their_file_specifies() {
     let sampling = ["--top-p", "0.9", "--top-k", "20", "--allowed", "40", "--top-logprobs", "0"];
     let line = &bench(&[&two[..], &sampling].concat())[0];
     assert_eq!(["top_k", "allowed", "top_logprobs"].map(|key| number(line, key)), [20.0, 40.0, 0.0], "{line}");
-    let lines = bench(&[&two[..], &["--top-p", "0.9", "--records", "none,all,drawn,none"]].concat());
+    let lines = bench(&[&two[..], &["--top-p", "0.9", "--records", "none,all,drawn,confidence,none"]].concat());
     let records: Vec<&Value> = lines.iter().map(|line| &line["records"]).collect();
-    assert_eq!(records, [&Value::Null, &json!("all"), &json!("drawn"), &Value::Null], "{lines:?}");
+    let [all, drawn, confidence] = ["all", "drawn", "confidence"].map(|word| json!(word));
+    assert_eq!(records, [&Value::Null, &all, &drawn, &confidence, &Value::Null], "{lines:?}");
 }
 
 #[test]

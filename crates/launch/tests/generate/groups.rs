@@ -2,6 +2,7 @@
 //! on as if nothing had happened.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU16;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -195,7 +196,7 @@ fn stragglers_that_are_finished_after_an_update_say_which_weights_sampled_what()
     const N: usize = 16;
     let world = World::new(Shape::Full);
     let (mut turned, engine) = world.by_hand(roomy());
-    let records = Records { drawn: true, kept_ids: true, entropy: true };
+    let records = Records { drawn: true, kept_ids: true, entropy: true, confidence: NonZeroU16::new(7) };
     let params = SamplingParams { frequency_penalty: 0.7, records, ..params() };
     let (tokens, stop) = (prompt(3, 40), uneven());
     let group = Group { tokens: &tokens, n: N, params: &params, stop: &stop, end: Some(end(6, Stragglers::Keep)) };

@@ -116,6 +116,9 @@ fn config_lines(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result
     line("context", format!("{} tokens, {}", config.context, windows(config)))?;
     let tied = if config.tied_embeddings { "tied to the output layer" } else { "apart from the output layer" };
     line("vocabulary", format!("{} tokens, embeddings {tied}", config.vocab))?;
+    if config.is_scorer() {
+        line("computes", config.output.to_string())?;
+    }
     line("special", special_tokens(config))?;
     let (all, active) = (config.parameters(), config.active_parameters());
     let active = if active < all { format!(", of which a token uses {}", count(active)) } else { String::new() };

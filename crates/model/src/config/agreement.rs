@@ -35,6 +35,7 @@ impl ModelConfig {
             .or_else(|| Difference::of("the factor of the embeddings", &self.embed_scale, &other.embed_scale))
             .or_else(|| Difference::of("per-layer inputs", &self.per_layer_inputs, &other.per_layer_inputs))
             .or_else(|| Difference::of("final_logit_softcapping", &self.final_softcap, &other.final_softcap))
+            .or_else(|| Difference::of("the output", &self.output, &other.output))
             .or_else(|| Difference::of("the bias of the output layer", &self.head_bias, &other.head_bias))
     }
 }

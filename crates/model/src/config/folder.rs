@@ -7,16 +7,19 @@ use serde_json::Value;
 
 use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
 use offshoot_core::setting::{ACTIVATIONS, WEIGHTS};
 use offshoot_core::{hub, input};
 use offshoot_gguf::Gguf;
 
-use super::fields::Fields;
+use super::families::ModelRole;
+use super::fields::{Fields, LARGEST_WIDTH};
 use super::model::ModelConfig;
+use super::output::OutputHead;
 use super::quantisation::{self, Quantisation, WeightChoice};
 use super::{families, gguf};
 use crate::layout::Layout;
-use crate::weights::GgufModel;
+use crate::weights::{self, GgufModel};
 
 /// What a model's path may be.
 const EXPECTED: &str = "a model folder (config.json, *.safetensors, tokenizer.json) or a .gguf file";
@@ -46,18 +49,38 @@ impl ModelFolder {
             let formats = model.formats(&Layout::of(&config)).unwrap_or_default();
             return Ok(Self { path, config: ModelConfig { formats: Arc::new(formats), ..config }, dtype: None });
         }
-        let found = |what| Err(Error::format(&path, format!("expected {EXPECTED}, found {what}")));
-        if path.is_file() {
-            return found("another file");
+        let config = ModelConfig::from_file(config_file(&path)?)?;
+        Ok(Self { path, config, dtype: None })
+    }
+
+    /// Opens a folder as a scorer: its values are computed by the module that its tensors name (`score`,
+    /// `v_head.summary` and others); or they are the logits of the tokens `words`, in this order, for which every model
+    /// that predicts tokens is taken.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open`; the folder has no such module or several, or a word is no token of its vocabulary; or it is a
+    /// GGUF file.
+    pub fn open_scorer(path: impl Into<PathBuf>, words: Option<&[TokenId]>) -> Result<Self> {
+        let path = path.into();
+        if offshoot_gguf::files(&path)?.is_some() {
+            let expected = "a folder with config.json and *.safetensors, as values of GGUF files are not computed";
+            return Err(Error::value("a scorer", expected, path.display().to_string()));
         }
-        if !path.exists() {
-            return Err(Error::format(&path, hub::no_folder(&path)));
-        }
-        let file = path.join("config.json");
-        if matches!(file.try_exists(), Ok(false)) {
-            return found("no config.json");
-        }
-        let config = ModelConfig::from_file(file)?;
+        let file = config_file(&path)?;
+        let role = if words.is_some() { ModelRole::Generator } else { ModelRole::Scorer };
+        let mut config = ModelConfig::from_file_as(&file, role)?;
+        config.output = match words {
+            None => OutputHead::Values(weights::value_head_of(&path, &config, labels(&file)?)?),
+            Some([]) => return Err(Error::value("the tokens whose logits are values", "at least one", "none")),
+            Some(words) => match words.iter().find(|word| word.ix() >= config.vocab) {
+                Some(word) => {
+                    let expected = format!("tokens below the model's vocabulary of {}", config.vocab);
+                    return Err(Error::value("the tokens whose logits are values", expected, word.to_string()));
+                }
+                None => OutputHead::TokenLogits(words.to_vec()),
+            },
+        };
         Ok(Self { path, config, dtype: None })
     }
 
@@ -73,13 +96,56 @@ impl ModelFolder {
     }
 }
 
+impl ModelRole {
+    /// What the model at `path` is for, by the class in its config.json. A GGUF model is a generator.
+    ///
+    /// # Errors
+    ///
+    /// `path` is no model, or its config.json cannot be read.
+    pub fn of(path: &Path) -> Result<Self> {
+        if offshoot_gguf::files(path)?.is_some() {
+            return Ok(Self::Generator);
+        }
+        let file = config_file(path)?;
+        let json = read_json(&file)?;
+        families::role(&Fields::of_file(&file, &json)?)
+    }
+}
+
+/// The config.json of a model folder.
+fn config_file(path: &Path) -> Result<PathBuf> {
+    let found = |what| Err(Error::format(path, format!("expected {EXPECTED}, found {what}")));
+    if path.is_file() {
+        return found("another file");
+    }
+    if !path.exists() {
+        return Err(Error::format(path, hub::no_folder(path)));
+    }
+    let file = path.join("config.json");
+    if matches!(file.try_exists(), Ok(false)) { found("no config.json") } else { Ok(file) }
+}
+
+/// The number of values that config.json gives a scorer, if it does.
+fn labels(file: &Path) -> Result<Option<usize>> {
+    let json = read_json(file)?;
+    let fields = Fields::of_file(file, &json)?;
+    if fields.flag("do_normalize")? == Some(true) {
+        return Err(fields.error("do_normalize", "false: values are not normalised by a mean and deviation", "true"));
+    }
+    fields.size("num_labels", LARGEST_WIDTH)
+}
+
 impl ModelConfig {
-    /// Reads a config.json. Special tokens in a generation_config.json in the same folder take precedence.
+    /// Reads the config.json of a generator. Special tokens in a generation_config.json in the same folder take
+    /// precedence.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+        Self::from_file_as(path.as_ref(), ModelRole::Generator)
+    }
+
+    fn from_file_as(path: &Path, role: ModelRole) -> Result<Self> {
         let json = read_json(path)?;
         let fields = Fields::of_file(path, &json)?;
-        let mut config = families::read(&fields)?;
+        let mut config = families::read(&fields, role)?;
         let model_opt = path.with_file_name("hf_quant_config.json");
         if config.quantisation.is_none() && model_opt.is_file() {
             let json = read_json(&model_opt)?;
@@ -100,7 +166,7 @@ impl ModelConfig {
         let json =
             serde_json::from_str(text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))?;
         let fields = Fields::of_file(path, &json)?;
-        families::read(&fields)
+        families::read(&fields, ModelRole::Generator)
     }
 }
 

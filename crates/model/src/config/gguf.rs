@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use offshoot_core::error::{Error, Result};
 use offshoot_gguf::{Gguf, Metadata};
 
-use super::families::{self, Family};
+use super::families::{self, Family, ModelRole};
 use super::fields::{Fields, LARGEST_LAYERS, LARGEST_WIDTH};
 use super::layer::{BlockNorms, FeedForward, LayerNorms, Norm};
 use super::model::ModelConfig;
@@ -59,7 +59,7 @@ pub fn read(gguf: &Gguf) -> Result<ModelConfig> {
     let Translation { object, keys, .. } = translation;
     let value = Value::Object(object);
     let fields = Fields::of_metadata(gguf.path(), &value, &keys)?;
-    let mut config = families::read(&fields)?;
+    let mut config = families::read(&fields, ModelRole::Generator)?;
     config.modules = modules(gguf, family);
     store_norms(&mut config);
     stretch_ropes(gguf, &mut config)?;

@@ -1,6 +1,7 @@
 //! The configuration of a model (`model`), read by `folder` from config.json and generation_config.json. `families`
 //! holds what each architecture implies, `layer` describes a layer, `groups` its pages, `rope` parses rotary
-//! embeddings, `fields` reads JSON fields and reports errors, `agreement` compares two configurations. `weights` reads
+//! embeddings, `output` what follows the final norm, `fields` reads JSON fields and reports errors, `agreement`
+//! compares two configurations. `weights` reads
 //! the tensors.
 
 mod agreement;
@@ -12,13 +13,14 @@ mod groups;
 mod layer;
 mod model;
 mod modules;
+mod output;
 mod quantisation;
 mod ranks;
 mod rope;
 mod routes;
 
 pub use agreement::Difference;
-pub use families::Family;
+pub use families::{Family, ModelRole};
 pub use folder::{ModelFolder, read_json};
 pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
@@ -28,6 +30,7 @@ pub use layer::{
 };
 pub use model::{ModelConfig, PerLayerInputs};
 pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS, StackedForm};
+pub use output::{OutputHead, ValueHead, ValueLayer};
 pub use quantisation::{
     ActivationChoice, CodePacking, MadeFormat, Published, Quantisation, Scheme, WeightChoice, module_of,
 };

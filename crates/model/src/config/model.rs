@@ -12,6 +12,7 @@ use offshoot_core::setting::WEIGHTS;
 use super::families::Family;
 use super::layer::{AttentionSpec, KeySource, LayerSpec, Norm};
 use super::modules::Modules;
+use super::output::OutputHead;
 use super::quantisation::{ActivationChoice, Quantisation, WeightChoice};
 use crate::layout::TensorSpec;
 
@@ -28,6 +29,8 @@ pub struct ModelConfig {
     /// The norm before the output layer.
     pub final_norm: Norm,
     pub vocab: usize,
+    /// What becomes of a row behind the final norm.
+    pub output: OutputHead,
     /// The longest sequence, in tokens.
     pub context: usize,
     /// Factor of the embeddings (Gemma); rounded to the dtype of the embedding table.

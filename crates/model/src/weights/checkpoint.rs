@@ -240,7 +240,8 @@ impl ModelFiles for Checkpoint<'_> {
     /// equal dtypes, and that no tensor outside the layout would change the result.
     fn verify(&self, layout: &Layout) -> Result<()> {
         let stacks: Vec<&[TensorSpec]> = layout.layers.iter().flat_map(|layer| layer.stacks()).collect();
-        let matrices = || stacks.iter().copied().flatten().chain(&layout.head);
+        let values = || layout.values.iter().flat_map(|layer| &layer.weights);
+        let matrices = || stacks.iter().copied().flatten().chain(&layout.head).chain(values());
         let names: HashSet<&str> = matrices().map(|spec| spec.name.as_str()).collect();
         for spec in layout.tensors().filter(|spec| !names.contains(spec.name.as_str())) {
             self.locate(spec)?;
@@ -352,7 +353,9 @@ impl<'a> UnreadNames<'a> {
                 && !unused.iter().any(|module| name.starts_with(module))
                 && !is_companion(&modules, name)
         };
-        let is_refused = |name: &&str| name.starts_with(&*layers) || name.ends_with("lm_head.bias");
+        // Scorers leave an output layer for tokens out.
+        let generates = layout.values.is_empty();
+        let is_refused = |name: &&str| name.starts_with(&*layers) || (generates && name.ends_with("lm_head.bias"));
         let (mut refused, mut left_out): (Vec<_>, Vec<_>) =
             names.map(String::as_str).filter(is_unread).partition(is_refused);
         refused.sort_unstable();

@@ -13,9 +13,11 @@ mod random;
 mod safetensors_file;
 mod stored;
 mod tensor_source;
+mod value_head;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -28,7 +30,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
 use offshoot_gguf::Gguf;
 
-use super::config::{ModelConfig, ModelFolder, Quantisation};
+use super::config::{ModelConfig, ModelFolder, Quantisation, ValueHead};
 use super::layout::{Layout, TensorSpec};
 use super::loader::Changes;
 pub use checkpoint::Checkpoint;
@@ -75,6 +77,11 @@ pub fn open(model: &ModelFolder) -> Result<Box<dyn ModelFiles>> {
         Some(_) => Box::new(GgufModel::new(Gguf::open(&model.path)?, &model.config, model.dtype)?),
         None => Box::new(Checkpoint::open(model)?),
     })
+}
+
+/// The value head among the tensors of a folder, see [`value_head::value_head`].
+pub fn value_head_of(folder: &Path, config: &ModelConfig, labels: Option<usize>) -> Result<ValueHead> {
+    value_head::value_head(&TensorFolder::of_model(folder)?, config, labels)
 }
 
 /// The files of a model whose tensors are checked against its configuration, that with what only they tell, and the

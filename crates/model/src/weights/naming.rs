@@ -7,15 +7,18 @@ use super::super::config::{
     ExpertForm::{self, Stacked},
     ExpertModules, Modules, STACKED_EXPERTS, StackedForm, module_of,
 };
-use super::super::layout::Layout;
+use super::super::layout::{HEAD, Layout};
+use super::value_head::VALUE_MODULES;
 
-/// How the layout's names begin, but for those of the output layer.
+/// How the layout's names begin, but for those of the output layer and of a scorer's layers.
 pub const PREFIX: &str = "model.";
 /// The table by which the prefix of a checkpoint is found.
 const EMBED: &str = "embed_tokens.weight";
 /// The prefixes of checkpoints: of a causal language model, of a text model in a wrapper (as transformers 5 writes it,
-/// and as versions before did), of the bare decoder.
-const PREFIXES: [&str; 4] = [PREFIX, "model.language_model.", "language_model.model.", ""];
+/// and as versions before did), of one in trl's wrapper, of the bare decoder.
+const PREFIXES: [&str; 5] = [PREFIX, "model.language_model.", "language_model.model.", "pretrained_model.model.", ""];
+/// What may stand before the names of a scorer's layers.
+pub const VALUE_PREFIXES: [&str; 4] = ["", "model.", "language_model.", "pretrained_model."];
 
 /// The modules of a checkpoint with these names, of a family that publishes `modules`.
 pub fn stored_modules<'a>(modules: Modules, mut names: impl Iterator<Item = &'a str>) -> Modules {
@@ -39,6 +42,8 @@ pub struct Naming {
     prefix: &'static str,
     /// What stands before names of the output layer.
     head_prefix: &'static str,
+    /// What stands before names of a scorer's layers.
+    value_prefix: &'static str,
 }
 
 impl Naming {
@@ -47,7 +52,13 @@ impl Naming {
         let has = |name: String| names.clone().any(|other| *other == name);
         let found = PREFIXES.into_iter().find(|prefix| has(format!("{prefix}{EMBED}")));
         let any = || if names.clone().any(|name| name.starts_with(PREFIX)) { PREFIX } else { "" };
-        Self::with_prefix(found.unwrap_or_else(any))
+        let has_values = |prefix: &&str| {
+            let modules =
+                VALUE_MODULES.iter().flat_map(|module| ["", ".0"].map(|part| format!("{prefix}{module}{part}")));
+            modules.into_iter().any(|module| has(format!("{module}.weight")))
+        };
+        let value_prefix = VALUE_PREFIXES.into_iter().find(has_values).unwrap_or("");
+        Self { value_prefix, ..Self::with_prefix(found.unwrap_or_else(any)) }
     }
 
     /// The naming by which most of these names, which may be few, are those of tensors of `layout`, and how many are.
@@ -64,8 +75,9 @@ impl Naming {
     }
 
     fn with_prefix(prefix: &'static str) -> Self {
-        let head_prefix = if prefix.starts_with("language_model.") { "language_model." } else { "" };
-        Self { prefix, head_prefix }
+        let outer = ["language_model.", "pretrained_model."];
+        let head_prefix = outer.into_iter().find(|outer| prefix.starts_with(outer)).unwrap_or("");
+        Self { prefix, head_prefix, value_prefix: "" }
     }
 
     /// A name of the layout as the checkpoint has it.
@@ -74,8 +86,10 @@ impl Naming {
             (Some(_), PREFIX) => Cow::Borrowed(name),
             (Some(rest), "") => Cow::Borrowed(rest),
             (Some(rest), prefix) => Cow::Owned(format!("{prefix}{rest}")),
-            (None, _) if self.head_prefix.is_empty() => Cow::Borrowed(name),
-            (None, _) => Cow::Owned(format!("{}{name}", self.head_prefix)),
+            (None, _) => match if name.starts_with(HEAD) { self.head_prefix } else { self.value_prefix } {
+                "" => Cow::Borrowed(name),
+                before => Cow::Owned(format!("{before}{name}")),
+            },
         }
     }
 

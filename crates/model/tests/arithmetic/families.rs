@@ -3,9 +3,9 @@
 //! names and shapes are checked too: the checkpoint holds what the reference asked for and nothing else.
 
 #[path = "families/configs.rs"]
-mod configs;
+pub mod configs;
 #[path = "families/reference.rs"]
-mod reference;
+pub mod reference;
 
 use std::fs;
 
@@ -23,16 +23,16 @@ use self::reference::Tensors;
 const DRAWS: u64 = 4;
 
 /// Logits reach some units; f32 keeps seven digits of them through a few layers.
-const TOLERANCE: f64 = 3e-4;
+pub const TOLERANCE: f64 = 3e-4;
 
-fn folder(config: &Value, tensors: &Tensors) -> TempDir {
+pub fn folder(config: &Value, tensors: &Tensors) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     tensors.save(&folder.path().join("model.safetensors"));
     folder
 }
 
-fn draw(family: &str, seed: u64) -> (Model, Vec<usize>) {
+pub fn draw(family: &str, seed: u64) -> (Model, Vec<usize>) {
     let mut dice = dice_of(family, seed);
     let model = configs::model(family, &mut dice);
     let tokens = (0..between(&mut dice, 20, 60)).map(|_| dice.below(model.spec.vocab)).collect();

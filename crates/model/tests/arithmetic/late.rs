@@ -1,10 +1,12 @@
 //! Late requests: a step that gets its requests after it is submitted samples what it samples when it is submitted with
 //! them, on one device and on ranks, planned anew or advanced; and steps and requests out of order are refused.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use offshoot_backend::{
-    AllowedTokens, Dtype, Filters, Pick, RowToken, SampleRequest, SampledToken, SeenToken, StepBatch, StepRequests,
+    AllowedTokens, Dtype, Filters, Pick, Records, RowToken, SampleRequest, SampledToken, SeenToken, StepBatch,
+    StepRequests,
 };
 use offshoot_core::ids::{GroupIx, SegmentId, TokenId};
 use offshoot_cpu::{Cpu, Isa};
@@ -107,6 +109,7 @@ fn request(row: usize, sampled: &[TokenId]) -> SampleRequest {
         presence_penalty: if row == 1 { 0.7 } else { 0.0 },
         seen,
         top_logprobs: Some(2),
+        records: Records { entropy: true, confidence: NonZeroU16::new(9), ..Records::default() },
         ..SampleRequest::of(pick)
     }
 }

@@ -19,4 +19,5 @@ mod lora;
 mod quantised;
 mod ranks;
 mod routes;
+mod scorers;
 mod updates;

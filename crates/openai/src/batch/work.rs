@@ -142,7 +142,7 @@ impl BatchJob<'_> {
     }
 
     fn compile_form(&self, request: &mut ProtocolRequest) -> Result<Option<Arc<CompiledForm>>, Refusal> {
-        let mut compile = || request.compile_form(&self.engine, self.reader.tokenizer, &self.grammars);
+        let mut compile = || request.compile_form(&self.engine, self.reader.tokenizer, &self.grammars, None);
         let mut form = compile();
         for _ in 0..FORM_RETRIES {
             // A batch has time: what a client would send again is tried again.

@@ -2,6 +2,7 @@
 //! compiled. Reading stays quick whatever the schemas are: those of tools are rewritten and tried, which may take long,
 //! only once the request has its permit to be compiled. The grammars that come of them are remembered.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use super::request::ProtocolRequest;
 use super::tools::{in_grammar, unwritable};
 use offshoot_core::error::Error;
 use offshoot_engine::EngineHandle;
-use offshoot_form::{COMPILE_WAIT, CompiledForm, Form, FormBegin, SampleForm};
+use offshoot_form::{COMPILE_WAIT, CompileCall, CompiledForm, Form, FormBegin, SampleForm};
 use offshoot_text::Tokenizer;
 use offshoot_text::tools::{CallDemand, CallReader, Tool};
 
@@ -170,16 +171,16 @@ impl AnswerForm {
         self.begin != FormBegin::AtOnce
     }
 
-    /// Compiles it, which may take until `deadline`.
+    /// Compiles it, which may take until the call's deadline.
     fn compile(
         &self,
         engine: &EngineHandle,
         tokenizer: &Tokenizer,
         grammars: &CallGrammars,
-        deadline: Instant,
+        call: CompileCall,
     ) -> Result<FoundForm, Refusal> {
-        let form = self.sample_form(tokenizer, grammars, deadline)?;
-        let compile = |form: &Arc<Form>| engine.compile_form_until(form, deadline);
+        let form = self.sample_form(tokenizer, grammars, call.deadline)?;
+        let compile = |form: &Arc<Form>| engine.compile_form_until(form, call.clone());
         let compiled = compile(&form.form).map_err(|error| self.refusal(&error, |part| compile(part).map(drop)))?;
         Ok(FoundForm { form, compiled })
     }
@@ -316,6 +317,7 @@ impl CallGrammars {
 
 impl ProtocolRequest {
     /// The request with its form, compiled, if it has one; this may take [`COMPILE_WAIT`], for all that the form needs.
+    /// What is `held` stays so until all that was begun for it is compiled, also behind that time.
     ///
     /// # Errors
     ///
@@ -325,9 +327,11 @@ impl ProtocolRequest {
         engine: &EngineHandle,
         tokenizer: &Tokenizer,
         grammars: &CallGrammars,
+        held: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Option<Arc<CompiledForm>>, Refusal> {
         let Some(form) = &self.form else { return Ok(None) };
-        let FoundForm { form, compiled } = form.compile(engine, tokenizer, grammars, Instant::now() + COMPILE_WAIT)?;
+        let FoundForm { form, compiled } =
+            form.compile(engine, tokenizer, grammars, CompileCall { deadline: Instant::now() + COMPILE_WAIT, held })?;
         self.params.form = Some(form);
         Ok(compiled)
     }

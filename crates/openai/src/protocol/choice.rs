@@ -157,6 +157,7 @@ impl StopReason {
             FinishReason::StopString(text) => Some(StopReason::Text(text.clone())),
             FinishReason::StopToken(token) => Some(StopReason::Token(*token)),
             FinishReason::OutOfTime => Some(StopReason::Text("cancelled".to_owned())),
+            FinishReason::LowConfidence => Some(StopReason::Text("low_confidence".to_owned())),
             FinishReason::DeadEnd => Some(StopReason::Text("dead_end".to_owned())),
             FinishReason::FormLimit => Some(StopReason::Text("form_limit".to_owned())),
             _ => None,
@@ -184,6 +185,7 @@ pub fn finish_word(reason: &FinishReason, calls: AnswerCalls) -> &'static str {
         FinishReason::Length
         | FinishReason::ContextFull
         | FinishReason::OutOfTime
+        | FinishReason::LowConfidence
         | FinishReason::DeadEnd
         | FinishReason::FormLimit => "length",
         FinishReason::Aborted | FinishReason::Cancelled => "abort",

@@ -442,6 +442,7 @@ impl RequestReader<'_> {
             ignore_eos,
             include_stop: fields.flag("include_stop_str_in_output")?,
             show_special: false,
+            confidence: None,
         };
         Ok((most_tokens, stop))
     }

@@ -1,5 +1,5 @@
-//! What the class in config.json's `architectures` computes. Only classes that predict the next token are read; others
-//! share a `model_type` with them, and with tied embeddings even all their tensors.
+//! What the class in config.json's `architectures` computes: whether a model generates or scores ([`ModelRole`]). Other
+//! classes, which share a `model_type` with these and, with tied embeddings, even all tensors, are refused by name.
 
 use serde_json::Value;
 
@@ -9,16 +9,40 @@ use super::super::fields::{Fields, shown};
 
 const NAME: &str = "architectures";
 
+/// What a model is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelRole {
+    /// It predicts the next token.
+    Generator,
+    /// It computes values of texts or of their steps: a reward model or a classifier.
+    Scorer,
+}
+
 /// How the classes of generators are named.
 const GENERATORS: [&str; 3] = ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"];
 
-/// Parts of the names of other classes, and what these do.
-const OTHERS: [(&str, &str); 12] = [
+/// Parts of the names of scorers' classes, and what these do.
+const SCORERS: [(&str, &str); 7] = [
     ("ForSequenceClassification", "which classifies or scores whole texts"),
     ("ForTokenClassification", "which classifies tokens"),
     ("RewardModel", "which scores texts"),
     ("PrmModel", "which scores the steps of a text"),
     ("ForReward", "which scores texts"),
+    ("ForScore", "which scores texts"),
+    ("WithValueHead", "which values texts"),
+];
+
+/// Parts of the names of classes that would be scorers, and why they are not computed; in small letters.
+const UNREAD_SCORERS: [(&str, &str); 5] = [
+    ("bert", "which reads in both directions"),
+    ("longformer", "which reads in both directions"),
+    ("bidirectional", "which reads in both directions"),
+    ("withgating", "whose score is weighed by a gate that reads the prompt, which is not supported"),
+    ("_vl", "which scores pictures"),
+];
+
+/// Parts of the names of other classes, and what these do.
+const OTHERS: [(&str, &str); 7] = [
     ("ForQuestionAnswering", "which marks answers in texts"),
     ("ForMultipleChoice", "which scores choices"),
     ("Classification", "which classifies"),
@@ -28,29 +52,59 @@ const OTHERS: [(&str, &str); 12] = [
     ("ForCausalLMEagle", "which drafts for another model"),
 ];
 
-/// Refuses a config whose class is known to predict no tokens. One that is not known counts as a generator, as does
-/// none.
-pub fn refuse_others(fields: &Fields<'_>) -> Result<()> {
-    let classes: Vec<&str> = match fields.value(NAME) {
-        Some(Value::Array(classes)) => classes.iter().filter_map(Value::as_str).collect(),
-        Some(Value::String(class)) => vec![class],
-        Some(other) => return Err(fields.error(NAME, "a list of names", shown(other))),
-        None => Vec::new(),
-    };
-    let Some((class, what)) = classes.iter().find_map(|class| Some((class, purpose(class)?))) else { return Ok(()) };
-    if classes.iter().any(|class| is_generator(class)) {
-        return Ok(());
+/// The classes that a config names.
+fn classes<'a>(fields: &Fields<'a>) -> Result<Vec<&'a str>> {
+    match fields.value(NAME) {
+        Some(Value::Array(classes)) => Ok(classes.iter().filter_map(Value::as_str).collect()),
+        Some(Value::String(class)) => Ok(vec![class]),
+        Some(other) => Err(fields.error(NAME, "a list of names", shown(other))),
+        None => Ok(Vec::new()),
     }
-    Err(fields.error(NAME, "a model that predicts tokens, such as \"...ForCausalLM\"", format!("\"{class}\", {what}")))
 }
 
-fn is_generator(class: &str) -> bool {
+/// What a config's class is for. One that is not known counts as a generator, as does none.
+pub fn role(fields: &Fields<'_>) -> Result<ModelRole> {
+    let classes = classes(fields)?;
+    let scores = classes.iter().any(|class| scorer(class).is_some()) && !classes.iter().any(|class| generates(class));
+    Ok(if scores { ModelRole::Scorer } else { ModelRole::Generator })
+}
+
+/// Refuses a config whose class is known not to have this role. A scorer's tensors may come with the class of a
+/// generator.
+pub fn refuse_others(fields: &Fields<'_>, role: ModelRole) -> Result<()> {
+    let classes = classes(fields)?;
+    let why = |class: &str| match role {
+        ModelRole::Generator => scorer(class).or_else(|| other(class)),
+        ModelRole::Scorer => unread_scorer(class).or_else(|| if scorer(class).is_none() { other(class) } else { None }),
+    };
+    let Some((class, what)) = classes.iter().find_map(|class| Some((class, why(class)?))) else { return Ok(()) };
+    if classes.iter().any(|class| generates(class)) {
+        return Ok(());
+    }
+    let expected = match role {
+        ModelRole::Generator => "a model that predicts tokens, such as \"...ForCausalLM\"",
+        ModelRole::Scorer => "a model that scores texts from left to right, such as \"...ForSequenceClassification\"",
+    };
+    Err(fields.error(NAME, expected, format!("\"{class}\", {what}")))
+}
+
+fn generates(class: &str) -> bool {
     GENERATORS.iter().any(|end| class.ends_with(end))
 }
 
-/// What a class does that is known to be no generator.
-fn purpose(class: &str) -> Option<&'static str> {
-    if is_generator(class) {
+/// What a scorer's class does.
+fn scorer(class: &str) -> Option<&'static str> {
+    SCORERS.iter().find(|(part, _)| class.contains(part)).map(|(_, what)| *what)
+}
+
+fn unread_scorer(class: &str) -> Option<&'static str> {
+    let class = class.to_lowercase();
+    UNREAD_SCORERS.iter().find(|(part, _)| class.contains(part)).map(|(_, why)| *why)
+}
+
+/// What a class does that is known to be neither generator nor scorer.
+fn other(class: &str) -> Option<&'static str> {
+    if generates(class) {
         return None;
     }
     let known = OTHERS.iter().find(|(part, _)| class.contains(part)).map(|(_, what)| *what);

@@ -1,7 +1,7 @@
 //! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
-//! data in `ModelConfig`; no other file depends on the family. `classes` refuses what is no generator, `defaults` holds
-//! what transformers assumes where a config is silent, `layers` reads what differs from layer to layer, `experts` the
-//! mixtures, `delta_rule` layers with a state, `tokens` special tokens.
+//! data in `ModelConfig`; no other file depends on the family. `classes` tells generators from scorers and refuses
+//! other models, `defaults` holds what transformers assumes where a config is silent, `layers` reads what differs from
+//! layer to layer, `experts` the mixtures, `delta_rule` layers with a state, `tokens` special tokens.
 
 mod classes;
 mod defaults;
@@ -21,7 +21,10 @@ use offshoot_core::error::Result;
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH};
 use super::model::{ModelConfig, PerLayerInputs};
 use super::modules::{ExpertForm, ExpertModules, Modules, StackedForm};
+use super::output::OutputHead;
 use super::quantisation::{self, Quantisation};
+pub use classes::ModelRole;
+pub(super) use classes::role;
 pub use family::Family;
 use family::{GEMMA4_UNIFIED, supported};
 use layers::softcap;
@@ -59,15 +62,16 @@ const OTHER_WRAPPERS: [(&str, &str); 4] = [
     ("gemma4_unified_assistant", "drafts for another model"),
 ];
 
-/// Reads a config.json.
-pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
+/// Reads a config.json, of a model with this role. A scorer's output is found among its tensors: until then it counts
+/// as that of a generator.
+pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> {
     let nested = fields.object("text_config")?;
     let model_type = fields.text("model_type")?;
     let wrapper = model_type.and_then(|name| WRAPPERS.iter().find(|wrapper| wrapper.name == name));
     if let Some((name, why)) = OTHER_WRAPPERS.iter().find(|(name, _)| model_type == Some(*name)) {
         return Err(fields.error("model_type", supported(), format!("\"{name}\", which {why}")));
     }
-    classes::refuse_others(fields)?;
+    classes::refuse_others(fields, role)?;
     let (text, implied) = match (&nested, wrapper) {
         (Some(nested), wrapper) => (nested, wrapper.map(|wrapper| wrapper.text)),
         (None, Some(Wrapper { name, .. })) => {
@@ -136,6 +140,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         layers,
         final_norm: family.norm(fields)?,
         vocab,
+        output: OutputHead::Tokens,
         context,
         embed_scale: family.is_gemma().then(|| (hidden as f32).sqrt()),
         per_layer_inputs: per_layer_inputs(family, fields, vocab)?,
@@ -191,6 +196,9 @@ fn max_position_embeddings(fields: &Fields<'_>) -> Result<usize> {
 /// "vision" concerns tokens of pictures only.
 fn refuse_bidirectional(fields: &Fields<'_>) -> Result<()> {
     const NAME: &str = "use_bidirectional_attention";
+    if fields.value("is_causal") == Some(&Value::Bool(false)) {
+        return Err(fields.error("is_causal", "true: text is read from left to right", "false"));
+    }
     match fields.value(NAME) {
         None | Some(Value::Bool(false)) => Ok(()),
         Some(value) if value.as_str() == Some("vision") => Ok(()),

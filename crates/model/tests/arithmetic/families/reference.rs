@@ -222,6 +222,46 @@ struct Run<'a> {
 
 /// The logits of every position, `[tokens][vocab]`.
 pub fn logits(spec: &Spec, tensors: &mut Tensors, tokens: &[usize]) -> Vec<f64> {
+    let rows = final_rows(spec, tensors, tokens);
+    let table = if spec.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
+    let head = tensors.matrix(table, spec.vocab, spec.hidden);
+    let bias = spec.layer_norm.then(|| tensors.bias("lm_head.bias", &[spec.vocab]));
+    let mut all = Vec::new();
+    for row in &rows {
+        let mut logits = head.times(row);
+        if let Some(bias) = &bias {
+            plus(&mut logits, bias);
+        }
+        let cap = |x: f64| spec.final_softcap.map_or(x, |cap| cap * (x / cap).tanh());
+        all.extend(logits.into_iter().map(cap));
+    }
+    all
+}
+
+/// A linear layer of a scorer: its module, its outputs, and whether it has a bias.
+pub type ValueLayer<'a> = (&'a str, usize, bool);
+
+/// A scorer's values of every row, by linear layers with a ReLU between each two.
+pub fn values(spec: &Spec, tensors: &mut Tensors, tokens: &[usize], layers: &[ValueLayer<'_>]) -> Vec<f64> {
+    let mut rows = final_rows(spec, tensors, tokens);
+    for (number, &(module, outputs, has_bias)) in layers.iter().enumerate() {
+        let weight = tensors.matrix(&format!("{module}.weight"), outputs, rows[0].len());
+        let bias = has_bias.then(|| tensors.bias(&format!("{module}.bias"), &[outputs]));
+        for row in &mut rows {
+            if number > 0 {
+                row.iter_mut().for_each(|x| *x = x.max(0.0));
+            }
+            *row = weight.times(row);
+            if let Some(bias) = &bias {
+                plus(row, bias);
+            }
+        }
+    }
+    rows.concat()
+}
+
+/// The rows behind the final norm.
+fn final_rows(spec: &Spec, tensors: &mut Tensors, tokens: &[usize]) -> Vec<Vec<f64>> {
     let embed = tensors.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden);
     let mut rows: Vec<Vec<f64>> = tokens
         .iter()
@@ -233,18 +273,7 @@ pub fn logits(spec: &Spec, tensors: &mut Tensors, tokens: &[usize]) -> Vec<f64> 
         run.layer(ix, &mut rows);
     }
     let name = if spec.layer_norm { "model.final_layernorm" } else { "model.norm" };
-    let head = (!spec.tied).then(|| run.tensors.matrix("lm_head.weight", spec.vocab, spec.hidden));
-    let bias = spec.layer_norm.then(|| run.tensors.bias("lm_head.bias", &[spec.vocab]));
-    let mut all = Vec::new();
-    for row in &rows {
-        let mut logits = head.as_ref().unwrap_or(&embed).times(&run.norm(name, row));
-        if let Some(bias) = &bias {
-            plus(&mut logits, bias);
-        }
-        let cap = |x: f64| spec.final_softcap.map_or(x, |cap| cap * (x / cap).tanh());
-        all.extend(logits.into_iter().map(cap));
-    }
-    all
+    rows.iter().map(|row| run.norm(name, row)).collect()
 }
 
 impl Run<'_> {

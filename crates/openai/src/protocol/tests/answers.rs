@@ -180,7 +180,11 @@ fn forced_tokens_are_marked_where_tokens_are_shown() {
         let mut body = object(json!({"prompt": "q", "guided_choice": ["a", "b"]}));
         body.extend(object(fields.clone()));
         let request = request(Endpoint::Completions, Value::Object(body));
-        for (reason, word) in [(FinishReason::DeadEnd, "dead_end"), (FinishReason::FormLimit, "form_limit")] {
+        for (reason, word) in [
+            (FinishReason::LowConfidence, "low_confidence"),
+            (FinishReason::DeadEnd, "dead_end"),
+            (FinishReason::FormLimit, "form_limit"),
+        ] {
             let answer = answer(&request, &[drawn(&request, &[" a"], reason)]);
             let choice = &answer["choices"][0];
             assert_eq!(choice.get("forced").is_some(), is_told, "{fields}");

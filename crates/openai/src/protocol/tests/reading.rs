@@ -60,7 +60,7 @@ fn records_are_asked_for_by_name() {
     assert_eq!(count, Records { drawn: true, ..Records::default() });
     for form in ["ids", "mask"] {
         let records = params(json!({"return_kept": form, "return_entropy": true})).records;
-        assert_eq!(records, Records { drawn: true, kept_ids: true, entropy: true });
+        assert_eq!(records, Records { drawn: true, kept_ids: true, entropy: true, confidence: None });
     }
     let processed = params(json!({"logprobs_mode": "processed_logprobs", "logprobs": 1}));
     assert_eq!(processed.logprobs_mode, LogprobsMode::ProcessedLogprobs);

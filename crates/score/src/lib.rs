@@ -1,0 +1,35 @@
+//! Forms of reward models, as data: how a question and an answer become the tokens that such a model reads, at which of
+//! these tokens its values are read, and how values become scores. A form is found by its name, by the checkpoint's
+//! class or in a file of the model folder. The tokens are computed by others: nothing here runs a model.
+//!
+//! What a text has of special tokens' texts is encoded as plain text, and values are read where rendering put a tag,
+//! never where a token happens to look like one. So nothing that an answer says moves the places that are read.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
+#![warn(missing_docs)]
+
+mod aggregate;
+mod choice;
+mod config;
+mod form;
+mod frame;
+mod marked;
+mod output;
+mod parts;
+mod plain;
+mod rendered;
+mod resolved;
+mod scale;
+mod words;
+
+pub use aggregate::Aggregate;
+pub use choice::{FORM_FILE, FormChoice, built_in_names};
+pub use config::ScorerConfig;
+pub use form::{
+    Activation, ChatForm, ChatRead, Column, FormText, Output, PlainForm, PlainRead, ScoreForm, StepParts, StepTags,
+    TokenName,
+};
+pub use output::HeadFacts;
+pub use rendered::{ReadPlace, Rendered, StepScore, StepScores};
+pub use resolved::ResolvedForm;
+pub use scale::Scale;

@@ -1,0 +1,12 @@
+//! Forms against the texts that the published models' own programs make of a question and an answer.
+
+#[path = "../../../../tests/common/shared.rs"]
+mod shared;
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
+
+mod faults;
+mod hostile;
+mod published;
+mod renderings;
+mod tokenizers;
