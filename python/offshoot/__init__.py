@@ -60,10 +60,10 @@ __version__ = _version
 __all__ = [
     "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "KeptTokens", "Logprob", "StreamOutput",
     "ScoredChoices", "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample",
-    "tree_of_thoughts", "beam_search", "dvts", "mcts", "particle_filtering", "particle_gibbs", "tree_po", "entropy_branching",
-    "RolloutTrie", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan", "Job", "demo_model", "to_arrow",
-    "CalledTools", "JsonPointer", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput",
-    "BeamSearchSequence",
-    "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine",
-    "Judged", "ItemLine", "JobEstimate",
+    "tree_of_thoughts", "beam_search", "dvts", "mcts", "particle_filtering", "particle_gibbs", "tree_po",
+    "entropy_branching", "RolloutTrie", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict",
+    "run", "plan", "Job", "demo_model", "to_arrow", "CalledTools", "JsonPointer", "TextPrompt", "TokensPrompt",
+    "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence", "EngineFacts", "EngineMetrics",
+    "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine", "Judged", "ItemLine",
+    "JobEstimate",
 ]
