@@ -79,7 +79,11 @@ pub fn open(model: &ModelFolder) -> Result<Box<dyn ModelFiles>> {
     })
 }
 
-/// The value head among the tensors of a folder, see [`value_head::value_head`].
+/// The value head among the tensors of a folder. `labels`: the number of values, where config.json says it.
+///
+/// # Errors
+///
+/// The folder has no tensors, no head or more than one, or the head's shapes do not fit.
 pub fn value_head_of(folder: &Path, config: &ModelConfig, labels: Option<usize>) -> Result<ValueHead> {
     value_head::value_head(&TensorFolder::of_model(folder)?, config, labels)
 }
