@@ -111,8 +111,8 @@ fn samples_with_forms_are_measured_beside_free_ones() {
             _ => assert!(number(line, "of_free") > 0.0 && asked >= 54.0 && asked >= computed, "{line}"),
         }
     }
-    // Three schemas have no state in common.
-    assert!(number(&lines[2], "masks_computed") > 2.0, "{:?}", lines[2]);
+    // Two of three schemas are new, and have no state in common.
+    assert!(number(&lines[2], "masks_computed") >= 2.0, "{:?}", lines[2]);
     let refused = |args: &[&str]| refuses(lab(&["bench", "forms"]).args(args));
     assert!(refused(&["--shape", "llama3-8b"]).contains("--tokenizer"));
     assert!(refused(&["--model", model, "--generate", "100000"]).contains("a prompt with its continuation"));
