@@ -23,14 +23,14 @@ pub const VALUE_MODULES: [&str; 9] = [
 ];
 
 /// A module under one of the prefixes, of which the checkpoint has tensors.
-struct Found {
+struct FoundModule {
     prefix: &'static str,
     module: &'static str,
     /// The layers' names behind the prefix: the module itself, or its parts 0, 2, 4, ... with a ReLU between each two.
     layers: Vec<String>,
 }
 
-impl Found {
+impl FoundModule {
     fn of(tensors: &dyn TensorSource, prefix: &'static str, module: &'static str) -> Option<Self> {
         let has = |layer: &str| tensors.tensor(&format!("{prefix}{layer}.weight")).is_some();
         let layers = match has(module) {
@@ -51,8 +51,8 @@ impl Found {
 ///
 /// There is no such module or more than one, or a shape does not fit the model, the layer before, or `labels`.
 pub fn value_head(tensors: &dyn TensorSource, config: &ModelConfig, labels: Option<usize>) -> Result<ValueHead> {
-    let of_prefix = |prefix: &'static str| VALUE_MODULES.map(|module| Found::of(tensors, prefix, module));
-    let mut found: Vec<Found> = VALUE_PREFIXES.into_iter().flat_map(of_prefix).flatten().collect();
+    let of_prefix = |prefix: &'static str| VALUE_MODULES.map(|module| FoundModule::of(tensors, prefix, module));
+    let mut found: Vec<FoundModule> = VALUE_PREFIXES.into_iter().flat_map(of_prefix).flatten().collect();
     let (Some(head), rest) = (found.pop(), found) else {
         let expected =
             format!("tensors of one of {}, by which a reward model computes its values", list(&VALUE_MODULES));

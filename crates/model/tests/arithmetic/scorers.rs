@@ -8,10 +8,10 @@ use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, Isa};
 use offshoot_kv::plan::Planner;
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
-use offshoot_model::check::{ScoreScale, scores};
+use offshoot_model::check::{ScoreScale, read_scores, scores};
 use offshoot_model::{
-    Decoder, LoadedRanks, ModelConfig, ModelFolder, ModelRole, ModelWeights, OutputHead, RowValues, Sequence,
-    StepLimits, StepRunner, ValueHead, ValueLayer,
+    ActivationChoice, Decoder, LoadedRanks, MadeFormat, ModelConfig, ModelFolder, ModelRole, ModelWeights, OutputHead,
+    RowValues, Sequence, StepLimits, StepRunner, ValueHead, ValueLayer, WeightChoice,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -43,6 +43,48 @@ fn published_forms() {
         }
         let error = ModelFolder::open(&path).unwrap_err().to_string();
         assert!(error.contains("predicts tokens") && error.contains("scores"), "{error}");
+    }
+}
+
+/// A body in bf16, or of codes that are made at load, beside a head as it is stored.
+#[test]
+fn published_forms_in_other_dtypes() {
+    let Some(root) = shared("goldens_modern") else { return };
+    for name in ["reward-qwen2-math-prm", "reward-qwen3-classifier", "reward-skywork-prm"] {
+        let path = root.join(name);
+        let mut rounded = ModelFolder::open_scorer(&path, None).unwrap();
+        rounded.config.compute = Some(Dtype::Bf16);
+        let mut backend = Cpu::open().unwrap();
+        let mut model = Decoder::load(&mut backend, &rounded).unwrap();
+        let report = scores(&mut backend, &mut model, &path.join("golden_scores.json")).unwrap();
+        assert!(report.passes() && report.difference > 1e-6, "{name}\n{report}");
+        let choice = WeightChoice { weights: Some(MadeFormat::Int8), activations: ActivationChoice::Bf16 };
+        let coded = ModelFolder::open_scorer(&path, None).unwrap().with(choice).unwrap();
+        let mut model = Decoder::load(&mut backend, &coded).unwrap();
+        let report = scores(&mut backend, &mut model, &path.join("golden_scores.json")).unwrap();
+        assert!(report.difference > 1e-6 && report.difference < 0.2, "{name}\n{report}");
+    }
+}
+
+/// Names as trl saves a model that it wraps, with the head beside it or in the wrapper, and those of the bare decoder.
+#[test]
+fn heads_are_found_under_any_prefix() {
+    let (model, tokens) = draw("llama", 5);
+    for (prefix, module, class) in [
+        ("pretrained_model.model.", "v_head.summary", "LlamaForCausalLM"),
+        ("pretrained_model.model.", "pretrained_model.score", "LlamaForSequenceClassification"),
+        ("", "score", "LlamaForTokenClassification"),
+        ("model.", "v_head", "AutoModelForCausalLMWithValueHead"),
+    ] {
+        let mut tensors = Tensors::new(5, prefix);
+        let expected = reference::values(&model.spec, &mut tensors, &tokens, &[(module, 2, true)]);
+        let mut config = model.configs[0].clone();
+        config["architectures"] = json!([class]);
+        let folder = folder(&config, &tensors);
+        hold(folder.path(), None, &tokens, &expected, &format!("{prefix}, {module}"));
+        let generates = class.ends_with("ForCausalLM");
+        let role = if generates { ModelRole::Generator } else { ModelRole::Scorer };
+        assert_eq!(ModelRole::of(folder.path()).unwrap(), role, "{class}");
     }
 }
 
@@ -265,4 +307,53 @@ fn heads_that_do_not_fit_are_named() {
         refused(&small(one, 0, json!({"architectures": [class]})), &["`architectures`", class, said]);
     }
     refused(&small(one, 0, json!({"is_causal": false})), &["is_causal"]);
+}
+
+#[test]
+fn golden_scores_that_do_not_fit_are_named() {
+    let (folder, config) = (tempfile::tempdir().unwrap(), random_scorer());
+    let path = folder.path().join("scores.json");
+    let read = |json: Value| {
+        std::fs::write(&path, json.to_string()).unwrap();
+        read_scores(&path, &config)
+    };
+    let golden = json!({"prompt": [4, 5, 6], "positions": [0, 2], "scores": [[0.1, 0.9], [0.5, 0.5]]});
+    let found = read(golden.clone()).unwrap();
+    assert_eq!((found.positions, found.scores), (vec![0, 2], vec![vec![0.1, 0.9], vec![0.5, 0.5]]));
+    for (field, wrong) in [
+        ("prompt", json!([4, 500])),
+        ("prompt", json!([])),
+        ("positions", json!([0, 3])),
+        ("positions", json!(1)),
+        ("scores", json!([[0.1], [0.9]])),
+        ("scores", json!([[0.1, 0.9]])),
+        ("scores", json!([[0.1, "x"], [0.5, 0.5]])),
+    ] {
+        let mut golden = golden.clone();
+        golden[field] = wrong;
+        let error = read(golden).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains(&format!("`{field}`")), "{error}");
+    }
+}
+
+/// A score that is off by more than rounding fails, whatever the file's scale.
+#[test]
+fn wrong_scores_fail() {
+    let weights = ModelWeights::random(random_scorer(), Dtype::F32, 7);
+    let mut backend = Cpu::open().unwrap();
+    let mut model = Decoder::of(&mut backend, &weights).unwrap();
+    let tokens = [4, 5, 6].map(TokenId::new);
+    let values = Sequence::new(&mut backend, &mut model, 3).unwrap().extend(&tokens, 0..3).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scores.json");
+    for scale in [ScoreScale::Values, ScoreScale::Sigmoids, ScoreScale::Softmax] {
+        for off in [0.0, 3e-3] {
+            let mut rows = [0, 2].map(|at| scale.scores(&values[2 * at..][..2]));
+            rows[1][0] += off;
+            let golden = json!({"prompt": [4, 5, 6], "positions": [0, 2], "scores": rows});
+            std::fs::write(&path, golden.to_string()).unwrap();
+            let report = scores(&mut backend, &mut model, &path).unwrap();
+            assert_eq!((report.passes(), report.scale), (off == 0.0, scale), "{report}");
+        }
+    }
 }
