@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the scores of the steps are combined into the score of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregate {
     /// The last step's.
@@ -11,7 +12,7 @@ pub enum Aggregate {
     Last,
     /// The smallest.
     Min,
-    /// Their product, multiplied in the order of the steps.
+    /// Their product.
     Product,
     /// Their mean.
     Mean,
@@ -23,7 +24,7 @@ impl Aggregate {
         let last = *scores.last()?;
         Some(match self {
             Aggregate::Last => last,
-            Aggregate::Min => scores.iter().copied().fold(f64::INFINITY, f64::min),
+            Aggregate::Min => scores.iter().copied().fold(last, f64::min),
             Aggregate::Product => scores.iter().product(),
             Aggregate::Mean => scores.iter().sum::<f64>() / scores.len() as f64,
         })

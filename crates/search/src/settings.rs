@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use super::particles::Resampling;
+pub use offshoot_score::Aggregate;
 
 /// How the best of several samples is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -200,22 +201,6 @@ pub enum MctsSelect {
     /// Mean value + exploration · P · sqrt(N) / (1 + n), where P is the share of sampled steps with this text (Silver
     /// et al. 2017).
     Puct,
-}
-
-/// How the values of the steps are combined into the value of the solution.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Aggregate {
-    /// The last step's.
-    #[default]
-    Last,
-    /// The smallest.
-    Min,
-    /// Their product.
-    Product,
-    /// Their mean.
-    Mean,
 }
 
 /// How a solution, or an answer, is chosen.

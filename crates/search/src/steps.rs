@@ -43,12 +43,7 @@ impl Solution {
 
     /// The combined value of its steps; 0 without steps.
     pub fn value(&self, aggregate: Aggregate) -> f64 {
-        match aggregate {
-            Aggregate::Last => self.scores.last().copied().unwrap_or(0.0),
-            Aggregate::Min => self.scores.iter().copied().reduce(f64::min).unwrap_or(0.0),
-            Aggregate::Product => self.scores.iter().copied().reduce(|a, b| a * b).unwrap_or(0.0),
-            Aggregate::Mean => self.scores.iter().sum::<f64>() / self.scores.len().max(1) as f64,
-        }
+        aggregate.of(&self.scores).unwrap_or(0.0)
     }
 }
 
