@@ -228,9 +228,9 @@ pub struct SampledToken {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f32>,
     /// The model's confidence in its place, in nats: the mean log-probability of the k likeliest tokens, negated, where
-    /// k is [`Records::confidence`]. Log-probabilities are those of the model itself; tokens whose logit is -inf are
-    /// left out, and so it is of fewer tokens where fewer than k are left, and 0 where none is. The lower, the more
-    /// evenly the likeliest tokens share the probability. `None` where it was not asked for.
+    /// k is [`Records::confidence`], by the model's own distribution. Tokens whose logit is -inf are left out, so that
+    /// the mean may be of fewer than k tokens; it is 0 where no token is left. The lower it is, the more evenly the likeliest
+    /// tokens share the probability. `None` where it was not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f32>,
     /// Whether the form of its text allowed no other token in its place. A backend does not know: it says false.

@@ -113,8 +113,8 @@ pub struct StepBatch {
     pub positions: Vec<u32>,
     /// For each page group of the model the slot of each row.
     pub slots: Vec<Vec<KvSlot>>,
-    /// Rows whose logits are computed, or whose values are by a scorer, in rising order. A row appears once per sample
-    /// taken from its logits.
+    /// Rows whose logits (of a scorer: whose values) are computed, in rising order. A row appears once per sample taken
+    /// from its logits.
     pub logit_rows: Vec<u32>,
     /// One per kind of attention (heads, window and page group) of the model's layers, in the order of
     /// `Decoder::plan_hints`.

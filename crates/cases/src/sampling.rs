@@ -515,7 +515,8 @@ fn any_records(dice: &mut Dice) -> Records {
         drawn: dice.one_in(3),
         kept_ids: dice.one_in(3),
         entropy: dice.one_in(3),
-        // Of one token, as many as a vocabulary's chunks, and more: the kernels list them in different ways.
+        // The kernels list the likeliest tokens in one way where they are few, in another where they are more than a
+        // vocabulary has chunks.
         confidence: dice
             .pick(&[None, None, Some(1), Some(5), Some(20), Some(300), Some(2048)])
             .and_then(NonZeroU16::new),

@@ -37,7 +37,7 @@ pub struct FormCounts {
     pub shared_states: u64,
     /// Masks that another state had whose matcher stood in the same place of its grammar.
     pub shared_places: u64,
-    /// Of the masks computed those whose set of tokens another state had.
+    /// Masks that were computed and have the same set of tokens as another state's mask.
     pub shared_sets: u64,
     /// Matchers that were made again from a state's tokens.
     pub replayed: u64,
@@ -169,8 +169,8 @@ impl Forms {
     ///
     /// # Errors
     ///
-    /// Of a state: finding it takes more work than a step may take. A state that has a token which its
-    /// form does not allow is none: its mask is empty.
+    /// A state has no mask, but a [`FormLimit`], if finding the mask takes more work than a step may take. A state with a
+    /// token that its form does not allow is no error: its mask is empty.
     pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>, FormLimit>> {
         let mut found: Vec<Option<Found>> = vec![None; states.len()];
         let mut first: ByState<usize> = ByState::default();

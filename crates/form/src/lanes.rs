@@ -75,7 +75,7 @@ pub(crate) struct Lane {
     start: TokenParser,
     /// Set when its lexer has failed or is too large: its matchers are made again in another lane.
     is_over: AtomicBool,
-    /// Of its lexer and its places, when it was last looked at.
+    /// The bytes that its lexer and its places took when they were last counted.
     bytes: AtomicUsize,
     /// How places of its matchers are told; `None` where places do not tell masks.
     skipped: Option<Skipped>,

@@ -136,8 +136,8 @@ fn entropy(logits: &[f32]) -> f32 {
     logprobs.filter(|logprob| logprob.is_finite()).map(|logprob| -logprob * logprob.exp()).sum::<f64>() as f32
 }
 
-/// The mean log-probability of the `count` likeliest tokens, negated: of those alone whose logit is above -inf; 0 if
-/// there are none.
+/// The mean log-probability of the `count` likeliest tokens, negated. Tokens whose logit is -inf are left out; 0 if no
+/// other token is left.
 fn confidence(logits: &[f32], count: usize) -> f32 {
     let order = by_score(logits);
     let likeliest: Vec<f64> = order.into_iter().map(|t| f64::from(logits[t])).take(count).collect();

@@ -253,7 +253,7 @@ impl Step {
             Sampling::Given(results) => self.fill_requests(device, requests.given(), shape, results),
             // The step that reads the samples is captured with their address.
             Sampling::Late(_) => self.reserve_draws(device, shape.logit_rows),
-            // Those of padded rows are copied too.
+            // The values of padded rows are copied, too.
             Sampling::Values(_) => {
                 self.staging_slots.reserve(device, shape.logit_rows * self.outputs * Dtype::F32.bytes())
             }

@@ -115,7 +115,7 @@ pub fn read_scores(path: &Path, config: &ModelConfig) -> Result<GoldenScores> {
 ///
 /// # Errors
 ///
-/// Those of [`read_scores`], and of the device.
+/// The golden file does not fit the model (see [`read_scores`]), or the device fails.
 pub fn scores<B: Backend>(backend: &mut B, model: &mut Decoder<B>, path: &Path) -> Result<ScoreReport> {
     let golden = read_scores(path, model.config())?;
     let (dtype, width, layers) = (model.dtype(), model.config().outputs(), model.config().layers.len());
