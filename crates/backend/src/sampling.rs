@@ -229,8 +229,8 @@ pub struct SampledToken {
     pub entropy: Option<f32>,
     /// The model's confidence in its place, in nats: the mean log-probability of the k likeliest tokens, negated, where
     /// k is [`Records::confidence`], by the model's own distribution. Tokens whose logit is -inf are left out, so that
-    /// the mean may be of fewer than k tokens; it is 0 where no token is left. The lower it is, the more evenly the likeliest
-    /// tokens share the probability. `None` where it was not requested.
+    /// the mean may be of fewer than k tokens; it is 0 where no token is left. The lower it is, the more evenly the
+    /// likeliest tokens share the probability. `None` where it was not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f32>,
     /// Whether the form of its text allowed no other token in its place. A backend does not know: it says false.

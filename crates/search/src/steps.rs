@@ -98,20 +98,21 @@ impl<'a> Stepper<'a> {
     ) -> Result<Vec<Option<Solution>>> {
         let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
         let nodes = tree.fork_each(ForkKind::Sample, &ends)?;
-        self.one_step(tree, from, nodes, job.params, job)
+        self.one_each(tree, from, nodes, &self.step_stop(job.stop), job.params, job)
     }
 
-    /// The next step of each of `from` in the fork of it, all in one batch; `None` for a failed one.
-    fn one_step(
+    /// What each of `from` goes on with in the fork of it until `stop`, all in one batch; `None` for a failed one.
+    fn one_each(
         &self,
         tree: &mut SamplingTree,
         from: &[&Solution],
         nodes: Vec<NodeId>,
+        stop: &Stop,
         params: &SamplingParams,
         job: &SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
         let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
-        self.grow(tree, &nodes, &before, &self.step_stop(job.stop), params, job)?;
+        self.grow(tree, &nodes, &before, stop, params, job)?;
         let sampled = |(&parent, node): (&&Solution, NodeId)| match tree.has_failed(node) {
             true => Ok(None),
             false => read(self.decode, tree, parent, node, job.stop).map(Some),
@@ -129,18 +130,12 @@ impl<'a> Stepper<'a> {
     ) -> Result<Vec<Option<Solution>>> {
         let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
         let nodes = tree.fork_each(ForkKind::Value, &ends)?;
-        let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
         let stop = Stop { include_stop: true, ..job.stop.clone() };
-        self.grow(tree, &nodes, &before, &stop, job.params, job)?;
-        let ended = |(&parent, node): (&&Solution, NodeId)| {
-            if tree.has_failed(node) {
-                return Ok(None);
-            }
-            let mut solution = read(self.decode, tree, parent, node, job.stop)?;
-            solution.end = solution.end.or_else(|| tree.node(node).finish.clone());
-            Ok(Some(solution))
-        };
-        from.iter().zip(nodes).map(ended).collect()
+        let mut found = self.one_each(tree, from, nodes, &stop, job.params, job)?;
+        for solution in found.iter_mut().flatten() {
+            solution.end = solution.end.take().or_else(|| tree.node(solution.node).finish.clone());
+        }
+        Ok(found)
     }
 
     /// Extends `nodes`; the `before` tokens already sampled on each path count against the limits.
@@ -203,7 +198,7 @@ impl<'a> Stepper<'a> {
             }
             let from: Vec<&Solution> = going.iter().map(|&ix| &ahead[ix]).collect();
             let nodes = tree.fork_each(ForkKind::Value, &from.iter().map(|from| from.node).collect::<Vec<_>>())?;
-            let next = self.one_step(tree, &from, nodes.clone(), &params, job)?;
+            let next = self.one_each(tree, &from, nodes.clone(), &self.step_stop(job.stop), &params, job)?;
             if first.is_empty() {
                 first = nodes;
             }
