@@ -169,8 +169,8 @@ impl Forms {
     ///
     /// # Errors
     ///
-    /// A state has no mask, but a [`FormLimit`], if finding the mask takes more work than a step may take. A state with a
-    /// token that its form does not allow is no error: its mask is empty.
+    /// A state has no mask, but a [`FormLimit`], if finding the mask takes more work than a step may take. A state with
+    /// a token that its form does not allow is no error: its mask is empty.
     pub fn masks(&mut self, states: &mut [&mut FormState]) -> Vec<Result<Arc<StateMask>, FormLimit>> {
         let mut found: Vec<Option<Found>> = vec![None; states.len()];
         let mut first: ByState<usize> = ByState::default();

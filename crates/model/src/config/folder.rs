@@ -59,8 +59,8 @@ impl ModelFolder {
     ///
     /// # Errors
     ///
-    /// As of [`open`](Self::open). The folder has no head or several; a word is no token of the vocabulary; or the model
-    /// is a GGUF file.
+    /// As of [`open`](Self::open). The folder has no head or several; a word is no token of the vocabulary; or the
+    /// model is a GGUF file.
     pub fn open_scorer(path: impl Into<PathBuf>, words: Option<&[TokenId]>) -> Result<Self> {
         let path = path.into();
         if offshoot_gguf::files(&path)?.is_some() {
