@@ -20,6 +20,7 @@ mod plain;
 mod rendered;
 mod resolved;
 mod scale;
+mod scorer;
 mod words;
 
 pub use aggregate::Aggregate;
@@ -33,3 +34,4 @@ pub use output::HeadFacts;
 pub use rendered::{ReadPlace, Rendered, StepScore, StepScores};
 pub use resolved::ResolvedForm;
 pub use scale::Scale;
+pub use scorer::{ScoredTree, ScorerIdentity, TextScorer, TextScores};
