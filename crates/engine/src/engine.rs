@@ -283,7 +283,8 @@ fn mask_threads() -> usize {
 /// Refuses steps whose rows and logits, or values, alone are more than the memory that is free.
 fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
     let config = model.config();
-    let (rows, logit_rows) = (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.outputs()));
+    let (rows, logit_rows) =
+        (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.outputs()));
     let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), model.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
