@@ -378,8 +378,7 @@ impl Script {
         for lease in &self.leases {
             let (Lease { segment, tokens, .. }, text) = (lease, lease.text());
             let all = 0..u32::try_from(tokens.len()).unwrap();
-            let each: Vec<u32> =
-                all.clone().filter(|&at| self.tree.kept_values(*segment, [at]).count() == 1).collect();
+            let each: Vec<u32> = all.clone().filter(|&at| self.tree.kept_values(*segment, [at]).count() == 1).collect();
             let found: Vec<(u32, &[f32])> = self.tree.kept_values(*segment, all).collect();
             assert_eq!(found.iter().map(|(at, _)| *at).collect::<Vec<_>>(), each);
             for (at, values) in found {
