@@ -494,8 +494,9 @@ fn weights_of_a_scorer_change(mode: Mode) {
         while stepped < turns && engine.turn().unwrap() == Turn::Stepped {
             stepped += 1;
         }
+        let new = world.whole(Seeds::both(2));
         std::thread::scope(|scope| {
-            let update = scope.spawn(|| handle.update_weights(world.whole(Seeds::both(2))));
+            let update = scope.spawn(|| handle.update_weights(new));
             while !update.is_finished() {
                 engine.turn().unwrap();
             }
@@ -527,9 +528,9 @@ fn engines_on_one_team_take_turns(mode: Mode) {
         let sampled = scope.spawn(|| finish(&generator, draw(root, key("item", 0), params(), length(100))));
         let mut branch = scorer.root(tokens[..1].to_vec()).unwrap();
         let mut found = Vec::new();
-        for at in 1..60 {
+        for (at, &token) in (0..).zip(&tokens).skip(1) {
             branch = scorer.fork(branch, 1).unwrap()[0];
-            let extend = Extend::given_with_values(branch, vec![tokens[at]], [u32::try_from(at).unwrap()]);
+            let extend = Extend::given_with_values(branch, vec![token], [at]);
             found.extend(finish(&scorer, extend).values);
         }
         assert_eq!(bits(&found), bits(&alone(Shape::Full, &tokens)[1..]));

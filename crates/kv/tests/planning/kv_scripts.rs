@@ -91,10 +91,10 @@ impl Script {
             59..65 => self.free_behind(),
             65..67 => self.free_behind_prompts(),
             67..77 => self.compute(),
-            77..80 => self.score(),
-            80..82 => self.value(),
-            82..85 => self.retain(),
-            85..94 => _ = self.release(),
+            77..82 => self.score(),
+            82..85 => self.value(),
+            85..87 => self.retain(),
+            87..94 => _ = self.release(),
             94..98 => self.drop(),
             _ => self.evict(),
         }
@@ -561,7 +561,7 @@ fn random_scripts_agree_with_the_model() {
         (valued, values_found) = (valued + script.valued, values_found + script.values_found);
     }
     assert!(scored > 1000 && found > scored, "{scored} scores were kept, {found} found");
-    assert!(valued > 1000 && values_found > valued, "{valued} values were kept, {values_found} found");
+    assert!(valued > 300 && values_found > valued, "{valued} values were kept, {values_found} found");
     assert!(freed_behind > 50, "windows passed {freed_behind} pages of branches in all scripts");
     assert!(behind_prompts > 50, "windows passed {behind_prompts} pages of prompts in all scripts");
 }
