@@ -204,6 +204,7 @@ impl Engine {
             state_bytes,
             states,
             keeps_routes,
+            values: model_facts.values,
             adapters: config.adapters,
             prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,
@@ -279,10 +280,10 @@ fn mask_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |threads| threads.get().min(MOST_MASK_THREADS))
 }
 
-/// Refuses steps whose rows and logits alone are more than the memory that is free.
+/// Refuses steps whose rows and logits, or values, alone are more than the memory that is free.
 fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
     let config = model.config();
-    let (rows, logit_rows) = (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.vocab));
+    let (rows, logit_rows) = (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.outputs()));
     let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), model.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);

@@ -69,6 +69,7 @@ mod token_counts;
 mod token_path;
 pub mod uniforms;
 mod updates;
+mod values;
 mod weights;
 
 pub(crate) use adapters::NewAdapter;
@@ -99,7 +100,9 @@ pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions, StoredPrefixes};
 pub(crate) use ready::ReadyExtend;
 pub use receiver::{EventReceiver, First, wait};
 pub use records::{KeptForm, LogprobsMode, TokenRecord, TokenRecords};
-pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Scoring, Stop};
+pub use request::{
+    Continuation, Event, Extend, Finish, FinishReason, PositionValues, SamplingParams, Scoring, Stop,
+};
 pub use routes::TokenRoutes;
 pub(crate) use said::Said;
 pub use sampled_lengths::SampledLengths;
