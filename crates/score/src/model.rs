@@ -131,7 +131,8 @@ impl ScoredTree for ModelTree {
             return Err(Error::Internal(format!("the answer at node {node} is started twice")));
         }
         let start = self.started;
-        self.thread.send(Work::Start { tree: self.tree, answer: Answer { node, start, parent, steps: steps.into() } })?;
+        self.thread
+            .send(Work::Start { tree: self.tree, answer: Answer { node, start, parent, steps: steps.into() } })?;
         self.started += 1;
         self.waiting += 1;
         self.answers.insert(node, StartedAnswer { start, is_waiting: true });

@@ -100,9 +100,7 @@ impl Place<'_> {
             Ok((trunk, end))
         });
         match started {
-            Ok((trunk, end)) => {
-                Ok(Placed { written: Arc::new(written), values: needed.values, trunk, end, computed })
-            }
+            Ok((trunk, end)) => Ok(Placed { written: Arc::new(written), values: needed.values, trunk, end, computed }),
             Err(error) => {
                 self.engine.release(&made);
                 Err(error)
@@ -215,11 +213,12 @@ impl Placed {
     }
 
     /// All values of the answer, once nothing is computed for it any more.
-    pub fn values(&self) -> Option<Vec<Values>> {
-        match self.extended().next() {
-            Some(_) => None,
-            None => self.values.iter().cloned().collect(),
+    pub fn values(&self) -> Option<Result<Vec<Values>>> {
+        if self.extended().next().is_some() {
+            return None;
         }
+        let values: Option<Vec<Values>> = self.values.iter().cloned().collect();
+        Some(values.ok_or_else(|| Error::Internal("the scorer's engine has left out a value".to_owned())))
     }
 }
 

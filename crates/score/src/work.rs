@@ -247,12 +247,9 @@ impl Scorer {
         let Stage::Placed(placed) = &answer.stage else { return };
         let Some(values) = placed.values() else { return };
         let (rendered, start) = (&placed.written().rendered, answer.start);
-        let result = self.form.scores(rendered, &values);
-        let result = result.map(|scores| TextScores {
-            scores,
-            tokens: rendered.tokens.len(),
-            computed: placed.computed(),
-        });
+        let result = values.and_then(|values| self.form.scores(rendered, &values));
+        let result =
+            result.map(|scores| TextScores { scores, tokens: rendered.tokens.len(), computed: placed.computed() });
         // The client may be gone by now.
         let _ = tree.results.send(AnswerScores { node, start, result });
     }
