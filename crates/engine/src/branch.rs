@@ -511,6 +511,14 @@ impl Branch {
         self.generation += 1;
     }
 
+    /// Requests all values again, as weights or an adapter have changed: those of an extend follow from the same ones.
+    pub fn restart_values(&mut self) {
+        if let BranchWork::Values(values) = &mut self.work {
+            values.restart();
+            self.generation += 1;
+        }
+    }
+
     /// Removes given tokens that were not scored yet from the branch.
     fn take_back_unscored(&mut self) {
         match &self.work {

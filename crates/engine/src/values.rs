@@ -96,6 +96,12 @@ impl ValuesState {
         self.found[entry] = found;
     }
 
+    /// Forgets all values: they do not follow from the weights that are in force now.
+    pub fn restart(&mut self) {
+        self.leading = 0;
+        self.found.fill_with(|| Found::Missing);
+    }
+
     /// Requests again what is requested.
     pub fn request_again(&mut self) {
         for found in self.found.iter_mut().filter(|found| matches!(found, Found::Requested)) {
