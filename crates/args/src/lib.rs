@@ -76,7 +76,7 @@ pub struct LaunchArgs {
 impl LaunchArgs {
     pub fn on(self, devices: Devices) -> EngineOptions {
         let Self { plan, engine, prefixes } = self;
-        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into() }
+        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into(), scorer: None }
     }
 }
 

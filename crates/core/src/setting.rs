@@ -99,3 +99,8 @@ settings! {
 /// The share of a GPU's memory for weights, keys and values. The library and Python have it; no flag of the command is
 /// called so, and `ALL` lists flags.
 pub const GPU_MEMORY: Setting = Setting("gpu_memory");
+
+/// The scorer beside the model, and its share of the memory for keys and values. No flag of the command is called so
+/// yet.
+pub const SCORER: Setting = Setting("scorer");
+pub const SCORER_MEMORY: Setting = Setting("scorer_memory");

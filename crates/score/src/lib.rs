@@ -14,6 +14,7 @@ mod config;
 mod form;
 mod frame;
 mod marked;
+mod model;
 mod output;
 mod parts;
 mod plain;
@@ -30,6 +31,7 @@ pub use form::{
     Activation, ChatForm, ChatRead, Column, FormText, Output, PlainForm, PlainRead, ScoreForm, StepParts, StepTags,
     TokenName,
 };
+pub use model::ScorerModel;
 pub use output::HeadFacts;
 pub use rendered::{ReadPlace, Rendered, StepScore, StepScores};
 pub use resolved::ResolvedForm;
