@@ -22,6 +22,7 @@ mod rendered;
 mod resolved;
 mod scale;
 mod scorer;
+pub mod scripted;
 mod words;
 
 pub use aggregate::Aggregate;
@@ -37,3 +38,4 @@ pub use rendered::{ReadPlace, Rendered, StepScore, StepScores};
 pub use resolved::ResolvedForm;
 pub use scale::Scale;
 pub use scorer::{ScoredTree, ScorerIdentity, TextScorer, TextScores};
+pub use scripted::{ScriptedAnswer, ScriptedScore, ScriptedScorer};
