@@ -142,6 +142,7 @@ impl PlanArgs {
                 output_tokens: args.output_tokens,
                 device_profile: args.device_profile,
                 budget,
+                scorer: None,
                 predict: args.predict,
                 parts: args.parts,
                 replicas,

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::shares::PoolDemand;
 use super::{
     DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, PrefixFolder, ScorerFolder, WhyNotCuda,
 };
@@ -199,6 +200,11 @@ impl Launch<'_> {
         self.prepare(model, change)?.build(self.tokenizer.clone())
     }
 
+    /// The loaded model with the memory of its steps, before that of its keys and values.
+    pub fn prepared(&self, model: Box<dyn StepRunner>) -> Result<PreparedModel> {
+        self.prepare(model, |config| config)
+    }
+
     /// The loaded model with the memory of its steps, for an engine whose configuration `change` modifies.
     pub(super) fn prepare(
         &self,
@@ -312,10 +318,15 @@ impl HeldSizes {
         Ok(LaunchSizes { branches, pool, pages, states, ..sizes })
     }
 
-    /// Bytes of keys and values of a token, and of the states of so many branches as run at once.
-    pub fn kv_and_states(&self) -> (usize, usize) {
-        let LaunchSizes { kv_bytes_per_token, state_bytes, .. } = self.sizes;
-        (kv_bytes_per_token, useful_states(self.config.max_branches).saturating_mul(state_bytes))
+    /// What it can use of the memory for keys and values, for so many tokens of text.
+    pub fn demand(&self, tokens: usize) -> PoolDemand {
+        let LaunchSizes { kv_bytes_per_token, state_bytes, page_bytes, .. } = self.sizes;
+        PoolDemand {
+            tokens,
+            bytes_per_token: kv_bytes_per_token,
+            states: useful_states(self.config.max_branches).saturating_mul(state_bytes),
+            least: self.groups.count() * page_bytes,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
 };
 use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::figures;
 use offshoot_core::setting::{DEVICES, SCORER};
 use offshoot_engine::{EngineHandle, PoolSize, PreparedModel, useful_states};
 use offshoot_score::{FormChoice, ScorerModel};
@@ -33,18 +34,26 @@ impl EngineOptions {
     /// A budget is out of its range, the folder is no scorer, or no device has room for it.
     pub fn open_scorer(&self, path: &Path, form: Option<&FormChoice>) -> Result<LaunchedScorer> {
         self.budget.check()?;
-        if let Some(ScorerOptions { path, .. }) = &self.scorer {
-            let expected = "none, as the model is a scorer itself";
-            return Err(Error::value(SCORER, expected, path.display().to_string()));
-        }
-        let scorer = ScorerFolder::open(path, form)?.with(self.budget.weights)?;
-        let launched = self.launch(scorer.source(), None, Demand::unbounded()).start()?;
-        let Launched { engine, not_cuda, seconds_loading, .. } = launched;
-        Ok(LaunchedScorer { scorer: scorer.on(engine)?, not_cuda, seconds_loading })
+        ScorerFolder::open(path, form)?.with(self.budget.weights)?.start(self)
     }
 }
 
 impl ScorerFolder {
+    /// Loads the scorer as the only model.
+    ///
+    /// # Errors
+    ///
+    /// The options name a scorer beside it, or no device has room for it.
+    pub fn start(&self, options: &EngineOptions) -> Result<LaunchedScorer> {
+        if let Some(ScorerOptions { path, .. }) = &options.scorer {
+            let expected = "none, as the model is a scorer itself";
+            return Err(Error::value(SCORER, expected, path.display().to_string()));
+        }
+        let launched = options.launch(self.source(), None, Demand::unbounded()).start()?;
+        let Launched { engine, not_cuda, seconds_loading, .. } = launched;
+        Ok(LaunchedScorer { scorer: self.on(engine)?, not_cuda, seconds_loading })
+    }
+
     /// The scorer whose model runs in this engine.
     fn on(&self, engine: EngineHandle) -> Result<Arc<ScorerModel>> {
         Ok(Arc::new(ScorerModel::new(engine, self.resolved()?, self.identity().clone())?))
@@ -72,11 +81,11 @@ impl Launch<'_> {
         let again = opened.again()?;
         let generator = opened.with_engine(self.is_exact(), self.loading())?;
         let scoring = again.with_engine(second.is_exact(), second.loading())?;
-        let generator = self.prepare(generator, |config| config).map_err(of_generator)?;
-        let scoring = second.prepare(scoring, |config| config).map_err(|error| of_scorer(scorer, error))?;
+        let generator = self.prepared(generator).map_err(|error| named(GENERATOR, error))?;
+        let scoring = second.prepared(scoring).map_err(|error| named(SCORER_NAME, error))?;
         let [generator, scoring] = self.divide(&second, generator, scoring)?;
-        let (generator, engine) = generator.build(self.tokenizer.clone()).map_err(of_generator)?;
-        let (scoring, scores) = scoring.build(None).map_err(|error| of_scorer(scorer, error))?;
+        let (generator, engine) = generator.build(self.tokenizer.clone()).map_err(|error| named(GENERATOR, error))?;
+        let (scoring, scores) = scoring.build(None).map_err(|error| named(SCORER_NAME, error))?;
         generator.spawn()?;
         scoring.spawn()?;
         let seconds_loading = started.elapsed().as_secs_f64();
@@ -114,18 +123,15 @@ impl Launch<'_> {
         let branches = generator.config().max_branches;
         let demands = [(self, &generator), (scorer, &scoring)].map(|(launch, prepared)| {
             let facts = prepared.facts();
-            let states = useful_states(prepared.config().max_branches).saturating_mul(facts.state_bytes);
-            launch.pool_demand(branches, facts.page_tokens, (facts.kv_bytes_per_token, states))
+            PoolDemand {
+                tokens: (launch.demand.tokens)(branches, facts.page_tokens as usize),
+                bytes_per_token: facts.kv_bytes_per_token,
+                states: useful_states(prepared.config().max_branches).saturating_mul(facts.state_bytes),
+                least: facts.page_groups.count() * facts.page_bytes,
+            }
         });
         let [of_generator, of_scorer] = self.pools(room, generator.facts().is_async, demands)?;
         Ok([generator.with_pool(of_generator), scoring.with_pool(of_scorer)])
-    }
-
-    /// What this launch's model can use while `branches` branches of the generator run, with the bytes of a token and of
-    /// all states.
-    fn pool_demand(&self, branches: usize, page_tokens: u32, bytes: (usize, usize)) -> PoolDemand {
-        let tokens = (self.demand.tokens)(branches, page_tokens as usize);
-        PoolDemand { tokens, bytes_per_token: bytes.0, states: bytes.1 }
     }
 
     /// The pools of the generator and of the scorer in `room` bytes.
@@ -134,8 +140,14 @@ impl Launch<'_> {
         let share = self.options.scorer.as_ref().and_then(|scorer| scorer.memory);
         let [generator, scorer] = demands;
         let [of_generator, of_scorer] = divided(total, generator, scorer, share);
-        let part = |bytes, demand: PoolDemand| PoolSize::Part { bytes, at_most: demand.kv_bytes() };
-        Ok([part(of_generator, generator), part(of_scorer, scorer)])
+        let part = |name, bytes: usize, demand: PoolDemand| match bytes < demand.least {
+            true => {
+                let [expected, found] = [demand.least, bytes].map(|bytes| figures::bytes(bytes as u64));
+                Err(named(name, Error::kv_memory(format!("at least one page ({expected})"), found)))
+            }
+            false => Ok(PoolSize::Part { bytes, at_most: demand.kv_bytes() }),
+        };
+        Ok([part(GENERATOR, of_generator, generator)?, part(SCORER_NAME, of_scorer, scorer)?])
     }
 
     /// The sizes of both engines, without loading the models.
@@ -150,10 +162,10 @@ impl Launch<'_> {
         let room = generator.free.saturating_sub(generator.held.taken + scoring.held.taken);
         let branches = generator.held.config.max_branches;
         let demands = [(self, &generator.held), (&second, &scoring.held)]
-            .map(|(launch, held)| launch.pool_demand(branches, held.page_tokens, held.kv_and_states()));
+            .map(|(launch, held)| held.demand((launch.demand.tokens)(branches, held.page_tokens as usize)));
         let [of_generator, of_scorer] = self.pools(room, generator.is_async, demands)?;
-        let scoring = scoring.held.in_pool(of_scorer, room).map_err(|error| self::of_scorer(scorer, error))?;
-        let sizes = generator.held.in_pool(of_generator, room).map_err(self::of_generator)?;
+        let scoring = scoring.held.in_pool(of_scorer, room).map_err(|error| named(SCORER_NAME, error))?;
+        let sizes = generator.held.in_pool(of_generator, room).map_err(|error| named(GENERATOR, error))?;
         let scorer = Some(Box::new(LaunchSizes { device: device.clone(), ..scoring }));
         Ok(LaunchSizes { device, scorer, ..sizes })
     }
@@ -171,13 +183,9 @@ fn scorer_tokens(tokens: usize) -> usize {
     tokens.saturating_add(tokens / 8)
 }
 
-fn of_generator(error: Error) -> Error {
-    named("the model", error)
-}
-
-fn of_scorer(scorer: &ScorerFolder, error: Error) -> Error {
-    named(&format!("the scorer {}", scorer.path().display()), error)
-}
+/// How errors name the two models.
+const GENERATOR: &str = "the model";
+const SCORER_NAME: &str = "the scorer";
 
 /// The error of one of two models that divide a device's memory.
 fn named(model: &str, error: Error) -> Error {

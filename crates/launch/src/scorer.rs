@@ -13,7 +13,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::SCORER_MEMORY;
 use offshoot_model::check::facts;
 use offshoot_model::hashes::hash_of_folder;
-use offshoot_model::{ModelFolder, WeightChoice};
+use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
 use offshoot_score::{FormChoice, HeadFacts, ResolvedForm, ScoreForm, ScorerConfig, ScorerIdentity, built_in_names};
 use offshoot_text::Tokenizer;
 
@@ -24,8 +24,8 @@ pub struct ScorerOptions {
     pub path: PathBuf,
     /// Its form; `None`: the one in its folder, or that of its class.
     pub form: Option<FormChoice>,
-    /// Its share of the memory for keys and values of both models, in (0, 1); `None`: so much that it holds the tokens
-    /// that the generator holds.
+    /// Its share of the memory for keys and values of both models, in (0, 1); `None`: as much as holds texts of the
+    /// length that the generator's part holds.
     pub memory: Option<f64>,
 }
 
@@ -100,6 +100,11 @@ impl ScorerFolder {
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.folder.path
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.folder.config
     }
 
     /// Its tokenizer, which need not be the generator's.

@@ -9,6 +9,8 @@ pub(super) struct PoolDemand {
     pub bytes_per_token: usize,
     /// Bytes of the states of delta-rule layers that are useful; 0 if the model has none.
     pub states: usize,
+    /// Bytes of the fewest pages.
+    pub least: usize,
 }
 
 impl PoolDemand {
@@ -47,7 +49,7 @@ mod tests {
 
     #[test]
     fn each_has_what_it_can_use_or_both_hold_texts_of_one_length() {
-        let demand = |tokens, bytes_per_token| PoolDemand { tokens, bytes_per_token, states: 0 };
+        let demand = |tokens, bytes_per_token| PoolDemand { tokens, bytes_per_token, states: 0, least: 0 };
         assert_eq!(divided(10_000, demand(100, 32), demand(110, 8), None), [3200, 880]);
         // Four parts of five, and one.
         assert_eq!(divided(10_000, demand(usize::MAX, 32), demand(usize::MAX, 8), None), [8000, 2000]);
@@ -57,7 +59,7 @@ mod tests {
         assert_eq!(divided(10_000, demand(100, 32), demand(100, 8), Some(0.5)), [3200, 800]);
         assert_eq!(divided(10_000, demand(usize::MAX, 32), demand(100, 8), Some(0.5)), [5000, 800]);
         // States count.
-        let states = PoolDemand { tokens: 100, bytes_per_token: 8, states: 800 };
+        let states = PoolDemand { states: 800, ..demand(100, 8) };
         assert_eq!(divided(1_600, demand(100, 16), states, None), [800, 800]);
         assert_eq!(divided(0, demand(1, 1), demand(1, 1), None), [0, 0]);
     }

@@ -67,8 +67,8 @@ fn two_models_in_one_process_divide_one_budget_and_samples_stay_as_they_are() {
     let beside = beside.expect("a scorer was asked for");
     let (generator, scorer) = (pool_bytes(&engine), pool_bytes(beside.engine()));
     assert!(generator + scorer <= 4 * MIB && generator + scorer > 3 * MIB, "{generator} and {scorer}");
-    // Both have keys and values of one size: the scorer holds an eighth more text.
-    assert!(scorer > generator && scorer < generator / 4 * 5, "{generator} and {scorer}");
+    // A token has keys and values of one size in both: they hold texts of one length.
+    assert_eq!(generator, scorer);
     assert_eq!(samples(&engine), alone);
     assert_eq!((beside.identity().form.as_str(), beside.identity().digest.len()), ("custom", 64));
 }
@@ -112,9 +112,8 @@ fn the_scorer_s_share_can_be_given_and_too_little_is_said_of_the_model_that_lack
     let of_scorer = pool_bytes(beside.expect("a scorer was asked for").engine());
     assert!(of_scorer <= MIB && of_scorer > MIB / 2, "{of_scorer}");
     assert!(pool_bytes(&engine) > 5 * MIB / 2, "{}", pool_bytes(&engine));
-    let path = scorer.path().display().to_string();
     let (of_scorer, of_model) = (refused(&given(0.000_1, MIB)), refused(&given(0.999_9, MIB)));
-    assert!(of_scorer.contains(&path) && of_scorer.contains("at least one page"), "{of_scorer}");
+    assert!(of_scorer.starts_with("the scorer: ") && of_scorer.contains("at least one page"), "{of_scorer}");
     assert!(of_model.starts_with("the model: ") && of_model.contains("at least one page"), "{of_model}");
     for share in [0.0, 1.0, f64::NAN] {
         let said = refused(&given(share, MIB));
@@ -144,7 +143,7 @@ fn a_scorer_is_checked_before_the_model_is_loaded() {
         (generator(), None, &["architectures", "LlamaForCausalLM", "last-token", "yes-no", "scorer.json"][..]),
         (scorer(), Some("last-tokken"), &["last-tokken", "last-token"]),
         (folder("LlamaForCausalLM", None, Some(LINES)), None, &["score", "none of them"]),
-        (folder("Qwen2ForProcessRewardModel", Some(2), None), None, &["<extra_0>", "tokenizer"]),
+        (folder("Qwen2ForProcessRewardModel", Some(2), None), None, &["<extra_0>", "`tag`"]),
         (folder("LlamaForSequenceClassification", Some(3), Some(LINES)), None, &["column", "3"]),
     ] {
         let said = said(folder.path(), form);
