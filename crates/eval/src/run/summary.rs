@@ -237,7 +237,7 @@ fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
     let samples = &outcome.samples;
     let scores: Vec<f64> = match (method, &outcome.details) {
         (Method::BestByScorer { .. }, Some(Details::Scores { scores })) if scores.len() == samples.len() => {
-            scores.clone()
+            scores.iter().map(|score| score.unwrap_or(f64::NAN)).collect()
         }
         (Method::BestByScorer { .. }, _) => return None,
         (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| sample.logprob).collect(),
@@ -280,6 +280,7 @@ mod tests {
             answer: Some(right.to_string()),
             correct: Some(right),
             detail: None,
+            scored: None,
             error: None,
         };
         verdicts.iter().enumerate().map(sample).collect()
