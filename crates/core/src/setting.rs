@@ -83,6 +83,8 @@ settings! {
     ROLLOUT "rollout",
     ROLLOUT_KEYS "rollout_keys",
     SAMPLES "samples",
+    SCORER "scorer",
+    SCORER_MEMORY "scorer_memory",
     SEED "seed",
     SET "set",
     SKIP_TOO_LONG "skip_too_long",
@@ -99,8 +101,3 @@ settings! {
 /// The share of a GPU's memory for weights, keys and values. The library and Python have it; no flag of the command is
 /// called so, and `ALL` lists flags.
 pub const GPU_MEMORY: Setting = Setting("gpu_memory");
-
-/// The scorer beside the model, and its share of the memory for keys and values. No flag of the command is called so
-/// yet.
-pub const SCORER: Setting = Setting("scorer");
-pub const SCORER_MEMORY: Setting = Setting("scorer_memory");

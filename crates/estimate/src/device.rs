@@ -226,6 +226,10 @@ impl DescribedDevice {
 }
 
 #[cfg(test)]
+#[path = "../../launch/tests/pair/folders.rs"]
+mod folders;
+
+#[cfg(test)]
 mod tests {
     use std::collections::HashMap;
     use std::path::PathBuf;
@@ -234,6 +238,7 @@ mod tests {
     use offshoot_backend::Dtype;
     use offshoot_engine::AdapterLimits;
     use offshoot_gguf::TensorType;
+    use offshoot_launch::ScorerOptions;
 
     #[test]
     fn the_default_is_not_taken_for_the_device_of_this_machine() {
@@ -253,6 +258,37 @@ mod tests {
             "rms_norm_eps": 1e-6, "tie_word_embeddings": true
         });
         ModelConfig::from_json(&fields.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_scorer_and_the_model_divide_the_memory_of_the_device() {
+        let model = PlanModel { path: PathBuf::from("a test"), config: dense(), dtype: Dtype::Bf16 };
+        let path = folders::scorer();
+        let scorer = ScorerFolder::open(path.path(), None).unwrap();
+        let open = |memory, scorer| {
+            let options = ScorerOptions { memory, ..ScorerOptions::new(path.path()) };
+            let engine = EngineOptions { scorer: Some(options), ..EngineOptions::default() };
+            DescribedDevice::with(Some("h200"), None, &engine, scorer, &model).unwrap()
+        };
+        let alone = open(None, None);
+        let beside = open(None, Some(&scorer));
+        let sizes = beside.scorer.as_ref().expect("a scorer was asked for");
+        assert_eq!(sizes.generator.weight_bytes, dense().weight_bytes(Dtype::Bf16) as u64);
+        assert_eq!(sizes.memory.weight_bytes, scorer.config().weight_bytes(Dtype::F32) as u64);
+        assert!(sizes.memory.step_bytes > 0 && sizes.generator.step_bytes > 0);
+        // Both pools are nine tenths of what weights and steps leave.
+        let pools = sizes.generator.pool_bytes + sizes.memory.pool_bytes;
+        let left = sizes.device_bytes - (sizes.generator.total() + sizes.memory.total() - pools);
+        assert!(pools.abs_diff(left / 10 * 9) < 1 << 20, "{pools} of {left}");
+        // They hold texts of one length.
+        assert_eq!(beside.pool.bytes(), sizes.generator.pool_bytes);
+        assert!(beside.pool.tokens().abs_diff(sizes.pool_tokens) <= 2 * u64::from(beside.pool.page_tokens));
+        assert!(beside.pool.bytes() < alone.pool.bytes());
+        let third = open(Some(1.0 / 3.0), Some(&scorer)).scorer.expect("a scorer was asked for");
+        assert!((third.generator.pool_bytes / 2).abs_diff(third.memory.pool_bytes) < 1 << 20);
+        let said: Vec<String> = sizes.estimate(1000).lines().into_iter().map(|(_, text)| text).collect();
+        assert!(said[0].contains("form custom") && said[1].contains("1,000 tokens to score"), "{said:?}");
+        assert!(said[4].starts_with("both: "), "{said:?}");
     }
 
     #[test]

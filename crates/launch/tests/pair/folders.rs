@@ -1,12 +1,17 @@
-//! Tiny models in folders: a generator and scorers, with the bundled model's tokenizer.
+//! Tiny models in folders: a generator and scorers, with the bundled model's tokenizer. Estimates are tested with them,
+//! too.
+#![allow(dead_code, reason = "not every suite uses all of it")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-pub const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tasks/models/demo");
+/// The bundled model.
+pub fn demo() -> PathBuf {
+    Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo")
+}
 
 const HIDDEN: usize = 64;
 const INNER: usize = 96;
@@ -24,7 +29,7 @@ pub const LINES: &str = r#"{
 pub fn folder(class: &str, head: Option<usize>, form: Option<&str>) -> TempDir {
     let folder = TempDir::new().unwrap();
     for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
-        fs::copy(Path::new(DEMO).join(name), folder.path().join(name)).unwrap();
+        fs::copy(demo().join(name), folder.path().join(name)).unwrap();
     }
     let config = json!({
         "architectures": [class], "model_type": "llama", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS,

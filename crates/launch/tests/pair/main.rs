@@ -16,7 +16,7 @@ use offshoot_model::ModelFolder;
 use offshoot_score::{FormChoice, TextScorer};
 use offshoot_text::{AddSpecial, Tokenizer};
 
-use folders::{DEMO, LINES, folder, generator, scorer};
+use folders::{LINES, demo, folder, generator, scorer};
 
 const MIB: usize = 1 << 20;
 
@@ -43,7 +43,7 @@ fn pool_bytes(engine: &EngineHandle) -> usize {
 }
 
 fn samples(engine: &EngineHandle) -> Vec<Vec<u32>> {
-    let tokenizer = Tokenizer::load(Path::new(DEMO)).unwrap();
+    let tokenizer = Tokenizer::load(&demo()).unwrap();
     let tokens = tokenizer.encode("Question: What is 2 + 2?\nAnswer:", AddSpecial::Yes).unwrap();
     let (params, stop) = (SamplingParams::default(), Stop::max_tokens(12));
     let request = PromptRequest {
@@ -124,7 +124,7 @@ fn the_scorer_s_share_can_be_given_and_too_little_is_said_of_the_model_that_lack
 #[test]
 fn a_scorer_is_checked_before_the_model_is_loaded() {
     // Nothing has room for the model: whatever is said of the scorer is said before.
-    let config = ModelFolder::open(DEMO).unwrap().config;
+    let config = ModelFolder::open(demo()).unwrap().config;
     let config = offshoot_model::ModelConfig { vocab: 1 << 40, ..config };
     let said = |path: &Path, form: Option<&str>| {
         let mut options = options(Some(path), None);
