@@ -83,11 +83,6 @@ impl ResolvedForm {
         Ok(resolved)
     }
 
-    /// The tokenizer of the model.
-    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
-    }
-
     /// How many values the head gives at a token.
     pub fn width(&self) -> usize {
         self.values.width()
