@@ -2,10 +2,9 @@
 
 Runs every method on the word problems, functions and make-24 puzzles of tasks/ with as many samples each, and writes
 FOLDER/study.jsonl, a line a run, and FOLDER/table.md. A run that is there already is not repeated. Tokens are those
-that the generator has sampled for an item, thrown away ones included; the scorer's are not among them. The column
-behind accuracy compares with the plain method of the same task and samples: the difference over the same items, a tie
-counted as the answer that was chosen, and
-its 95 % interval by 10,000 draws of items with replacement.
+that the generator has sampled for an item, thrown away ones included; the scorer's are not among them. The last column
+compares with the plain method of the same task and samples: the difference over the same items, where a tie counts as
+the answer that was chosen, and its 95 % interval by 10,000 draws of items with replacement.
 """
 
 import argparse

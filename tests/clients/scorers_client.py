@@ -100,8 +100,8 @@ class AnswerScores(AbstractOutcomeRewardModel):
 
 
 def generator():
-    return OpenAICompatibleLanguageModel(endpoint=URL + "/v1", api_key="none", model_name=MODEL, max_tokens=24,
-                                         temperature=0.8, max_tries=1)
+    return OpenAICompatibleLanguageModel(endpoint=URL + "/v1", api_key="none", model_name=MODEL, temperature=0.8,
+                                         max_completion_tokens=24, max_tries=1)
 
 
 def lines():
@@ -110,7 +110,8 @@ def lines():
 
 def check_its_hub_beam_search():
     scores = StepScores()
-    result = BeamSearch(lines(), scores, beam_width=2).infer(generator(), QUESTION, budget=4, return_response_only=False)
+    search = BeamSearch(lines(), scores, beam_width=2)
+    result = search.infer(generator(), QUESTION, budget=4, return_response_only=False)
     assert len(result.scores) == len(result.responses) == 4 and scores.asked >= 4
     assert result.scores[result.selected_index] == max(result.scores), result.scores
     # The score of a response is that of its text.

@@ -383,6 +383,16 @@ fn check_compares_the_scores_of_reward_models() {
     }
 }
 
+#[test]
+fn check_compares_the_bundled_reward_model_with_the_values_of_its_training() {
+    let folder = "tasks/models/reward";
+    let said = output(&["check", "--model", folder, "--golden", &format!("{folder}/golden_scores.json")]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    for part in ["1 value: score", "ok    4 positions", "values as they are"] {
+        assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
+    }
+}
+
 /// trl saves a model that it gives a value head with the class of the generator that it was.
 #[test]
 fn check_reads_golden_scores_of_a_model_with_a_generator_s_class() {
