@@ -69,9 +69,9 @@ def write(folder):
     config = {
         "architectures": ["Qwen2ForProcessRewardModel"], "model_type": "qwen2", "num_labels": 2,
         "vocab_size": first + 3, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "hidden_act": "silu",
-        "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "eos_token_id": first + 1, "pad_token_id": first + 1,
-        "torch_dtype": "float32",
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 2048, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "eos_token_id": first + 1, "pad_token_id": first + 1, "torch_dtype": "float32",
     }
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "chat_template": TEMPLATE}
     files = {"tokenizer.json": tokenizer, "config.json": config, "tokenizer_config.json": names}
