@@ -1,13 +1,21 @@
 //! A scorer beside the model: what `run --dry-run` and `plan` say of the memory of both, and what they refuse.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::folders::{demo, generator, scorer};
 use crate::runs::{refuses, run, succeeds, task_folder};
 
+/// A task whose method asks for a scorer.
+fn scored_task() -> tempfile::TempDir {
+    task_folder(|task| {
+        task["model"] = json!(demo());
+        task["method"] = json!({"best_of_n": {"samples": 2, "by": "reward"}});
+    })
+}
+
 #[test]
 fn the_memory_of_both_models_is_said_before_they_load() {
-    let folder = task_folder(|task| task["model"] = serde_json::json!(demo()));
+    let folder = scored_task();
     let scorer = scorer();
     let beside = scorer.path().display().to_string();
     let with = |command: &[&str]| [command, &["--scorer", &beside]].concat();
@@ -35,7 +43,7 @@ fn the_memory_of_both_models_is_said_before_they_load() {
 
 #[test]
 fn scorers_that_cannot_stand_there_are_refused_by_option() {
-    let folder = task_folder(|task| task["model"] = serde_json::json!(demo()));
+    let folder = scored_task();
     let (scorer, generator) = (scorer(), generator());
     let (beside, other) = (scorer.path().display().to_string(), generator.path().display().to_string());
     let dry = |more: &[&str], words: &[&str]| {

@@ -67,11 +67,11 @@ impl Opened {
         }
     }
 
-    /// The same device once more, with memory and kernels of its own, for a second model.
-    pub(super) fn again(&self) -> Result<Opened> {
+    /// The same device for a second model ([`DeviceBackend::beside`]).
+    pub(super) fn beside(&self) -> Result<Opened> {
         let backend = match &self.backend {
-            OpenBackend::Cpu(cpu) => OpenBackend::Cpu(Box::new(cpu.opener()()?)),
-            OpenBackend::Cuda(cuda) => OpenBackend::Cuda(Box::new(cuda.opener()()?)),
+            OpenBackend::Cpu(cpu) => OpenBackend::Cpu(Box::new(DeviceBackend::beside(&**cpu)?)),
+            OpenBackend::Cuda(cuda) => OpenBackend::Cuda(Box::new(DeviceBackend::beside(&**cuda)?)),
         };
         Ok(Opened { backend, name: self.name.clone(), not_cuda: None })
     }

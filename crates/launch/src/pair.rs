@@ -14,7 +14,7 @@ use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::setting::{DEVICES, SCORER};
-use offshoot_engine::{EngineHandle, PoolSize, PreparedModel, useful_states};
+use offshoot_engine::{EngineConfig, EngineHandle, PoolSize, PreparedModel, StepGate, useful_states};
 use offshoot_score::{FormChoice, ScorerModel};
 
 /// A scorer without a generator, in memory.
@@ -78,11 +78,14 @@ impl Launch<'_> {
         let second = self.of_scorer(scorer);
         let opened = choice.open_for(&[self.model, second.model])?;
         let (started, not_cuda) = (Instant::now(), opened.not_cuda().cloned());
-        let again = opened.again()?;
+        let beside = opened.beside()?;
         let generator = opened.with_engine(self.is_exact(), self.loading())?;
-        let scoring = again.with_engine(second.is_exact(), second.loading())?;
-        let generator = self.prepared(generator).map_err(|error| named(GENERATOR, error))?;
-        let scoring = second.prepared(scoring).map_err(|error| named(SCORER_NAME, error))?;
+        let scoring = beside.with_engine(second.is_exact(), second.loading())?;
+        // On the host both engines use all cores: one computes at a time.
+        let gate = (!generator.facts().is_async).then(Arc::<StepGate>::default);
+        let gated = |config: EngineConfig| EngineConfig { gate: gate.clone(), ..config };
+        let generator = self.prepare(generator, gated).map_err(|error| named(GENERATOR, error))?;
+        let scoring = second.prepare(scoring, gated).map_err(|error| named(SCORER_NAME, error))?;
         let [generator, scoring] = self.divide(&second, generator, scoring)?;
         let (generator, engine) = generator.build(self.tokenizer.clone()).map_err(|error| named(GENERATOR, error))?;
         let (scoring, scores) = scoring.build(None).map_err(|error| named(SCORER_NAME, error))?;
@@ -155,10 +158,10 @@ impl Launch<'_> {
         let Devices::One(choice) = self.options.devices else { return Err(self.several_devices(scorer)) };
         let second = self.of_scorer(scorer);
         let opened = choice.open_for(&[self.model, second.model])?;
-        let (device, again) = (opened.to_string(), opened.again()?);
+        let (device, beside) = (opened.to_string(), opened.beside()?);
         let generator = opened.with_engine(self.is_exact(), Hold { launch: self, before: 0 })?;
         let hold = Hold { launch: &second, before: generator.held.taken };
-        let scoring = again.with_engine(second.is_exact(), hold)?;
+        let scoring = beside.with_engine(second.is_exact(), hold)?;
         let room = generator.free.saturating_sub(generator.held.taken + scoring.held.taken);
         let branches = generator.held.config.max_branches;
         let demands = [(self, &generator.held), (&second, &scoring.held)]

@@ -5,8 +5,10 @@ mod folders;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use offshoot_core::Error;
+use offshoot_core::ids::NodeId;
 use offshoot_engine::{EngineHandle, Hear, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_launch::{
     Demand, DeviceChoice, Devices, EngineBudget, EngineOptions, Launch, Launched, ModelSource, PromptRequest,
@@ -14,7 +16,7 @@ use offshoot_launch::{
 };
 use offshoot_model::ModelFolder;
 use offshoot_score::{FormChoice, TextScorer};
-use offshoot_text::{AddSpecial, Tokenizer};
+use offshoot_text::{AddSpecial, Message, Tokenizer};
 
 use folders::{LINES, demo, folder, generator, scorer};
 
@@ -71,6 +73,33 @@ fn two_models_in_one_process_divide_one_budget_and_samples_stay_as_they_are() {
     assert_eq!(generator, scorer);
     assert_eq!(samples(&engine), alone);
     assert_eq!((beside.identity().form.as_str(), beside.identity().digest.len()), ("custom", 64));
+}
+
+/// The scores of an answer of two lines, each by itself.
+fn scores(scorer: &dyn TextScorer) -> Vec<f64> {
+    let mut tree = scorer.begin(&[Message::user("What is 2 + 2?")]).expect("a question");
+    let node = NodeId(1);
+    tree.start(node, None, &["2 + 2 = 4.\n".to_owned(), "It is 4.\n".to_owned()]).expect("it was not started");
+    let scored = std::iter::from_fn(|| tree.poll(Duration::from_secs(60))).next().expect("it is scored");
+    assert_eq!(scored.0, node);
+    scored.1.expect("a sound answer").scores.scores.iter().map(|step| step.score).collect()
+}
+
+#[test]
+fn both_work_at_once_and_each_computes_what_it_computes_alone() {
+    let scorer = scorer();
+    let alone = options(None, Some(MIB)).open_scorer(scorer.path(), None).unwrap();
+    let (alone, sampled) = (scores(&*alone.scorer), samples(&launched(&options(None, Some(MIB))).unwrap().engine));
+    assert_eq!(alone.len(), 2);
+    let Launched { engine, scorer: beside, .. } = launched(&options(Some(scorer.path()), Some(2 * MIB))).unwrap();
+    let beside = beside.expect("a scorer was asked for");
+    std::thread::scope(|scope| {
+        let scoring = scope.spawn(|| (0..5).map(|_| scores(&*beside)).collect::<Vec<_>>());
+        for _ in 0..5 {
+            assert_eq!(samples(&engine), sampled);
+        }
+        assert_eq!(scoring.join().expect("it scores"), vec![alone; 5]);
+    });
 }
 
 #[test]
