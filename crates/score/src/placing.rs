@@ -41,8 +41,8 @@ pub(crate) struct Place<'a> {
     pub beside: Option<BranchId>,
     /// The answer that it goes on from.
     pub parent: Option<&'a Placed>,
-    /// Some answer to the same question.
-    pub begun: &'a Rendered,
+    /// The answer to the same question that was placed last.
+    pub last: Option<&'a Rendered>,
 }
 
 /// What an answer needs to have computed.
@@ -92,8 +92,8 @@ impl Place<'_> {
         }
         let before = self.parent.map(|parent| (&parent.written.rendered, &*parent.values));
         let needed = Needed::of(rendered, before);
-        let shared = self.beside.map_or(0, |_| common_tokens(self.begun, rendered));
-        let computed = tokens - needed.common.max(shared).min(tokens);
+        let shared = self.last.map_or(0, |last| common_tokens(last, rendered));
+        let computed = tokens - needed.common.max(shared);
         let mut made = Vec::new();
         let started = self.branches(rendered, &needed, &mut made).and_then(|(trunk, end, extends)| {
             receiver.start(extends)?;

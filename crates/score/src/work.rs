@@ -126,6 +126,8 @@ struct Tree {
     results: Sender<AnswerScores>,
     /// The root that was made first, whose place in the engine's queue all of the tree's have.
     root: Option<BranchId>,
+    /// The answer that was placed last.
+    last: Option<Arc<WrittenAnswer>>,
     answers: HashMap<NodeId, TreeAnswer>,
 }
 
@@ -174,7 +176,7 @@ impl Scorer {
         match work {
             Work::Begin { tree, question, begun, results } => {
                 let answers = HashMap::new();
-                self.trees.insert(tree, Tree { question, begun, results, root: None, answers });
+                self.trees.insert(tree, Tree { question, begun, results, root: None, last: None, answers });
             }
             Work::Start { tree, answer } => self.start(tree, answer),
             Work::Written { tree, node, start, written } => self.place(tree, node, start, written),
@@ -203,12 +205,14 @@ impl Scorer {
         let Some(tree) = self.trees.get_mut(&id) else { return };
         let Some(answer) = tree.answers.get(&node).filter(|answer| answer.start == start) else { return };
         let parent = answer.parent.and_then(|parent| tree.placed(parent));
-        let place = Place { engine: &self.engine, beside: tree.root, parent, begun: &tree.begun.rendered };
+        let last = tree.last.as_ref().map(|last| &last.rendered);
+        let place = Place { engine: &self.engine, beside: tree.root, parent, last };
         let placed = written.and_then(|written| place.begin(&mut self.receiver, written));
         let Some(answer) = tree.answers.get_mut(&node) else { return };
         match placed {
             Ok(placed) => {
                 tree.root = tree.root.or(placed.root());
+                tree.last = Some(Arc::clone(placed.written()));
                 self.branches.extend(placed.extended().map(|branch| (branch, (id, node))));
                 answer.stage = Stage::Placed(placed);
                 self.report(id, node);
