@@ -44,7 +44,7 @@ pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, Straggl
 pub use particles::particle_gibbs;
 pub use pointer::{JsonPointer, answer_text, number_answer};
 pub use scorer::Scorer;
-pub use self_consistency::self_consistency;
+pub use self_consistency::{confident_self_consistency, self_consistency};
 pub use step_beam::step_beam;
 pub use stragglers::{finish_stragglers, release_stragglers};
 pub use tree_of_thought::tree_of_thought;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::assess::Assessment;
+use crate::confidence::SampleConfidence;
 use crate::vote::VoteTally;
 use offshoot_core::ids::NodeId;
 use offshoot_engine::{FinishReason, SampledToken, finish_fields};
@@ -38,6 +39,9 @@ pub struct Sample {
     /// counted in `tokens`; its log-probability is part of `logprob`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<SampledToken>,
+    /// Its confidence, in searches that measure it ([`SearchJob::window`](crate::SearchJob::window)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<SampleConfidence>,
     /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -47,8 +51,8 @@ impl Sample {
     /// A sample without tokens, of which this is known.
     pub(crate) fn new(index: u64, text: String, finish: FinishReason, assessment: Assessment) -> Self {
         let Assessment { answer, correct, detail, .. } = assessment;
-        let (tokens, logprob, logprobs, ending, error) = (0, 0.0, None, None, None);
-        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, ending, error }
+        let (tokens, logprob, logprobs, ending, confidence, error) = (0, 0.0, None, None, None, None);
+        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, ending, confidence, error }
     }
 }
 
@@ -88,6 +92,9 @@ pub struct Outcome {
     pub search_prompt_tokens: usize,
     /// Branches that failed and are missing from the outcome.
     pub failed: Option<FailedBranches>,
+    /// The lowest confidence with which a sample had a vote; `None`: none was too low.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<f64>,
     /// Results that only this method has.
     #[serde(flatten)]
     pub details: Option<Details>,
