@@ -21,6 +21,7 @@ mod rendered;
 mod resolved;
 mod scale;
 mod scorer;
+pub mod scripted;
 mod words;
 
 pub use aggregate::Aggregate;
@@ -35,3 +36,4 @@ pub use rendered::{ReadPlace, Rendered, StepScore, StepScores};
 pub use resolved::ResolvedForm;
 pub use scale::Scale;
 pub use scorer::{ScoredTree, ScorerIdentity, TextScorer, TextScores};
+pub use scripted::{ScriptedAnswer, ScriptedScore, ScriptedScorer};
