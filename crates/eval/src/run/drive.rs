@@ -5,14 +5,13 @@ use crate::task::tree_of_thought::ItemTexts;
 use crate::task::{Method, TaskPrompt, ThoughtScoring, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_search::confidence::weigh_votes;
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
 use offshoot_search::settings::{BestOfN, StepSettings};
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_search::{
-    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, entropy_branching, mcts, particle_gibbs,
-    sample, self_consistency, step_beam, tree_of_thought, tree_po,
+    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, confident_self_consistency, dvts, entropy_branching,
+    mcts, particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po,
 };
 
 use super::prepare::PreparedRun;
@@ -28,9 +27,9 @@ pub(super) fn drive(
     let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
-        Method::SelfConsistency { stop, confidence, .. } => {
-            let outcome = self_consistency(tree, root, samples, *stop, job)?;
-            Ok(confidence.iter().fold(outcome, weigh_votes))
+        Method::SelfConsistency { stop, confidence: None, .. } => self_consistency(tree, root, samples, *stop, job),
+        Method::SelfConsistency { stop, confidence: Some(how), .. } => {
+            confident_self_consistency(tree, root, samples, how, *stop, job)
         }
         Method::BestOfN { by, stop_when_passed, .. } => {
             best_of_n(tree, root, &BestOfN { samples, by: *by, stop_when_passed: *stop_when_passed }, job)

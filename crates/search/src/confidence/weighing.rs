@@ -46,6 +46,14 @@ impl ConfidenceVote {
         }
     }
 
+    /// The number of the likeliest tokens that the sampler finds the mean of; `None`: it finds none.
+    pub fn measured_of(&self) -> Option<NonZeroU16> {
+        match self.source {
+            ConfidenceSource::Listed => None,
+            ConfidenceSource::Sampler { top, .. } => Some(top),
+        }
+    }
+
     /// The bar that the warm-up among `samples` sets: the share [`Windows::keep`] of it is not below the bar, as far as
     /// [`percentile`] can divide it. `None`: there is no warm-up, or no confidence of it is known.
     pub fn bar(&self, samples: &[Sample]) -> Option<f64> {
