@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Receiver;
 
-use crate::adapters::{AdapterLimits, Adapters};
+use crate::adapters::Adapters;
 use crate::allowed::AllowedSets;
 use crate::cache::{Branches, KvCache, RestoreCost};
 use crate::config::EngineConfig;
@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::pool::PoolParts;
 use crate::prefix_costs::PrefixCosts;
 use crate::prefix_store::PrefixStore;
+use crate::prepared::PreparedModel;
 use crate::ready::FormSource;
 use crate::schedule::{LogitsRequest, Schedule};
 use crate::scheduler::Scheduler;
@@ -25,15 +26,14 @@ use crate::status::StatusPlace;
 use crate::uniforms::UniformKey;
 use crate::updates::Draining;
 use crate::weights::Weights;
-use offshoot_backend::{SavedPages, StepBatch, StepShape};
+use offshoot_backend::{SavedPages, StepBatch};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::memory::MemoryFault;
-use offshoot_core::setting::{MAX_BRANCHES, MAX_LORAS};
 use offshoot_form::{FormCompiler, Forms};
 use offshoot_kv::plan::PlanStats;
-use offshoot_model::{RunnerFacts, StepLimits, StepRunner};
+use offshoot_model::{RunnerFacts, StepRunner};
 use offshoot_text::Tokenizer;
 
 /// A model, its keys and values, and the branches that grow on them.
@@ -153,25 +153,18 @@ impl Engine {
     /// Makes an engine without a thread: it works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
     /// wait for events or metrics of the handle in between: nobody else makes them.
     pub fn build(
-        mut model: Box<dyn StepRunner>,
+        model: Box<dyn StepRunner>,
         tokenizer: Option<Arc<Tokenizer>>,
-        mut config: EngineConfig,
+        config: EngineConfig,
     ) -> Result<(Self, EngineHandle)> {
-        let least = [(MAX_BRANCHES.to_string(), config.max_branches), ("rows of a step".to_string(), config.step_rows)];
-        for (what, value) in least {
-            if value == 0 {
-                return Err(Error::value(what, "a number from 1 up", "0"));
-            }
-        }
-        config.adapters.check()?;
-        let largest = config.largest_step();
-        check_room(&*model, largest)?;
-        let longest = config.context.unwrap_or(usize::MAX).min(model.config().context);
-        let EngineConfig { deterministic, keeps_routes, .. } = config;
-        model.prepare(StepLimits { deterministic, longest, largest, keeps_routes })?;
-        let model_facts = model.facts();
+        Self::on(PreparedModel::new(model, config)?, tokenizer)
+    }
+
+    /// The engine of a model that is prepared: allocates its keys, values and states.
+    pub(crate) fn on(prepared: PreparedModel, tokenizer: Option<Arc<Tokenizer>>) -> Result<(Self, EngineHandle)> {
+        let kv_room = prepared.room()?;
+        let PreparedModel { mut model, facts: model_facts, mut config, longest } = prepared;
         let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
-        let kv_room = room_beside_adapters(&*model, model_facts.adapter_element_bytes, config.adapters)?;
         let PoolParts { pages: pool_bytes, states, branches } =
             config.pool.divide(kv_room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
@@ -203,7 +196,7 @@ impl Engine {
             max_branches: config.max_branches,
             state_bytes,
             states,
-            keeps_routes,
+            keeps_routes: config.keeps_routes,
             adapters: config.adapters,
             prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,
@@ -277,28 +270,6 @@ const MOST_MASK_THREADS: usize = 16;
 
 fn mask_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |threads| threads.get().min(MOST_MASK_THREADS))
-}
-
-/// Refuses steps whose rows and logits alone are more than the memory that is free.
-fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
-    let config = model.config();
-    let (rows, logit_rows) = (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.vocab));
-    let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), model.free_bytes()?);
-    if needed > free {
-        let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
-        return Err(Error::value(format!("free memory ({MAX_BRANCHES})"), expected, bytes(free as u64)));
-    }
-    Ok(())
-}
-
-/// Free bytes that pages and states can have beside those of all adapters that may be loaded.
-fn room_beside_adapters(model: &dyn StepRunner, element_bytes: usize, adapters: AdapterLimits) -> Result<usize> {
-    let (room, needed) = (model.kv_room()?, adapters.bytes(model.config(), element_bytes));
-    room.checked_sub(needed).ok_or_else(|| {
-        let AdapterLimits { most, rank } = adapters;
-        let expected = format!("at least {} for {most} adapters of rank {rank}", bytes(needed as u64));
-        Error::value(format!("free memory ({MAX_LORAS})"), expected, bytes(room as u64))
-    })
 }
 
 /// What prefixes cost an engine whose model computes a token in `computed_row` seconds.

@@ -11,18 +11,22 @@ pub enum PoolSize {
     Bytes(usize),
     /// This share (0 to 1) of the free memory, at most `at_most` bytes.
     Share { of_free: f64, at_most: usize },
+    /// This many bytes, states included, as several models divide what is free; at most `at_most` of them for keys and
+    /// values. An error if fewer are free.
+    Part { bytes: usize, at_most: usize },
 }
 
 impl PoolSize {
     /// The bytes to allocate if `free` bytes are free.
     pub fn bytes(self, free: usize) -> Result<usize> {
         match self {
-            PoolSize::Bytes(bytes) if bytes > free => {
+            PoolSize::Bytes(bytes) | PoolSize::Part { bytes, .. } if bytes > free => {
                 let expected = format!("at least {}", figures::bytes(bytes as u64));
                 let what = format!("free memory for keys and values ({KV_MEMORY})");
                 Err(Error::value(what, expected, figures::bytes(free as u64)))
             }
             PoolSize::Bytes(bytes) => Ok(bytes),
+            PoolSize::Part { bytes, at_most } => Ok(bytes.min(at_most)),
             PoolSize::Share { of_free, at_most } => match (0.0..=1.0).contains(&of_free) {
                 true => Ok(((free as f64 * of_free) as usize).min(at_most)),
                 false => {
@@ -72,6 +76,7 @@ impl PoolSize {
     fn all_bytes(self, free: usize) -> Result<(usize, usize)> {
         match self {
             PoolSize::Bytes(_) => Ok((self.bytes(free)?, usize::MAX)),
+            PoolSize::Part { bytes, at_most } => Ok((PoolSize::Bytes(bytes).bytes(free)?, at_most)),
             PoolSize::Share { of_free, at_most } => {
                 Ok((PoolSize::Share { of_free, at_most: usize::MAX }.bytes(free)?, at_most))
             }
@@ -117,6 +122,11 @@ mod tests {
         assert_eq!(divided(PoolSize::Bytes(1000), 10, 9), (800, 20, 9));
         assert_eq!(divided(PoolSize::Bytes(1000), 0, 9), (1000, 0, 9));
         assert!(PoolSize::Bytes(3000).divide(2000, 10, 9).is_err());
+        // A part of what is free is divided as a share of it.
+        let part = |bytes, at_most| PoolSize::Part { bytes, at_most };
+        assert_eq!(divided(part(1000, 100), 10, 1000), divided(share(100), 10, 1000));
+        assert_eq!(divided(part(1000, 400), 0, 9), (400, 0, 9));
+        assert!(part(3000, 100).divide(2000, 0, 9).is_err());
     }
 
     #[test]
