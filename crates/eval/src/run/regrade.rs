@@ -14,7 +14,7 @@ use offshoot_engine::FinishReason;
 use offshoot_search::best_of_n::choose_best;
 use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
-use offshoot_search::{Assessment, Assessor, Outcome, Sample};
+use offshoot_search::{Assessment, Assessor, Details, Outcome, Sample};
 
 use super::assess::{self, RunJudge};
 use super::outcome::{Failed, Finished};
@@ -118,6 +118,14 @@ impl Graded {
         match outcome.bar {
             None => drop(line.shift_remove("bar")),
             Some(bar) => drop(line.insert("bar".to_string(), json!(bar))),
+        }
+        // Those of other methods are the search's, and stay.
+        match (&grading.task.method, &outcome.details) {
+            (Method::SelfConsistency { .. }, Some(Details::Scores { scores })) => {
+                line.insert("scores".to_string(), json!(scores));
+            }
+            (Method::SelfConsistency { .. }, _) => drop(line.shift_remove("scores")),
+            _ => {}
         }
         line.insert("samples_correct".to_string(), json!(assess::samples_correct(item, &outcome.samples)));
         match outcome.tied.is_empty() {
