@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 use offshoot::search::{
     AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, EntropyBranching,
-    Evaluate, Generate, Mcts, Outcome, ParticleSearch, Proposal, RolloutScoring, RolloutTrie, SamplingOverrides,
-    Scorer, SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal,
-    TreePo, TrieBuilder, ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, particle_gibbs, sample,
-    self_consistency, step_beam, tree_of_thought, tree_po,
+    Evaluate, Generate, Mcts, Outcome, ParticleSearch, Proposal, RolloutScoring, RolloutTrie, SampleScoring,
+    SamplingOverrides, Scorer, SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect,
+    ThoughtTraversal, TreePo, TrieBuilder, ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts,
+    particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po,
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};
 use offshoot_engine::{EngineHandle, GroupEnd};
@@ -460,7 +460,9 @@ impl Searches<'_> {
             &Method::BestOfN { n, by: Some(by), stop_when_passed } => {
                 best_of_n(tree, root, &BestOfN { samples: n, by, stop_when_passed }, job)
             }
-            &Method::BestOfN { n, by: None, .. } => best_by_scorer(tree, root, n, &Scorer::Grade, job),
+            &Method::BestOfN { n, by: None, .. } => {
+                best_by_scorer(tree, root, n, &mut Scorer::Grade, &SampleScoring::default(), job)
+            }
             &Method::Sample { n } => sample(tree, root, n, job),
             Method::TreeOfThoughts(thoughts) => {
                 let texts = PythonTexts {
@@ -469,7 +471,7 @@ impl Searches<'_> {
                     failure: &self.failure,
                     tokenizer: self.tokenizer,
                 };
-                tree_of_thought(tree, &thoughts.settings(self.callables.propose.is_some()), &texts, job)
+                tree_of_thought(tree, &thoughts.settings(self.callables.propose.is_some()), &texts, None, job)
             }
             Method::BeamSearch { settings, scored } => {
                 self.stepping(&settings.steps, *scored, |stepper| step_beam(tree, root, settings, stepper, job))
@@ -481,7 +483,7 @@ impl Searches<'_> {
                 self.stepping(&settings.steps, *scored, |stepper| particle_gibbs(tree, root, settings, stepper, job))
             }
             Method::Mcts(settings) => {
-                let scored = settings.scoring == RolloutScoring::Scorer;
+                let scored = settings.scoring != RolloutScoring::Agreement;
                 self.stepping(&settings.steps, scored, |stepper| mcts(tree, root, settings, stepper, job))
             }
             Method::TreePo(how) => tree_po(tree, root, how, &|context, tokens| self.decode(context, tokens), job),

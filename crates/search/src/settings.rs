@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use super::particles::Resampling;
+use super::steps::Then;
 pub use offshoot_score::Aggregate;
 
 /// How the best of several samples is chosen.
@@ -40,6 +41,22 @@ impl BestOfN {
     /// Stops the other candidates as soon as the grader accepts one.
     pub fn stopping_when_passed(self) -> Self {
         BestOfN { stop_when_passed: true, ..self }
+    }
+}
+
+/// How whole samples are scored, where a scorer chooses among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleScoring {
+    /// Ends a step; part of it.
+    pub delimiter: String,
+    /// How the scores of a sample's steps become its own.
+    pub aggregate: Aggregate,
+}
+
+impl Default for SampleScoring {
+    /// Steps are lines; the last one's score is the sample's.
+    fn default() -> Self {
+        SampleScoring { delimiter: "\n".to_owned(), aggregate: Aggregate::Last }
     }
 }
 
@@ -90,10 +107,15 @@ impl StepSearch {
     pub(crate) fn lookahead_at(&self, depth: usize) -> u32 {
         if depth < self.steps.most { self.lookahead } else { 0 }
     }
+
+    /// What happens to step number `depth` once it is sampled.
+    pub(crate) fn then_at(&self, depth: usize) -> Then {
+        if self.lookahead_at(depth) == 0 { Then::Value } else { Then::GoOn }
+    }
 }
 
 /// Particle filtering, and particle Gibbs where there are several iterations. What scores a step is the
-/// [`Stepper`](super::steps::Stepper)'s scorer, in [0, 1].
+/// [`Stepper`](super::steps::Stepper)'s scorer: in [0, 1], or by logits.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParticleSearch {
@@ -180,13 +202,15 @@ impl EntropyBranching {
     }
 }
 
-/// How the solution at the end of a simulation is valued.
+/// What a simulation values, and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutScoring {
-    /// Valued by the [`Stepper`](super::steps::Stepper)'s scorer.
+    /// A solution that is sampled to its end, by the [`Stepper`](super::steps::Stepper)'s scorer.
     Scorer,
-    /// Valued by the share of the simulations so far that gave the same answer.
+    /// The partial solution where the simulation starts, by that scorer: nothing is sampled behind it.
+    Leaf,
+    /// A solution that is sampled to its end, by the share of the simulations so far that gave the same answer.
     Agreement,
 }
 

@@ -6,7 +6,7 @@ use crate::task::{Method, TaskPrompt, ThoughtScoring, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
-use offshoot_search::settings::{BestOfN, StepSettings};
+use offshoot_search::settings::{BestOfN, SampleScoring, StepSettings};
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_search::{
@@ -36,7 +36,8 @@ pub(super) fn drive(
         }
         Method::BestByScorer { scorer, .. } => {
             let ask = |text: &str| question(prepared, prompt, text);
-            best_by_scorer(tree, root, samples, &asking(scorer, &ask), job)
+            let how = SampleScoring::default();
+            best_by_scorer(tree, root, samples, &mut asking(scorer, &ask), &how, job)
         }
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
@@ -46,7 +47,7 @@ pub(super) fn drive(
             };
             let continuation = |text: &str| prepared.task.encode_sample(tokenizer, text);
             let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };
-            tree_of_thought(tree, &how.settings, &texts, job)
+            tree_of_thought(tree, &how.settings, &texts, None, job)
         }
         Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
         Method::StepBeam { search, .. } => {

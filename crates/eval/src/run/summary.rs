@@ -286,7 +286,7 @@ fn by_token(sample: &Sample) -> f64 {
 fn ranked(method: &Method, samples: &[Sample], details: Option<&Details>) -> Option<Vec<Ranked>> {
     let scores: Vec<f64> = match (method, details) {
         (Method::BestByScorer { .. }, Some(Details::Scores { scores })) if scores.len() == samples.len() => {
-            scores.clone()
+            scores.iter().map(|score| score.unwrap_or(f64::NAN)).collect()
         }
         (Method::BestByScorer { .. }, _) => return None,
         (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| sample.logprob).collect(),
@@ -330,6 +330,7 @@ mod tests {
             answer: Some(right.to_string()),
             correct: Some(right),
             detail: None,
+            scored: None,
             error: None,
         };
         verdicts.iter().enumerate().map(sample).collect()

@@ -205,6 +205,7 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
         logprobs: None,
         ending: None,
         confidence: None,
+        scored: None,
         error: None,
     }
 }

@@ -330,6 +330,7 @@ impl<P> ProtocolRequest<P> {
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,
             kept: self.kept,
+            shows_confidence: self.shows_confidence,
             routes: self.routes,
             ids_as_tokens: self.ids_as_tokens,
             reasoning: self.reasoning,

@@ -99,16 +99,16 @@ pub fn sample_confidences(sample: &Sample) -> Vec<f64> {
 }
 
 /// The vote of the samples of `outcome`, each weighed by its confidence; of answers with equal weights, the first. The
-/// votes of the outcome are the numbers of samples that voted, its scores the confidences of all samples (0: unknown),
-/// by the lowest window where votes are equal. Where no voter has a weight above 0, the outcome stays as it is: the
-/// vote of all samples that have an answer.
+/// votes of the outcome are the numbers of samples that voted, its scores the confidences of all samples, by the lowest
+/// window where votes are equal; an unknown one weighs nothing. Where no voter has a weight above 0, the outcome stays
+/// as it is: the vote of all samples that have an answer.
 pub fn weigh_votes(outcome: Outcome, how: &ConfidenceVote) -> Outcome {
     let measure = how.by.unwrap_or(Measure::Lowest);
     let samples = &outcome.samples;
-    let scores: Vec<f64> = samples.iter().map(|sample| how.confidence(sample, measure).unwrap_or(0.0)).collect();
+    let scores: Vec<Option<f64>> = samples.iter().map(|sample| how.confidence(sample, measure)).collect();
     let bar = how.bar(samples);
     let passing = samples.iter().zip(&scores).filter(|(sample, _)| sample.answer.is_some() && how.passes(sample, bar));
-    let mut voters: Vec<(&Sample, f64)> = passing.map(|(sample, &score)| (sample, score)).collect();
+    let mut voters: Vec<(&Sample, f64)> = passing.map(|(sample, score)| (sample, score.unwrap_or(0.0))).collect();
     if how.warm_up().is_none() {
         let all: Vec<f64> = voters.iter().map(|&(_, score)| score).collect();
         let least = percentile(&all, (1.0 - how.windows.keep) * 100.0);

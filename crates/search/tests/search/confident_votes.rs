@@ -85,7 +85,7 @@ fn samples_below_the_bar_of_the_warm_up_end_and_have_no_vote() {
     assert_eq!(outcome.votes, [b(2), ("a".to_owned(), 1), ("c".to_owned(), 1)]);
     assert_eq!((outcome.prediction.as_deref(), outcome.correct, outcome.chosen), (Some("b"), Some(true), Some(4)));
     let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
-    assert_eq!(scores[..], SAID.map(|(_, confidence)| f64::from(confidence)));
+    assert_eq!(scores[..], SAID.map(|(_, confidence)| Some(f64::from(confidence))));
     let size = NonZeroUsize::new(WINDOW).expect("2");
     let measured = SampleConfidence { window: size, mean: 3.25, tail: 3.25, bottom: 3.25, lowest: 3.25 };
     assert_eq!(outcome.samples[4].confidence, Some(measured));

@@ -269,7 +269,7 @@ fn thoughts_and_answers_are_in_the_form_and_replies_are_not() {
     ];
     for (how, on) in ways {
         let (engine, seen) = noting(steps);
-        search(engine, |tree, job| tree_of_thought(tree, &how, &Thoughts, job));
+        search(engine, |tree, job| tree_of_thought(tree, &how, &Thoughts, None, job));
         assert!(only_questions_are_free(&seen) > 0);
         let seen = seen.lock().expect("the script did not panic");
         assert!(seen.iter().any(|(text, _)| text == on), "{seen:?}");

@@ -9,7 +9,7 @@ use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
 use offshoot_search::scorer::ScoreQuestion;
 use offshoot_search::settings::{
-    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch, StepSettings,
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, SampleScoring, StepSearch, StepSettings,
 };
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{NodeState, SamplingTree};
@@ -129,16 +129,18 @@ fn a_scorer_chooses_the_best_of_all_that_were_drawn() {
     let chosen = |prefer: fn(&str) -> f64| {
         let mut tree = job::tree_on(replies(prefer), "Q:");
         let root = tree.root();
-        let outcome =
-            search(by_question(), 1, false, |s, job| best_by_scorer(&mut tree, root, says.len(), &s.scorer, job));
+        let how = SampleScoring::default();
+        let outcome = search(by_question(), 1, false, |s, job| {
+            best_by_scorer(&mut tree, root, says.len(), &mut s.scorer, &how, job)
+        });
         let outcome = outcome.expect("nothing fails");
         nothing_is_held(&tree);
         let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
         for (score, text) in scores.iter().zip(says) {
-            assert!((score - prefer(text)).abs() < 1e-6, "{text}: {score}");
+            assert!((score.expect("a value") - prefer(text)).abs() < 1e-6, "{text}: {score:?}");
         }
         let noted: Vec<Option<f64>> = tree.children(root).iter().map(|&node| tree.node(node).score).collect();
-        assert_eq!(noted, scores.iter().copied().map(Some).collect::<Vec<_>>());
+        assert_eq!(&noted, scores);
         assert_eq!(outcome.search_prompt_tokens, says.len() * "good?d".len());
         (outcome.chosen, outcome.prediction, outcome.correct)
     };
@@ -167,7 +169,8 @@ fn step_beam_keeps_what_the_scorer_prefers() {
     );
     assert_eq!((outcome.prediction.as_deref(), outcome.chosen, outcome.correct), (Some("a"), Some(0), Some(true)));
     let Some(Details::Solutions { scores, .. }) = outcome.details else { panic!("solutions") };
-    assert!((scores[0][0] - last_letter("a")).abs() < 1e-6 && (scores[0][1] - last_letter("c")).abs() < 1e-6);
+    let expected = [last_letter("a"), last_letter("c")];
+    assert!(scores[0].iter().zip(expected).all(|(score, expected)| (score.expect("a value") - expected).abs() < 1e-6));
     assert_eq!(outcome.search_tokens, 4, "two rejected steps of two letters");
     nothing_is_held(&tree);
 }
@@ -227,10 +230,12 @@ fn simulations_go_where_branches_do_not_fail() {
 #[test]
 fn aggregates_see_all_steps() {
     let mut solution = offshoot_search::steps::Solution::start(NodeId(0));
-    assert_eq!([Aggregate::Product, Aggregate::Mean].map(|aggregate| solution.value(aggregate)), [0.0; 2]);
-    solution.scores = vec![0.5, 0.25, 0.75];
+    assert_eq!([Aggregate::Product, Aggregate::Mean].map(|aggregate| solution.value(aggregate)), [None; 2]);
+    solution.scores = vec![Some(0.5), None, Some(0.25), Some(0.75)];
     let all = [Aggregate::Last, Aggregate::Min, Aggregate::Product, Aggregate::Mean];
-    assert_eq!(all.map(|aggregate| solution.value(aggregate)), [0.75, 0.25, 0.09375, 0.5]);
+    assert_eq!(all.map(|aggregate| solution.value(aggregate)), [0.75, 0.25, 0.09375, 0.5].map(Some));
+    solution.scores.push(None);
+    assert_eq!(all.map(|aggregate| solution.value(aggregate)), [None; 4], "the newest has none");
 }
 
 #[test]
