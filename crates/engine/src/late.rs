@@ -58,7 +58,7 @@ impl Engine {
                 WantedScores::Model { .. } => Allowed::All,
                 WantedScores::AsSampled { rules, .. } => rules.allowed_under(scoring.mask_at(position), &self.facts),
             },
-            BranchWork::Idle => Allowed::All,
+            BranchWork::Values(_) | BranchWork::Idle => Allowed::All,
         };
         sampler::request(branch, request.position, self.allowed.share_allowed(allowed), &self.facts.eos)
     }

@@ -70,6 +70,7 @@ mod token_counts;
 mod token_path;
 pub mod uniforms;
 mod updates;
+mod values;
 mod weights;
 
 pub(crate) use adapters::NewAdapter;
@@ -101,7 +102,7 @@ pub use prepared::PreparedModel;
 pub(crate) use ready::ReadyExtend;
 pub use receiver::{EventReceiver, First, wait};
 pub use records::{KeptForm, LogprobsMode, TokenRecord, TokenRecords};
-pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Scoring, Stop};
+pub use request::{Continuation, Event, Extend, Finish, FinishReason, PositionValues, SamplingParams, Scoring, Stop};
 pub use routes::TokenRoutes;
 pub(crate) use said::Said;
 pub use sampled_lengths::SampledLengths;

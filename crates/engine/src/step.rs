@@ -80,9 +80,16 @@ impl Engine {
     fn collect(&mut self) -> Result<()> {
         let Some(requests) = self.submitted.pop_front() else { return Ok(()) };
         let mut began = Instant::now();
-        let sampled = self.model.collect()?;
-        lap(&mut began, &mut self.metrics.seconds_waiting);
-        self.commit(&requests, sampled);
+        // A step of a scorer without requests keeps no values.
+        if self.facts.values.is_some() && !requests.is_empty() {
+            let values = self.model.collect_values()?;
+            lap(&mut began, &mut self.metrics.seconds_waiting);
+            self.commit_values(&requests, &values);
+        } else {
+            let sampled = self.model.collect()?;
+            lap(&mut began, &mut self.metrics.seconds_waiting);
+            self.commit(&requests, sampled);
+        }
         lap(&mut began, &mut self.metrics.seconds_committing);
         Ok(())
     }
@@ -176,6 +183,7 @@ impl Engine {
         let logit_rows = schedule.logit_rows();
         let requests = match is_late {
             true => StepRequests::Late,
+            false if self.facts.values.is_some() && !logit_rows.is_empty() => StepRequests::Values,
             false => {
                 let made = schedule.requests.iter().map(|request| self.sample_request(request));
                 made.collect::<Vec<_>>().into()
@@ -216,6 +224,7 @@ impl Engine {
     }
 
     fn schedule(&mut self) -> Schedule {
+        self.end_known_values();
         let mut began = Instant::now();
         let EngineConfig { max_branches, step_rows: rows, .. } = self.config;
         let (prompt_rows, max_logit_rows) = (self.config.prompt_rows(), self.config.max_logit_rows());

@@ -72,6 +72,29 @@ impl ResolvedForm {
         self.aggregate
     }
 
+    /// Whether it has a value for each step of an answer, and not one for all of it.
+    pub fn values_steps(&self) -> bool {
+        !matches!(self.layout, Layout::End { .. })
+    }
+
+    /// The token behind each step at which values are read, where there is one.
+    pub fn step_tag(&self) -> Option<TokenId> {
+        match &self.layout {
+            Layout::Tags { token, .. } => Some(*token),
+            Layout::End { .. } | Layout::Turns { .. } | Layout::Parts { .. } => None,
+        }
+    }
+
+    /// Of values that are logits of words, how many are those of good ones: these come first.
+    pub fn good_words(&self) -> Option<usize> {
+        self.values.good_words()
+    }
+
+    /// The tokenizer of its texts.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
     /// The tokens of a question and an answer, and where values are read. `steps`: the whole answer, cut where a search
     /// has cut it; the form cuts these further at its separator. One step is right for an answer that nothing has cut.
     ///

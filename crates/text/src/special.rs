@@ -507,11 +507,38 @@ impl Tokenizer {
     /// The tokens of the end of a text: its last `most`, with the special tokens around it among them, or all of them
     /// if there are fewer. Encodes not much more than is needed, however long the text is.
     pub fn encode_end(&self, text: &str, special: AddSpecial, most: usize, kind: TextKind) -> Result<Vec<TokenId>> {
+        let whole = self.encode_side(text, special, most, kind, TextSide::End)?;
+        Ok(whole[whole.len().saturating_sub(most)..].to_vec())
+    }
+
+    /// The tokens of the beginning of a text: its first `most`, with the special tokens around it among them, those
+    /// behind it too, or all of them if there are fewer. Encodes not much more than is needed.
+    pub fn encode_beginning(
+        &self,
+        text: &str,
+        special: AddSpecial,
+        most: usize,
+        kind: TextKind,
+    ) -> Result<Vec<TokenId>> {
+        let mut whole = self.encode_side(text, special, most, kind, TextSide::Beginning)?;
+        whole.truncate(most);
+        Ok(whole)
+    }
+
+    /// The special tokens around a text, and of its own as many on this side as have room beside them.
+    fn encode_side(
+        &self,
+        text: &str,
+        special: AddSpecial,
+        most: usize,
+        kind: TextKind,
+        side: TextSide,
+    ) -> Result<Vec<TokenId>> {
         /// Bytes of a token in most texts, and a margin.
         const TOKEN_BYTES: usize = 8;
         const LEAST_BYTES: usize = 64 << 10;
-        // What stands before an end can change its first tokens only.
-        const FIRST_TOKENS: usize = 256;
+        // What stands beside a part can change the tokens of its edge only.
+        const EDGE_TOKENS: usize = 256;
         let encode = |text: &str| match kind {
             TextKind::Written => self.encode(text, AddSpecial::No),
             TextKind::Plain => self.encode_plain(text, AddSpecial::No),
@@ -522,17 +549,41 @@ impl Tokenizer {
         let room = most.saturating_sub(around.len());
         let mut bytes = most.saturating_mul(TOKEN_BYTES).max(LEAST_BYTES);
         let tokens = loop {
-            let from = text.len().saturating_sub(bytes);
-            let start = (from..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
-            let tokens = encode(&text[start..])?;
-            if start == 0 || tokens.len() > room + FIRST_TOKENS {
+            let part = side.part(text, bytes);
+            let tokens = encode(part)?;
+            if part.len() == text.len() || tokens.len() > room + EDGE_TOKENS {
                 break tokens;
             }
-            bytes *= 2;
+            bytes = bytes.saturating_mul(2);
         };
-        let kept = &tokens[tokens.len().saturating_sub(room)..];
-        let whole = [ahead, kept, behind].concat();
-        Ok(whole[whole.len().saturating_sub(most)..].to_vec())
+        let kept = match side {
+            TextSide::Beginning => &tokens[..room.min(tokens.len())],
+            TextSide::End => &tokens[tokens.len().saturating_sub(room)..],
+        };
+        Ok([ahead, kept, behind].concat())
+    }
+}
+
+/// Which part of a text is encoded.
+#[derive(Clone, Copy)]
+enum TextSide {
+    Beginning,
+    End,
+}
+
+impl TextSide {
+    /// At most so many bytes of this side, cut between characters.
+    fn part(self, text: &str, bytes: usize) -> &str {
+        match self {
+            TextSide::Beginning => {
+                let most = bytes.min(text.len());
+                &text[..(0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)]
+            }
+            TextSide::End => {
+                let from = text.len().saturating_sub(bytes);
+                &text[(from..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())..]
+            }
+        }
     }
 }
 
