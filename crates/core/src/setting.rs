@@ -84,6 +84,7 @@ settings! {
     ROLLOUT_KEYS "rollout_keys",
     SAMPLES "samples",
     SEED "seed",
+    SCORES "scores",
     SET "set",
     SKIP_TOO_LONG "skip_too_long",
     STATE_DTYPE "state_dtype",

@@ -44,7 +44,9 @@ pub use entropy_branching::entropy_branching;
 pub use job::{Record, SearchJob};
 pub use mcts::mcts;
 pub use model_scores::{ModelScores, OnScorerError, ScorerWork};
-pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, tally, verdict_on};
+pub use outcome::{
+    ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, first_with, tally, verdict_on,
+};
 pub use particles::particle_gibbs;
 pub use pointer::{JsonPointer, answer_text, number_answer};
 pub use scorer::Scorer;

@@ -265,6 +265,6 @@ pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
 }
 
 /// The sample with the smallest index that gave `answer`.
-pub(crate) fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
+pub fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
     samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer)).min_by_key(|sample| sample.index)
 }

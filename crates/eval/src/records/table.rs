@@ -22,6 +22,8 @@ pub enum RecordKind {
     Item,
     /// A record of what `offshoot vote` writes.
     Vote,
+    /// The same of samples with scores.
+    ScoredVote,
 }
 
 /// Records of a batch that is read or written.
@@ -122,6 +124,10 @@ impl RecordKind {
                 let (of_search, until) = (["index", "answer"], "cancelled");
                 let of_item = RecordKind::Item.fields().into_iter().take_while(|(name, _)| *name != until);
                 of_item.filter(|(name, _)| !of_search.contains(name)).collect()
+            }
+            RecordKind::ScoredVote => {
+                let pick = vec![("k", I64), ("best", Text), ("weighted", Text), ("majority", Text)];
+                RecordKind::Vote.fields().into_iter().chain([("first", list(Struct(pick)))]).collect()
             }
         }
     }

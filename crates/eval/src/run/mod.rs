@@ -20,6 +20,7 @@ mod resume;
 mod summary;
 mod tables;
 pub mod vote;
+pub mod vote_scores;
 mod worker;
 
 use std::collections::HashSet;

@@ -129,7 +129,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
 
 /// Default values of k for pass@k and the like; `samples`: the number of each item. They are 1, 2, 4, ..., or 1, 10 and
 /// 100 if there are many samples, up to the largest number; and the smallest number, for that k covers all items.
-fn usual_ks(samples: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
+pub(super) fn usual_ks(samples: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
     let counts = samples.map(|samples| u32::try_from(samples).unwrap_or(u32::MAX)).filter(|&samples| samples > 0);
     let (Some(most), Some(fewest)) = (counts.clone().max(), counts.min()) else { return Vec::new() };
     let base: u32 = if most < MANY_SAMPLES { 2 } else { 10 };
@@ -261,6 +261,17 @@ fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> V
     };
     let all: Vec<AtK> = ks.iter().filter_map(estimate).collect();
     if matches!(all[..], [AtK { k: 1, .. }]) { Vec::new() } else { all }
+}
+
+/// best@k by scores that samples have from elsewhere, over the items whose samples all have a score and a verdict.
+pub(super) fn best_at<'a>(items: impl Iterator<Item = (&'a [Sample], &'a [Option<f64>])>, ks: &[u32]) -> Vec<AtK> {
+    let ranked = |(sample, score): (&Sample, &Option<f64>)| Some(Ranked { score: (*score)?, right: sample.correct? });
+    let each = |(samples, scores): (&[Sample], &[Option<f64>])| {
+        samples.iter().zip(scores).map(ranked).collect::<Option<Vec<Ranked>>>().unwrap_or_default()
+    };
+    let all: Vec<Vec<Ranked>> = items.map(each).collect();
+    let all: Vec<&[Ranked]> = all.iter().map(Vec::as_slice).collect();
+    at_k(&all, ks, |samples, k| best_of_k(samples, k as usize))
 }
 
 fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
