@@ -101,7 +101,8 @@ def main():
                     results = [run(measured, keep, order, stop) for order in orders[:2 if stop is None else 4]]
                     accuracy, tokens, stopped, voters, drawn = [sum(x) / len(results) for x in zip(*results)]
                     print(f"k {k} window {window:2} keep {keep} stop {stop}: accuracy {accuracy:.3f} "
-                          f"tokens {tokens:.3f} stopped {stopped:.3f} voters {voters:.1f} drawn {drawn:.1f}", flush=True)
+                          f"tokens {tokens:.3f} stopped {stopped:.3f} voters {voters:.1f} drawn {drawn:.1f}",
+                          flush=True)
 
 
 main()
