@@ -537,9 +537,10 @@ class LLM:
     ) -> pa.Table:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
-        ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids``, ``entropies`` and ``confidences``, and with forms ``forced``, null of samples without. Its memory
-        is the engine's own: there is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
+        ``finish_reason``, ``stop_reason``; with ``return_kept``, ``return_entropy`` and ``return_confidence`` also
+        ``kept_counts``, ``kept_lowest``, ``kept_ids``, ``entropies`` and ``confidences``, and with forms ``forced``,
+        null of samples without. Its memory is the engine's own: there is no Python object a sample, which matters from
+        some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(

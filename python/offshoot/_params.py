@@ -112,9 +112,9 @@ class SamplingParams:
     Five fields are not vLLM's. ``logprobs_mode``: whose log-probabilities are reported, in place of the ``LLM``'s.
     ``return_kept``: the sets that tokens were drawn from, as ``CompletionOutput.kept``: "count" their sizes, "ids" or
     "mask" also which tokens. ``return_entropy``: ``CompletionOutput.entropies``. ``return_confidence=k``:
-    ``CompletionOutput.confidences``. ``confidence_stop={"window": 2048, "below": 17.5, "top": 20}`` ends a sample behind
-    the first token at which the mean confidence of the last ``window`` tokens is below ``below``, in nats; its finish
-    reason is ``low_confidence``. ``extra_args`` may ask for the same by the names that deepconf's processor reads:
+    ``CompletionOutput.confidences``. ``confidence_stop={"window": 2048, "below": 17.5, "top": 20}`` ends a sample
+    behind the first token at which the mean confidence of the last ``window`` tokens is below ``below``, in nats; its
+    finish reason is ``low_confidence``. ``extra_args`` may ask for the same by the names that deepconf's processor reads:
     ``conf_threshold``, ``conf_group_size`` and ``conf_topk`` (``eos_token_id`` is ignored).
     """
 
@@ -229,8 +229,8 @@ class SamplingParams:
             self.return_confidence = _whole("return_confidence", self.return_confidence, 1, _MOST_TOP)
         stop = self._confidence_stop()
         if stop is not None and self.return_confidence not in (None, stop[2]):
-            raise ValueError(f"return_confidence: expected {stop[2]}, of which the confidences are that end the samples, "
-                             f"found {self.return_confidence}")
+            raise ValueError(f"return_confidence: expected {stop[2]}, of which the confidences are that end the "
+                             f"samples, found {self.return_confidence}")
         self.routed_experts_prompt_start = _whole("routed_experts_prompt_start", self.routed_experts_prompt_start, 0)
         if self.logprobs_mode is not None:
             _choice("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
