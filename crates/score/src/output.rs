@@ -68,6 +68,11 @@ impl ValueReading {
         Ok(ValueReading { width, how })
     }
 
+    /// Numbers that the head gives at a token.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     pub fn scale(&self) -> Scale {
         let is_probability = match &self.how {
             Reading::Column { activation, .. } => *activation != Activation::None,

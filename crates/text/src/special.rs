@@ -23,6 +23,7 @@ use tokenizers::AddedToken;
 use super::chat::ChatOptions;
 use super::jinja::is_space;
 use super::message::{Message, ROLES, TextPlace, map_texts};
+use super::shared::{continued, shared_bytes};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use super::tokens_of;
 use offshoot_core::error::{Error, Result};
@@ -78,6 +79,17 @@ pub enum TextKind {
     /// Rendered of hidden texts, as in [`Tokenizer::encode_hidden`].
     Hidden,
 }
+
+/// A rendered text of hidden texts and its tokens, from which those of a longer text follow.
+pub struct HiddenEncoding {
+    /// The text with the special tokens' aliases.
+    text: String,
+    /// Its tokens, without special ones around it.
+    bare: Encoded,
+}
+
+/// Bytes of such a text that are encoded again before what a longer one adds, and fewest shared bytes behind them.
+const MARGIN: usize = 64;
 
 /// What begins and ends the marks of hidden texts, and the aliases of special tokens: characters that Unicode keeps for
 /// programs' own use and that are in no text.
@@ -443,19 +455,39 @@ impl Tokenizer {
     ///
     /// The tokenizer makes a special token of plain text; a character without a token.
     pub fn encode_hidden_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        self.encode_hidden_behind(levels, special, None).map(|(tokens, _)| tokens)
+    }
+
+    /// As [`encode_hidden_levels`](Self::encode_hidden_levels), and what a longer text that begins alike needs to be
+    /// encoded with little work. `before`: that of such a text. The tokens are the same with it and without.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`encode_hidden_levels`](Self::encode_hidden_levels).
+    pub fn encode_hidden_behind(
+        &self,
+        levels: &[String],
+        special: AddSpecial,
+        before: Option<&HiddenEncoding>,
+    ) -> Result<(LevelTokens, HiddenEncoding)> {
         let texts = self.special_texts();
         let aliased = |level: &String| texts.shown(&texts.replace(texts.control.as_ref(), level, alias)).into_owned();
         let levels: Vec<String> = levels.iter().map(aliased).collect();
         let text = levels.concat();
-        let (tokens, mut offsets) = self.checked(|| {
-            let encoding = texts.plain.encode(&*text, false)?;
-            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
-        })?;
-        self.cover_all(&text, &mut offsets)?;
-        let (tokens, ahead) = self.named_and_surrounded(tokens, special)?;
-        offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
-        offsets.resize(tokens.len(), (0, 0));
-        Ok(Encoded { tokens, offsets }.levels(&levels))
+        let continued = match before.filter(|_| self.can_cut()) {
+            None => None,
+            Some(before) => {
+                let shared = shared_bytes(&before.text, &text);
+                let continued = continued(&before.bare, &text, shared, MARGIN, |rest| self.encode_named(rest))?;
+                continued.map(|continued| continued.behind(&before.bare))
+            }
+        };
+        let bare = continued.map_or_else(|| self.encode_named(&text), Ok)?;
+        let (tokens, ahead) = self.surrounded(&bare.tokens, special)?;
+        let mut offsets = vec![(0, 0); tokens.len()];
+        offsets[ahead..ahead + bare.offsets.len()].copy_from_slice(&bare.offsets);
+        let tokens = Encoded { tokens, offsets }.levels(&levels);
+        Ok((tokens, HiddenEncoding { text, bare }))
     }
 
     /// The tokens of a user's text: special tokens' texts in it are plain text, as with transformers'
@@ -472,12 +504,21 @@ impl Tokenizer {
     fn encode_aliased(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
         // Special tokens around the text are the tokenizer's own.
         let tokens = self.encode_with(&self.special_texts().plain, text, false)?;
-        self.named_and_surrounded(tokens, special).map(|(tokens, _)| tokens)
+        self.surrounded(&self.named(tokens)?, special).map(|(tokens, _)| tokens)
     }
 
-    /// Tokens of an aliased text with the special tokens in place of their aliases, and those around the text; and the
-    /// number of those before it.
-    fn named_and_surrounded(&self, tokens: Vec<TokenId>, special: AddSpecial) -> Result<(Vec<TokenId>, usize)> {
+    /// The tokens of an aliased text, without special ones around it, and their places.
+    fn encode_named(&self, text: &str) -> Result<Encoded> {
+        let (tokens, mut offsets) = self.checked(|| {
+            let encoding = self.special_texts().plain.encode(text, false)?;
+            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
+        })?;
+        self.cover_all(text, &mut offsets)?;
+        Ok(Encoded { tokens: self.named(tokens)?, offsets })
+    }
+
+    /// Tokens of an aliased text with the special tokens in place of their aliases.
+    fn named(&self, mut tokens: Vec<TokenId>) -> Result<Vec<TokenId>> {
         let texts = self.special_texts();
         // The unknown token stands for a character without one, as ever.
         let unknown = self.named_token("unk_token").and_then(|text| self.token(text));
@@ -487,10 +528,17 @@ impl Tokenizer {
             let what = format!("the tokenizer has no other tokens for the text {found:?} than this one");
             return Err(Error::format(&self.folder, what));
         }
-        let named = tokens.into_iter().map(|token| texts.aliased.get(&token.0).copied().unwrap_or(token));
+        for token in &mut tokens {
+            *token = texts.aliased.get(&token.0).copied().unwrap_or(*token);
+        }
+        Ok(tokens)
+    }
+
+    /// Tokens with the special ones around a text; and the number of those before it.
+    fn surrounded(&self, tokens: &[TokenId], special: AddSpecial) -> Result<(Vec<TokenId>, usize)> {
         let around = self.encode("", special)?;
         let (ahead, behind) = self.around_text(&around, special)?;
-        Ok((ahead.iter().copied().chain(named).chain(behind.iter().copied()).collect(), ahead.len()))
+        Ok(([ahead, tokens, behind].concat(), ahead.len()))
     }
 
     /// The special tokens around a text, parted into those before and those behind it. `around`: all of them.
