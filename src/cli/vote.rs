@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use offshoot_args::{Word, each_once, one_of, whole};
+use offshoot_args::words::{Word, one_of};
+use offshoot_args::{each_once, whole};
 use offshoot_eval::run::vote::VoteOptions;
 use offshoot_eval::run::vote_scores::{ScoreOptions, VoteBy};
 use offshoot_search::settings::Aggregate;

@@ -72,14 +72,14 @@ impl Picks {
 }
 
 /// The sample with the best score; of equal ones, the first. One without a score is the last.
-pub fn best(scores: &[Option<f64>]) -> Option<usize> {
+pub(super) fn best(scores: &[Option<f64>]) -> Option<usize> {
     let key = |at: usize| scores[at].unwrap_or(f64::NEG_INFINITY);
     (0..scores.len()).reduce(|best, next| if key(next) > key(best) { next } else { best })
 }
 
 /// The first sample with the answer whose scores have the largest sum; of equal sums, the answer that was given first.
 /// A sample without a score adds nothing.
-pub fn heaviest(samples: &[Sample], scores: &[Option<f64>]) -> Option<usize> {
+pub(super) fn heaviest(samples: &[Sample], scores: &[Option<f64>]) -> Option<usize> {
     let mut sums: Vec<(usize, &str, f64)> = Vec::new();
     for (at, sample) in samples.iter().enumerate() {
         let Some(answer) = sample.answer.as_deref() else { continue };
@@ -133,7 +133,7 @@ impl fmt::Display for PickScores {
 
 /// The scores of a record's texts: a number or the numbers of the steps for each; of a lone text also without a list
 /// around it. Null, and a text without steps, is no score.
-pub fn read_scores(
+pub(super) fn read_scores(
     path: &Path,
     place: RecordPlace,
     field: &str,
