@@ -4,25 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use offshoot_args::words::{Word, one_of};
+use super::words::{AGGREGATES, VOTE_RULES};
+use offshoot_args::words::one_of;
 use offshoot_args::{each_once, whole};
 use offshoot_eval::run::vote::VoteOptions;
 use offshoot_eval::run::vote_scores::{ScoreOptions, VoteBy};
 use offshoot_search::settings::Aggregate;
-
-/// How the scores of steps become one.
-const AGGREGATES: &[Word<Aggregate>] = &[
-    ("last", Aggregate::Last, "the last step's"),
-    ("min", Aggregate::Min, "the smallest"),
-    ("product", Aggregate::Product, "their product"),
-    ("mean", Aggregate::Mean, "their mean"),
-];
-
-const RULES: &[Word<VoteBy>] = &[
-    ("weighted", VoteBy::Weighted, "the answer with the largest sum of scores"),
-    ("best", VoteBy::Best, "the answer of the sample with the best score"),
-    ("majority", VoteBy::Majority, "the most frequent answer"),
-];
 
 #[derive(Debug, Args)]
 pub struct VoteArgs {
@@ -58,7 +45,7 @@ pub struct VoteArgs {
     #[arg(long, value_name = "HOW", requires = "scores", default_value = "last", value_parser = one_of(AGGREGATES))]
     pub aggregate: Aggregate,
     /// What chooses an item's answer: the largest sum of scores, the best score or the most votes
-    #[arg(long, value_name = "RULE", requires = "scores", default_value = "weighted", value_parser = one_of(RULES))]
+    #[arg(long, value_name = "RULE", requires = "scores", default_value = "weighted", value_parser = one_of(VOTE_RULES))]
     pub by: VoteBy,
     /// One JSON object instead of text
     #[arg(long)]
