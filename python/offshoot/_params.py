@@ -114,8 +114,8 @@ class SamplingParams:
     "mask" also which tokens. ``return_entropy``: ``CompletionOutput.entropies``. ``return_confidence=k``:
     ``CompletionOutput.confidences``. ``confidence_stop={"window": 2048, "below": 17.5, "top": 20}`` ends a sample
     behind the first token at which the mean confidence of the last ``window`` tokens is below ``below``, in nats; its
-    finish reason is ``low_confidence``. ``extra_args`` may ask for the same by the names that deepconf's processor reads:
-    ``conf_threshold``, ``conf_group_size`` and ``conf_topk`` (``eos_token_id`` is ignored).
+    finish reason is ``low_confidence``. ``extra_args`` may ask for the same by the names that deepconf's processor
+    reads: ``conf_threshold``, ``conf_group_size`` and ``conf_topk`` (``eos_token_id`` is ignored).
     """
 
     n: int = 1

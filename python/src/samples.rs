@@ -35,8 +35,8 @@ impl Samples {
     /// The columns `prompt` and `index` (numbers from 0), `text`, `token_ids`, `logprobs` (of each token),
     /// `cumulative_logprob`, `finish_reason` and `stop_reason` (the stop string, or the stop token's id as text); and
     /// lists of what was recorded of each token beside these, if anything was: `kept_counts`, `kept_lowest`,
-    /// `kept_ids`, `entropies`, `confidences` and `forced`. All lists of a sample have an entry for each token, null where it is not
-    /// recorded.
+    /// `kept_ids`, `entropies`, `confidences` and `forced`. All lists of a sample have an entry for each token, null
+    /// where it is not recorded.
     fn table(&self) -> offshoot::Result<(Fields, Table)> {
         let mut samples = self.lock();
         samples.sort_by_key(|(id, _)| (id.prompt, id.sample));

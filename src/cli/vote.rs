@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::words::{AGGREGATES, VOTE_RULES};
+use super::words::{AGGREGATES, RULES};
 use offshoot_args::words::one_of;
 use offshoot_args::{each_once, whole};
 use offshoot_eval::run::vote::VoteOptions;
-use offshoot_eval::run::vote_scores::{ScoreOptions, VoteBy};
+use offshoot_eval::run::vote_scores::{ReplayOptions, VoteBy};
 use offshoot_search::settings::Aggregate;
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub struct VoteArgs {
     #[arg(long, value_name = "HOW", requires = "scores", default_value = "last", value_parser = one_of(AGGREGATES))]
     pub aggregate: Aggregate,
     /// What chooses an item's answer: the largest sum of scores, the best score or the most votes
-    #[arg(long, value_name = "RULE", requires = "scores", default_value = "weighted", value_parser = one_of(VOTE_RULES))]
+    #[arg(long, value_name = "RULE", requires = "scores", default_value = "weighted", value_parser = one_of(RULES))]
     pub by: VoteBy,
     /// One JSON object instead of text
     #[arg(long)]
@@ -55,7 +55,7 @@ pub struct VoteArgs {
 impl From<VoteArgs> for VoteOptions {
     fn from(args: VoteArgs) -> Self {
         let VoteArgs { samples, task, set, id, text, out, k, scores, aggregate, by, json } = args;
-        let scores = scores.map(|field| ScoreOptions { field, aggregate, by });
+        let scores = scores.map(|field| ReplayOptions { field, aggregate, by });
         Self { samples, task, set, id, text, out, k: k.map(each_once), scores, json }
     }
 }

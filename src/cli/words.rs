@@ -69,7 +69,7 @@ pub(super) const AGGREGATES: &[Word<Aggregate>] = &[
 ];
 
 /// What chooses among scored samples.
-pub(super) const VOTE_RULES: &[Word<VoteBy>] = &[
+pub(super) const RULES: &[Word<VoteBy>] = &[
     ("weighted", VoteBy::Weighted, "The answer with the largest sum of scores"),
     ("best", VoteBy::Best, "The answer of the sample with the best score"),
     ("majority", VoteBy::Majority, "The most frequent answer"),

@@ -473,7 +473,8 @@ mod tests {
     #[test]
     fn items_of_all_methods_have_one_schema() {
         let voted = json!({"id": "a", "index": 0, "question": "q", "votes": [["5", 3], ["6", 3]], "chosen": 2,
-            "tied": [2, 4], "correct": false, "bar": 12.5, "failed": {"branches": 1, "first": "why"}, "scores": [0.5, 1.0]});
+            "tied": [2, 4], "correct": false, "bar": 12.5, "scores": [0.5, 1.0],
+            "failed": {"branches": 1, "first": "why"}});
         let searched = json!({"id": "b", "completions": ["x", "y"], "scores": [[0.5], [0.25, 1.0]], "pred": "x"});
         let chosen = json!({"id": "c", "choices": [{"choice": "A", "logprob": -1.5, "tokens": 1, "score": -1.5}]});
         let failed = json!({"id": "d", "index": 3, "question": "q", "error": "why", "skipped": true});

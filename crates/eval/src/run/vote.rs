@@ -28,7 +28,7 @@ use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
 use super::summary::{best_at, scores, usual_ks};
-use super::vote_scores::{PickScores, Picks, ScoreOptions, VoteBy, best, heaviest, read_scores};
+use super::vote_scores::{PickScores, Picks, ReplayOptions, VoteBy, best, heaviest, read_scores};
 
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct VoteOptions {
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
     /// The scores of the samples, which then choose; `None`: the samples have none.
-    pub scores: Option<ScoreOptions>,
+    pub scores: Option<ReplayOptions>,
     /// Whether the scores are printed as JSON.
     pub json: bool,
 }

@@ -1,5 +1,5 @@
-//! Scores of samples that were made and scored elsewhere: how they are read from a record, and what the best sample, the
-//! weighted vote and the majority choose among the first k samples of an item, as search-and-learn's scoring of its
+//! Scores of samples that were made and scored elsewhere: how they are read from a record, and what the best sample,
+//! the weighted vote and the majority choose among the first k samples of an item, as search-and-learn's scoring of its
 //! files does. `vote` reads the records and writes the results.
 
 use std::fmt;
@@ -17,7 +17,7 @@ use offshoot_search::{Sample, first_with, tally};
 
 /// How the scores of samples are used.
 #[derive(Clone, Debug)]
-pub struct ScoreOptions {
+pub struct ReplayOptions {
     /// The field of the records that has them.
     pub field: String,
     /// What makes one score of those of a sample's steps.

@@ -1,7 +1,7 @@
 //! What an answer tells of its tokens' records beside their log-probabilities: the sets that they were drawn from, the
-//! entropies, the confidences, and which ones their form left no choice. They stand in a choice as lists with an entry for each of
-//! `token_ids`, the token that ended it included; the entry of a token of which it is not recorded is `null`, so that
-//! no other one moves to its place.
+//! entropies, the confidences, and which ones their form left no choice. They stand in a choice as lists with an entry
+//! for each of `token_ids`, the token that ended it included; the entry of a token of which it is not recorded is
+//! `null`, so that no other one moves to its place.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,5 +1,5 @@
-//! The settings of `confidence` of `self_consistency`: where samples' confidences come from, whose votes they weigh, and
-//! which samples end by them.
+//! The settings of `confidence` of `self_consistency`: where samples' confidences come from, whose votes they weigh,
+//! and which samples end by them.
 
 use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 
