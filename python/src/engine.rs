@@ -156,7 +156,7 @@ impl Engine {
         let prefix_store = prefix_store.map(|path| PrefixFolder::new(path, most_bytes));
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
-            EngineOptions { devices, budget, plan: Some(planner), prefix_store }.open(&model)
+            EngineOptions { devices, budget, plan: Some(planner), prefix_store, scorer: None }.open(&model)
         });
         let (launched, tokenizer) = launched.or_raise()?;
         Ok(Engine {

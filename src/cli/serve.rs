@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::words::{LOGPROBS_MODES, REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
-use offshoot_args::{AdapterArgs, LaunchArgs, mib, seconds, whole};
+use offshoot_args::{AdapterArgs, LaunchArgs, ScorerArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
 use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
@@ -122,6 +122,8 @@ pub struct ServeArgs {
     #[arg(long)]
     pub return_routed_experts: bool,
     #[command(flatten)]
+    pub scorer: ScorerArgs,
+    #[command(flatten)]
     pub engine: LaunchArgs,
     /// Whose prefixes are written to --prefix-store
     #[arg(long, value_parser = one_of(STORED_PREFIXES), default_value = "prompts", requires = "prefix_store")]
@@ -157,6 +159,7 @@ impl ServeArgs {
     pub fn on(self, devices: Devices) -> ServeOptions {
         let args = self;
         let mut engine = args.engine.on(devices);
+        engine.scorer = args.scorer.into();
         engine.budget.keeps_routes = args.return_routed_experts;
         engine.budget.adapters = args.room.limits(args.adapters.len());
         if let Some(store) = &mut engine.prefix_store {

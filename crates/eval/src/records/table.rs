@@ -79,6 +79,10 @@ impl RecordKind {
                     "confidence",
                     Struct(vec![("window", I64), ("mean", F64), ("tail", F64), ("bottom", F64), ("lowest", F64)]),
                 ),
+                ("score", F64),
+                ("step_scores", list(F64)),
+                ("score_tokens", I64),
+                ("score_error", Text),
                 ("error", Text),
             ],
             RecordKind::Item => vec![
@@ -101,6 +105,16 @@ impl RecordKind {
                 ("sampled_tokens", I64),
                 ("search_tokens", I64),
                 ("search_prompt_tokens", I64),
+                (
+                    "scorer",
+                    Struct(vec![
+                        ("scale", Text),
+                        ("texts", I64),
+                        ("unscored", I64),
+                        ("first_error", Text),
+                        ("tokens", I64),
+                    ]),
+                ),
                 ("failed", Struct(vec![("branches", I64), ("first", Text)])),
                 ("bar", F64),
                 (

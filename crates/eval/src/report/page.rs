@@ -3,7 +3,8 @@
 use std::fmt::{self, Display, Write};
 
 use super::{
-    AtK, ConfidenceStops, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary,
+    AtK, ConfidenceStops, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, ScorerTotals,
+    Summary,
 };
 use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
@@ -195,6 +196,17 @@ impl ReportLines<'_, '_> {
         }
         if let Some(vote) = scores.weighted_vote {
             self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", in_percent(vote)))?;
+        }
+        if let Some(vote) = scores.reward_vote {
+            self.line("weighted", format!("{} by a vote weighted by the samples' scores", in_percent(vote)))?;
+        }
+        if let Some(ScorerTotals { texts, tokens, unscored, first_error }) = &scores.scorer {
+            let lacking = match (unscored, first_error) {
+                (0, _) | (_, None) => String::new(),
+                (some, Some(why)) => format!("; {} not scored, first: {why}", counted(*some as u64, "text")),
+            };
+            let [texts, tokens] = [(texts, "text"), (tokens, "token")].map(|(n, what)| counted(*n as u64, what));
+            self.line("scored", format!("{texts} of {tokens}{lacking}"))?;
         }
         if scores.cut_short != CutShort::default() {
             let CutShort { length, context_full, dead_end, form_limit } = scores.cut_short;
