@@ -98,7 +98,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         true => voted.iter().filter_map(|samples| weighted_vote(samples)).collect(),
         false => Vec::new(),
     };
-    let reward_votes: Vec<f64> = match (&task.method, is_unbiased && task.has_answers()) {
+    let reward_votes: Vec<f64> = match (&task.method, is_whole && task.has_answers()) {
         (Method::BestByScorer { scorer: SampleScorer::Reward(_), .. }, true) => {
             finished.iter().filter_map(|item| reward_vote(&item.outcome)).collect()
         }
