@@ -273,8 +273,11 @@ mod tests {
         let alone = open(None, None);
         let beside = open(None, Some(&scorer));
         let sizes = beside.scorer.as_ref().expect("a scorer was asked for");
-        assert_eq!(sizes.generator.weight_bytes, dense().weight_bytes(Dtype::Bf16) as u64);
-        assert_eq!(sizes.memory.weight_bytes, scorer.config().weight_bytes(Dtype::F32) as u64);
+        // Norms are loaded in f32.
+        let of_model = dense().weight_bytes(Dtype::Bf16) as u64;
+        assert!(sizes.generator.weight_bytes.abs_diff(of_model) < of_model / 100);
+        let of_scorer = scorer.config().weight_bytes(Dtype::F32) as u64;
+        assert!(sizes.memory.weight_bytes.abs_diff(of_scorer) < of_scorer / 100);
         assert!(sizes.memory.step_bytes > 0 && sizes.generator.step_bytes > 0);
         // Both pools are nine tenths of what weights and steps leave.
         let pools = sizes.generator.pool_bytes + sizes.memory.pool_bytes;
