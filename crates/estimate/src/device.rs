@@ -17,7 +17,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::{DEVICE_PROFILE, DEVICES, TENSOR_PARALLEL, WEIGHTS};
 use offshoot_kv::plan::PlanHints;
-use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, ScorerFolder, gpu_names};
+use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, ScorerFolder, ScorerOptions, gpu_names};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use offshoot_sim::{BackendKind, DeviceProfile, Sim};
 
@@ -103,10 +103,15 @@ impl DescribedDevice {
         Self::with(profile, ranks, &EngineOptions { budget: *budget, ..EngineOptions::default() }, None, model)
     }
 
-    /// As [`open`](Self::open), with the devices and the scorer of a job's options.
-    pub fn beside(profile: Option<&str>, options: &PlanOptions, model: &PlanModel) -> Result<Self> {
-        let PlanOptions { ranks, replicas, budget, scorer, .. } = options;
-        let engine = EngineOptions { budget: *budget, scorer: scorer.clone(), ..EngineOptions::default() };
+    /// As [`open`](Self::open), with the devices of a job's options and the scorer of the job.
+    pub fn beside(
+        profile: Option<&str>,
+        options: &PlanOptions,
+        scorer: Option<&ScorerOptions>,
+        model: &PlanModel,
+    ) -> Result<Self> {
+        let PlanOptions { ranks, replicas, budget, .. } = options;
+        let engine = EngineOptions { budget: *budget, scorer: scorer.cloned(), ..EngineOptions::default() };
         let Some(scorer) = scorer else { return Self::with(profile, *ranks, &engine, None, model) };
         for (devices, setting) in [(ranks, TENSOR_PARALLEL), (replicas, DEVICES)] {
             if let Some(devices) = devices.filter(|&devices| devices > 1) {
@@ -238,7 +243,6 @@ mod tests {
     use offshoot_backend::Dtype;
     use offshoot_engine::AdapterLimits;
     use offshoot_gguf::TensorType;
-    use offshoot_launch::ScorerOptions;
 
     #[test]
     fn the_default_is_not_taken_for_the_device_of_this_machine() {
