@@ -169,8 +169,10 @@ impl DescribedDevice {
             return Err(Error::value(WEIGHTS, expected, format!("{made} on {}", profile.name)));
         }
         let (weights, memory) = (held.weight_bytes(model.dtype), sim.free_bytes()?);
-        if weights > memory {
-            let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
+        let beside = scorer.map_or(0, |scorer| scorer.source().weight_bytes_on(&sim));
+        if weights + beside > memory {
+            let of_both = if beside > 0 { " of the model and the scorer" } else { "" };
+            let expected = format!("at least {}, the size of the weights{of_both}", bytes((weights + beside) as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         }
         let (described, page_tokens) = (sim.describe(), sim.page_tokens());
