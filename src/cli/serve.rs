@@ -21,9 +21,9 @@ use offshoot_text::SpecialText;
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Model folder or GGUF file
-    #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
+    /// Model folder or GGUF file; a reward model's is served as a scorer (default: the one of --scorer alone)
+    #[arg(long, value_name = "DIR", required_unless_present = "scorer")]
+    pub model: Option<PathBuf>,
     /// Address to listen at; others than this machine's own reach the server only if it is changed
     #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1")]
     pub host: IpAddr,
@@ -33,6 +33,9 @@ pub struct ServeArgs {
     /// Name by which requests call the model; may be given several times (default: the folder's name)
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
+    /// Name by which requests call the model of --scorer; may be given several times (default: its folder's name)
+    #[arg(long = "scorer-name", value_name = "NAME", requires = "scorer")]
+    pub scorer_names: Vec<String>,
     /// Adapter (LoRA) that requests may name in place of the model: its name and its folder, as PEFT writes it; may be
     /// given several times
     #[arg(long = "lora", value_name = "NAME=DIR", value_parser = adapter)]
@@ -171,6 +174,7 @@ impl ServeArgs {
             host: args.host,
             port: args.port,
             names: args.names,
+            scorer_names: args.scorer_names,
             adapters: args.adapters,
             keys: args.keys,
             rollout: args.rollout.then_some(RolloutOptions {

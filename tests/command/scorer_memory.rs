@@ -18,7 +18,10 @@ fn the_memory_of_both_models_is_said_before_they_load() {
     let folder = scored_task();
     let scorer = scorer();
     let beside = scorer.path().display().to_string();
-    let with = |command: &[&str]| [command, &["--scorer", &beside]].concat();
+    fn with<'a>(command: &[&'a str], beside: &'a str) -> Vec<&'a str> {
+        [command, &["--scorer", beside]].concat()
+    }
+    let with = |command| with(command, &beside);
     let page = succeeds(run(
         folder.path(),
         &with(&["run", "task.json", "--dry-run", "--device", "cpu", "--limit", "2", "--kv-memory", "8"]),
