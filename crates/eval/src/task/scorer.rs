@@ -62,8 +62,8 @@ pub struct TaskScorer {
 }
 
 impl Task {
-    /// The scorer that a run of the task loads beside the model; `None`: the method asks for none, or nothing names one.
-    /// `asked`: the one that the user names, in place of the task's.
+    /// The scorer that a run of the task loads beside the model; `None`: the method asks for none, or nothing names
+    /// one. `asked`: the one that the user names, in place of the task's.
     pub fn scorer_options(&self, asked: Option<&ScorerOptions>) -> Option<ScorerOptions> {
         self.method.reward_key()?;
         let of_task = || self.scorer.model.as_ref().map(ScorerOptions::new);
