@@ -31,12 +31,7 @@ impl RunScorer {
             }
             return Ok(None);
         }
-        let of_task = || {
-            let model = task.scorer.model.as_ref()?;
-            Some(ScorerOptions { form: task.scorer.form.clone(), ..ScorerOptions::new(model) })
-        };
-        let Some(options) = asked.cloned().or_else(of_task) else { return Ok(None) };
-        let options = ScorerOptions { form: options.form.or_else(|| task.scorer.form.clone()), ..options };
+        let Some(options) = task.scorer_options(asked) else { return Ok(None) };
         let folder = options.open()?;
         let aggregate = task.method.reward_aggregate().unwrap_or(folder.resolved()?.aggregate());
         if (aggregate, folder.resolved()?.scale()) == (Aggregate::Product, Scale::Logit) {

@@ -9,10 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::source::Place;
 use crate::source::values::TaskPath;
+use crate::task::Task;
 use crate::task::items::Item;
 use crate::task::prompt::TaskPrompt;
 use crate::task::template::Template;
 use offshoot_core::error::Result;
+use offshoot_launch::ScorerOptions;
 use offshoot_score::FormChoice;
 use offshoot_search::OnScorerError;
 use offshoot_text::Message;
@@ -57,6 +59,17 @@ pub struct TaskScorer {
     /// What becomes of a solution that it cannot score.
     pub on_error: OnScorerError,
     question: Option<Template>,
+}
+
+impl Task {
+    /// The scorer that a run of the task loads beside the model; `None`: the method asks for none, or nothing names
+    /// one. `asked`: the one that the user names, in place of the task's.
+    pub fn scorer_options(&self, asked: Option<&ScorerOptions>) -> Option<ScorerOptions> {
+        self.method.reward_key()?;
+        let of_task = || self.scorer.model.as_ref().map(ScorerOptions::new);
+        let options = asked.cloned().or_else(of_task)?;
+        Some(ScorerOptions { form: options.form.or_else(|| self.scorer.form.clone()), ..options })
+    }
 }
 
 impl TaskScorer {
