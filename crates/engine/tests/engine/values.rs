@@ -393,6 +393,29 @@ fn what_is_kept_costs_no_row(mode: Mode) {
     assert_eq!((evicted, metrics.prompt_tokens_computed), (of_first, 42 + 36));
 }
 
+/// Of a branch that has gone on: values of tokens that its windows have passed, and of those behind which it has no
+/// state, also where the pool holds the windows of one text and little more.
+fn earlier_values_of_a_branch_that_has_gone_on(mode: Mode) {
+    for shape in [Shape::LongWindowed, Shape::LongMixed, Shape::Hybrid] {
+        let tokens = prompt(1, 400);
+        let expected = alone(shape, &tokens);
+        for (step_rows, beside) in [(256, 2000), (13, 2000), (13, 4)] {
+            let config = EngineConfig { step_rows, ..roomy() };
+            let facts = build(mode, shape, config.clone()).1.facts().clone();
+            let pool = room_for(&facts, facts.path_pages(tokens.len(), 1) + beside);
+            let engine = start(mode, shape, EngineConfig { pool, ..config });
+            let branch = engine.root(tokens[..1].to_vec()).unwrap();
+            let extends = [(1, 300, vec![299]), (300, 300, vec![4, 150, 299]), (300, 400, vec![0, 3, 150, 298, 399])];
+            for (from, upto, at) in extends {
+                let given = tokens[from..upto].to_vec();
+                let found = finish(&engine, Extend::given_with_values(branch, given, &at[..]));
+                let expected: Vec<PositionValues> = at.iter().map(|&at| expected[at as usize].clone()).collect();
+                assert_eq!(bits(&found.values), bits(&expected), "{shape:?}, {step_rows} rows, {beside} pages, {at:?}");
+            }
+        }
+    }
+}
+
 fn salts_share_nothing(mode: Mode) {
     let engine = start(mode, Shape::Full, roomy());
     let mut rows = Vec::new();
@@ -585,6 +608,7 @@ in_modes! {
     steps_of_a_search_cost_their_own_tokens,
     a_cancelled_twin_leaves_nobody_behind,
     what_is_kept_costs_no_row,
+    earlier_values_of_a_branch_that_has_gone_on,
     salts_share_nothing,
     values_that_are_no_numbers_fail_their_branch_alone,
     weights_of_a_scorer_change,

@@ -216,7 +216,7 @@ fn the_peak_is_what_distinct_tokens_need() {
     }
 }
 
-/// A search by 32 steps of 256 solutions below one prompt, each step of which keeps a quarter of them, through a scorer:
+/// A search by 32 steps of 256 solutions below one prompt, each step of which keeps a quarter, through a scorer:
 /// each token is a row once, in full steps, and each value is computed once, also for a client that asks for the whole
 /// texts at the end.
 #[test]
