@@ -1,7 +1,7 @@
 //! Forms of reward models, as data: how a question and an answer become the tokens that such a model reads, at which of
 //! these tokens its values are read, and how values become scores. A form is found by its name, by the checkpoint's
-//! class or in a file of the model folder. A reward model on an engine of its own scores the answers of searches by such
-//! a form, as a tree whose common beginnings are computed once.
+//! class or in a file of the model folder. A reward model on an engine of its own scores the answers of searches by
+//! such a form, as a tree whose common beginnings are computed once.
 //!
 //! What a text has of special tokens' texts is encoded as plain text, and values are read where rendering put a tag,
 //! never where a token happens to look like one. So nothing that an answer says moves the places that are read.

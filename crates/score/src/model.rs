@@ -17,8 +17,8 @@ use offshoot_core::ids::NodeId;
 use offshoot_engine::EngineHandle;
 use offshoot_text::{Message, Tokenizer};
 
-/// A reward model: its engine, whose model is a scorer, and its form. Each answer is a branch of the engine that goes on
-/// from that of the answer before it, so that a tree of answers costs its distinct tokens.
+/// A reward model: its engine, whose model is a scorer, and its form. Each answer is a branch of the engine that goes
+/// on from that of the answer before it, so that a tree of answers costs its distinct tokens.
 ///
 /// Texts are written in the model's form on threads of the scorer's own. They end when the model and all of its trees
 /// are dropped.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::rendered::Rendered;
 use crate::resolved::WrittenAnswer;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::BranchId;
 use offshoot_engine::{EngineHandle, EventReceiver, Extend, PositionValues, RootOptions};
 
 /// The values at one token.
@@ -19,8 +19,7 @@ pub(crate) struct Placed {
     written: Arc<WrittenAnswer>,
     /// For each place at which values are read, these, once they are known.
     values: Vec<Option<Values>>,
-    /// `None`: the answer has no tokens that a longer one would have.
-    trunk: Option<Trunk>,
+    trunk: Trunk,
     /// What computes the values behind the trunk.
     end: Option<BranchId>,
     computed: usize,
@@ -34,15 +33,31 @@ struct Trunk {
     is_extended: bool,
 }
 
+/// What a longer answer takes over from the one that it goes on from, which may be given up meanwhile.
+pub(crate) struct Before {
+    /// The answer's text in the scorer's form.
+    pub written: Arc<WrittenAnswer>,
+    values: Vec<Option<Values>>,
+    /// A branch that goes on from the answer's trunk.
+    branch: Option<BranchId>,
+}
+
+impl Before {
+    /// The branch that was made for the longer answer.
+    pub fn branch(&self) -> Option<BranchId> {
+        self.branch
+    }
+}
+
 /// Where an answer is to be placed.
 pub(crate) struct Place<'a> {
     pub engine: &'a EngineHandle,
     /// The root whose place in the engine's queue it shares.
     pub beside: Option<BranchId>,
-    /// The answer that it goes on from.
-    pub parent: Option<&'a Placed>,
-    /// Some answer to the same question.
-    pub begun: &'a Rendered,
+    /// What it takes over.
+    pub before: Option<Before>,
+    /// The answer to the same question that was placed last.
+    pub last: Option<&'a Rendered>,
 }
 
 /// What an answer needs to have computed.
@@ -84,81 +99,68 @@ impl Place<'_> {
     ///
     /// It is longer than the scorer's context; the engine has stopped, or takes no work.
     pub fn begin(&self, receiver: &mut EventReceiver, written: WrittenAnswer) -> Result<Placed> {
+        let mut made: Vec<BranchId> = self.before.iter().filter_map(Before::branch).collect();
+        let placed = self.placed(receiver, written, &mut made);
+        if placed.is_err() {
+            self.engine.release(&made);
+        }
+        placed
+    }
+
+    /// As [`begin`](Self::begin). `made`: the branches that the answer has, to which those that are made are added.
+    fn placed(&self, receiver: &mut EventReceiver, written: WrittenAnswer, made: &mut Vec<BranchId>) -> Result<Placed> {
         let rendered = &written.rendered;
         let (tokens, context) = (rendered.tokens.len(), self.engine.facts().context);
         if tokens > context {
             let what = "an answer with its question, in the scorer's form,".to_owned();
             return Err(Error::ContextTooLong { what, tokens, context });
         }
-        let before = self.parent.map(|parent| (&parent.written.rendered, &*parent.values));
-        let needed = Needed::of(rendered, before);
-        let shared = self.beside.map_or(0, |_| common_tokens(self.begun, rendered));
-        let computed = tokens - needed.common.max(shared).min(tokens);
-        let mut made = Vec::new();
-        let started = self.branches(rendered, &needed, &mut made).and_then(|(trunk, end, extends)| {
-            receiver.start(extends)?;
-            Ok((trunk, end))
-        });
-        match started {
-            Ok((trunk, end)) => Ok(Placed { written: Arc::new(written), values: needed.values, trunk, end, computed }),
-            Err(error) => {
-                self.engine.release(&made);
-                Err(error)
-            }
-        }
-    }
-
-    /// The branches of an answer, and how they are extended; those that were made are added to `made`.
-    fn branches(
-        &self,
-        rendered: &Rendered,
-        needed: &Needed,
-        made: &mut Vec<BranchId>,
-    ) -> Result<(Option<Trunk>, Option<BranchId>, Vec<Extend>)> {
-        let Rendered { tokens, trunk: trunk_end, .. } = rendered;
-        let rests = self.parent.filter(|_| needed.goes_on).and_then(Placed::resting_trunk);
+        let needed =
+            Needed::of(rendered, self.before.as_ref().map(|before| (&before.written.rendered, &*before.values)));
+        let shared = self.last.map_or(0, |last| common_tokens(last, rendered));
+        let computed = tokens - needed.common.max(shared);
         let mut extends = Vec::new();
-        // A branch with the first `end` tokens of the answer; what it is to be given.
-        let mut open = |from: Option<(BranchId, usize)>, end: usize| -> Result<(BranchId, Vec<TokenId>)> {
-            let (branch, given) = match from {
-                Some((branch, len)) => (self.engine.fork(branch, 1)?[0], tokens[len..end].to_vec()),
-                None => {
-                    let place = RootOptions { beside: self.beside, ..RootOptions::default() };
-                    (self.engine.root_with(tokens[..end].to_vec(), place)?, Vec::new())
-                }
-            };
-            made.push(branch);
-            Ok((branch, given))
-        };
-        let trunk = match *trunk_end {
-            0 => None,
-            end => {
-                let (branch, given) = open(rests, end)?;
-                // Its last row is computed, whether its value is read or not, so that the branch holds its keys and
-                // values for longer answers.
-                let is_new = rests.is_none_or(|(_, len)| len < end);
-                let at = match needed.in_trunk.is_empty() && is_new {
-                    true => positions(vec![end - 1]),
-                    false => needed.in_trunk.clone(),
-                };
-                let is_extended = !at.is_empty();
-                if is_extended {
-                    extends.push(Extend::given_with_values(branch, given, at));
-                }
-                Some(Trunk { branch, is_root: rests.is_none(), is_extended })
-            }
-        };
+        let (branch, is_root, len) = self.open(rendered, &needed, made)?;
+        // A branch that is being extended cannot be forked. What both compute is computed once.
         let end = match needed.behind.is_empty() {
             true => None,
             false => {
-                // A trunk that is being extended cannot be forked; what both compute is computed once.
-                let own = trunk.as_ref().filter(|trunk| !trunk.is_extended).map(|trunk| (trunk.branch, *trunk_end));
-                let (branch, given) = open(own.or(rests), tokens.len())?;
-                extends.push(Extend::given_with_values(branch, given, needed.behind.clone()));
-                Some(branch)
+                let end = self.engine.fork(branch, 1)?[0];
+                made.push(end);
+                extends.push(Extend::given_with_values(end, rendered.tokens[len..].to_vec(), needed.behind.clone()));
+                Some(end)
             }
         };
-        Ok((trunk, end, extends))
+        // The trunk's last row is computed, whether its value is read or not, so that the branch holds its keys and
+        // values for longer answers.
+        let at = match needed.in_trunk.is_empty() && (is_root || len < rendered.trunk) {
+            true => positions(vec![rendered.trunk - 1]),
+            false => needed.in_trunk.clone(),
+        };
+        let is_extended = !at.is_empty();
+        if is_extended {
+            let given = rendered.tokens[len..rendered.trunk].to_vec();
+            extends.insert(0, Extend::given_with_values(branch, given, at));
+        }
+        receiver.start(extends)?;
+        let trunk = Trunk { branch, is_root, is_extended };
+        Ok(Placed { written: Arc::new(written), values: needed.values, trunk, end, computed })
+    }
+
+    /// The branch of an answer's trunk, whether it is a root, and how many of the answer's tokens it has.
+    fn open(&self, rendered: &Rendered, needed: &Needed, made: &mut Vec<BranchId>) -> Result<(BranchId, bool, usize)> {
+        if let Some(before) = &self.before
+            && let Some(branch) = before.branch
+        {
+            if needed.goes_on {
+                return Ok((branch, false, before.written.rendered.trunk));
+            }
+            self.engine.release(&[branch]);
+        }
+        let place = RootOptions { beside: self.beside, ..RootOptions::default() };
+        let root = self.engine.root_with(rendered.tokens[..rendered.trunk].to_vec(), place)?;
+        made.push(root);
+        Ok((root, true, rendered.trunk))
     }
 }
 
@@ -175,27 +177,25 @@ impl Placed {
 
     /// The root that was made for it.
     pub fn root(&self) -> Option<BranchId> {
-        match &self.trunk {
-            Some(trunk) => Some(trunk.branch).filter(|_| trunk.is_root),
-            None => self.end,
-        }
+        Some(self.trunk.branch).filter(|_| self.trunk.is_root)
     }
 
     /// Its branches.
     pub fn branches(&self) -> impl Iterator<Item = BranchId> {
-        self.trunk.iter().map(|trunk| trunk.branch).chain(self.end)
+        std::iter::once(self.trunk.branch).chain(self.end)
     }
 
     /// Those of its branches that are being extended.
     pub fn extended(&self) -> impl Iterator<Item = BranchId> {
-        let trunk = self.trunk.iter().filter(|trunk| trunk.is_extended);
-        trunk.map(|trunk| trunk.branch).chain(self.end)
+        Some(self.trunk.branch).filter(|_| self.trunk.is_extended).into_iter().chain(self.end)
     }
 
-    /// Its trunk, if that can be forked, and the number of its tokens.
-    fn resting_trunk(&self) -> Option<(BranchId, usize)> {
-        let trunk = self.trunk.as_ref().filter(|trunk| !trunk.is_extended)?;
-        Some((trunk.branch, self.written.rendered.trunk))
+    /// What an answer takes over that goes on from this one, with a branch of its own.
+    pub fn before(&self, engine: &EngineHandle) -> Before {
+        // An engine that has stopped says so when the answer is placed.
+        let forked = (!self.trunk.is_extended).then(|| engine.fork(self.trunk.branch, 1));
+        let branch = forked.and_then(Result::ok).map(|forks| forks[0]);
+        Before { written: Arc::clone(&self.written), values: self.values.clone(), branch }
     }
 
     /// Adds the values that one of its branches has computed. Returns the branch if it is not needed any more.
@@ -206,8 +206,8 @@ impl Placed {
                 self.values[ix] = Some(values.into());
             }
         }
-        if let Some(trunk) = self.trunk.as_mut().filter(|trunk| trunk.branch == branch) {
-            trunk.is_extended = false;
+        if self.trunk.branch == branch {
+            self.trunk.is_extended = false;
         }
         self.end.take_if(|end| *end == branch)
     }
@@ -229,4 +229,50 @@ fn common_tokens(a: &Rendered, b: &Rendered) -> usize {
 
 fn positions(at: Vec<usize>) -> Vec<u32> {
     at.into_iter().map(|at| u32::try_from(at).expect("a context has fewer tokens")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendered::ReadPlace;
+    use offshoot_core::ids::TokenId;
+
+    fn rendered(tokens: &[u32], trunk: usize, reads: &[usize]) -> Rendered {
+        let tokens = tokens.iter().copied().map(TokenId).collect();
+        Rendered { tokens, trunk, reads: reads.iter().map(|&at| ReadPlace { at, step: 0 }).collect() }
+    }
+
+    fn known(values: &[f32]) -> Vec<Option<Values>> {
+        values.iter().map(|&value| Some(Values::from([value]))).collect()
+    }
+
+    #[test]
+    fn an_answer_needs_what_the_one_before_lacks() {
+        let before = rendered(&[1, 2, 9, 3, 9], 5, &[2, 4]);
+        let values = known(&[0.5, 0.25]);
+        let longer = Needed::of(&rendered(&[1, 2, 9, 3, 9, 4, 9], 7, &[2, 4, 6]), Some((&before, &values)));
+        let mut all = known(&[0.5, 0.25]);
+        all.push(None);
+        let expected = Needed { common: 5, goes_on: true, values: all, in_trunk: vec![6], behind: Vec::new() };
+        assert_eq!(longer, expected);
+        // Its second step is another one.
+        let other = Needed::of(&rendered(&[1, 2, 9, 4, 9], 5, &[2, 4]), Some((&before, &values)));
+        assert!(!other.goes_on && other.common == 3);
+        assert_eq!((other.values, other.in_trunk), (vec![known(&[0.5]).remove(0), None], vec![4]));
+        let alone = Needed::of(&before, None);
+        assert_eq!((alone.common, alone.goes_on, alone.in_trunk), (0, false, vec![2, 4]));
+    }
+
+    #[test]
+    fn what_a_template_writes_behind_an_answer_is_no_part_of_longer_ones() {
+        let before = rendered(&[1, 2, 7, 8], 2, &[3]);
+        let values = known(&[0.5]);
+        let longer = Needed::of(&rendered(&[1, 2, 3, 7, 8], 3, &[4]), Some((&before, &values)));
+        let expected = Needed { common: 2, goes_on: true, values: vec![None], in_trunk: Vec::new(), behind: vec![4] };
+        assert_eq!(longer, expected);
+        // The same text again, and one that ends before the trunk does.
+        let same = Needed::of(&before, Some((&before, &values)));
+        assert!(same.goes_on && same.values == values && same.behind.is_empty());
+        assert!(!Needed::of(&rendered(&[1, 7, 8], 1, &[2]), Some((&before, &values))).goes_on);
+    }
 }

@@ -391,7 +391,7 @@ fn read_at_end(marked: MarkedTokens, padding: Option<TokenId>, steps: usize) -> 
         return Err(Error::value("text to score", "at least one token that is not the padding token", "none"));
     };
     tokens.truncate(at + 1);
-    let trunk = marks.first().map_or(0, |mark| *mark.min(&tokens.len()));
+    let trunk = marks.first().map_or(1, |mark| *mark.min(&tokens.len())).max(1);
     Ok(Rendered { tokens, trunk, reads: vec![ReadPlace { at, step: steps.saturating_sub(1) }] })
 }
 

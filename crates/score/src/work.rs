@@ -9,7 +9,7 @@ use std::thread::{Builder, JoinHandle, available_parallelism};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::placing::{Place, Placed};
+use crate::placing::{Before, Place, Placed};
 use crate::resolved::{ResolvedForm, WrittenAnswer};
 use crate::scorer::TextScores;
 use offshoot_core::bounded::caught;
@@ -126,18 +126,19 @@ struct Tree {
     results: Sender<AnswerScores>,
     /// The root that was made first, whose place in the engine's queue all of the tree's have.
     root: Option<BranchId>,
+    /// The answer that was placed last.
+    last: Option<Arc<WrittenAnswer>>,
     answers: HashMap<NodeId, TreeAnswer>,
 }
 
 struct TreeAnswer {
     start: u64,
-    parent: Option<NodeId>,
     stage: Stage,
 }
 
 enum Stage {
     /// It is being written in the scorer's form.
-    Writing,
+    Writing(Option<Before>),
     /// It has branches, and scores once they have ended.
     Placed(Placed),
     /// It has an error in place of scores.
@@ -148,7 +149,7 @@ impl Tree {
     fn placed(&self, node: NodeId) -> Option<&Placed> {
         match &self.answers.get(&node)?.stage {
             Stage::Placed(placed) => Some(placed),
-            Stage::Writing | Stage::Failed => None,
+            Stage::Writing(_) | Stage::Failed => None,
         }
     }
 }
@@ -174,7 +175,7 @@ impl Scorer {
         match work {
             Work::Begin { tree, question, begun, results } => {
                 let answers = HashMap::new();
-                self.trees.insert(tree, Tree { question, begun, results, root: None, answers });
+                self.trees.insert(tree, Tree { question, begun, results, root: None, last: None, answers });
             }
             Work::Start { tree, answer } => self.start(tree, answer),
             Work::Written { tree, node, start, written } => self.place(tree, node, start, written),
@@ -192,23 +193,28 @@ impl Scorer {
     fn start(&mut self, id: TreeId, answer: Answer) {
         let Some(tree) = self.trees.get_mut(&id) else { return };
         let Answer { node, start, parent, steps } = answer;
-        let before = parent.and_then(|parent| tree.placed(parent)).map(|placed| Arc::clone(placed.written()));
-        let before = before.unwrap_or_else(|| Arc::clone(&tree.begun));
-        tree.answers.insert(node, TreeAnswer { start, parent, stage: Stage::Writing });
-        self.writers.write(Writing { tree: id, node, start, question: Arc::clone(&tree.question), steps, before });
+        let parent = parent.and_then(|parent| tree.placed(parent));
+        let before = parent.map(|parent| parent.before(&self.engine));
+        let written = before.as_ref().map_or(&tree.begun, |before| &before.written);
+        let (question, before_it) = (Arc::clone(&tree.question), Arc::clone(written));
+        self.writers.write(Writing { tree: id, node, start, question, steps, before: before_it });
+        tree.answers.insert(node, TreeAnswer { start, stage: Stage::Writing(before) });
     }
 
     /// Places an answer on branches once it is written.
     fn place(&mut self, id: TreeId, node: NodeId, start: u64, written: Result<WrittenAnswer>) {
         let Some(tree) = self.trees.get_mut(&id) else { return };
-        let Some(answer) = tree.answers.get(&node).filter(|answer| answer.start == start) else { return };
-        let parent = answer.parent.and_then(|parent| tree.placed(parent));
-        let place = Place { engine: &self.engine, beside: tree.root, parent, begun: &tree.begun.rendered };
-        let placed = written.and_then(|written| place.begin(&mut self.receiver, written));
-        let Some(answer) = tree.answers.get_mut(&node) else { return };
+        let Some(answer) = tree.answers.get_mut(&node).filter(|answer| answer.start == start) else { return };
+        let Stage::Writing(before) = &mut answer.stage else { return };
+        let placed = written.and_then(|written| {
+            let last = tree.last.as_ref().map(|last| &last.rendered);
+            let place = Place { engine: &self.engine, beside: tree.root, before: before.take(), last };
+            place.begin(&mut self.receiver, written)
+        });
         match placed {
             Ok(placed) => {
                 tree.root = tree.root.or(placed.root());
+                tree.last = Some(Arc::clone(placed.written()));
                 self.branches.extend(placed.extended().map(|branch| (branch, (id, node))));
                 answer.stage = Stage::Placed(placed);
                 self.report(id, node);
@@ -271,8 +277,11 @@ impl Scorer {
 
     /// Forgets the branches of an answer. Their keys and values stay cached until room is needed.
     fn give_up(&mut self, stage: Stage) {
-        let Stage::Placed(placed) = stage else { return };
-        let branches: Vec<BranchId> = placed.branches().collect();
+        let branches: Vec<BranchId> = match stage {
+            Stage::Writing(before) => before.iter().filter_map(Before::branch).collect(),
+            Stage::Placed(placed) => placed.branches().collect(),
+            Stage::Failed => return,
+        };
         branches.iter().for_each(|branch| _ = self.branches.remove(branch));
         self.engine.release(&branches);
     }

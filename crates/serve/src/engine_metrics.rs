@@ -77,6 +77,19 @@ pub fn write(live: &LiveMetrics, facts: &EngineFacts, out: &mut String) {
     counter(out, "offshoot_engine_masking_seconds_total", masking, live.metrics.seconds_masking);
 }
 
+/// Appends what the engine of a scorer beside a generator has computed.
+pub fn write_scorer(live: &LiveMetrics, out: &mut String) {
+    let metrics = &live.metrics;
+    let counters = [
+        ("steps", "Steps of the scorer", metrics.steps),
+        ("prompt_tokens_logical", "Tokens of scored texts as if nothing were shared", metrics.prompt_tokens_logical),
+        ("prompt_tokens_computed", "Tokens of scored texts computed", metrics.prompt_tokens_computed),
+    ];
+    for (name, help, value) in counters {
+        counter(out, &format!("offshoot_scorer_{name}_total"), help, value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -646,3 +646,26 @@ fn check_unmarked(text: &str) -> Result<()> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn of_a_text_that_grows_little_is_encoded_again() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tasks/models/demo"));
+        let tokenizer = Tokenizer::load(folder).unwrap();
+        let answer = "The warm boat was described in a book every summer. ".repeat(100);
+        let levels = |more: &str| [format!("{answer}{more}"), "<|im_end|>".to_owned()];
+        let (_, before) = tokenizer.encode_hidden_behind(&levels(""), AddSpecial::No, None).unwrap();
+        let text = levels("And then another boat came. ").concat();
+        let shared = shared_bytes(&before.text, &text);
+        let encode = |rest: &str| tokenizer.encode_named(rest);
+        let found = continued(&before.bare, &text, shared, MARGIN, encode).unwrap().expect("words stand side by side");
+        let whole = tokenizer.encode_hidden(&text, AddSpecial::No).unwrap();
+        assert_eq!(found.taken + found.rest.tokens.len(), whole.len());
+        assert!(found.rest.tokens.len() * 10 < whole.len(), "{} of {}", found.rest.tokens.len(), whole.len());
+    }
+}

@@ -24,6 +24,7 @@ use super::options::RunOptions;
 use super::prompts::{
     ContextLimit, ItemPrompt, PromptEncoder, PromptText, every_item_counts, in_token_order, with_advice,
 };
+use super::scorer::RunScorer;
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, check_path};
 
@@ -44,6 +45,8 @@ pub struct PreparedRun {
     pub folder: ModelFolder,
     /// What all samples are drawn with, beside the model.
     pub adapter: Option<RunAdapter>,
+    /// What scores solutions; `None`: the method asks for no scores, or nothing names a scorer.
+    pub scorer: Option<RunScorer>,
     pub facts: Facts,
     pub tokenizer: Arc<Tokenizer>,
     /// The task's sampling section in the engine's terms.
@@ -129,6 +132,14 @@ impl RenderedTask {
                 task.path.display()
             ));
         }
+        if let Some(window) = task.unfilled_window() {
+            let (window, most) = (count(window as u64), count(task.sampling.max_tokens.into()));
+            out::aside(format_args!(
+                "warning: no sample of {} ends by low confidence: `confidence.window` is {window} tokens, and \
+                 `max_tokens` {most}",
+                task.path.display()
+            ));
+        }
         Ok(Self { task, model, folder, tokenizer, params, stop, items, texts })
     }
 
@@ -156,6 +167,7 @@ impl PreparedRun {
         let folder = folder.with(options.engine.budget.weights)?;
         check_name(&task, options)?;
         let adapter = task.adapter.as_deref().map(|path| RunAdapter::open(path, &folder)).transpose()?;
+        let scorer = RunScorer::open(&task, options.engine.scorer.as_ref())?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit)?;
@@ -172,6 +184,7 @@ impl PreparedRun {
             model,
             folder,
             adapter,
+            scorer,
             facts,
             tokenizer,
             params,
@@ -234,13 +247,15 @@ impl PreparedRun {
         let samples = self.items.len() * self.task.method.samples() as usize;
         let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
         let mut engine = options.engine.clone();
+        engine.scorer = self.scorer.as_ref().map(|scorer| scorer.options.clone());
         if let Some(RunAdapter { rank, .. }) = self.adapter {
             engine.budget.adapters = AdapterLimits { most: 1, rank };
         }
-        engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens))
+        let launch = engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens));
+        launch.beside(self.scorer.as_ref().map(|scorer| &scorer.folder))
     }
 
-    /// Starts the engine of this run, with its adapter.
+    /// Starts the engine of this run, with its adapter and its scorer.
     pub fn start(&self, options: &RunOptions) -> Result<Launched> {
         let launched = self.launch(options).start()?;
         if let Some(RunAdapter { read, .. }) = &self.adapter {
@@ -294,7 +309,8 @@ impl PreparedRun {
 
     /// The output tokens of the samples of one item.
     pub fn draws(&self) -> OutputTokens {
-        let (samples, is_exact) = (u64::from(self.task.method.samples()), self.stop.is_exact());
+        let samples = u64::from(self.task.method.samples());
+        let is_exact = self.stop.is_exact() && self.task.method.warm_up().is_none();
         OutputTokens { most: samples * self.own_tokens() as u64, is_exact }
     }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
-use crate::task::{EarlyStop, Method, Overrides, Task};
+use crate::task::{EarlyStop, Method, Overrides, SampleScorer, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
@@ -20,6 +20,7 @@ use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
 use offshoot_core::setting::{RESUME, SET};
 use offshoot_judge::JudgeSetup;
+use offshoot_search::confidence::ConfidenceSource;
 
 use super::assess::RunJudge;
 use super::manifest::{self, Manifest};
@@ -148,7 +149,7 @@ fn check_both_are_there(run: &Path) -> Result<()> {
 /// The task to grade by: the run's recorded task or another one, with the requested changes and the run's number of
 /// samples.
 fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
-    const OF_SAMPLES: [&str; 5] = ["sampling", "prompt", "model", "adapter", "name"];
+    const OF_SAMPLES: [&str; 6] = ["sampling", "prompt", "model", "adapter", "scorer", "name"];
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
     if let Some(set) = options.set.iter().find(of_samples) {
         let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";
@@ -173,12 +174,24 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
         return Ok(());
     }
     let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
-    let is_told_by_samples =
-        matches!(task.method, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. });
+    let is_told_by_samples = match task.method {
+        Method::SelfConsistency { reward: None, .. } | Method::BestOfN { .. } | Method::Sample { .. } => true,
+        // Samples have the scores by which they were chosen, and these alone.
+        Method::SelfConsistency { .. } | Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
+            task.method.reward_of_samples() == was.reward_of_samples()
+        }
+        _ => false,
+    };
     if !was.draws_alike() || !is_told_by_samples || task.method.spares().is_some() {
         return refused(
             "the run's own method (or, of independent samples, `sample`, or `self_consistency` and `best_of_n` by \
              `logprob`, `mean_logprob` or `grade` that stop nothing early), for no model is asked",
+        );
+    }
+    if was.warm_up().is_some() || !knows_confidences(was, &task.method) {
+        return refused(
+            "the run's own method (or, of samples that are whole, one whose `confidence` is of windows that the run \
+             has measured)",
         );
     }
     let cancelled = |line: &Map<String, Value>| line.get("cancelled").and_then(Value::as_u64).unwrap_or(0);
@@ -186,6 +199,18 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
         0 => Ok(()),
         spared => refused(&format!("the run's own method, by which {} were spared", counted(spared, "sample"))),
     }
+}
+
+/// Whether samples of the method `was` have the confidences that the method `now` weighs. What they list is told by
+/// each sample.
+fn knows_confidences(was: &Method, now: &Method) -> bool {
+    let measured = |method: &Method| match method {
+        Method::SelfConsistency { confidence: Some(how), .. } if how.source != ConfidenceSource::Listed => {
+            Some((how.source, how.windows.window))
+        }
+        _ => None,
+    };
+    measured(now).is_none_or(|now| measured(was) == Some(now))
 }
 
 fn say_what_is_left_out(graded: &Graded) {

@@ -12,10 +12,12 @@ mod matched;
 mod method;
 mod prompt;
 pub mod scaffold;
+mod scorer;
 mod shots;
 mod template;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -25,10 +27,11 @@ use serde_json::Value;
 
 pub use items::Item;
 pub use method::{
-    Choose, EarlyStop, FormSettings, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps,
-    tree_of_thought,
+    Choose, EarlyStop, FormSettings, Method, RewardScoring, SampleScorer, Sampling, ThoughtScoring, Verdicts, choose,
+    scoring, steps, tree_of_thought,
 };
 pub use prompt::TaskPrompt;
+pub use scorer::TaskScorer;
 
 use crate::answer::{ExtractedAnswer, Extractor, TaskAnswer};
 use crate::source::TaskSource;
@@ -41,10 +44,12 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::LogprobsMode;
 use offshoot_form::Form;
+use offshoot_search::confidence::ConfidenceSource;
 use offshoot_search::settings::BestBy;
 use offshoot_text::reasoning::answer_part;
 use offshoot_text::{AddSpecial, SharedEncoder, SpecialText, Tokenizer};
 use prompt::{PromptSettings, PromptTemplate};
+use scorer::ScorerModelSettings;
 pub use template::TEMPLATES;
 
 /// A task file. It is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent. Paths
@@ -63,6 +68,8 @@ struct TaskSettings {
     /// The folder of an adapter (LoRA) of the model, as PEFT writes it, that samples are drawn with (or --lora;
     /// default: none).
     adapter: Option<TaskPath>,
+    /// Another model, whose scores a method asks for by `reward`: its folder, or an object (default: none).
+    scorer: Option<ScorerModelSettings>,
     /// The problems, each an object of fields; those of a document become one item per question.
     items: ItemSettings,
     /// How an item becomes a prompt.
@@ -133,6 +140,8 @@ pub struct Task {
     pub model: Option<PathBuf>,
     /// The folder of the adapter that samples are drawn with.
     pub adapter: Option<PathBuf>,
+    /// What scores solutions where the method asks for `reward`.
+    pub scorer: TaskScorer,
     pub method: Method,
     pub sampling: Sampling,
     /// The form of `sampling`.
@@ -183,6 +192,9 @@ impl Task {
             name: settings.name.unwrap_or(stem),
             model: overrides.model.clone().or(settings.model.map(|model| source.resolve(&model.0))),
             adapter: overrides.adapter.clone().or(settings.adapter.map(|adapter| source.resolve(&adapter.0))),
+            scorer: settings
+                .scorer
+                .map_or(Ok(TaskScorer::default()), |scorer| TaskScorer::new(&root.key("scorer"), scorer))?,
             method: Method::new(&root.key("method"), settings.method)?,
             sampling: settings.sampling,
             form: form.map(Arc::new),
@@ -206,14 +218,28 @@ impl Task {
                 "answer",
                 &format!("how to find a sample's answer, because `{}` votes on answers", method.name()),
             )),
-            Method::SelfConsistency { confidence: Some(_), .. } if self.sampling.logprobs.unwrap_or(0) == 0 => {
-                Err(missing("sampling.logprobs", "a number from 1 to 20, of which `confidence` is the mean"))
+            Method::SelfConsistency { confidence: Some(confidence), .. }
+                if confidence.source == ConfidenceSource::Listed && self.sampling.logprobs.unwrap_or(0) == 0 =>
+            {
+                let expected = "a number from 1 to 20, of which `confidence` is the mean (or its own key `top`)";
+                Err(missing("sampling.logprobs", expected))
             }
-            Method::SelfConsistency { confidence: Some(_), .. }
-                if self.sampling.logprobs_mode() != LogprobsMode::RawLogprobs =>
+            Method::SelfConsistency { confidence: Some(confidence), .. }
+                if confidence.source == ConfidenceSource::Listed
+                    && self.sampling.logprobs_mode() != LogprobsMode::RawLogprobs =>
             {
                 let expected = "raw_logprobs, because `confidence` is that of the model's own distribution";
                 Err(Error::field(&self.path, "sampling.logprobs_mode", expected, "processed_logprobs"))
+            }
+            Method::SelfConsistency { confidence: Some(confidence), .. }
+                if self
+                    .sampling
+                    .return_confidence
+                    .is_some_and(|of| confidence.measured_of().is_some_and(|top| top != of)) =>
+            {
+                let expected = "the number of tokens that `confidence` is the mean of, or none";
+                let found = self.sampling.return_confidence.map_or(0, NonZeroU16::get).to_string();
+                Err(Error::field(&self.path, "sampling.return_confidence", expected, found))
             }
             Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
                 Err(missing("grade", "a grader, because `best_of_n` chooses by it"))
@@ -223,6 +249,13 @@ impl Task {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The window by whose confidence samples would end, if none has so many tokens.
+    pub fn unfilled_window(&self) -> Option<usize> {
+        let Method::SelfConsistency { confidence: Some(how), .. } = &self.method else { return None };
+        let window = how.windows.window.get();
+        (how.warm_up().is_some() && window > self.sampling.max_tokens as usize).then_some(window)
     }
 
     /// The items file; the task file itself if the items are inline.

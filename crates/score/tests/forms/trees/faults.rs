@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use offshoot_core::Error;
 use offshoot_core::ids::NodeId;
-use offshoot_engine::{EngineConfig, PoolSize};
-use offshoot_score::TextScorer;
+use offshoot_engine::{Continuation, EngineConfig, EngineFacts, EngineHandle, PoolSize, Scoring, ScriptedReply};
+use offshoot_score::{ScorerIdentity, ScorerModel, TextScorer};
 use offshoot_text::Message;
 
 use super::scorers::{Dice, FormCase, all, only, question, whole};
@@ -99,4 +99,59 @@ fn a_poll_waits_as_long_as_its_patience() {
     assert!(begin.elapsed() >= Duration::from_millis(50));
     scorer.engine().resume().unwrap();
     only(&mut *tree, NodeId(0)).unwrap();
+}
+
+/// A scorer on an engine without a model, whose values a closure gives: `at` are the positions that are asked for.
+fn scripted(case: &FormCase, mut values: impl FnMut(&[u32]) -> Vec<Vec<f32>> + Send + 'static) -> ScorerModel {
+    let facts = |facts| EngineFacts { values: Some(1), vocab: 1 << 16, ..facts };
+    let engine = EngineHandle::scripted_with(facts, move |call| match call.continuation {
+        Continuation::Given { scoring: Some(Scoring::Values { at }), .. } => ScriptedReply::values(values(at)),
+        other => panic!("{other:?}"),
+    });
+    let [name, form, digest] = ["scripted", "last-token", "0"].map(str::to_owned);
+    ScorerModel::new(engine, case.resolved(), ScorerIdentity { name, form, digest }).unwrap()
+}
+
+#[test]
+fn a_value_that_is_no_number_is_an_error_of_one_answer() {
+    let case = FormCase::last_token();
+    let mut asked = 0;
+    let scorer = scripted(&case, move |at| {
+        asked += 1;
+        at.iter().map(|_| vec![if asked == 2 { f32::NAN } else { 0.25 }]).collect()
+    });
+    let mut tree = scorer.begin(&question()).unwrap();
+    tree.start(NodeId(0), None, &["It is 36.".to_owned()]).unwrap();
+    let error = only(&mut *tree, NodeId(0)).unwrap_err().to_string();
+    assert!(error.contains("a finite number") && error.contains("NaN"), "{error}");
+    tree.start(NodeId(1), None, &["It is 12.".to_owned()]).unwrap();
+    assert_eq!(only(&mut *tree, NodeId(1)).unwrap().scores.scores[0].score, 0.25);
+}
+
+#[test]
+fn an_engine_that_stops_or_leaves_values_out_leaves_no_answer_waiting() {
+    let case = FormCase::last_token();
+    let silent = scripted(&case, |_| Vec::new());
+    let mut tree = silent.begin(&question()).unwrap();
+    tree.start(NodeId(0), None, &["It is 36.".to_owned()]).unwrap();
+    let error = only(&mut *tree, NodeId(0)).unwrap_err().to_string();
+    assert!(error.contains("left out a value"), "{error}");
+    let broken = scripted(&case, |_| panic!("the script ends"));
+    let mut tree = broken.begin(&question()).unwrap();
+    for node in 0..3 {
+        tree.start(NodeId(node), None, &[format!("It is {node}.")]).unwrap();
+    }
+    for (_, result) in all(&mut *tree) {
+        assert!(matches!(result, Err(Error::EngineStopped { .. })), "{result:?}");
+    }
+}
+
+#[test]
+fn a_model_that_generates_is_no_scorer() {
+    let case = FormCase::last_token();
+    let engine = EngineHandle::scripted(|_| ScriptedReply::text(""));
+    let [name, form, digest] = ["scripted", "last-token", "0"].map(str::to_owned);
+    let identity = ScorerIdentity { name, form, digest };
+    let error = ScorerModel::new(engine, case.resolved(), identity).err().unwrap().to_string();
+    assert!(error.contains("1 values at a token") && error.contains("a model that generates"), "{error}");
 }

@@ -25,9 +25,23 @@ pub fn question() -> Vec<Message> {
     asked("A boat carries 12 boxes. How many boxes do 3 boats carry?")
 }
 
-/// A form, and the tokenizer of its model.
+/// The layers of a model.
+#[derive(Clone, Copy, Debug)]
+pub enum Body {
+    /// They attend to all tokens before.
+    Full,
+    /// They attend to the last 21 tokens.
+    Windowed,
+    /// One of each.
+    Mixed,
+    /// Most of them keep a state in place of keys and values.
+    Hybrid,
+}
+
+/// A form, and the tokenizer and the body of its model.
 pub struct FormCase {
     pub name: &'static str,
+    body: Body,
     pub form: ScoreForm,
     pub tokenizer: Arc<Tokenizer>,
     _folder: TestTokenizer,
@@ -36,7 +50,7 @@ pub struct FormCase {
 impl FormCase {
     fn new(name: &'static str, form: ScoreForm, template: &str) -> FormCase {
         let folder = TestTokenizer::demo(template);
-        FormCase { name, form, tokenizer: Arc::clone(&folder.tokenizer), _folder: folder }
+        FormCase { name, body: Body::Full, form, tokenizer: Arc::clone(&folder.tokenizer), _folder: folder }
     }
 
     /// Values at the last token of a conversation, behind what its template writes.
@@ -47,6 +61,11 @@ impl FormCase {
     /// Values at a tag behind each step.
     pub fn step_tag() -> FormCase {
         FormCase::new("step tag", built_in("step-tag"), CHATML)
+    }
+
+    /// The same form of a model with another body.
+    pub fn with_body(self, body: Body) -> FormCase {
+        FormCase { body, ..self }
     }
 
     /// A form of each kind.
@@ -104,12 +123,21 @@ impl FormCase {
     }
 
     fn model(&self, output: OutputHead) -> ModelConfig {
-        let config: Value = json!({
-            "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "eos_token_id": 1,
-            "vocab_size": self.tokenizer.vocab_size(), "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
-            "tie_word_embeddings": false
+        let mut config: Value = json!({
+            "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 16, "intermediate_size": 96, "eos_token_id": 1, "vocab_size": self.tokenizer.vocab_size(),
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "tie_word_embeddings": false
         });
+        let own = match self.body {
+            Body::Full => json!({"model_type": "llama"}),
+            Body::Windowed => json!({"model_type": "mistral", "sliding_window": 21}),
+            Body::Mixed => json!({"model_type": "qwen3", "use_sliding_window": true, "sliding_window": 21,
+                "layer_types": ["sliding_attention", "full_attention"]}),
+            Body::Hybrid => json!({"model_type": "qwen3_5_text", "num_hidden_layers": 3, "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+                "layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
+        };
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
         ModelConfig { output, ..ModelConfig::from_json(&config.to_string()).unwrap() }
     }
 }

@@ -6,7 +6,7 @@ use offshoot_core::ids::NodeId;
 use offshoot_engine::{EngineConfig, PoolSize};
 use offshoot_score::{ScorerModel, TextScorer, TextScores};
 
-use super::scorers::{Dice, FormCase, all, question, whole};
+use super::scorers::{Body, Dice, FormCase, all, question, whole};
 
 /// A step that may have what forms write themselves, or end within a word.
 fn step(dice: &mut Dice) -> String {
@@ -76,6 +76,20 @@ fn scores_step_by_step_are_those_of_whole_texts() {
                 assert_eq!(scored.tokens, fresh.render(&question(), &steps).unwrap().tokens.len());
                 assert_eq!(expected.computed, expected.tokens);
                 assert!(scored.computed <= scored.tokens);
+            }
+        }
+    }
+}
+
+/// Layers whose keys and values are freed behind a window, and layers with states, which exist at few places of a path.
+#[test]
+fn scores_are_those_of_whole_texts_whatever_the_layers_keep() {
+    for body in [Body::Windowed, Body::Mixed, Body::Hybrid] {
+        for case in [FormCase::last_token(), FormCase::step_tag()].map(|case| case.with_body(body)) {
+            let scorer = case.scorer(20_000);
+            for (node, (steps, scored)) in grown(&scorer, 11, 5, 3) {
+                let expected = whole(&case.scorer(4_000), &steps);
+                assert_eq!(scored.scores, expected.scores, "{body:?}, {}, node {node}: {steps:?}", case.name);
             }
         }
     }
