@@ -394,19 +394,18 @@ fn what_is_kept_costs_no_row(mode: Mode) {
 }
 
 /// Of a branch that has gone on: values of tokens that its windows have passed, and of those behind which it has no
-/// state, also where the pool holds the windows of one text and little more.
+/// state.
 fn earlier_values_of_a_branch_that_has_gone_on(mode: Mode) {
-    for shape in [Shape::LongWindowed, Shape::LongMixed, Shape::Hybrid] {
-        let tokens = prompt(1, 400);
-        let expected = alone(shape, &tokens);
-        for (step_rows, beside) in [(256, 2000), (13, 2000), (13, 4)] {
+    for shape in [Shape::Full, Shape::Windowed, Shape::LongMixed, Shape::Hybrid] {
+        for (step_rows, beside) in [(256, 2000), (13, 2000), (13, 4), (13, 1)] {
             let config = EngineConfig { step_rows, ..roomy() };
             let facts = build(mode, shape, config.clone()).1.facts().clone();
-            let pool = room_for(&facts, facts.path_pages(tokens.len(), 1) + beside);
+            let pool = room_for(&facts, facts.path_pages(120, 1) + beside);
             let engine = start(mode, shape, EngineConfig { pool, ..config });
+            let tokens = prompt(1, 120);
+            let expected = alone(shape, &tokens);
             let branch = engine.root(tokens[..1].to_vec()).unwrap();
-            let extends = [(1, 300, vec![299]), (300, 300, vec![4, 150, 299]), (300, 400, vec![0, 3, 150, 298, 399])];
-            for (from, upto, at) in extends {
+            for (from, upto, at) in [(1, 90, vec![89]), (90, 90, vec![4, 50, 89]), (90, 120, vec![0, 3, 50, 88, 119])] {
                 let given = tokens[from..upto].to_vec();
                 let found = finish(&engine, Extend::given_with_values(branch, given, &at[..]));
                 let expected: Vec<PositionValues> = at.iter().map(|&at| expected[at as usize].clone()).collect();
