@@ -282,11 +282,16 @@ class _SampleLine(TypedDict, total=False):
     judged: Judged
     logprobs: list[TokenLine]
     ending: TokenLine
+    score: float
+    step_scores: list[float | None]
+    score_tokens: int
+    score_error: str
 
 
 class SampleLine(_SampleLine):
     """A line of samples.jsonl; ``stop``: the string or the token that ended it, if one did; ``judged`` and ``logprobs``
-    if the task has a judge and asks for log-probabilities."""
+    if the task has a judge and asks for log-probabilities; ``score`` or ``score_error``, why it has none, if the method
+    has a scorer."""
 
     id: str
     index: int
@@ -318,13 +323,28 @@ class ChoiceLine(_ChoiceLine):
     score: float
 
 
+class _ScorerWork(TypedDict, total=False):
+    first_error: str
+
+
+class ScorerWork(_ScorerWork):
+    """What a scorer did for an item: ``scale`` is "probability" or "logit"; ``texts`` of ``tokens`` were scored,
+    ``unscored`` ones could not be, the first because of ``first_error``."""
+
+    scale: str
+    texts: int
+    unscored: int
+    tokens: int
+
+
 class _ItemLine(TypedDict, total=False):
     tied: list[int]
     failed: FailedBranches
     error: str
     choices: list[ChoiceLine]
     completions: list[str]
-    scores: list[float] | list[list[float]]
+    scores: list[float | None] | list[list[float | None]]
+    scorer: ScorerWork
     pred: str | None
 
 

@@ -42,6 +42,7 @@ mod prefix_store;
 mod ready_tasks;
 mod rescore;
 mod resume;
+mod rewards;
 mod rollouts;
 mod scored;
 mod scorer_memory;

@@ -66,12 +66,12 @@ struct ScoredText {
     is_held: bool,
     /// All nodes that end with it.
     nodes: Vec<NodeId>,
-    state: TextState,
+    state: ScoreState,
     /// Whether the search has asked for its score, so that it is counted.
     is_counted: bool,
 }
 
-enum TextState {
+enum ScoreState {
     Waiting,
     Scored(TextScores),
     /// Why it has no score.
@@ -135,7 +135,7 @@ impl ModelScores {
         }
         let (node, steps) = (text.node, text.steps());
         let known = self.by_steps.get(&steps).copied();
-        if let Some(at) = known.filter(|&at| !matches!(self.texts[at].state, TextState::GivenUp)) {
+        if let Some(at) = known.filter(|&at| !matches!(self.texts[at].state, ScoreState::GivenUp)) {
             self.by_node.insert(node, at);
             self.texts[at].nodes.push(node);
             return Ok(());
@@ -148,9 +148,9 @@ impl ModelScores {
             Err(why) => Err(unscorable(why)),
         };
         let (is_held, state) = match started {
-            Ok(()) => (true, TextState::Waiting),
+            Ok(()) => (true, ScoreState::Waiting),
             Err(error) if ends_all(&error) => return Err(error),
-            Err(error) => (false, TextState::Unscored(error.to_string())),
+            Err(error) => (false, ScoreState::Unscored(error.to_string())),
         };
         self.by_node.insert(node, self.texts.len());
         self.by_steps.insert(steps, self.texts.len());
@@ -173,10 +173,10 @@ impl ModelScores {
             text.state = match scores {
                 Ok(scores) => {
                     self.work.computed += scores.computed;
-                    TextState::Scored(scores)
+                    ScoreState::Scored(scores)
                 }
                 Err(error) if ends_all(&error) => return Err(error),
-                Err(error) => TextState::Unscored(error.to_string()),
+                Err(error) => ScoreState::Unscored(error.to_string()),
             };
         }
         Ok(())
@@ -200,7 +200,7 @@ impl ModelScores {
         let mut found = Vec::with_capacity(of.len());
         for text in of {
             let at = self.by_node[&text.node];
-            while matches!(self.texts[at].state, TextState::Waiting) {
+            while matches!(self.texts[at].state, ScoreState::Waiting) {
                 check_interrupted()?;
                 if self.waiting() == 0 {
                     return Err(Error::Internal(format!("a scorer has forgotten node {}", text.node)));
@@ -218,7 +218,7 @@ impl ModelScores {
         let text = &mut self.texts[at];
         let is_first = !std::mem::replace(&mut text.is_counted, true);
         let why = match &text.state {
-            TextState::Scored(TextScores { scores, tokens, .. }) => match scores.aggregated(aggregate) {
+            ScoreState::Scored(TextScores { scores, tokens, .. }) => match scores.aggregated(aggregate) {
                 Some(score) if score.is_finite() => {
                     if is_first {
                         (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + tokens);
@@ -229,8 +229,8 @@ impl ModelScores {
                 Some(score) => format!("its score is {score}, which is no number"),
                 None => "it has no step that the scorer's form values".to_owned(),
             },
-            TextState::Unscored(why) => why.clone(),
-            TextState::Waiting | TextState::GivenUp => {
+            ScoreState::Unscored(why) => why.clone(),
+            ScoreState::Waiting | ScoreState::GivenUp => {
                 return Err(Error::Internal("a score is read that has not come".to_owned()));
             }
         };
@@ -249,7 +249,7 @@ impl ModelScores {
     pub(crate) fn release(&mut self, tree: &SamplingTree) {
         let Ok(scored) = &mut self.tree else { return };
         for text in self.texts.iter_mut().filter(|text| text.is_held) {
-            let is_waiting = matches!(text.state, TextState::Waiting);
+            let is_waiting = matches!(text.state, ScoreState::Waiting);
             let is_over = |&node: &NodeId| match tree.node(node).state() {
                 NodeState::Open => false,
                 NodeState::Closed => !is_waiting,
@@ -259,7 +259,7 @@ impl ModelScores {
                 scored.prune(text.carrier);
                 text.is_held = false;
                 if is_waiting {
-                    text.state = TextState::GivenUp;
+                    text.state = ScoreState::GivenUp;
                 }
             }
         }

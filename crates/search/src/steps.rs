@@ -375,7 +375,8 @@ pub(crate) fn read(
     let cut = matches!(end, Some(FinishReason::StopString(_)));
     let text = if cut || stopped.by.is_none() { stopped.text } else { text };
     // A character that the parent's tokens began may end here only: its step ends before it.
-    let mut ends: Vec<usize> = parent.ends.iter().map(|&end| text.floor_char_boundary(end.min(text.len()))).collect();
+    let border = |end: usize| (0..=end.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    let mut ends: Vec<usize> = parent.ends.iter().filter_map(|&end| border(end)).collect();
     ends.push(text.len());
     Ok(Solution { node, text, tokens: drawn, ends, scores: parent.scores.clone(), score_error: None, copies: 1, end })
 }

@@ -1,8 +1,8 @@
 //! Results on disk, line by line: a sample is in `samples.jsonl` before it is counted, an item in `items.jsonl` when
 //! all of its samples are. Killing the process at any moment loses no line; a power cut loses the lines of the last two
 //! seconds, or those since the last sync if no line followed. Lines are written in the order in which samples finish; a
-//! complete run sorts them, so that equal runs write equal files. A sample that is scored later than it is sampled has a
-//! second line then, which counts; sorting leaves the first one out.
+//! complete run sorts them, so that equal runs write equal files. A sample that is scored later than it is sampled has
+//! a second line then, which counts; sorting leaves the first one out.
 
 mod attention;
 pub mod folder;

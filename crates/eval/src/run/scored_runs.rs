@@ -128,7 +128,8 @@ fn by_steps() -> Vec<Value> {
     let tot = json!({"steps": 2, "breadth": 2, "evaluate": "reward", "answer": {},
         "generate": {"sample": {"thoughts": 2, "max_tokens": 4}}});
     vec![
-        json!({"step_beam": {"samples": samples, "expansions": 2, "delimiter": delimiter, "steps": 3, "scorer": "reward"}}),
+        json!({"step_beam": {"samples": samples, "expansions": 2, "delimiter": delimiter, "steps": 3,
+            "scorer": "reward"}}),
         json!({"dvts": {"samples": samples, "expansions": 2, "delimiter": delimiter, "steps": 3, "scorer": "reward",
             "lookahead": 1}}),
         json!({"mcts": {"samples": samples, "delimiter": delimiter, "steps": 3, "scorer": "reward", "value": "leaf"}}),

@@ -1,5 +1,5 @@
-//! The scorer of a run: the one that the command line names, or else the task. It is read and checked before any weights
-//! are loaded; the engine loads it beside the model.
+//! The scorer of a run: the one that the command line names, or else the task. It is read and checked before any
+//! weights are loaded; the engine loads it beside the model.
 
 use std::path::Path;
 
