@@ -108,7 +108,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
 
 /// The model's folder, as what it is. Errors: it scores, and what is asked for samples tokens.
 fn opened(model: &Path, options: &ModelCheck) -> Result<ModelFolder> {
-    if ModelRole::of(model)? == ModelRole::Generator {
+    if ModelRole::of(model)? != ModelRole::Scorer {
         return ModelFolder::open(model);
     }
     let sampled = [
