@@ -86,8 +86,8 @@ impl ModelFolder {
         Ok(Self { path, config, dtype: None })
     }
 
-    /// Opens a folder as an embedder: the values at a token are its row behind the final norm, the vector of the text up
-    /// to there.
+    /// Opens a folder as an embedder: the values at a token are its row behind the final norm, the vector of the text
+    /// up to there.
     ///
     /// # Errors
     ///

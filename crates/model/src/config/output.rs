@@ -1,6 +1,6 @@
 //! What a model computes behind its final norm: the logits of a generator, the values of a scorer (a reward model or
-//! classifier), or the vector of an embedder. Where a scorer's layers are is found by `weights`, and what its values mean is left to those who read
-//! them: neither sigmoid nor softmax is applied.
+//! classifier), or the vector of an embedder. Where a scorer's layers are is found by `weights`, and what its values
+//! mean is left to those who read them: neither sigmoid nor softmax is applied.
 
 use std::fmt;
 
