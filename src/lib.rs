@@ -198,6 +198,7 @@ pub use offshoot_text::Message;
 /// | [`sample`](search::sample) | N candidates, without a choice: for pass@k |
 /// | [`best_of_n`](search::best_of_n), [`best_by_scorer`](search::best_by_scorer) | the best of N |
 /// | [`self_consistency`](search::self_consistency) | the most frequent answer of N |
+/// | [`vote_by_scorer`](search::vote_by_scorer) | the answer of N whose samples a scorer values most |
 /// | [`step_beam`](search::step_beam), [`dvts`](search::dvts) | beams over steps, with a [`Scorer`](search::Scorer) |
 /// | [`particle_gibbs`](search::particle_gibbs) | particles over steps, drawn by a scorer's values |
 /// | [`mcts`](search::mcts) | Monte-Carlo tree search over steps |
@@ -207,8 +208,10 @@ pub use offshoot_text::Message;
 /// | [`choose`](search::choose) | the most likely of given answers |
 pub mod search {
     #[doc(inline)]
-    pub use offshoot_search::best_of_n::{best_by_scorer, best_of_n, sample};
+    pub use offshoot_search::best_of_n::{best_of_n, sample};
     pub use offshoot_search::confidence;
+    #[doc(inline)]
+    pub use offshoot_search::{best_by_scorer, vote_by_scorer};
 
     #[doc(inline)]
     pub use offshoot_search::choose::{Neutral, OfferedChoice, choose};
@@ -225,18 +228,18 @@ pub mod search {
         DrawnToken, Leaf, LeafColumns, RolloutTrie, TokenColumns, TreeLeaf, TreeRow, TrieBuilder, TriePlace, TrieToken,
     };
     #[doc(inline)]
-    pub use offshoot_search::scorer::{ScoreQuestion, Scorer};
+    pub use offshoot_search::scorer::{NodeText, ScoreQuestion, Scorer};
     #[doc(inline)]
     pub use offshoot_search::self_consistency::self_consistency;
     #[doc(inline)]
     pub use offshoot_search::settings::{
         Aggregate, BestBy, BestOfN, ChooseBy, Decide, EntropyBranching, Mcts, MctsDecide, MctsSelect, ParticleSearch,
-        Resampling, RolloutScoring, StepSearch, StepSettings, TreePo,
+        Resampling, RolloutScoring, SampleScoring, StepEnd, StepSearch, StepSettings, TreePo,
     };
     #[doc(inline)]
     pub use offshoot_search::step_beam::step_beam;
     #[doc(inline)]
-    pub use offshoot_search::steps::Stepper;
+    pub use offshoot_search::steps::{Stepper, Then};
     #[doc(inline)]
     pub use offshoot_search::stragglers::{finish_stragglers, release_stragglers};
     #[doc(inline)]
@@ -251,7 +254,7 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::{
         Assess, Assessment, AssessmentRequest, Assessor, CalledTools, ChoiceScore, Details, FailedBranches,
-        JsonPointer, Outcome, Sample, SearchJob, Straggler,
+        JsonPointer, ModelScores, OnScorerError, Outcome, Sample, SampleScore, ScorerWork, SearchJob, Straggler,
     };
 }
 

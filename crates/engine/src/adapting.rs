@@ -103,6 +103,7 @@ impl Engine {
             if branch.in_flight() > 0 {
                 branch.request_again();
             }
+            branch.restart_values();
         }
         log::info!("{} branches go on with version {version} of adapter {}", ids.len(), adapter.name);
         self.give_up(adapter, Some(version));

@@ -96,7 +96,7 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     let (given, end) = match &branch.work {
         BranchWork::Idle => return 0,
         BranchWork::Sample(sampling) => (sampling.rules.begin, sampling.limit - 1),
-        BranchWork::Score(_) => (branch.given(), branch.given()),
+        BranchWork::Score(_) | BranchWork::Values(_) => (branch.given(), branch.given()),
     };
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
     let windowed = groups.window().map_or(0, |window| own.min(window.most_kept().div_ceil(page_tokens) + 1));

@@ -45,7 +45,7 @@ fn token(branch: &Branch, position: u32) -> RowToken {
     match (branch.tokens.get(position as usize), &branch.work) {
         (Some(&token), _) => RowToken::Known(token),
         (None, BranchWork::Sample(sampling)) => RowToken::Sampled(sampling.in_flight.request),
-        (None, BranchWork::Idle | BranchWork::Score(_)) => {
+        (None, BranchWork::Idle | BranchWork::Score(_) | BranchWork::Values(_)) => {
             unreachable!("only a sampling branch has rows past its known tokens")
         }
     }

@@ -14,8 +14,9 @@ use crate::request::{Event, Finish, FinishReason};
 use crate::routes::TokenRoutes;
 use crate::sampler::SamplingRules;
 use crate::text::BranchText;
-use crate::token_path::TokenPath;
+use crate::token_path::{self, TokenPath};
 use crate::uniforms::UniformKey;
+use crate::values::ValuesState;
 use crate::weights::{AdapterSpan, Versions, WeightSpan};
 use offshoot_backend::{Distribution, SampledToken};
 use offshoot_core::error::Error;
@@ -98,6 +99,7 @@ pub(super) enum BranchWork {
     Idle,
     Sample(Box<SamplingState>),
     Score(Box<ScoringState>),
+    Values(Box<ValuesState>),
 }
 
 /// What a form allows in the place of a token, or that it takes too much work to find.
@@ -285,7 +287,8 @@ pub(super) struct NeededPositions {
     /// Leading tokens that may be matched with the prefix tree, as only the last one's logits are needed. At most the
     /// known ones.
     pub match_upto: usize,
-    /// First position whose logits are needed. Of a scoring branch, others may compute those of some later positions.
+    /// First position whose logits or values are needed. Of a scoring branch, others may compute those of some later
+    /// positions.
     pub logits_from: usize,
     /// End of the positions to compute.
     pub end: usize,
@@ -354,12 +357,13 @@ impl Branch {
     }
 
     /// Number of leading tokens that are computed as they were given: those before its work began, and those that are
-    /// scored, without the last one.
+    /// scored, without the last one; or those up to the last one whose values are asked for.
     pub fn given(&self) -> usize {
         match &self.work {
             BranchWork::Idle => self.tokens.len(),
             BranchWork::Sample(sampling) => sampling.rules.begin,
             BranchWork::Score(_) => self.tokens.len() - 1,
+            BranchWork::Values(values) => values.end(),
         }
     }
 
@@ -384,6 +388,11 @@ impl Branch {
                     end: known - 1,
                 })
             }
+            // The row of the last position is computed, too: the values are its own.
+            BranchWork::Values(values) => {
+                let logits_from = values.missing().next()? as usize;
+                Some(NeededPositions { match_upto: values.end(), logits_from, end: values.end() })
+            }
         }
     }
 
@@ -404,15 +413,17 @@ impl Branch {
             }
             // Those before it are collected or in flight, too, its own or of others.
             BranchWork::Score(scoring) => scoring.requested = position + 2 - scoring.begin,
+            BranchWork::Values(values) => values.note_requested(token_path::position(position)),
         }
     }
 
-    /// Samples and scores that were submitted and not collected; of scores also those that others compute for it before
+    /// Samples, scores and values that were submitted and not collected; of scores also those that others compute for it before
     /// its own last one.
     pub fn in_flight(&self) -> usize {
         match &self.work {
             BranchWork::Sample(sampling) => sampling.in_flight.tokens,
             BranchWork::Score(scoring) => scoring.requested - scoring.records.len(),
+            BranchWork::Values(values) => values.requested().count(),
             BranchWork::Idle => 0,
         }
     }
@@ -455,6 +466,13 @@ impl Branch {
                 }
                 (events, begin, text, Finish { records, weights, adapters, ..Finish::empty(reason) })
             }
+            BranchWork::Values(values) => {
+                let (begin, (events, mut text, values)) = (values.begin, values.into_end());
+                for &token in &*self.tokens.slice(begin..self.tokens.len()) {
+                    text.push(token, false);
+                }
+                (events, begin, text, Finish { values, ..Finish::empty(reason) })
+            }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
         let last = recorded.stop_token.as_ref().map(|stop| stop.logprob);
@@ -477,23 +495,42 @@ impl Branch {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => sampling.events,
             BranchWork::Score(scoring) => scoring.events,
+            BranchWork::Values(values) => values.events,
         };
         events.send(Event::Failed { id: self.id, error });
     }
 
-    /// Requests all scores again that are not collected, as one that another branch was to compute did not come.
+    /// Requests all scores and values again that are not collected, as a score that another branch was to compute did
+    /// not come, or what was computed is given up.
     pub fn request_again(&mut self) {
-        if let BranchWork::Score(scoring) = &mut self.work {
-            scoring.requested = scoring.records.len();
+        match &mut self.work {
+            BranchWork::Score(scoring) => scoring.requested = scoring.records.len(),
+            BranchWork::Values(values) => values.request_again(),
+            BranchWork::Sample(_) | BranchWork::Idle => return,
+        }
+        self.generation += 1;
+    }
+
+    /// Requests all values again, as weights or an adapter have changed: those of an extend follow from the same ones.
+    pub fn restart_values(&mut self) {
+        if let BranchWork::Values(values) = &mut self.work {
+            values.restart();
             self.generation += 1;
         }
     }
 
     /// Removes given tokens that were not scored yet from the branch.
     fn take_back_unscored(&mut self) {
-        if let BranchWork::Score(scoring) = &self.work {
-            self.tokens.take_back(scoring.next());
+        match &self.work {
+            BranchWork::Score(scoring) => self.tokens.take_back(scoring.next()),
+            BranchWork::Values(values) => self.tokens.take_back(values.kept_end(self.tokens.len())),
+            BranchWork::Sample(_) | BranchWork::Idle => {}
         }
+    }
+
+    /// Whether it asks for values and has all of them.
+    pub fn has_all_values(&self) -> bool {
+        matches!(&self.work, BranchWork::Values(values) if values.is_complete())
     }
 
     /// Removes forced tokens whose records are not collected from the branch, whose extend is about to end.
@@ -508,7 +545,7 @@ impl Branch {
     pub fn samples_late(&self) -> bool {
         match &self.work {
             BranchWork::Sample(sampling) => sampling.rules.looks_back(),
-            BranchWork::Score(_) | BranchWork::Idle => self.is_in_form(),
+            BranchWork::Score(_) | BranchWork::Values(_) | BranchWork::Idle => self.is_in_form(),
         }
     }
 
@@ -523,7 +560,7 @@ impl Branch {
         match &self.work {
             BranchWork::Sample(sampling) => sampling.rules.params.form.is_some(),
             BranchWork::Score(scoring) => matches!(scoring.scores, WantedScores::AsSampled { form: Some(_), .. }),
-            BranchWork::Idle => false,
+            BranchWork::Values(_) | BranchWork::Idle => false,
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct KvCache {
     pub transfers: Vec<Transfer>,
     /// Scores that branches have taken over from the prefix tree.
     pub scores_reused: u64,
+    /// Values that branches have taken over from it.
+    pub values_reused: u64,
 }
 
 /// The shared beginning of a branch that was matched, and its end in the prefix tree: forks of one branch are matched
@@ -114,6 +116,7 @@ impl KvCache {
             lent_states: Vec::new(),
             transfers: Vec::new(),
             scores_reused: 0,
+            values_reused: 0,
         }
     }
 
@@ -125,6 +128,9 @@ impl KvCache {
         let mut next = self.prefix.computed(lease.segment).min(end.saturating_sub(1));
         if let BranchWork::Score(scoring) = &branch.work {
             next = next.min(position(scoring.next() - 1)); // It needs that row if another branch does not score for it.
+        }
+        if let BranchWork::Values(values) = &branch.work {
+            next = next.min(values.missing().next().unwrap_or(u32::MAX)); // Likewise.
         }
         let upto = window.passed(next);
         if upto > 0 {
@@ -415,11 +421,12 @@ impl KvCache {
         }
     }
 
-    /// If `branch` is scored: the segment at the end of its path, and the first row whose logits it needs, which it
-    /// computes even if others have computed its keys and values.
+    /// If `branch` is scored: the segment at the end of its path, and the first row whose logits or values it needs,
+    /// which it computes even if others have computed its keys and values.
     pub fn first_row_again(&self, branch: &Branch) -> Option<(SegmentId, u32)> {
         match &branch.work {
             BranchWork::Score(scoring) => Some((branch.lease()?.segment, position(scoring.next() - 1))),
+            BranchWork::Values(values) => Some((branch.lease()?.segment, values.missing().next()?)),
             BranchWork::Idle | BranchWork::Sample(_) => None,
         }
     }

@@ -1,6 +1,6 @@
-//! Which given tokens are being scored: by requests in flight, or of the step that is being scheduled. A branch on the
-//! same path leaves them out and takes their scores over when they are committed (`scores`), so that each token of the
-//! prefix tree is scored once. Nothing is kept from step to step: if a branch ends or is preempted, others score for
+//! Which given tokens are being scored, by requests in flight or of the step that is being scheduled, and of which a
+//! scorer's values are being computed. A branch on the same path leaves them out and takes their scores or values over
+//! when they are committed (`scores`, `values`), so that each token of the prefix tree is scored once. Nothing is kept from step to step: if a branch ends or is preempted, others score for
 //! themselves.
 //!
 //! Claims are kept by page: unlike a segment, a token's page and position stay when a segment is split.
@@ -12,6 +12,37 @@ use crate::token_path::position;
 use offshoot_core::ids::{PageId, SegmentId};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::{MOST_KEPT_TOP, PrefixTree};
+
+/// Rows whose values are being computed, by page and slot in the first page group.
+#[derive(Clone, Default)]
+pub(super) struct ValueClaims(IdMap<(PageId, u32), ()>);
+
+impl ValueClaims {
+    /// Adds the position of the path of `segment`, if it has a slot.
+    pub fn add(&mut self, prefix: &PrefixTree, segment: SegmentId, position: u32) {
+        self.0.extend(slot(prefix, segment, position).map(|slot| (slot, ())));
+    }
+
+    /// Adds the positions of `branch` that are requested and not collected, but for those whose rows were evicted since.
+    pub fn add_in_flight(&mut self, prefix: &PrefixTree, branch: &Branch) {
+        if let (BranchWork::Values(values), Some(segment)) = (&branch.work, branch.kept()) {
+            let computed = prefix.computed(segment);
+            let requested = values.requested().take_while(|&at| at < computed);
+            self.0.extend(requested.filter_map(|at| Some((slot(prefix, segment, at)?, ()))));
+        }
+    }
+
+    /// Whether the values at `position` of the path of `segment` are being computed.
+    pub fn have(&self, prefix: &PrefixTree, segment: SegmentId, position: u32) -> bool {
+        slot(prefix, segment, position).is_some_and(|slot| self.0.contains_key(&slot))
+    }
+}
+
+/// Where the position of the path of `segment` is; `None` if it has no slot, or not in every group.
+fn slot(prefix: &PrefixTree, segment: SegmentId, position: u32) -> Option<(PageId, u32)> {
+    let has_slot = position < prefix.end(segment) && prefix.has_slots(segment, position);
+    has_slot.then(|| prefix.slot(segment, position)).map(|slot| (slot.page, slot.slot))
+}
 
 #[derive(Clone, Default)]
 pub(super) struct ScoreClaims(IdMap<PageId, Vec<Claim>>);

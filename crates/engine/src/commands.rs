@@ -20,6 +20,7 @@ use crate::request::{Continuation, Event, FinishReason, SamplingParams, Scoring,
 use crate::said::Said;
 use crate::sampler::SamplingRules;
 use crate::text::BranchText;
+use crate::values::{ValuesState, check_positions};
 use offshoot_backend::MOST_TOP;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
@@ -379,9 +380,15 @@ impl Engine {
             return Err(Error::value("logprobs of given tokens", format!("at most {MOST_TOP}"), top.to_string()));
         }
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &Stop::default())?;
+        if let Some(Scoring::Values { at }) = scoring {
+            check_positions(&at, begin + tokens.len())?;
+            branch.tokens.give(&tokens);
+            self.begin_values(id, ValuesState::new(events.clone(), begin, at, text));
+            return Ok(());
+        }
         let is_scored = scoring.is_some() && !tokens.is_empty();
         let scores = match scoring {
-            None => WantedScores::Model { tops: 0 },
+            None | Some(Scoring::Values { .. }) => WantedScores::Model { tops: 0 },
             Some(Scoring::Model { top }) => WantedScores::Model { tops: top.min(self.facts.vocab) },
             Some(Scoring::AsSampled { params, stop }) => {
                 let rules = rules(branch, *params, *stop, &mut self.allowed, self.facts.vocab);

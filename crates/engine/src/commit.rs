@@ -101,7 +101,7 @@ fn answer(
     match branch.work {
         BranchWork::Sample(_) => accept(branch, sampled, facts, cache.versions(branch), batcher, metrics).transpose(),
         BranchWork::Score(_) => record(branch, sampled, cache).map(Ok),
-        BranchWork::Idle => None,
+        BranchWork::Values(_) | BranchWork::Idle => None,
     }
 }
 

@@ -197,6 +197,7 @@ impl Engine {
             state_bytes,
             states,
             keeps_routes: config.keeps_routes,
+            values: model_facts.values,
             adapters: config.adapters,
             prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,

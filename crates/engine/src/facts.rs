@@ -39,6 +39,9 @@ pub struct EngineFacts {
     pub states: usize,
     /// Whether the experts of each token are kept ([`SamplingParams::routes`](crate::SamplingParams::routes)).
     pub keeps_routes: bool,
+    /// Numbers that a scorer computes for a position ([`Scoring::Values`](crate::Scoring::Values)); `None`: the model
+    /// generates.
+    pub values: Option<usize>,
     /// How many adapters can be loaded at once, and of which size.
     pub adapters: AdapterLimits,
     /// What prefixes cost that another engine has computed.

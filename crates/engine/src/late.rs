@@ -23,7 +23,11 @@ impl Engine {
         self.find_masks(&requests);
         lap(&mut began, &mut self.metrics.seconds_masking);
         let made = requests.iter().map(|request| self.sample_request(request)).collect();
-        match self.model.sample(made) {
+        let turn = self.config.enter_gate();
+        lap(&mut began, &mut self.metrics.seconds_waiting);
+        let sampled = self.model.sample(made);
+        drop(turn);
+        match sampled {
             Err(error) if error.is_shortage() => self.sample_without_forms(&requests, &error)?,
             sampled => sampled?,
         }
@@ -42,6 +46,7 @@ impl Engine {
         log::warn!("{} samples in forms fail: {error}", failed.len());
         self.fail_some(failed);
         let made = requests.iter().map(|request| self.sample_request(request)).collect();
+        let _turn = self.config.enter_gate();
         self.model.sample(made)
     }
 
@@ -58,7 +63,7 @@ impl Engine {
                 WantedScores::Model { .. } => Allowed::All,
                 WantedScores::AsSampled { rules, .. } => rules.allowed_under(scoring.mask_at(position), &self.facts),
             },
-            BranchWork::Idle => Allowed::All,
+            BranchWork::Values(_) | BranchWork::Idle => Allowed::All,
         };
         sampler::request(branch, request.position, self.allowed.share_allowed(allowed), &self.facts.eos)
     }

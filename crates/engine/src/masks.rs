@@ -43,7 +43,7 @@ impl Engine {
             BranchWork::Sample(sampling) => {
                 sampling.rules.params.form.is_some() && sampling.mask_at(request.position + 1).is_none()
             }
-            BranchWork::Idle | BranchWork::Score(_) => false,
+            BranchWork::Idle | BranchWork::Score(_) | BranchWork::Values(_) => false,
         })
     }
 

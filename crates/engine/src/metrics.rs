@@ -64,6 +64,12 @@ sums! {
         /// Given tokens whose log-probabilities were found with the keys and values cached for them.
         #[serde(default)]
         pub scores_reused: u64,
+        /// Positions whose values a scorer has computed for a branch.
+        #[serde(default)]
+        pub values_read: u64,
+        /// Positions whose values were found with the keys and values cached for them. Not part of `values_read`.
+        #[serde(default)]
+        pub values_reused: u64,
         /// Prompt and given tokens whose keys and values were read from the prefix store. Not part of
         /// `prompt_tokens_computed`.
         #[serde(default)]
@@ -170,7 +176,7 @@ sums! {
         /// threads: they waited for each other, or for what one of them does alone. `None` where it is not counted.
         #[serde(default)]
         pub seconds_idle: Option<f64>,
-        /// Waiting for the samples of submitted steps.
+        /// Waiting for the samples of submitted steps, and for the steps of other engines on the same cores.
         pub seconds_waiting: f64,
         /// Waiting for masks; a device computes meanwhile.
         #[serde(default)]

@@ -140,13 +140,35 @@ impl EngineHandle {
     }
 
     fn check_extend(&self, continuation: &Continuation) -> Result<()> {
+        self.check_kind(continuation)?;
         let (params, stop) = match continuation {
             Continuation::Sampled { params, stop, .. } => (params, stop),
             Continuation::Given { scoring: Some(Scoring::AsSampled { params, stop }), .. } => (&**params, &**stop),
-            Continuation::Given { scoring: None | Some(Scoring::Model { .. }), .. } => return Ok(()),
+            Continuation::Given { scoring: None | Some(Scoring::Model { .. } | Scoring::Values { .. }), .. } => {
+                return Ok(());
+            }
         };
         params.check(self.facts().vocab)?;
         stop.check_beside(params, self.facts().vocab, &self.facts().eos)
+    }
+
+    /// Refuses to sample, or to score by log-probabilities, with a scorer, and to ask a model that generates for values.
+    fn check_kind(&self, continuation: &Continuation) -> Result<()> {
+        let what = "continuation";
+        match (self.facts().values, continuation) {
+            (None, Continuation::Given { scoring: Some(Scoring::Values { .. }), .. }) => {
+                Err(Error::value(what, "tokens without values, for the model generates", "values, which scorers have"))
+            }
+            (Some(_), Continuation::Sampled { .. }) => {
+                let expected = "given tokens, for the model is a scorer: it has values and no logits";
+                Err(Error::value(what, expected, "tokens to be sampled"))
+            }
+            (Some(_), Continuation::Given { scoring: Some(Scoring::Model { .. } | Scoring::AsSampled { .. }), .. }) => {
+                let expected = "given tokens with values, for the model is a scorer: it has no logits";
+                Err(Error::value(what, expected, "tokens with log-probabilities"))
+            }
+            (None, _) | (Some(_), Continuation::Given { scoring: None | Some(Scoring::Values { .. }), .. }) => Ok(()),
+        }
     }
 }
 
@@ -155,6 +177,6 @@ fn sampled_by(continuation: &Continuation) -> Option<&SamplingParams> {
     match continuation {
         Continuation::Sampled { params, .. } => Some(params),
         Continuation::Given { scoring: Some(Scoring::AsSampled { params, .. }), .. } => Some(params),
-        Continuation::Given { scoring: None | Some(Scoring::Model { .. }), .. } => None,
+        Continuation::Given { scoring: None | Some(Scoring::Model { .. } | Scoring::Values { .. }), .. } => None,
     }
 }

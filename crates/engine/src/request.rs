@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -465,6 +466,24 @@ pub enum Scoring {
         /// Of these only `min_tokens` counts, before which no token that ends a text may be drawn.
         stop: Box<Stop>,
     },
+    /// By a scorer: what its head computes for the rows of some tokens of the branch ([`Finish::values`]). Only of an
+    /// engine whose model is a scorer ([`EngineFacts::values`](crate::EngineFacts::values)), which scores in no other
+    /// way. No value is computed twice while the keys and values of its token are kept: neither for the same branch nor
+    /// for others whose tokens begin alike. The given tokens behind the last position are not computed yet.
+    Values {
+        /// The positions of these tokens in the branch, rising, each below its length with the given tokens. They may
+        /// name earlier tokens, and the given tokens may be none.
+        at: Arc<[u32]>,
+    },
+}
+
+/// What a scorer computes for the row of one token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PositionValues {
+    /// The token's position in its branch.
+    pub at: u32,
+    /// As many as [`EngineFacts::values`](crate::EngineFacts::values) says, all finite.
+    pub values: Box<[f32]>,
 }
 
 /// A branch, and how it is extended.
@@ -498,6 +517,13 @@ impl Extend {
             branch,
             continuation: Continuation::Given { tokens, scoring: Some(Scoring::AsSampled { params, stop }) },
         }
+    }
+
+    /// These tokens follow, and a scorer computes the values of the tokens at the positions `at` of the branch
+    /// ([`Scoring::Values`]).
+    pub fn given_with_values(branch: BranchId, tokens: Vec<TokenId>, at: impl Into<Arc<[u32]>>) -> Self {
+        let scoring = Some(Scoring::Values { at: at.into() });
+        Extend { branch, continuation: Continuation::Given { tokens, scoring } }
     }
 }
 
@@ -667,15 +693,30 @@ pub struct Finish {
     /// ([`SamplingParams::routes`]), or the extend was cancelled while the branch waited without keys and values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routes: Option<TokenRoutes>,
+    /// What a scorer has computed for the positions that were asked for ([`Scoring::Values`]), in their order. Of an
+    /// extend that was cancelled those that it has, up to the first one that it lacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<PositionValues>,
 }
 
 impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
         let (tokens, text, records) = (Vec::new(), String::new(), TokenRecords::default());
-        let (weights, adapters, stop_token, routes) = (Vec::new(), Vec::new(), None, None);
-        let form_ended = false;
-        Finish { reason, tokens, text, logprob: 0.0, records, stop_token, form_ended, weights, adapters, routes }
+        let (weights, adapters, values) = (Vec::new(), Vec::new(), Vec::new());
+        Finish {
+            reason,
+            tokens,
+            text,
+            logprob: 0.0,
+            records,
+            stop_token: None,
+            form_ended: false,
+            weights,
+            adapters,
+            routes: None,
+            values,
+        }
     }
 
     /// The log-probability of each of `tokens` under the model itself; none of given tokens that were not scored.

@@ -139,7 +139,7 @@ pub(super) fn request(
             }
             WantedScores::AsSampled { rules, .. } => score_request(branch, rules, position + 1, allowed, eos),
         },
-        BranchWork::Idle => SampleRequest::of(given(branch, position + 1, None)),
+        BranchWork::Values(_) | BranchWork::Idle => SampleRequest::of(given(branch, position + 1, None)),
     }
 }
 

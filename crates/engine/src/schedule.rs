@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use crate::branch::{Branch, BranchWork, Lease, NeededPositions};
 use crate::cache::KvCache;
-use crate::claims::ScoreClaims;
+use crate::claims::{ScoreClaims, ValueClaims};
 use crate::token_path::position;
+use crate::values::ValuesState;
 use offshoot_core::ids::{BranchId, GroupIx, PageId, SegmentId};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::plan::{NewPage, of_group};
@@ -47,7 +48,9 @@ pub(super) struct Schedule {
     /// The position up to which each segment's path is taken.
     taken_upto: IdMap<SegmentId, u32>,
     /// Tokens that are being scored.
-    pub scoring: ScoreClaims,
+    scoring: ScoreClaims,
+    /// Rows whose values are being computed.
+    values: ValueClaims,
     /// For each page, the first position at which a scoring branch of this step goes on later.
     unscored_from: IdMap<PageId, u32>,
 }
@@ -69,10 +72,19 @@ impl Schedule {
         schedule
     }
 
+    /// Records what requests of `branch` in flight compute for others, too.
+    pub fn note_in_flight(&mut self, branch: &Branch, cache: &KvCache) {
+        self.scoring.add_in_flight(&cache.prefix, branch);
+        self.values.add_in_flight(&cache.prefix, branch);
+    }
+
     /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. The cost is linear
     /// in the segments and rows that no earlier branch has taken, and for a scoring branch in `left.logit_rows` and the
     /// tokens that others score for it.
     pub fn take_rows(&mut self, branch: &Branch, need: NeededPositions, cache: &KvCache, left: &mut StepRoom) {
+        if let BranchWork::Values(values) = &branch.work {
+            return self.take_value_rows(branch, values, need, cache, left);
+        }
         let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
         let wanted = self.wanted_rows(branch, &need, cache, left);
         // If others compute all logits of the tokens that have slots, only rows before them are missing.
@@ -100,6 +112,51 @@ impl Schedule {
         if let BranchWork::Score(scoring) = &branch.work {
             self.note_scored(branch, need.logits_from, next.max(logits_from), scoring.shared_tops(), cache);
         }
+    }
+
+    /// Adds the rows that `branch` needs for its missing `values`, but for those that others compute: the rows of these
+    /// positions, and without values those before the last of them that are not computed.
+    fn take_value_rows(
+        &mut self,
+        branch: &Branch,
+        values: &ValuesState,
+        need: NeededPositions,
+        cache: &KvCache,
+        left: &mut StepRoom,
+    ) {
+        let prefix = &cache.prefix;
+        let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
+        let wanted: Vec<u32> = values.missing().filter(|&at| !self.values.have(prefix, segment, at)).collect();
+        let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return };
+        // Rows begin where a state is kept, and none is left out behind that.
+        let begin = self.first_untaken(branch, cache, if prefix.has_states() { first } else { last + 1 });
+        let mut runs: Vec<(Range<u32>, bool)> = Vec::new();
+        let mut next = begin;
+        for at in wanted {
+            if next < at {
+                runs.push((next..at, false));
+            }
+            match runs.last_mut().filter(|(rows, wanted)| *wanted && rows.end == at) {
+                Some((rows, _)) => rows.end = at + 1,
+                None => runs.push((at..at + 1, true)),
+            }
+            next = next.max(at + 1);
+        }
+        let requested = self.requests.len();
+        let parts = runs.into_iter().flat_map(|(rows, wanted)| {
+            prefix.parts(segment, rows).into_iter().map(move |(id, part)| (id, part, wanted))
+        });
+        for (id, part, wanted) in parts {
+            let next = self.take_part(branch, id, part.clone(), wanted, cache, left);
+            if next < part.end {
+                self.wait_behind(segment, next, cache);
+                break;
+            }
+        }
+        for request in &self.requests[requested..] {
+            self.values.add(prefix, segment, position(request.position));
+        }
+        debug_assert!(self.requests.iter().skip(requested).all(|request| request.position < need.end));
     }
 
     /// The rows whose logits `branch` needs, in rising order; of a scoring branch, without those that others compute
@@ -201,6 +258,12 @@ impl Schedule {
         if let Some(tops) = tops {
             self.scoring.add(&cache.prefix, segment, position(from) + 1..next + 1, tops);
         }
+        self.wait_behind(segment, next, cache);
+    }
+
+    /// Has those who only need the keys and values of the row at `next` of the path of `segment` wait for the branch
+    /// that goes on there.
+    fn wait_behind(&mut self, segment: SegmentId, next: u32, cache: &KvCache) {
         for (_, page, rows) in cache.prefix.page_parts(segment, next..next + 1) {
             let first = self.unscored_from.entry(page).or_insert(rows.start);
             *first = rows.start.min(*first);

@@ -31,9 +31,10 @@ impl KvCache {
         }
     }
 
-    /// Takes over the next scores of a running `branch` that are kept by now, but for the last token's: the branch ends
-    /// with a request of its own. Not while it has requests in flight, which come first.
+    /// Takes over the values of a running `branch` that are kept by now, or its next scores, but for the last token's:
+    /// the branch ends with a request of its own. No scores while it has requests in flight, which come first.
     pub fn take_over_known(&mut self, branch: &mut Branch) {
+        self.take_over_values(branch);
         let BranchWork::Score(scoring) = &branch.work else { return };
         if scoring.requested == scoring.records.len() {
             self.take_over(branch, branch.tokens.len() - 1);

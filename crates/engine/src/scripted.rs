@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::prefix_costs::PrefixCosts;
 use crate::ready::{FormSource, ReadyExtend};
 use crate::records::TokenRecords;
-use crate::request::{Continuation, Event, Finish, FinishReason, SamplingParams};
+use crate::request::{Continuation, Event, Finish, FinishReason, PositionValues, SamplingParams, Scoring};
 use crate::said::Said;
 use crate::status::{PauseMode, StatusPlace};
 use crate::token_path::TokenPath;
@@ -51,6 +51,7 @@ impl ScriptedCall<'_> {
 pub struct ScriptedReply {
     tokens: Vec<TokenId>,
     logprobs: Vec<f32>,
+    values: Vec<Box<[f32]>>,
     reason: FinishReason,
     end: ReplyEnd,
 }
@@ -72,6 +73,7 @@ impl ScriptedReply {
         let tokens = tokens_of(text);
         ScriptedReply {
             logprobs: vec![-1.0; tokens.len()],
+            values: Vec::new(),
             tokens,
             reason: FinishReason::EndOfText,
             end: ReplyEnd::Finishes,
@@ -80,7 +82,19 @@ impl ScriptedReply {
 
     /// Scores a `Continuation::Given`: one log-probability for each of its tokens.
     pub fn scores(logprobs: Vec<f32>) -> Self {
-        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, end: ReplyEnd::Finishes }
+        ScriptedReply {
+            tokens: Vec::new(),
+            logprobs,
+            values: Vec::new(),
+            reason: FinishReason::Given,
+            end: ReplyEnd::Finishes,
+        }
+    }
+
+    /// A scorer's values, for each position that a [`Scoring::Values`] asks for, in their order.
+    pub fn values(values: Vec<Vec<f32>>) -> Self {
+        let values = values.into_iter().map(Vec::into_boxed_slice).collect();
+        ScriptedReply { values, ..ScriptedReply::scores(Vec::new()) }
     }
 
     /// Every token has this log-probability.
@@ -157,6 +171,7 @@ impl EngineHandle {
             state_bytes: 0,
             states: 0,
             keeps_routes: false,
+            values: None,
             adapters: AdapterLimits { most: 4, rank: MOST_RANK },
             prefix_costs: PrefixCosts::default(),
             replicas: 1,
@@ -427,13 +442,22 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 self.growing.push(ScriptedBranch { branch, reply, params, said, weights, events });
             }
             Continuation::Given { tokens: given, scoring } => {
-                let logprobs = if scoring.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
+                let scored = scoring.as_ref().map(|_| (self.script)(&call));
+                if scored.as_ref().is_some_and(|reply| reply.end == ReplyEnd::Fails) {
+                    let error = Error::value("the script", "a branch that goes on", "one that fails");
+                    events.send(Event::Failed { id: branch, error });
+                    return;
+                }
+                let (logprobs, values) = scored.map(|reply| (reply.logprobs, reply.values)).unwrap_or_default();
                 path.give(given);
+                let at: &[u32] = if let Some(Scoring::Values { at }) = scoring { at } else { &[] };
+                let values = at.iter().zip(values).map(|(&at, values)| PositionValues { at, values });
                 let finish = Finish {
                     text: text_of(given),
                     tokens: given.clone(),
                     logprob: logprobs.iter().copied().map(f64::from).sum(),
                     records: TokenRecords::of_logprobs(logprobs),
+                    values: values.collect(),
                     ..Finish::empty(FinishReason::Given)
                 };
                 events.send(Event::Finished { id: branch, finish });

@@ -80,9 +80,16 @@ impl Engine {
     fn collect(&mut self) -> Result<()> {
         let Some(requests) = self.submitted.pop_front() else { return Ok(()) };
         let mut began = Instant::now();
-        let sampled = self.model.collect()?;
-        lap(&mut began, &mut self.metrics.seconds_waiting);
-        self.commit(&requests, sampled);
+        // A step of a scorer without requests keeps no values.
+        if self.facts.values.is_some() && !requests.is_empty() {
+            let values = self.model.collect_values()?;
+            lap(&mut began, &mut self.metrics.seconds_waiting);
+            self.commit_values(&requests, &values);
+        } else {
+            let sampled = self.model.collect()?;
+            lap(&mut began, &mut self.metrics.seconds_waiting);
+            self.commit(&requests, sampled);
+        }
         lap(&mut began, &mut self.metrics.seconds_committing);
         Ok(())
     }
@@ -176,6 +183,7 @@ impl Engine {
         let logit_rows = schedule.logit_rows();
         let requests = match is_late {
             true => StepRequests::Late,
+            false if self.facts.values.is_some() && !logit_rows.is_empty() => StepRequests::Values,
             false => {
                 let made = schedule.requests.iter().map(|request| self.sample_request(request));
                 made.collect::<Vec<_>>().into()
@@ -188,7 +196,11 @@ impl Engine {
         let steady = if batch.can_advance() { self.steady(&schedule, is_late) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
-        if let Err(failure) = self.model.submit(batch) {
+        let turn = self.config.enter_gate();
+        lap(&mut began, &mut self.metrics.seconds_waiting);
+        let submitted = self.model.submit(batch);
+        drop(turn);
+        if let Err(failure) = submitted {
             self.note_failure(&failure, schedule.rows.len());
             match failure.has_begun {
                 true => self.cache.lose_states(&states),
@@ -216,6 +228,7 @@ impl Engine {
     }
 
     fn schedule(&mut self) -> Schedule {
+        self.end_known_values();
         let mut began = Instant::now();
         let EngineConfig { max_branches, step_rows: rows, .. } = self.config;
         let (prompt_rows, max_logit_rows) = (self.config.prompt_rows(), self.config.max_logit_rows());
@@ -341,7 +354,11 @@ impl Engine {
         steady.steps -= 1;
         let uniforms = steady.uniforms.iter().zip(&loaded.schedule.rows);
         let uniforms: Vec<f64> = uniforms.map(|(uniforms, row)| uniforms.uniform(row.at.position + 1)).collect();
-        if let Err(failure) = self.model.submit_advanced(&uniforms, &new_pages) {
+        let turn = self.config.enter_gate();
+        lap(&mut began, &mut self.metrics.seconds_waiting);
+        let submitted = self.model.submit_advanced(&uniforms, &new_pages);
+        drop(turn);
+        if let Err(failure) = submitted {
             self.note_failure(&failure, loaded.schedule.rows.len());
             let StepFailure { error, has_begun } = failure;
             if !error.is_shortage() {

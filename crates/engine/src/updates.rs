@@ -166,6 +166,7 @@ impl Engine {
             store.change_weights(weights.identity.as_deref());
         }
         self.forget_computed();
+        self.branches.values_mut().for_each(Branch::restart_values);
         self.status.lock().weights = weights.clone();
         log::info!("weights {} ({}) are in force", weights.version, weights.label);
         self.wake_up_whole();

@@ -1,10 +1,11 @@
-//! What a model folder's config.json says of a scorer beside its shapes: its class, the names of its head's columns and
-//! its padding token. What the head computes is left to the crate that reads models.
+//! What a model folder's config.json says of a scorer beside its shapes: its class, the names of its head's columns,
+//! what becomes of its values, and its padding token. What the head computes is left to the crate that reads models.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::form::Activation;
 use crate::output::HeadFacts;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
@@ -16,6 +17,7 @@ pub struct ScorerConfig {
     class: String,
     labels: Vec<String>,
     padding: Option<TokenId>,
+    activation: Option<Activation>,
 }
 
 impl ScorerConfig {
@@ -24,14 +26,15 @@ impl ScorerConfig {
     /// # Errors
     ///
     /// The file cannot be read or is no JSON; it names no class; its labels have other numbers than 0, 1 and so on; its
-    /// padding token is no token.
+    /// padding token is no token; its values go through a function that is not known.
     pub fn read(folder: &Path) -> Result<ScorerConfig> {
         let path = folder.join("config.json");
         let bytes = input::model_file(&path)?;
         let config: Value =
             serde_json::from_slice(&bytes).map_err(|error| Error::format(&path, format!("not JSON: {error}")))?;
         let file = ConfigFile { path, config };
-        Ok(ScorerConfig { class: file.class()?, labels: file.labels()?, padding: file.padding()? })
+        let (class, labels, padding) = (file.class()?, file.labels()?, file.padding()?);
+        Ok(ScorerConfig { class, labels, padding, activation: file.activation()? })
     }
 
     /// The first of `architectures`.
@@ -42,6 +45,17 @@ impl ScorerConfig {
     /// These facts and the width of the head, which its tensors tell.
     pub fn head(&self, width: usize) -> HeadFacts {
         HeadFacts { width, labels: self.labels.clone(), padding: self.padding }
+    }
+
+    /// What becomes of the values of a head of this width where they are asked for as probabilities: what the file
+    /// says, or else a softmax of several and the sigmoid of one.
+    pub fn activation(&self, width: usize) -> Activation {
+        match self.activation {
+            // A softmax over one value is 1 whatever it is.
+            Some(Activation::Softmax) | None if width == 1 => Activation::Sigmoid,
+            None => Activation::Softmax,
+            Some(activation) => activation,
+        }
     }
 }
 
@@ -85,6 +99,30 @@ impl ConfigFile {
         in_order().ok_or_else(|| self.wrong("id2label", expected, Some(found)))
     }
 
+    /// What becomes of the values, as transformers and sentence-transformers write it; `None`: it follows from the
+    /// head's width.
+    fn activation(&self) -> Result<Option<Activation>> {
+        match self.value("problem_type").and_then(Value::as_str) {
+            Some("regression") => return Ok(Some(Activation::None)),
+            Some("single_label_classification") => return Ok(None),
+            Some("multi_label_classification") => return Ok(Some(Activation::Sigmoid)),
+            _ => {}
+        }
+        const FIELDS: [&str; 2] = ["sentence_transformers.activation_fn", "sbert_ce_default_activation_function"];
+        let nested = self.value("sentence_transformers").and_then(|part| part.get("activation_fn"));
+        let named = [nested, self.value(FIELDS[1])].into_iter().zip(FIELDS);
+        let Some((found, field)) = named.filter_map(|(value, field)| Some((value?, field))).find(|(v, _)| !v.is_null())
+        else {
+            return Ok(None);
+        };
+        match found.as_str().and_then(|name| name.rsplit('.').next()) {
+            Some("Identity") => Ok(Some(Activation::None)),
+            // As vLLM has it, either becomes the one that the width asks for.
+            Some("Sigmoid" | "Softmax") => Ok(None),
+            _ => Err(self.wrong(field, "Identity, Sigmoid or Softmax of torch.nn.modules", Some(found))),
+        }
+    }
+
     /// Some configs write -1 for none.
     fn padding(&self) -> Result<Option<TokenId>> {
         let Some(found) = self.value("pad_token_id") else { return Ok(None) };
@@ -124,8 +162,30 @@ mod tests {
     }
 
     #[test]
+    fn what_becomes_of_values() {
+        let of = |fields: &str, width: usize| {
+            read(&format!(r#"{{"architectures": ["X"], {fields}}}"#)).unwrap().activation(width)
+        };
+        let nothing = r#""problem_type": null"#;
+        assert_eq!((of(nothing, 1), of(nothing, 3)), (Activation::Sigmoid, Activation::Softmax));
+        let regression = r#""problem_type": "regression""#;
+        assert_eq!((of(regression, 1), of(regression, 3)), (Activation::None, Activation::None));
+        assert_eq!(of(r#""problem_type": "multi_label_classification""#, 3), Activation::Sigmoid);
+        assert_eq!(of(r#""problem_type": "single_label_classification""#, 1), Activation::Sigmoid);
+        let torch = r#""sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}"#;
+        assert_eq!(of(torch, 1), Activation::None);
+        let older = r#""sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid""#;
+        assert_eq!((of(older, 1), of(older, 2)), (Activation::Sigmoid, Activation::Softmax));
+    }
+
+    #[test]
     fn a_wrong_field_is_named() {
         let cases = [
+            (
+                r#"{"architectures": ["X"], "sbert_ce_default_activation_function": "os.system"}"#,
+                "sbert_ce_default_activation_function",
+                "os.system",
+            ),
             ("{}", "architectures", "nothing"),
             (r#"{"architectures": []}"#, "architectures", "[]"),
             (r#"{"architectures": ["X"], "id2label": {"1": "a"}}"#, "id2label", "\"1\""),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_text::{AddSpecial, Speaker, Tokenizer};
+use offshoot_text::{AddSpecial, HiddenEncoding, Speaker, Tokenizer};
 
 /// A character that Unicode keeps for programs' own use and that is in no text; `offshoot-text` uses four others.
 pub(crate) const MARK: char = '\u{FDD4}';
@@ -18,14 +18,20 @@ pub(crate) struct MarkedTokens {
     pub marks: Vec<usize>,
 }
 
-/// The tokens of a rendered text of hidden texts.
-pub(crate) fn encode(tokenizer: &Tokenizer, text: &str, special: AddSpecial) -> Result<MarkedTokens> {
+/// The tokens of a rendered text of hidden texts, and what a longer one needs to be encoded with little work. `before`:
+/// that of a text that begins alike.
+pub(crate) fn encode(
+    tokenizer: &Tokenizer,
+    text: &str,
+    special: AddSpecial,
+    before: Option<&HiddenEncoding>,
+) -> Result<(MarkedTokens, HiddenEncoding)> {
     let levels: Vec<String> = text.split(MARK).map(str::to_owned).collect();
-    let encoded = tokenizer.encode_hidden_levels(&levels, special)?;
+    let (encoded, encoding) = tokenizer.encode_hidden_behind(&levels, special, before)?;
     let mut marks = encoded.level_ends;
     // The last level ends where the text does.
     marks.pop();
-    Ok(MarkedTokens { tokens: encoded.tokens, marks })
+    Ok((MarkedTokens { tokens: encoded.tokens, marks }, encoding))
 }
 
 /// A stranger's text with the texts of special tokens hidden in it.

@@ -68,6 +68,11 @@ impl ValueReading {
         Ok(ValueReading { width, how })
     }
 
+    /// Numbers that the head gives at a token.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     pub fn scale(&self) -> Scale {
         let is_probability = match &self.how {
             Reading::Column { activation, .. } => *activation != Activation::None,
@@ -78,6 +83,14 @@ impl ValueReading {
             Reading::Words { .. } => true,
         };
         if is_probability { Scale::Probability } else { Scale::Logit }
+    }
+
+    /// Of values that are logits of words, how many are those of good ones.
+    pub fn good_words(&self) -> Option<usize> {
+        match &self.how {
+            Reading::Words { good } => Some(*good),
+            Reading::Column { .. } | Reading::Weighted { .. } => None,
+        }
     }
 
     /// The score that the values at one token give.
@@ -94,11 +107,11 @@ impl ValueReading {
             return Err(Error::value("a value of the scorer", "a finite number", format!("{wrong}")));
         }
         Ok(match &self.how {
-            Reading::Column { column, activation } => activated(values, *activation)[*column],
+            Reading::Column { column, activation } => activation.of(values)[*column],
             Reading::Weighted { weights, activation } => {
-                activated(values, *activation).iter().zip(weights).map(|(value, weight)| value * weight).sum()
+                activation.of(values).iter().zip(weights).map(|(value, weight)| value * weight).sum()
             }
-            Reading::Words { good } => activated(values, Activation::Softmax)[..*good].iter().sum(),
+            Reading::Words { good } => Activation::Softmax.of(values)[..*good].iter().sum(),
         })
     }
 }
@@ -114,16 +127,19 @@ fn check_activation(activation: Activation, width: usize) -> Result<()> {
     }
 }
 
-fn activated(values: &[f32], activation: Activation) -> Vec<f64> {
-    let values = values.iter().map(|&value| f64::from(value));
-    match activation {
-        Activation::None => values.collect(),
-        Activation::Sigmoid => values.map(sigmoid).collect(),
-        Activation::Softmax => {
-            let largest = values.clone().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = values.map(|value| (value - largest).exp()).collect();
-            let sum: f64 = weights.iter().sum();
-            weights.into_iter().map(|weight| weight / sum).collect()
+impl Activation {
+    /// What becomes of the values at one token.
+    pub fn of(self, values: &[f32]) -> Vec<f64> {
+        let values = values.iter().map(|&value| f64::from(value));
+        match self {
+            Activation::None => values.collect(),
+            Activation::Sigmoid => values.map(sigmoid).collect(),
+            Activation::Softmax => {
+                let largest = values.clone().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = values.map(|value| (value - largest).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                weights.into_iter().map(|weight| weight / sum).collect()
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use offshoot_core::ids::TokenId;
 pub struct Rendered {
     /// The tokens up to the last one at which a value is read.
     pub tokens: Vec<TokenId>,
-    /// Number of tokens up to the answer's end. What a template writes behind it stands behind these, and a longer
-    /// answer has none of that there.
+    /// Number of tokens up to the answer's end, at least one. What a template writes behind it stands behind these, and
+    /// a longer answer has none of that there.
     pub trunk: usize,
     /// Where values are read, in the order of the tokens; at least one.
     pub reads: Vec<ReadPlace>,

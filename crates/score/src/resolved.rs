@@ -16,7 +16,7 @@ use crate::scale::Scale;
 use crate::words::{field, one_token};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_text::{AddSpecial, Message, Speaker, Tokenizer};
+use offshoot_text::{AddSpecial, HiddenEncoding, Message, Speaker, Tokenizer};
 
 /// A form that is known to fit its tokenizer and its head.
 pub struct ResolvedForm {
@@ -25,6 +25,27 @@ pub struct ResolvedForm {
     values: ValueReading,
     aggregate: Aggregate,
 }
+
+/// An answer in a scorer's form, and what an answer that goes on from it needs to be written with little work.
+pub(crate) struct WrittenAnswer {
+    /// The tokens.
+    pub rendered: Rendered,
+    /// The text with question and answer; of a form whose parts are encoded alone, the text before them.
+    whole: HiddenEncoding,
+    /// Parts that are encoded alone.
+    parts: Vec<WrittenPart>,
+}
+
+/// A part that is encoded alone.
+#[derive(Clone)]
+struct WrittenPart {
+    text: Arc<str>,
+    /// Its tokens, and those of its end.
+    tokens: Arc<[TokenId]>,
+}
+
+/// An answer that every form can have.
+const SOME_ANSWER: &str = "It is 2.";
 
 /// Where values are read.
 enum Layout {
@@ -58,8 +79,13 @@ impl ResolvedForm {
         let padding = head.padding.filter(|_| is_classifier);
         let layout = Layout::new(form, &tokenizer, padding, now)?;
         let resolved = ResolvedForm { tokenizer, layout, values, aggregate: form.aggregate };
-        resolved.render(&[Message::user("What is 1 + 1?")], &["1 + 1 = 2.\n\n", "It is 2."])?;
+        resolved.render(&[Message::user("What is 1 + 1?")], &["1 + 1 = 2.\n\n", SOME_ANSWER])?;
         Ok(resolved)
+    }
+
+    /// How many values the head gives at a token.
+    pub fn width(&self) -> usize {
+        self.values.width()
     }
 
     /// What the scores are.
@@ -72,6 +98,29 @@ impl ResolvedForm {
         self.aggregate
     }
 
+    /// Whether it has a value for each step of an answer, and not one for all of it.
+    pub fn values_steps(&self) -> bool {
+        !matches!(self.layout, Layout::End { .. })
+    }
+
+    /// The token behind each step at which values are read, where there is one.
+    pub fn step_tag(&self) -> Option<TokenId> {
+        match &self.layout {
+            Layout::Tags { token, .. } => Some(*token),
+            Layout::End { .. } | Layout::Turns { .. } | Layout::Parts { .. } => None,
+        }
+    }
+
+    /// Of values that are logits of words, how many are those of good ones: these come first.
+    pub fn good_words(&self) -> Option<usize> {
+        self.values.good_words()
+    }
+
+    /// The tokenizer of its texts.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
     /// The tokens of a question and an answer, and where values are read. `steps`: the whole answer, cut where a search
     /// has cut it; the form cuts these further at its separator. One step is right for an answer that nothing has cut.
     ///
@@ -80,7 +129,23 @@ impl ResolvedForm {
     /// The form has values for steps, and none has text; the chat template loses steps; a tag is not the same token
     /// behind some step; a text has characters that mark places here.
     pub fn render<S: AsRef<str>>(&self, question: &[Message], steps: &[S]) -> Result<Rendered> {
-        let rendered = match &self.layout {
+        self.write(question, steps, None).map(|written| written.rendered)
+    }
+
+    /// As [`render`](Self::render), and what an answer that goes on from this one needs to be written with little work.
+    /// `before`: that of an answer to the same question. The tokens are the same with it and without.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`render`](Self::render).
+    pub(crate) fn write<S: AsRef<str>>(
+        &self,
+        question: &[Message],
+        steps: &[S],
+        before: Option<&WrittenAnswer>,
+    ) -> Result<WrittenAnswer> {
+        let whole = before.map(|before| &before.whole);
+        let (rendered, whole, parts) = match &self.layout {
             Layout::End { frame, generation_prompt, append, padding } => {
                 let answer: String = steps.iter().map(AsRef::as_ref).collect();
                 let answer = marked_end(&hidden(&self.tokenizer, &answer, Speaker::Assistant)?);
@@ -88,38 +153,48 @@ impl ResolvedForm {
                 if let Some(append) = append.as_ref().filter(|append| !text.ends_with(append.as_str())) {
                     text.push_str(append);
                 }
-                let marked = self.encode(&text, frame.special(), usize::from(answer.contains(MARK)))?;
-                read_at_end(marked, *padding, steps.len())?
+                let marks = usize::from(answer.contains(MARK));
+                let (marked, whole) = self.encode(&text, frame.special(), marks, whole)?;
+                (read_at_end(marked, *padding, steps.len())?, whole, Vec::new())
             }
             Layout::Tags { frame, tags, token } => {
                 let cut = some_parts(parts(steps, &tags.separator, false))?;
                 let answer = self.tagged(&cut, tags)?;
                 let text = frame.around(&self.tokenizer, question, &answer, false)?;
-                let marked = self.encode(&text, frame.special(), cut.len())?;
-                self.read_at_tags(marked, &cut, tags, *token)?
+                let (marked, whole) = self.encode(&text, frame.special(), cut.len(), whole)?;
+                (self.read_at_tags(marked, &cut, tags, *token)?, whole, Vec::new())
             }
             Layout::Turns { chat, reply, separator } => {
                 let cut = some_parts(parts(steps, separator, false))?;
                 let turns = self.turns(chat, question, &cut, reply)?;
                 let text = chat.text(&self.tokenizer, &turns, false)?;
-                let marked = self.encode(&text, AddSpecial::No, 2 * cut.len())?;
-                self.read_before_replies(marked, &cut, reply)?
+                let (marked, whole) = self.encode(&text, AddSpecial::No, 2 * cut.len(), whole)?;
+                (self.read_before_replies(marked, &cut, reply)?, whole, Vec::new())
             }
             Layout::Parts { frame, separator, keeps_empty, end } => {
                 let cut = some_parts(parts(steps, separator, *keeps_empty))?;
-                let before = frame.before(&self.tokenizer, question)?;
-                let mut tokens = self.encode(&before, frame.special(), 0)?.tokens;
-                let mut reads = Vec::with_capacity(cut.len());
-                for part in cut {
-                    let text = hidden(&self.tokenizer, part.text, Speaker::Assistant)?;
-                    tokens.extend(self.tokenizer.encode_hidden(&text, AddSpecial::No)?);
-                    tokens.extend(end);
+                let text = frame.before(&self.tokenizer, question)?;
+                let (marked, whole) = self.encode(&text, frame.special(), 0, whole)?;
+                let parts = self.parts(&cut, end, before)?;
+                let mut tokens = marked.tokens;
+                let mut reads = Vec::with_capacity(parts.len());
+                for (part, written) in cut.iter().zip(&parts) {
+                    tokens.extend(&*written.tokens);
                     reads.push(ReadPlace { at: tokens.len() - 1, step: part.step });
                 }
-                Rendered { trunk: tokens.len(), tokens, reads }
+                (Rendered { trunk: tokens.len(), tokens, reads }, whole, parts)
             }
         };
-        Ok(rendered)
+        Ok(WrittenAnswer { rendered, whole, parts })
+    }
+
+    /// Some answer to a question, as those to come are written.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`render`](Self::render) that the question is to blame for.
+    pub(crate) fn begin(&self, question: &[Message]) -> Result<WrittenAnswer> {
+        self.write(question, &[SOME_ANSWER], None)
     }
 
     /// The scores of a rendered answer. `values`: for each place at which values are read, what the head gives there.
@@ -138,9 +213,30 @@ impl ResolvedForm {
         Ok(StepScores { scores: rendered.reads.iter().zip(values).map(score).collect::<Result<_>>()? })
     }
 
+    /// The parts of an answer, each encoded alone, and with the tokens `end` behind it.
+    fn parts(&self, cut: &[Part<'_>], end: &[TokenId], before: Option<&WrittenAnswer>) -> Result<Vec<WrittenPart>> {
+        let written = |(ix, part): (usize, &Part<'_>)| {
+            let known = before.and_then(|before| before.parts.get(ix)).filter(|known| &*known.text == part.text);
+            if let Some(known) = known {
+                return Ok(known.clone());
+            }
+            let text = hidden(&self.tokenizer, part.text, Speaker::Assistant)?;
+            let mut tokens = self.tokenizer.encode_hidden(&text, AddSpecial::No)?;
+            tokens.extend(end);
+            Ok(WrittenPart { text: part.text.into(), tokens: tokens.into() })
+        };
+        cut.iter().enumerate().map(written).collect()
+    }
+
     /// The tokens of a rendered text that must have `marks` marks.
-    fn encode(&self, text: &str, special: AddSpecial, marks: usize) -> Result<MarkedTokens> {
-        let marked = encode(&self.tokenizer, text, special)?;
+    fn encode(
+        &self,
+        text: &str,
+        special: AddSpecial,
+        marks: usize,
+        before: Option<&HiddenEncoding>,
+    ) -> Result<(MarkedTokens, HiddenEncoding)> {
+        let (marked, encoding) = encode(&self.tokenizer, text, special, before)?;
         if marked.marks.len() != marks {
             let what = format!(
                 "the chat template leaves out or repeats what the scorer reads: of {marks} places in the answer it \
@@ -149,7 +245,7 @@ impl ResolvedForm {
             );
             return Err(Error::format(self.tokenizer.folder(), what));
         }
-        Ok(marked)
+        Ok((marked, encoding))
     }
 
     /// An answer with a tag and a mark behind each part.
@@ -295,7 +391,7 @@ fn read_at_end(marked: MarkedTokens, padding: Option<TokenId>, steps: usize) -> 
         return Err(Error::value("text to score", "at least one token that is not the padding token", "none"));
     };
     tokens.truncate(at + 1);
-    let trunk = marks.first().map_or(0, |mark| *mark.min(&tokens.len()));
+    let trunk = marks.first().map_or(1, |mark| *mark.min(&tokens.len())).max(1);
     Ok(Rendered { tokens, trunk, reads: vec![ReadPlace { at, step: steps.saturating_sub(1) }] })
 }
 

@@ -32,8 +32,8 @@ pub trait TextScorer: Send + Sync {
 /// The answers to one question as a tree, each by the node at which its text ends. Dropping it gives up all of them.
 pub trait ScoredTree: Send {
     /// Begins to score the answer that ends at `node`, and returns at once. `steps`: the whole answer, cut where the
-    /// search has cut it. `parent`: a node that was started before, whose answer this one goes on from; it may be pruned
-    /// already.
+    /// search has cut it. `parent`: a node that was started before, whose answer this one goes on from; it may be
+    /// pruned already, but what it has in common with this one may be computed again then.
     ///
     /// # Errors
     ///

@@ -1,12 +1,9 @@
-//! Best-of-N: samples N candidates of one problem and chooses the best by the model's own log-probability, by the
-//! grader or judge, or by a scorer. `sample` does the same without choosing, for pass@k.
-
-use std::collections::HashMap;
+//! Best-of-N: samples N candidates of one problem and chooses the best by the model's own log-probability or by the
+//! grader or judge. `sample` does the same without choosing, for pass@k; choosing by a scorer is left to `by_scorer`.
 
 use super::settings::{BestBy, BestOfN};
 use crate::job::{SearchJob, failed};
-use crate::outcome::{Details, Outcome, Sample, tied};
-use crate::scorer::Scorer;
+use crate::outcome::{Outcome, Sample, tied};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
@@ -20,7 +17,7 @@ use offshoot_core::sorting::sort_by_number;
 /// how many had finished by then, depends on timing.
 pub fn best_of_n(tree: &mut SamplingTree, at: NodeId, how: &BestOfN, job: &mut SearchJob<'_>) -> Result<Outcome> {
     let enough = |sample: &Sample| how.stop_when_passed && right(sample);
-    Ok(choose_best(until(tree, at, how.samples, job, enough)?, how.by))
+    Ok(choose_best(until(tree, at, how.samples, job, enough, |_, _| Ok(()))?, how.by))
 }
 
 /// Chooses the best of the samples of `outcome`.
@@ -40,56 +37,29 @@ pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
     outcome
 }
 
-/// The candidate with the highest value by `scorer`; of equal ones, the smallest index. All are scored in one batch,
-/// when all are finished. The tree has no tokens of candidates sampled by an earlier process: use [`best_of_n`] for the
-/// mean log-probability of those.
-pub fn best_by_scorer(
-    tree: &mut SamplingTree,
-    at: NodeId,
-    n: usize,
-    scorer: &Scorer<'_>,
-    job: &mut SearchJob<'_>,
-) -> Result<Outcome> {
-    let mut outcome = sample(tree, at, n, job)?;
-    let nodes: HashMap<u64, NodeId> =
-        tree.children(at).into_iter().map(|node| (tree.node(node).ordinal, node)).collect();
-    let of: Vec<_> = outcome.samples.iter().map(|sample| (nodes[&sample.index], sample.text.as_str())).collect();
-    job.check_interrupted()?;
-    let found = scorer.values(tree, &of, job)?;
-    for (&(node, _), &value) in of.iter().zip(&found.values) {
-        tree.set_score(node, value);
-    }
-    let best = (0..of.len()).reduce(|best, next| if found.values[next] > found.values[best] { next } else { best });
-    if let Some(ix) = best {
-        let equal = outcome.samples.iter().zip(&found.values).filter(|(_, value)| **value == found.values[ix]);
-        outcome.tied = tied(equal.map(|(sample, _)| sample.index));
-        let best = &outcome.samples[ix];
-        (outcome.chosen, outcome.prediction, outcome.correct) = (Some(best.index), best.answer.clone(), best.correct);
-    }
-    outcome.search_prompt_tokens = found.prompt_tokens;
-    outcome.details = Some(Details::Scores { scores: found.values });
-    Ok(outcome)
-}
-
 /// Samples N candidates and chooses none.
 pub fn sample(tree: &mut SamplingTree, at: NodeId, n: usize, job: &mut SearchJob<'_>) -> Result<Outcome> {
-    until(tree, at, n, job, |_| false)
+    until(tree, at, n, job, |_| false, |_, _| Ok(()))
 }
 
-/// Samples N candidates; stops early when `enough` returns true for one.
-fn until(
+/// Samples N candidates; stops early when `enough` returns true for one. `taken`: called with each sample that counts,
+/// as it is taken.
+pub(crate) fn until(
     tree: &mut SamplingTree,
     at: NodeId,
     n: usize,
     job: &mut SearchJob<'_>,
     enough: impl Fn(&Sample) -> bool,
+    mut taken: impl FnMut(&SamplingTree, &Sample) -> Result<()>,
 ) -> Result<Outcome> {
     let (mut samples, candidates) = job.candidates(tree, at, n)?;
+    samples.iter().try_for_each(|sample| taken(tree, sample))?;
     let mut passed = samples.iter().any(&enough);
     if !passed && !job.group_is_over(&samples) {
         let mut growing = tree.start(&candidates, job.params, job.stop)?;
         while let Some(sample) = job.next_sample(&mut growing)? {
             passed = enough(&sample);
+            taken(growing.tree(), &sample)?;
             samples.push(sample);
             if passed {
                 job.cancel_remaining(&growing);

@@ -1,7 +1,7 @@
 //! Ends a search that has several valued solutions: chooses a solution or an answer.
 
 use super::select::largest;
-use super::settings::Decide;
+use super::settings::{Aggregate, Decide};
 use super::steps::{Solution, Stepper, tokens_off_paths};
 use crate::job::SearchJob;
 use crate::outcome::{Details, Outcome, Sample, first_with, tied, verdict_on};
@@ -15,22 +15,25 @@ use offshoot_core::ids::NodeId;
 pub struct Valued {
     /// The solution.
     pub solution: Solution,
-    /// What it is worth.
-    pub value: f64,
+    /// What it is worth; `None`: it could not be scored.
+    pub value: Option<f64>,
 }
 
 /// Turns all solutions into samples, numbered in order, and chooses one; of equal ones, the first. A vote chooses none
 /// if no solution has an answer.
+///
+/// `aggregate`: how the value of a solution followed from those of its steps.
 pub fn conclude(
     tree: &mut SamplingTree,
     valued: Vec<Valued>,
+    aggregate: Aggregate,
     by: Decide,
     stepper: &Stepper<'_>,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let mut samples = Vec::with_capacity(valued.len());
     for (index, Valued { solution, .. }) in (0..).zip(&valued) {
-        samples.push(job.take_solution(tree, solution, index)?);
+        samples.push(job.take_solution(tree, solution, solution.scored(aggregate), index)?);
     }
     Ok(decided(tree, valued, samples, by, stepper, job))
 }
@@ -44,11 +47,19 @@ pub fn decided(
     stepper: &Stepper<'_>,
     job: &SearchJob<'_>,
 ) -> Outcome {
-    let tally = ballots(&valued, &samples);
+    let weight = |value| stepper.scorer.weight(value);
     let best: Vec<usize> = match by {
-        Decide::Best => largest(&valued.iter().map(|valued| valued.value).collect::<Vec<_>>()),
-        Decide::Vote => tally.leaders().iter().map(|votes| votes.first).collect(),
+        Decide::Best => {
+            let known: Vec<(usize, f64)> = (0..).zip(&valued).filter_map(|(ix, of)| Some((ix, of.value?))).collect();
+            largest(&known.iter().map(|&(_, value)| value).collect::<Vec<_>>())
+                .into_iter()
+                .map(|at| known[at].0)
+                .collect()
+        }
+        Decide::Vote => ballots(&valued, &samples, |_| Some(1.0)).leaders().iter().map(|votes| votes.first).collect(),
         Decide::WeightedVote => {
+            // What could not be scored has no part in it.
+            let tally = ballots(&valued, &samples, |value| value.map(|value| weight(Some(value))));
             let weights: Vec<f64> = tally.votes().iter().map(|votes| votes.weight).collect();
             largest(&weights).into_iter().map(|ix| tally.votes()[ix].first).collect()
         }
@@ -74,12 +85,13 @@ pub fn take(
         (None, None) => job.no_answer(),
     };
     Outcome {
-        votes: ballots(&valued, &samples).most_first(),
+        votes: ballots(&valued, &samples, |_| Some(1.0)).most_first(),
         chosen: chosen.map(|ix| samples[ix].index),
         tied: tied(best.iter().map(|&ix| counted(&samples[ix], &samples))),
         correct,
         search_tokens: tokens_off_paths(tree, &ends),
         search_prompt_tokens: stepper.asked,
+        scorer: stepper.scorer.work().cloned(),
         details: Some(Details::Solutions {
             completions: valued.iter().map(|valued| valued.solution.text.clone()).collect(),
             scores: valued.iter().map(|valued| valued.solution.scores.clone()).collect(),
@@ -96,12 +108,13 @@ fn counted(sample: &Sample, samples: &[Sample]) -> u64 {
     sample.answer.as_deref().and_then(|answer| first_with(answer, samples)).unwrap_or(sample).index
 }
 
-/// The votes of solutions on answers, weighted by their values.
-fn ballots(valued: &[Valued], samples: &[Sample]) -> VoteTally {
+/// The votes of solutions on answers, weighted by their values. `weight`: of a value; one without has no vote.
+fn ballots(valued: &[Valued], samples: &[Sample], weight: impl Fn(Option<f64>) -> Option<f64>) -> VoteTally {
     let mut tally = VoteTally::default();
     for (ix, (Valued { solution, value }, sample)) in valued.iter().zip(samples).enumerate() {
-        let weight = value * f64::from(solution.copies);
-        tally.add_copies(ix, sample.answer.as_deref(), solution.copies, weight);
+        if let Some(weight) = weight(*value) {
+            tally.add_copies(ix, sample.answer.as_deref(), solution.copies, weight * f64::from(solution.copies));
+        }
     }
     tally
 }

@@ -3,7 +3,7 @@
 
 use super::decide::{Valued, conclude};
 use super::settings::StepSearch;
-use super::steps::{Solution, Stepper};
+use super::steps::{Solution, Stepper, largest_first};
 use crate::job::SearchJob;
 use crate::outcome::Outcome;
 use crate::tree::SamplingTree;
@@ -23,7 +23,7 @@ pub fn dvts(
     let mut ended: Vec<Solution> = Vec::new();
     for depth in 1..=how.steps.most {
         let from: Vec<(&Solution, usize)> = tips.iter().map(|tip| (tip, how.expansions as usize)).collect();
-        let mut said = stepper.step(tree, &from, job)?;
+        let mut said = stepper.step(tree, &from, how.then_at(depth), job)?;
         for tip in tips.iter().filter(|tip| tip.node != at) {
             tree.close(tip.node);
         }
@@ -37,7 +37,7 @@ pub fn dvts(
     // A subtree that reached the step limit ends with its unfinished solution.
     ended.append(&mut tips);
     let value = |solution: Solution| Valued { value: solution.value(how.aggregate), solution };
-    conclude(tree, ended.into_iter().map(value).collect(), how.by, stepper, job)
+    conclude(tree, ended.into_iter().map(value).collect(), how.aggregate, how.by, stepper, job)
 }
 
 /// The solution that a subtree continues with: the best one, unless it has ended. Ended solutions are added to `ended`,
@@ -48,7 +48,7 @@ fn best(
     how: &StepSearch,
     ended: &mut Vec<Solution>,
 ) -> Option<Solution> {
-    said.sort_by(|a, b| b.value(how.aggregate).total_cmp(&a.value(how.aggregate)));
+    said.sort_by(|a, b| largest_first(a.value(how.aggregate), b.value(how.aggregate)));
     let mut tip = None;
     for (rank, solution) in said.into_iter().enumerate() {
         match (rank, &solution.end) {

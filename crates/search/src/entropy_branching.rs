@@ -40,7 +40,7 @@ pub fn entropy_branching(
     ended.extend(segments(decode, tree, &forks, job.stop.max_tokens, job.params, job)?.into_iter().flatten());
     let mut samples = Vec::with_capacity(ended.len());
     for (index, solution) in (0..).zip(&ended) {
-        samples.push(job.take_solution(tree, solution, index)?);
+        samples.push(job.take_solution(tree, solution, None, index)?);
     }
     for head in heads.iter().filter(|head| head.node != at) {
         tree.close(head.node);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use crate::assess::{Assess, Assessment, Assessor, PATIENCE};
-use crate::outcome::{Sample, Straggler};
+use crate::outcome::{Sample, SampleScore, Straggler};
 use crate::rollout::TreeLeaf;
 use crate::tree::{Extension, SamplingTree, ThoughtNode, TreeEvent};
 use offshoot_core::error::{Error, Result};
@@ -177,12 +177,19 @@ impl SearchJob<'_> {
         }
     }
 
-    /// Releases a finished candidate, assesses it (the driver waits) and records it; `index`: the sample's number.
-    pub(crate) fn close(&mut self, tree: &mut SamplingTree, node: NodeId, index: u64) -> Result<Sample> {
+    /// Releases a finished candidate, assesses it (the driver waits) and records it; `index`: the sample's number,
+    /// `scored`: what the search's scorer made of it.
+    pub(crate) fn close(
+        &mut self,
+        tree: &mut SamplingTree,
+        node: NodeId,
+        index: u64,
+        scored: Option<SampleScore>,
+    ) -> Result<Sample> {
         tree.close(node);
         let text = tree.path_text(node);
         let assessment = self.assess(&text)?;
-        let sample = self.sample(tree, node, index, assessment)?;
+        let sample = Sample { scored, ..self.sample(tree, node, index, assessment)? };
         (self.record)(&sample)?;
         Ok(sample)
     }

@@ -7,6 +7,7 @@
 
 mod assess;
 pub mod best_of_n;
+pub mod by_scorer;
 mod calls;
 pub mod choose;
 pub mod confidence;
@@ -16,6 +17,7 @@ pub mod entropy_branching;
 pub mod evaluate;
 mod job;
 pub mod mcts;
+mod model_scores;
 mod outcome;
 pub mod particles;
 mod pointer;
@@ -33,14 +35,16 @@ pub mod tree_po;
 pub mod vote;
 
 pub use assess::{Assess, Assessment, AssessmentRequest, Assessor};
-pub use best_of_n::{best_by_scorer, best_of_n, sample};
+pub use best_of_n::{best_of_n, sample};
+pub use by_scorer::{best_by_scorer, vote_by_scorer};
 pub use calls::CalledTools;
 pub use choose::choose;
 pub use dvts::dvts;
 pub use entropy_branching::entropy_branching;
 pub use job::{Record, SearchJob};
 pub use mcts::mcts;
-pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, Straggler, tally, verdict_on};
+pub use model_scores::{ModelScores, OnScorerError, ScorerWork};
+pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, tally, verdict_on};
 pub use particles::particle_gibbs;
 pub use pointer::{JsonPointer, answer_text, number_answer};
 pub use scorer::Scorer;

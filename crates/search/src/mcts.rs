@@ -1,15 +1,18 @@
 //! Monte-Carlo tree search over steps (Kocsis and Szepesvári 2006): each simulation descends to a node without a
 //! simulation of its own, samples it to the end, values the result and backs the value up. Several simulations run in
-//! one batch; simulations under way count as visits of value 0 (virtual loss), so that they take different paths.
+//! one batch; simulations under way count as visits of value 0 (virtual loss), so that they take different paths. With
+//! [`RolloutScoring::Leaf`] a node is valued as it is: nothing is sampled behind it, and only solutions that have ended
+//! become samples.
 //!
 //! A node's first visit is its own simulation; at the second visit it is expanded, and all later visits go to its
 //! children. So a node that is not terminal has one visit more than its children together.
 
 use super::decide::{Valued, decided, take};
-use super::settings::{Mcts, MctsDecide, MctsSelect, RolloutScoring};
-use super::steps::{Solution, Stepper, merged};
+use super::settings::{Aggregate, Mcts, MctsDecide, MctsSelect, RolloutScoring};
+use super::steps::{Solution, Stepper, Then, merged};
 use crate::job::SearchJob;
 use crate::outcome::{Outcome, Sample, tally};
+use crate::scorer::Scorer;
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
@@ -29,10 +32,10 @@ pub fn mcts(
         let wave = how.parallel.min(how.samples - done);
         let simulations = search.descend(tree, wave, stepper, job)?;
         search.simulate(tree, &simulations, stepper, job)?;
-        search.back_up(&simulations);
+        search.back_up(&simulations, &stepper.scorer);
         done += wave;
     }
-    Ok(search.outcome(tree, stepper, job))
+    search.outcome(tree, stepper, job)
 }
 
 /// A node of the search: a partial solution.
@@ -59,6 +62,8 @@ enum OwnSimulation {
     UnderWay,
     /// Index of its solution.
     Done(usize),
+    /// Its value; it has not ended.
+    Valued(f64),
     /// Its branch failed; its value is 0.
     Failed,
 }
@@ -183,7 +188,7 @@ impl MctsSearch<'_> {
         let draws: Vec<usize> = narrow.iter().map(|&at| lacking(&self.nodes[at])).collect();
         let from: Vec<(&Solution, usize)> =
             narrow.iter().zip(&draws).map(|(&at, &draws)| (&self.nodes[at].solution, draws)).collect();
-        let sampled = stepper.step(tree, &from, job)?;
+        let sampled = stepper.step(tree, &from, Then::GoOn, job)?;
         for ((&at, draws), sampled) in narrow.iter().zip(draws).zip(sampled) {
             self.nodes[at].drawn += draws;
             self.add_children(tree, at, sampled);
@@ -211,7 +216,7 @@ impl MctsSearch<'_> {
         }
     }
 
-    /// Samples the new simulations to their ends, in one batch, and values the results.
+    /// Finds the values of the new simulations, in one batch: of their ends, which are sampled, or of their leaves.
     fn simulate(
         &mut self,
         tree: &mut SamplingTree,
@@ -227,12 +232,27 @@ impl MctsSearch<'_> {
                 begun.push(at);
             }
         }
-        let solution = |at: usize| &self.nodes[at].solution;
-        let unfinished: Vec<&Solution> =
-            begun.iter().map(|&at| solution(at)).filter(|from| from.end.is_none()).collect();
-        let mut drawn = stepper.rollout(tree, &unfinished, job)?.into_iter();
+        match self.how.scoring {
+            RolloutScoring::Scorer | RolloutScoring::Agreement => self.simulate_ends(tree, &begun, stepper, job),
+            RolloutScoring::Leaf => self.simulate_leaves(tree, &begun, stepper, job),
+        }
+    }
+
+    /// Samples solutions from these nodes to their ends, in one batch, and values them.
+    fn simulate_ends(
+        &mut self,
+        tree: &mut SamplingTree,
+        begun: &[usize],
+        stepper: &mut Stepper<'_>,
+        job: &mut SearchJob<'_>,
+    ) -> Result<()> {
+        let is_scored = self.how.scoring != RolloutScoring::Agreement;
+        let then = if is_scored { Then::Value } else { Then::GoOn };
+        let solutions = begun.iter().map(|&at| &self.nodes[at].solution);
+        let unfinished: Vec<&Solution> = solutions.filter(|solution| solution.end.is_none()).collect();
+        let mut drawn = stepper.rollout(tree, &unfinished, then, job)?.into_iter();
         let (mut stands, mut ends): (Vec<usize>, Vec<Solution>) = Default::default();
-        for at in begun {
+        for &at in begun {
             let solution = &self.nodes[at].solution;
             let end = if solution.end.is_some() { Some(solution.clone()) } else { drawn.next().flatten() };
             match end {
@@ -243,22 +263,54 @@ impl MctsSearch<'_> {
                 None => self.nodes[at].own = OwnSimulation::Failed,
             }
         }
-        if self.how.scoring == RolloutScoring::Scorer {
+        if is_scored {
             stepper.score(tree, &mut ends.iter_mut().collect::<Vec<_>>(), job)?;
         }
         for (at, end) in stands.into_iter().zip(ends) {
-            let number = self.solutions.len();
-            self.nodes[at].own = OwnSimulation::Done(number);
-            self.samples.push(job.take_solution(tree, &end, number as u64)?);
-            self.solutions.push(end);
+            self.take(tree, at, end, job)?;
         }
         Ok(())
     }
 
-    fn back_up(&mut self, simulations: &[Simulation]) {
+    /// Values the solutions of these nodes as they are.
+    fn simulate_leaves(
+        &mut self,
+        tree: &mut SamplingTree,
+        begun: &[usize],
+        stepper: &mut Stepper<'_>,
+        job: &mut SearchJob<'_>,
+    ) -> Result<()> {
+        // The prompt alone has no value.
+        let (said, bare): (Vec<usize>, Vec<usize>) =
+            begun.iter().partition(|&&at| !self.nodes[at].solution.ends.is_empty());
+        bare.into_iter().for_each(|at| self.nodes[at].own = OwnSimulation::Valued(0.0));
+        let mut leaves: Vec<Solution> = said.iter().map(|&at| self.nodes[at].solution.clone()).collect();
+        stepper.score(tree, &mut leaves.iter_mut().collect::<Vec<_>>(), job)?;
+        for (at, leaf) in said.into_iter().zip(leaves) {
+            let value = stepper.scorer.weight(leaf.value(Aggregate::Last));
+            match leaf.end.is_some() || self.nodes[at].depth >= self.how.steps.most {
+                true => self.take(tree, at, leaf, job)?,
+                false => self.nodes[at].own = OwnSimulation::Valued(value),
+            }
+        }
+        Ok(())
+    }
+
+    /// The solution that the simulation of a node has found becomes a sample.
+    fn take(&mut self, tree: &mut SamplingTree, at: usize, end: Solution, job: &mut SearchJob<'_>) -> Result<()> {
+        let number = self.solutions.len();
+        self.nodes[at].own = OwnSimulation::Done(number);
+        let scored = end.scored(Aggregate::Last);
+        self.samples.push(job.take_solution(tree, &end, scored, number as u64)?);
+        self.solutions.push(end);
+        Ok(())
+    }
+
+    fn back_up(&mut self, simulations: &[Simulation], scorer: &Scorer<'_>) {
         for simulation in simulations {
             let value = match self.nodes[simulation.current()].own {
-                OwnSimulation::Done(number) => self.value(number),
+                OwnSimulation::Done(number) => scorer.weight(self.value(number)),
+                OwnSimulation::Valued(value) => value,
                 OwnSimulation::Failed => 0.0,
                 OwnSimulation::NotStarted | OwnSimulation::UnderWay => {
                     unreachable!("a simulation that is backed up has started and ended")
@@ -273,14 +325,14 @@ impl MctsSearch<'_> {
     }
 
     /// The value of a solution; by agreement, among the samples so far.
-    fn value(&self, number: usize) -> f64 {
+    fn value(&self, number: usize) -> Option<f64> {
         match (self.how.scoring, &self.samples[number].answer) {
-            (RolloutScoring::Scorer, _) => self.solutions[number].scores.last().copied().unwrap_or(0.0),
-            (RolloutScoring::Agreement, None) => 0.0,
+            (RolloutScoring::Scorer | RolloutScoring::Leaf, _) => self.solutions[number].value(Aggregate::Last),
+            (RolloutScoring::Agreement, None) => Some(0.0),
             (RolloutScoring::Agreement, Some(answer)) => {
                 let tally = tally(&self.samples);
                 let votes = tally.votes().iter().find(|votes| votes.value == *answer).map_or(0, |votes| votes.count);
-                f64::from(votes) / self.samples.len() as f64
+                Some(f64::from(votes) / self.samples.len() as f64)
             }
         }
     }
@@ -297,7 +349,18 @@ impl MctsSearch<'_> {
         at
     }
 
-    fn outcome(self, tree: &mut SamplingTree, stepper: &Stepper<'_>, job: &SearchJob<'_>) -> Outcome {
+    fn outcome(
+        mut self,
+        tree: &mut SamplingTree,
+        stepper: &mut Stepper<'_>,
+        job: &mut SearchJob<'_>,
+    ) -> Result<Outcome> {
+        let end = self.most_visited();
+        let is_needed = self.samples.is_empty() || self.how.by == MctsDecide::Visits;
+        // A leaf where the search stops is no solution yet.
+        if is_needed && matches!(self.nodes[end].own, OwnSimulation::Valued(_)) {
+            self.simulate_ends(tree, &[end], stepper, job)?;
+        }
         for node in &self.nodes {
             tree.set_visits(node.solution.node, node.visits);
             tree.set_score(node.solution.node, node.mean());
@@ -305,17 +368,17 @@ impl MctsSearch<'_> {
                 tree.close(node.solution.node);
             }
         }
-        let most_visited = match self.nodes[self.most_visited()].own {
+        let most_visited = match self.nodes[end].own {
             OwnSimulation::Done(number) => vec![number],
-            OwnSimulation::NotStarted | OwnSimulation::UnderWay | OwnSimulation::Failed => Vec::new(),
+            _ => Vec::new(),
         };
         let value =
             |(number, solution): (usize, &Solution)| Valued { value: self.value(number), solution: solution.clone() };
         let valued: Vec<Valued> = self.solutions.iter().enumerate().map(value).collect();
-        match self.how.by {
+        Ok(match self.how.by {
             MctsDecide::Rollouts(by) => decided(tree, valued, self.samples, by, stepper, job),
             MctsDecide::Visits => take(tree, valued, self.samples, &most_visited, stepper, job),
-        }
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::assess::Assessment;
+use crate::model_scores::ScorerWork;
 use crate::vote::VoteTally;
 use offshoot_core::ids::NodeId;
 use offshoot_engine::{FinishReason, SampledToken, finish_fields};
@@ -38,6 +39,9 @@ pub struct Sample {
     /// counted in `tokens`; its log-probability is part of `logprob`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<SampledToken>,
+    /// What the search's scorer made of it; `None`: none was asked, or it has not answered yet.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub scored: Option<SampleScore>,
     /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -47,8 +51,45 @@ impl Sample {
     /// A sample without tokens, of which this is known.
     pub(crate) fn new(index: u64, text: String, finish: FinishReason, assessment: Assessment) -> Self {
         let Assessment { answer, correct, detail, .. } = assessment;
-        let (tokens, logprob, logprobs, ending, error) = (0, 0.0, None, None, None);
-        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, ending, error }
+        let (tokens, logprob, logprobs, ending, scored, error) = (0, 0.0, None, None, None, None);
+        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, ending, scored, error }
+    }
+
+    /// Its score, if it has one.
+    pub fn score(&self) -> Option<f64> {
+        self.scored.as_ref().and_then(SampleScore::score)
+    }
+}
+
+/// What a scorer made of a text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SampleScore {
+    /// It has a score.
+    Scored {
+        /// The score of the whole text.
+        score: f64,
+        /// The score of each step; `None`: the step has none of its own. Empty where the scorer values whole texts.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        step_scores: Vec<Option<f64>>,
+        /// The scorer's tokens of the question and the text, where another model scored the text as a whole.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        score_tokens: Option<usize>,
+    },
+    /// It has none.
+    Unscored {
+        /// Why.
+        score_error: String,
+    },
+}
+
+impl SampleScore {
+    /// The score, if there is one.
+    pub fn score(&self) -> Option<f64> {
+        match self {
+            SampleScore::Scored { score, .. } => Some(*score),
+            SampleScore::Unscored { .. } => None,
+        }
     }
 }
 
@@ -86,6 +127,9 @@ pub struct Outcome {
     /// Tokens given in addition to the item's prompt: questions about thoughts, adopted proposals. Each is counted in
     /// full, even if it was shared.
     pub search_prompt_tokens: usize,
+    /// What a scorer beside the search did; `None`: there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer: Option<ScorerWork>,
     /// Branches that failed and are missing from the outcome.
     pub failed: Option<FailedBranches>,
     /// Results that only this method has.
@@ -157,16 +201,16 @@ pub enum Details {
     Solutions {
         /// The solutions' texts.
         completions: Vec<String>,
-        /// For each solution, the value after each step.
-        scores: Vec<Vec<f64>>,
+        /// For each solution, the value after each step; `None`: it could not be scored.
+        scores: Vec<Vec<Option<f64>>>,
         /// The answer chosen.
         pred: Option<String>,
     },
     /// The scorer's value of each sample, by index. This variant is tried last when reading, because `Solutions` also
     /// has a field `scores`.
     Scores {
-        /// By the sample's index.
-        scores: Vec<f64>,
+        /// By the sample's index; `None`: it could not be scored.
+        scores: Vec<Option<f64>>,
     },
 }
 

@@ -2,9 +2,12 @@
 //! `eval::task` reads them from a task file, the Python package from what its functions are called with; the settings
 //! of tree of thoughts are in its own module.
 
+use std::num::NonZeroUsize;
+
 use serde::{Deserialize, Serialize};
 
 pub use super::particles::Resampling;
+use super::steps::Then;
 pub use offshoot_score::Aggregate;
 
 /// How the best of several samples is chosen.
@@ -43,6 +46,22 @@ impl BestOfN {
     }
 }
 
+/// How whole samples are scored, where a scorer chooses among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleScoring {
+    /// Ends a step; part of it.
+    pub delimiter: String,
+    /// How the scores of a sample's steps become its own.
+    pub aggregate: Aggregate,
+}
+
+impl Default for SampleScoring {
+    /// Steps are lines; the last one's score is the sample's.
+    fn default() -> Self {
+        SampleScoring { delimiter: "\n".to_owned(), aggregate: Aggregate::Last }
+    }
+}
+
 /// The measure of a choice; the largest wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -59,12 +78,29 @@ pub enum ChooseBy {
 
 /// How a solution is split into steps.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct StepSettings {
-    /// Ends a step; part of it.
-    pub delimiter: String,
+    /// What ends a step.
+    #[serde(flatten)]
+    pub end: StepEnd,
     /// Most steps of one solution.
     pub most: usize,
+}
+
+/// What ends a step, unless the solution ends before.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepEnd {
+    /// A string, which is part of it.
+    Delimiter(String),
+    /// Its number of tokens.
+    Tokens(NonZeroUsize),
+}
+
+impl StepSettings {
+    /// At most `most` steps, each ended by `delimiter`.
+    pub fn delimited(delimiter: impl Into<String>, most: usize) -> StepSettings {
+        StepSettings { end: StepEnd::Delimiter(delimiter.into()), most }
+    }
 }
 
 /// Step-level beam search and DVTS. What scores a step is the [`Stepper`](super::steps::Stepper)'s scorer.
@@ -90,10 +126,15 @@ impl StepSearch {
     pub(crate) fn lookahead_at(&self, depth: usize) -> u32 {
         if depth < self.steps.most { self.lookahead } else { 0 }
     }
+
+    /// What happens to step number `depth` once it is sampled.
+    pub(crate) fn then_at(&self, depth: usize) -> Then {
+        if self.lookahead_at(depth) == 0 { Then::Value } else { Then::GoOn }
+    }
 }
 
 /// Particle filtering, and particle Gibbs where there are several iterations. What scores a step is the
-/// [`Stepper`](super::steps::Stepper)'s scorer, in [0, 1].
+/// [`Stepper`](super::steps::Stepper)'s scorer: in [0, 1], or by logits.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParticleSearch {
@@ -180,13 +221,15 @@ impl EntropyBranching {
     }
 }
 
-/// How the solution at the end of a simulation is valued.
+/// What a simulation values, and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutScoring {
-    /// Valued by the [`Stepper`](super::steps::Stepper)'s scorer.
+    /// A solution that is sampled to its end, by the [`Stepper`](super::steps::Stepper)'s scorer.
     Scorer,
-    /// Valued by the share of the simulations so far that gave the same answer.
+    /// The partial solution where the simulation starts, by that scorer: nothing is sampled behind it.
+    Leaf,
+    /// A solution that is sampled to its end, by the share of the simulations so far that gave the same answer.
     Agreement,
 }
 

@@ -4,7 +4,7 @@
 
 use super::decide::{Valued, conclude};
 use super::settings::StepSearch;
-use super::steps::{Solution, Stepper, merged};
+use super::steps::{Solution, Stepper, largest_first, merged};
 use crate::job::SearchJob;
 use crate::outcome::Outcome;
 use crate::tree::SamplingTree;
@@ -25,11 +25,11 @@ pub fn step_beam(
     for depth in 1..=how.steps.most {
         let draws = shares(samples, beams.len());
         let from: Vec<(&Solution, usize)> = beams.iter().zip(draws).collect();
-        let said = stepper.step(tree, &from, job)?.concat();
+        let said = stepper.step(tree, &from, how.then_at(depth), job)?.concat();
         close(tree, &beams, at);
         let mut next = merged(tree, said);
         stepper.score_ahead(tree, &mut next.iter_mut().collect::<Vec<_>>(), how.lookahead_at(depth), job)?;
-        next.sort_by(|a, b| b.value(how.aggregate).total_cmp(&a.value(how.aggregate)));
+        next.sort_by(|a, b| largest_first(a.value(how.aggregate), b.value(how.aggregate)));
         let (over, mut going): (Vec<_>, Vec<_>) = next.into_iter().partition(|solution| solution.end.is_some());
         ended.extend(over);
         for rejected in going.drain(kept.min(going.len())..) {
@@ -47,11 +47,11 @@ pub fn step_beam(
     }
     let value = |solution: Solution| Valued { value: solution.value(how.aggregate), solution };
     let mut valued: Vec<Valued> = ended.into_iter().map(value).collect();
-    valued.sort_by(|a, b| b.value.total_cmp(&a.value));
+    valued.sort_by(|a, b| largest_first(a.value, b.value));
     for rejected in valued.drain(samples.min(valued.len())..) {
         tree.prune(rejected.solution.node);
     }
-    conclude(tree, valued, how.by, stepper, job)
+    conclude(tree, valued, how.aggregate, how.by, stepper, job)
 }
 
 /// `draws` split as evenly as possible over the beams, the better beams first.

@@ -1,15 +1,18 @@
 //! Solutions built step by step: samples next steps, values them, and turns finished solutions into samples. The
 //! drivers decide which solutions are kept.
 
+use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::task::Poll;
 
-use super::settings::{Aggregate, StepSettings};
+use super::settings::{Aggregate, StepEnd, StepSettings};
+use crate::assess::PATIENCE;
 use crate::job::{SearchJob, token_records};
-use crate::outcome::Sample;
+use crate::outcome::{Sample, SampleScore};
 use crate::rollout::TreeLeaf;
-use crate::scorer::Scorer;
-use crate::tree::SamplingTree;
+use crate::scorer::{NodeText, Scorer};
+use crate::tree::{SamplingTree, TreeEvent};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{FinishReason, ForkKind, SamplingParams, Stop};
@@ -27,8 +30,12 @@ pub struct Solution {
     pub text: String,
     /// Tokens after the prompt.
     pub tokens: usize,
-    /// The value of the solution after each step.
-    pub scores: Vec<f64>,
+    /// Where each step ends in `text`, in bytes.
+    pub ends: Vec<usize>,
+    /// The value of the solution after each step; `None`: it could not be scored.
+    pub scores: Vec<Option<f64>>,
+    /// Why the newest step could not be scored.
+    pub score_error: Option<String>,
     /// How many samples of its last step had the same text.
     pub copies: u32,
     /// Why it ended; `None`: it can continue.
@@ -38,12 +45,27 @@ pub struct Solution {
 impl Solution {
     /// A solution without steps.
     pub fn start(at: NodeId) -> Solution {
-        Solution { node: at, text: String::new(), tokens: 0, scores: Vec::new(), copies: 1, end: None }
+        let (text, ends, scores, score_error) = (String::new(), Vec::new(), Vec::new(), None);
+        Solution { node: at, text, tokens: 0, ends, scores, score_error, copies: 1, end: None }
     }
 
-    /// The combined value of its steps; 0 without steps.
-    pub fn value(&self, aggregate: Aggregate) -> f64 {
-        aggregate.of(&self.scores).unwrap_or(0.0)
+    /// The combined value of its steps, of those that have one; `None` if the newest has none.
+    pub fn value(&self, aggregate: Aggregate) -> Option<f64> {
+        let newest = *self.scores.last()?;
+        let known: Vec<f64> = self.scores.iter().copied().flatten().collect();
+        newest.and_then(|_| aggregate.of(&known))
+    }
+
+    /// What the search's scorer made of it; `None`: it was not asked.
+    pub(crate) fn scored(&self, aggregate: Aggregate) -> Option<SampleScore> {
+        let unscored = || SampleScore::Unscored { score_error: self.score_error.clone().unwrap_or_default() };
+        let step_scores = || self.scores.clone();
+        let scored = |score| SampleScore::Scored { score, step_scores: step_scores(), score_tokens: None };
+        (!self.scores.is_empty()).then(|| self.value(aggregate).map_or_else(unscored, scored))
+    }
+
+    fn of_tree(&self) -> NodeText<'_> {
+        NodeText { node: self.node, text: &self.text, ends: &self.ends }
     }
 }
 
@@ -69,23 +91,16 @@ impl<'a> Stepper<'a> {
         &mut self,
         tree: &mut SamplingTree,
         from: &[(&Solution, usize)],
+        then: Then,
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Vec<Solution>>> {
-        let mut drawn = Vec::new();
+        let mut forks = Vec::new();
         for &(solution, draws) in from {
-            drawn.push(tree.fork(solution.node, draws)?);
+            forks.extend(tree.fork(solution.node, draws)?.into_iter().map(|node| (solution, node)));
         }
-        let before =
-            from.iter().zip(&drawn).flat_map(|(&(solution, _), nodes)| nodes.iter().map(move |_| solution.tokens));
-        let stop = self.step_stop(job.stop);
-        self.grow(tree, &drawn.concat(), &before.collect::<Vec<_>>(), &stop, job.params, job)?;
-        let mut solutions = Vec::new();
-        for (&(parent, _), nodes) in from.iter().zip(drawn) {
-            let drawn = nodes.into_iter().filter(|&node| !tree.has_failed(node));
-            let said = drawn.map(|node| read(self.decode, tree, parent, node, job.stop));
-            solutions.push(merged(tree, said.collect::<Result<Vec<_>>>()?));
-        }
-        Ok(solutions)
+        let mut drawn = self.grow(tree, &forks, Until::Step, job.params, then, job)?.into_iter();
+        let next = from.iter().map(|&(_, draws)| merged(tree, drawn.by_ref().take(draws).flatten().collect()));
+        Ok(next.collect())
     }
 
     /// Samples one next step after each of `from`, all in one batch; `None` for a failed one. Steps of equal text stay
@@ -94,30 +109,13 @@ impl<'a> Stepper<'a> {
         &mut self,
         tree: &mut SamplingTree,
         from: &[&Solution],
+        then: Then,
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
         let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
         let nodes = tree.fork_each(ForkKind::Sample, &ends)?;
-        self.one_each(tree, from, nodes, &self.step_stop(job.stop), job.params, job)
-    }
-
-    /// What each of `from` goes on with in the fork of it until `stop`, all in one batch; `None` for a failed one.
-    fn one_each(
-        &self,
-        tree: &mut SamplingTree,
-        from: &[&Solution],
-        nodes: Vec<NodeId>,
-        stop: &Stop,
-        params: &SamplingParams,
-        job: &SearchJob<'_>,
-    ) -> Result<Vec<Option<Solution>>> {
-        let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
-        self.grow(tree, &nodes, &before, stop, params, job)?;
-        let sampled = |(&parent, node): (&&Solution, NodeId)| match tree.has_failed(node) {
-            true => Ok(None),
-            false => read(self.decode, tree, parent, node, job.stop).map(Some),
-        };
-        from.iter().zip(nodes).map(sampled).collect()
+        let forks: Vec<(&Solution, NodeId)> = from.iter().copied().zip(nodes).collect();
+        self.grow(tree, &forks, Until::Step, job.params, then, job)
     }
 
     /// Samples each solution to its end, all in one batch, with forks whose ordinals are separate from those of steps.
@@ -126,40 +124,65 @@ impl<'a> Stepper<'a> {
         &mut self,
         tree: &mut SamplingTree,
         from: &[&Solution],
+        then: Then,
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
         let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
         let nodes = tree.fork_each(ForkKind::Value, &ends)?;
-        let stop = Stop { include_stop: true, ..job.stop.clone() };
-        let mut found = self.one_each(tree, from, nodes, &stop, job.params, job)?;
+        let forks: Vec<(&Solution, NodeId)> = from.iter().copied().zip(nodes).collect();
+        let mut found = self.grow(tree, &forks, Until::End, job.params, then, job)?;
         for solution in found.iter_mut().flatten() {
             solution.end = solution.end.take().or_else(|| tree.node(solution.node).finish.clone());
         }
         Ok(found)
     }
 
-    /// Extends `nodes`; the `before` tokens already sampled on each path count against the limits.
+    /// Extends nodes, each forked from the solution beside it, all in one batch; the tokens of these solutions count
+    /// against the limits. The solutions at the nodes; `None` for a failed one.
     fn grow(
-        &self,
+        &mut self,
         tree: &mut SamplingTree,
-        nodes: &[NodeId],
-        before: &[usize],
-        stop: &Stop,
+        forks: &[(&Solution, NodeId)],
+        until: Until,
         params: &SamplingParams,
+        then: Then,
         job: &SearchJob<'_>,
-    ) -> Result<()> {
-        let left = |ix: usize, _: &_| Stop {
-            max_tokens: stop.max_tokens.saturating_sub(before[ix]).max(1),
-            min_tokens: stop.min_tokens.saturating_sub(before[ix]),
-            ..stop.clone()
+    ) -> Result<Vec<Option<Solution>>> {
+        self.scorer.attend(tree)?;
+        let mut stop = Stop { include_stop: true, ..job.stop.clone() };
+        let most = match (until, &self.steps.end) {
+            (Until::Step, StepEnd::Delimiter(delimiter)) => {
+                stop.strings.push(delimiter.clone());
+                usize::MAX
+            }
+            (Until::Step, StepEnd::Tokens(tokens)) => tokens.get(),
+            (Until::End, _) => usize::MAX,
         };
-        job.finish(tree.start_until(nodes, params, left)?)
-    }
-
-    /// What ends a step; `stop`: what ends a solution.
-    fn step_stop(&self, stop: &Stop) -> Stop {
-        let strings = stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect();
-        Stop { include_stop: true, strings, ..stop.clone() }
+        let left = |ix: usize, _: &_| {
+            let before = forks[ix].0.tokens;
+            let min_tokens = stop.min_tokens.saturating_sub(before).min(most);
+            Stop { max_tokens: stop.max_tokens.saturating_sub(before).clamp(1, most), min_tokens, ..stop.clone() }
+        };
+        let nodes: Vec<NodeId> = forks.iter().map(|&(_, node)| node).collect();
+        let places: HashMap<NodeId, usize> = nodes.iter().copied().zip(0..).collect();
+        let mut found = vec![None; nodes.len()];
+        let mut growing = tree.start_until(&nodes, params, left)?;
+        loop {
+            job.check_interrupted()?;
+            match growing.poll_event(PATIENCE)? {
+                Poll::Ready(None) => return Ok(found),
+                Poll::Ready(Some(TreeEvent::Finished { id, .. })) => {
+                    let ix = places[&id];
+                    let solution = read(self.decode, growing.tree(), forks[ix].0, id, job.stop)?;
+                    if then.values(&solution) {
+                        self.scorer.begin(growing.tree(), &solution.of_tree())?;
+                    }
+                    found[ix] = Some(solution);
+                }
+                Poll::Ready(Some(TreeEvent::Failed { .. } | TreeEvent::Tokens { .. })) | Poll::Pending => {}
+            }
+            self.scorer.attend(growing.tree())?;
+        }
     }
 
     /// Values the newest step of each solution and stores the value in the tree.
@@ -169,9 +192,9 @@ impl<'a> Stepper<'a> {
         solutions: &mut [&mut Solution],
         job: &mut SearchJob<'_>,
     ) -> Result<()> {
-        let of: Vec<_> = solutions.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
+        let of: Vec<NodeText<'_>> = solutions.iter().map(|solution| solution.of_tree()).collect();
         let values = self.values(tree, &of, job)?;
-        keep(tree, solutions, &values);
+        keep(tree, solutions, values);
         Ok(())
     }
 
@@ -189,16 +212,19 @@ impl<'a> Stepper<'a> {
         }
         let params = SamplingParams { temperature: 0.0, ..job.params.clone() };
         let mut ahead: Vec<Solution> = solutions.iter().map(|solution| (**solution).clone()).collect();
-        let mut going: Vec<usize> = (0..ahead.len()).collect();
+        let (mut going, ended): (Vec<usize>, Vec<usize>) = (0..ahead.len()).partition(|&ix| ahead[ix].end.is_none());
+        ended.iter().try_for_each(|&ix| self.scorer.begin(tree, &ahead[ix].of_tree()))?;
         let mut first: Vec<NodeId> = Vec::new();
-        for _ in 0..steps {
-            going.retain(|&ix| ahead[ix].end.is_none());
+        for step in 1..=steps {
             if going.is_empty() {
                 break;
             }
-            let from: Vec<&Solution> = going.iter().map(|&ix| &ahead[ix]).collect();
-            let nodes = tree.fork_each(ForkKind::Value, &from.iter().map(|from| from.node).collect::<Vec<_>>())?;
-            let next = self.one_each(tree, &from, nodes.clone(), &self.step_stop(job.stop), &params, job)?;
+            let from: Vec<NodeId> = going.iter().map(|&ix| ahead[ix].node).collect();
+            let nodes = tree.fork_each(ForkKind::Value, &from)?;
+            let forks: Vec<(&Solution, NodeId)> =
+                going.iter().zip(&nodes).map(|(&ix, &node)| (&ahead[ix], node)).collect();
+            let then = if step == steps { Then::Value } else { Then::ValueEnded };
+            let next = self.grow(tree, &forks, Until::Step, &params, then, job)?;
             if first.is_empty() {
                 first = nodes;
             }
@@ -207,33 +233,81 @@ impl<'a> Stepper<'a> {
             going.retain(|&ix| match next.next().flatten() {
                 Some(solution) => {
                     ahead[ix] = solution;
-                    true
+                    ahead[ix].end.is_none()
                 }
                 None => false,
             });
         }
-        let of: Vec<_> = ahead.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
+        let of: Vec<NodeText<'_>> = ahead.iter().map(Solution::of_tree).collect();
         let values = self.values(tree, &of, job)?;
-        keep(tree, solutions, &values);
+        keep(tree, solutions, values);
         first.retain(|&node| !tree.has_failed(node));
         first.into_iter().for_each(|node| tree.prune(node));
         Ok(())
     }
 
-    /// The scorer's value of each text, which is that of the path to its node.
-    fn values(&mut self, tree: &SamplingTree, of: &[(NodeId, &str)], job: &mut SearchJob<'_>) -> Result<Vec<f64>> {
+    /// The scorer's value of each text, after its last step.
+    fn values(
+        &mut self,
+        tree: &SamplingTree,
+        of: &[NodeText<'_>],
+        job: &mut SearchJob<'_>,
+    ) -> Result<Vec<SampleScore>> {
         job.check_interrupted()?;
-        let found = self.scorer.values(tree, of, job)?;
+        let found = self.scorer.values(tree, of, Aggregate::Last, job)?;
         self.asked += found.prompt_tokens;
         Ok(found.values)
     }
 }
 
+/// How far solutions are sampled.
+#[derive(Clone, Copy)]
+enum Until {
+    /// By a step.
+    Step,
+    /// To their ends.
+    End,
+}
+
+/// What a search does with the texts that it samples. A scorer that works beside it is given those that are to be
+/// valued as each is whole, while the others go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It values them.
+    Value,
+    /// It values those that have ended, and goes on with the others.
+    ValueEnded,
+    /// It goes on with them.
+    GoOn,
+}
+
+impl Then {
+    fn values(self, solution: &Solution) -> bool {
+        match self {
+            Then::Value => true,
+            Then::ValueEnded => solution.end.is_some(),
+            Then::GoOn => false,
+        }
+    }
+}
+
+/// Orders values from the largest to the smallest; those that are missing come last.
+pub(crate) fn largest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => b.total_cmp(&a),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    }
+}
+
 /// Adds the values of newest steps to their solutions and to the tree.
-fn keep(tree: &mut SamplingTree, solutions: &mut [&mut Solution], values: &[f64]) {
-    for (solution, &value) in solutions.iter_mut().zip(values) {
-        tree.set_score(solution.node, value);
-        solution.scores.push(value);
+fn keep(tree: &mut SamplingTree, solutions: &mut [&mut Solution], values: Vec<SampleScore>) {
+    for (solution, value) in solutions.iter_mut().zip(values) {
+        value.score().into_iter().for_each(|score| tree.set_score(solution.node, score));
+        solution.scores.push(value.score());
+        solution.score_error = match value {
+            SampleScore::Scored { .. } => None,
+            SampleScore::Unscored { score_error } => Some(score_error),
+        };
     }
 }
 
@@ -300,8 +374,10 @@ pub(crate) fn read(
     }
     let cut = matches!(end, Some(FinishReason::StopString(_)));
     let text = if cut || stopped.by.is_none() { stopped.text } else { text };
-    let scores = parent.scores.clone();
-    Ok(Solution { node, text, tokens: drawn, scores, copies: 1, end })
+    // A character that the parent's tokens began may end here only: its step ends before it.
+    let mut ends: Vec<usize> = parent.ends.iter().map(|&end| text.floor_char_boundary(end.min(text.len()))).collect();
+    ends.push(text.len());
+    Ok(Solution { node, text, tokens: drawn, ends, scores: parent.scores.clone(), score_error: None, copies: 1, end })
 }
 
 /// Merges solutions with equal text: the first node is kept, the others are pruned and counted.
@@ -325,8 +401,14 @@ pub fn merged(tree: &mut SamplingTree, solutions: Vec<Solution>) -> Vec<Solution
 
 impl SearchJob<'_> {
     /// Turns a solution into sample number `index`: assessed, recorded and released. An unfinished solution counts as
-    /// ended by its length.
-    pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
+    /// ended by its length. `scored`: what the search's scorer made of it.
+    pub(super) fn take_solution(
+        &mut self,
+        tree: &mut SamplingTree,
+        solution: &Solution,
+        scored: Option<SampleScore>,
+        index: u64,
+    ) -> Result<Sample> {
         tree.close(solution.node);
         let path = tree.path(solution.node);
         let assessment = self.assess(&solution.text)?;
@@ -339,6 +421,7 @@ impl SearchJob<'_> {
             logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
             logprobs: records.then(|| logprobs.collect()),
             ending: tree.node(solution.node).ending.clone().filter(|_| records),
+            scored,
             ..Sample::new(index, solution.text.clone(), finish, assessment)
         };
         (self.record)(&sample)?;

@@ -25,7 +25,7 @@ pub fn finish_stragglers(
     let mut samples = Vec::with_capacity(kept.len());
     for (straggler, solution) in kept.iter().zip(ended) {
         if let Some(solution) = solution {
-            samples.push(job.take_solution(tree, &solution, straggler.index)?);
+            samples.push(job.take_solution(tree, &solution, None, straggler.index)?);
         }
     }
     Ok(samples)

@@ -118,7 +118,7 @@ fn take(
     index: usize,
     job: &mut SearchJob<'_>,
 ) -> Result<Sample> {
-    let sample = job.take_solution(tree, solution, index as u64)?;
+    let sample = job.take_solution(tree, solution, None, index as u64)?;
     if sample.correct == Some(true) {
         let path = tree.path(solution.node);
         let on_path = |border: &&mut Border| border.solution.tokens == 0 || path.contains(&border.solution.node);

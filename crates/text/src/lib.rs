@@ -49,7 +49,7 @@ pub use jinja::strftime;
 pub use message::Message;
 pub use shared::SharedEncoder;
 use special::SpecialTexts;
-pub use special::{ChatPlace, Speaker, SpecialText, TextFault, TextKind};
+pub use special::{ChatPlace, HiddenEncoding, Speaker, SpecialText, TextFault, TextKind};
 pub use stops::{CertainText, StopMatcher};
 pub use stream::TextStream;
 pub use tokenizer::{AddSpecial, LevelTokens, LongBeginning, Tokenizer};

@@ -1,5 +1,5 @@
 //! Encodes texts with a common beginning without encoding the beginning again: a document is encoded once, for any
-//! number of questions. The tokens are those of encoding each text whole.
+//! number of questions, and so is an answer that grows step by step. The tokens are those of encoding each text whole.
 //!
 //! Byte-pair merges cannot cross a position that no token of the vocabulary crosses. The text is cut at such a
 //! position, between the end of a word and a space; the tokens before the cut are reused from an earlier text, those
@@ -9,18 +9,20 @@
 
 use std::collections::VecDeque;
 
-use tokenizers::ModelWrapper;
+use tokenizers::{AddedToken, ModelWrapper};
 
 use super::special::{Speaker, SpecialText, TextFault};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 
-/// Bytes encoded again before a cut, and fewest shared bytes after it. Words, and white space between them, are
-/// shorter.
+/// Bytes that a shared encoder encodes again before a cut, and fewest shared bytes after it. Words, and white space
+/// between them, are shorter.
 const MARGIN: usize = 1024;
 /// Shared beginnings with fewer bytes are encoded again.
 const LEAST_SHARED: usize = 4 * MARGIN;
+/// How far before a place a cut is looked for.
+const FARTHEST_CUT: usize = 1024;
 /// Number of remembered texts.
 const KEPT: usize = 8;
 
@@ -43,12 +45,52 @@ struct EncodedText {
 struct ReusedEncoding {
     /// Index of the remembered text.
     from: usize,
-    /// Number of its tokens that are reused.
-    taken: usize,
+    continued: Continued,
+}
+
+/// The tokens of a text as some of those of an earlier text and others behind them.
+pub(super) struct Continued {
+    /// Number of the earlier text's tokens that are reused.
+    pub taken: usize,
     /// The tokens after them.
-    rest: Encoded,
+    pub rest: Encoded,
     /// Byte position of the cut in the text.
-    cut: usize,
+    pub cut: usize,
+}
+
+impl Continued {
+    /// All tokens of the text. `before`: the earlier text's.
+    pub fn behind(self, before: &Encoded) -> Encoded {
+        Encoded {
+            tokens: [&before.tokens[..self.taken], &self.rest.tokens].concat(),
+            offsets: [&before.offsets[..self.taken], &self.rest.offsets].concat(),
+        }
+    }
+}
+
+/// The tokens of `text` as those of `before`, which shares its first `shared` bytes, and others; `None`: it must be
+/// encoded whole. `margin`: bytes encoded again before the cut, and fewest shared bytes after it. `encode` encodes a
+/// part of the text.
+pub(super) fn continued(
+    before: &Encoded,
+    text: &str,
+    shared: usize,
+    margin: usize,
+    encode: impl FnOnce(&str) -> Result<Encoded>,
+) -> Result<Option<Continued>> {
+    let bytes = text.as_bytes();
+    let cut_at = |most: Option<usize>| most.and_then(|most| cut_before(bytes, most));
+    let cut = cut_at(shared.checked_sub(margin));
+    let start = cut_at(cut.and_then(|cut| cut.checked_sub(margin)));
+    let (Some(cut), Some(start)) = (cut, start) else { return Ok(None) };
+    let mut rest = encode(&text[start..])?;
+    let (Some(taken), Some(left)) = (before.seam(cut), rest.seam(cut - start)) else { return Ok(None) };
+    rest.tokens.drain(..left);
+    rest.offsets.drain(..left);
+    rest.shift(start);
+    let both = before.offsets[taken..].iter().take_while(|&&(_, end)| end <= cut + margin / 2).count();
+    let agree = both > 0 && rest.tokens.get(..both) == Some(&before.tokens[taken..taken + both]);
+    Ok(agree.then_some(Continued { taken, rest, cut }))
 }
 
 impl<'t> SharedEncoder<'t> {
@@ -86,17 +128,14 @@ impl<'t> SharedEncoder<'t> {
             return self.tokenizer.encode_hidden_levels(levels, special);
         }
         let text = levels.concat();
-        let Some(ReusedEncoding { from, taken, rest, cut }) = self.continuation(&text, special)? else {
+        let Some(ReusedEncoding { from, continued }) = self.continuation(&text, special)? else {
             let encoded = self.tokenizer.encode_text(&text, special)?;
             let found = encoded.levels(levels);
             self.keep(text, special, encoded);
             return Ok(found);
         };
-        let before = &self.kept[from].encoded;
-        let encoded = Encoded {
-            tokens: [&before.tokens[..taken], &rest.tokens].concat(),
-            offsets: [&before.offsets[..taken], &rest.offsets].concat(),
-        };
+        let cut = continued.cut;
+        let encoded = continued.behind(&self.kept[from].encoded);
         let found = encoded.levels(levels);
         // For example the first question of another document with the same few-shot examples.
         if text.len() - cut > text.len() / 2 {
@@ -117,34 +156,32 @@ impl<'t> SharedEncoder<'t> {
         let candidates = self.kept.iter().enumerate().filter(|(_, whole)| whole.special == special);
         let shared = candidates.map(|(ix, whole)| (shared_bytes(&whole.text, text), ix)).max();
         let Some((shared, from)) = shared.filter(|&(shared, _)| shared >= LEAST_SHARED) else { return Ok(None) };
-        let (whole, bytes) = (&self.kept[from].encoded, text.as_bytes());
-        let cut = cut_before(bytes, shared - MARGIN);
-        let start = cut.and_then(|cut| cut_before(bytes, cut - MARGIN));
-        let (Some(cut), Some(start)) = (cut, start) else { return Ok(None) };
         if !self.tokenizer.can_cut() {
             return Ok(None);
         }
-        let mut rest = self.tokenizer.encode_text(&text[start..], special)?;
-        let (Some(taken), Some(left)) = (whole.seam(cut), rest.seam(cut - start)) else { return Ok(None) };
-        rest.tokens.drain(..left);
-        rest.offsets.drain(..left);
-        rest.shift(start);
-        let both = whole.offsets[taken..].iter().take_while(|&&(_, end)| end <= cut + MARGIN / 2).count();
-        let agree = both > 0 && rest.tokens.get(..both) == Some(&whole.tokens[taken..taken + both]);
-        Ok(agree.then_some(ReusedEncoding { from, taken, rest, cut }))
+        let encode = |rest: &str| self.tokenizer.encode_text(rest, special);
+        let continued = continued(&self.kept[from].encoded, text, shared, MARGIN, encode)?;
+        Ok(continued.map(|continued| ReusedEncoding { from, continued }))
     }
 }
 
 impl Tokenizer {
-    /// Whether no merge crosses the end of a word: a byte-pair model, without a token that has a letter or digit before
-    /// a space.
-    fn can_cut(&self) -> bool {
+    /// Whether no token crosses the end of a word before a space: a byte-pair model, without a token that has a letter
+    /// or digit before a space or takes a space beside one.
+    pub(super) fn can_cut(&self) -> bool {
         *self.can_cut.get_or_init(|| {
             let crosses =
                 |bytes: &[u8]| bytes.windows(2).any(|pair| pair[0].is_ascii_alphanumeric() && pair[1] == b' ');
             let tokens = || self.inner.get_vocab(false).into_values().map(TokenId);
+            let takes_space = |token: &AddedToken| {
+                let (first, last) = (token.content.chars().next(), token.content.chars().last());
+                let is_word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+                token.rstrip && is_word(last) || token.lstrip && is_word(first)
+            };
+            let added = self.inner.get_added_tokens_decoder();
             matches!(self.inner.get_model(), ModelWrapper::BPE(_))
                 && !tokens().any(|token| !self.is_special(token) && crosses(self.token_bytes(token)))
+                && !added.values().any(|token| crosses(token.content.as_bytes()) || takes_space(token))
         })
     }
 }
@@ -165,16 +202,17 @@ impl Encoded {
     }
 }
 
-fn shared_bytes(a: &str, b: &str) -> usize {
+/// Number of bytes with which both texts begin.
+pub(super) fn shared_bytes(a: &str, b: &str) -> usize {
     a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
 }
 
-/// The last position at or at most [`MARGIN`] before `most` at which a word ends and is followed by a space and another
-/// word.
+/// The last position at or at most [`FARTHEST_CUT`] before `most` at which a word ends and is followed by a space and
+/// another word. `most` must be before the text's last byte.
 fn cut_before(text: &[u8], most: usize) -> Option<usize> {
     let is_cut =
         |at: &usize| text[at - 1].is_ascii_alphanumeric() && text[*at] == b' ' && text[at + 1].is_ascii_alphanumeric();
-    (most.saturating_sub(MARGIN).max(1)..=most).rev().find(is_cut)
+    (most.saturating_sub(FARTHEST_CUT).max(1)..=most).rev().find(is_cut)
 }
 
 #[cfg(test)]
@@ -196,7 +234,9 @@ mod tests {
         let levels = |question: &str| [document.clone(), question.to_string()];
         encoder.encode_levels(&levels("Question: where is it?"), AddSpecial::Yes).expect("plain text");
         let second = levels("Question: who?").concat();
-        let Ok(Some(ReusedEncoding { taken, rest, .. })) = encoder.continuation(&second, AddSpecial::Yes) else {
+        let Ok(Some(ReusedEncoding { continued: Continued { taken, rest, .. }, .. })) =
+            encoder.continuation(&second, AddSpecial::Yes)
+        else {
             panic!("encoded whole");
         };
         let whole = tokenizer.encode(&second, AddSpecial::Yes).expect("plain text");

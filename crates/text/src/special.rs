@@ -23,6 +23,7 @@ use tokenizers::AddedToken;
 use super::chat::ChatOptions;
 use super::jinja::is_space;
 use super::message::{Message, ROLES, TextPlace, map_texts};
+use super::shared::{continued, shared_bytes};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use super::tokens_of;
 use offshoot_core::error::{Error, Result};
@@ -78,6 +79,17 @@ pub enum TextKind {
     /// Rendered of hidden texts, as in [`Tokenizer::encode_hidden`].
     Hidden,
 }
+
+/// A rendered text of hidden texts and its tokens, from which those of a longer text follow.
+pub struct HiddenEncoding {
+    /// The text with the special tokens' aliases.
+    text: String,
+    /// Its tokens, without special ones around it.
+    bare: Encoded,
+}
+
+/// Bytes of such a text that are encoded again before what a longer one adds, and fewest shared bytes behind them.
+const MARGIN: usize = 64;
 
 /// What begins and ends the marks of hidden texts, and the aliases of special tokens: characters that Unicode keeps for
 /// programs' own use and that are in no text.
@@ -443,19 +455,39 @@ impl Tokenizer {
     ///
     /// The tokenizer makes a special token of plain text; a character without a token.
     pub fn encode_hidden_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        self.encode_hidden_behind(levels, special, None).map(|(tokens, _)| tokens)
+    }
+
+    /// As [`encode_hidden_levels`](Self::encode_hidden_levels), and what a longer text that begins alike needs to be
+    /// encoded with little work. `before`: that of such a text. The tokens are the same with it and without.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`encode_hidden_levels`](Self::encode_hidden_levels).
+    pub fn encode_hidden_behind(
+        &self,
+        levels: &[String],
+        special: AddSpecial,
+        before: Option<&HiddenEncoding>,
+    ) -> Result<(LevelTokens, HiddenEncoding)> {
         let texts = self.special_texts();
         let aliased = |level: &String| texts.shown(&texts.replace(texts.control.as_ref(), level, alias)).into_owned();
         let levels: Vec<String> = levels.iter().map(aliased).collect();
         let text = levels.concat();
-        let (tokens, mut offsets) = self.checked(|| {
-            let encoding = texts.plain.encode(&*text, false)?;
-            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
-        })?;
-        self.cover_all(&text, &mut offsets)?;
-        let (tokens, ahead) = self.named_and_surrounded(tokens, special)?;
-        offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
-        offsets.resize(tokens.len(), (0, 0));
-        Ok(Encoded { tokens, offsets }.levels(&levels))
+        let continued = match before.filter(|_| self.can_cut()) {
+            None => None,
+            Some(before) => {
+                let shared = shared_bytes(&before.text, &text);
+                let continued = continued(&before.bare, &text, shared, MARGIN, |rest| self.encode_named(rest))?;
+                continued.map(|continued| continued.behind(&before.bare))
+            }
+        };
+        let bare = continued.map_or_else(|| self.encode_named(&text), Ok)?;
+        let (tokens, ahead) = self.surrounded(&bare.tokens, special)?;
+        let mut offsets = vec![(0, 0); tokens.len()];
+        offsets[ahead..ahead + bare.offsets.len()].copy_from_slice(&bare.offsets);
+        let tokens = Encoded { tokens, offsets }.levels(&levels);
+        Ok((tokens, HiddenEncoding { text, bare }))
     }
 
     /// The tokens of a user's text: special tokens' texts in it are plain text, as with transformers'
@@ -472,12 +504,21 @@ impl Tokenizer {
     fn encode_aliased(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
         // Special tokens around the text are the tokenizer's own.
         let tokens = self.encode_with(&self.special_texts().plain, text, false)?;
-        self.named_and_surrounded(tokens, special).map(|(tokens, _)| tokens)
+        self.surrounded(&self.named(tokens)?, special).map(|(tokens, _)| tokens)
     }
 
-    /// Tokens of an aliased text with the special tokens in place of their aliases, and those around the text; and the
-    /// number of those before it.
-    fn named_and_surrounded(&self, tokens: Vec<TokenId>, special: AddSpecial) -> Result<(Vec<TokenId>, usize)> {
+    /// The tokens of an aliased text, without special ones around it, and their places.
+    fn encode_named(&self, text: &str) -> Result<Encoded> {
+        let (tokens, mut offsets) = self.checked(|| {
+            let encoding = self.special_texts().plain.encode(text, false)?;
+            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
+        })?;
+        self.cover_all(text, &mut offsets)?;
+        Ok(Encoded { tokens: self.named(tokens)?, offsets })
+    }
+
+    /// Tokens of an aliased text with the special tokens in place of their aliases.
+    fn named(&self, mut tokens: Vec<TokenId>) -> Result<Vec<TokenId>> {
         let texts = self.special_texts();
         // The unknown token stands for a character without one, as ever.
         let unknown = self.named_token("unk_token").and_then(|text| self.token(text));
@@ -487,10 +528,17 @@ impl Tokenizer {
             let what = format!("the tokenizer has no other tokens for the text {found:?} than this one");
             return Err(Error::format(&self.folder, what));
         }
-        let named = tokens.into_iter().map(|token| texts.aliased.get(&token.0).copied().unwrap_or(token));
+        for token in &mut tokens {
+            *token = texts.aliased.get(&token.0).copied().unwrap_or(*token);
+        }
+        Ok(tokens)
+    }
+
+    /// Tokens with the special ones around a text; and the number of those before it.
+    fn surrounded(&self, tokens: &[TokenId], special: AddSpecial) -> Result<(Vec<TokenId>, usize)> {
         let around = self.encode("", special)?;
         let (ahead, behind) = self.around_text(&around, special)?;
-        Ok((ahead.iter().copied().chain(named).chain(behind.iter().copied()).collect(), ahead.len()))
+        Ok(([ahead, tokens, behind].concat(), ahead.len()))
     }
 
     /// The special tokens around a text, parted into those before and those behind it. `around`: all of them.
@@ -507,11 +555,38 @@ impl Tokenizer {
     /// The tokens of the end of a text: its last `most`, with the special tokens around it among them, or all of them
     /// if there are fewer. Encodes not much more than is needed, however long the text is.
     pub fn encode_end(&self, text: &str, special: AddSpecial, most: usize, kind: TextKind) -> Result<Vec<TokenId>> {
+        let whole = self.encode_side(text, special, most, kind, TextSide::End)?;
+        Ok(whole[whole.len().saturating_sub(most)..].to_vec())
+    }
+
+    /// The tokens of the beginning of a text: its first `most`, with the special tokens around it among them, those
+    /// behind it too, or all of them if there are fewer. Encodes not much more than is needed.
+    pub fn encode_beginning(
+        &self,
+        text: &str,
+        special: AddSpecial,
+        most: usize,
+        kind: TextKind,
+    ) -> Result<Vec<TokenId>> {
+        let mut whole = self.encode_side(text, special, most, kind, TextSide::Beginning)?;
+        whole.truncate(most);
+        Ok(whole)
+    }
+
+    /// The special tokens around a text, and of its own as many on this side as have room beside them.
+    fn encode_side(
+        &self,
+        text: &str,
+        special: AddSpecial,
+        most: usize,
+        kind: TextKind,
+        side: TextSide,
+    ) -> Result<Vec<TokenId>> {
         /// Bytes of a token in most texts, and a margin.
         const TOKEN_BYTES: usize = 8;
         const LEAST_BYTES: usize = 64 << 10;
-        // What stands before an end can change its first tokens only.
-        const FIRST_TOKENS: usize = 256;
+        // What stands beside a part can change the tokens of its edge only.
+        const EDGE_TOKENS: usize = 256;
         let encode = |text: &str| match kind {
             TextKind::Written => self.encode(text, AddSpecial::No),
             TextKind::Plain => self.encode_plain(text, AddSpecial::No),
@@ -522,17 +597,41 @@ impl Tokenizer {
         let room = most.saturating_sub(around.len());
         let mut bytes = most.saturating_mul(TOKEN_BYTES).max(LEAST_BYTES);
         let tokens = loop {
-            let from = text.len().saturating_sub(bytes);
-            let start = (from..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
-            let tokens = encode(&text[start..])?;
-            if start == 0 || tokens.len() > room + FIRST_TOKENS {
+            let part = side.part(text, bytes);
+            let tokens = encode(part)?;
+            if part.len() == text.len() || tokens.len() > room + EDGE_TOKENS {
                 break tokens;
             }
-            bytes *= 2;
+            bytes = bytes.saturating_mul(2);
         };
-        let kept = &tokens[tokens.len().saturating_sub(room)..];
-        let whole = [ahead, kept, behind].concat();
-        Ok(whole[whole.len().saturating_sub(most)..].to_vec())
+        let kept = match side {
+            TextSide::Beginning => &tokens[..room.min(tokens.len())],
+            TextSide::End => &tokens[tokens.len().saturating_sub(room)..],
+        };
+        Ok([ahead, kept, behind].concat())
+    }
+}
+
+/// Which part of a text is encoded.
+#[derive(Clone, Copy)]
+enum TextSide {
+    Beginning,
+    End,
+}
+
+impl TextSide {
+    /// At most so many bytes of this side, cut between characters.
+    fn part(self, text: &str, bytes: usize) -> &str {
+        match self {
+            TextSide::Beginning => {
+                let most = bytes.min(text.len());
+                &text[..(0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)]
+            }
+            TextSide::End => {
+                let from = text.len().saturating_sub(bytes);
+                &text[(from..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())..]
+            }
+        }
     }
 }
 
@@ -545,5 +644,28 @@ fn check_unmarked(text: &str) -> Result<()> {
             format!("U+{:04X}", u32::from(found)),
         )),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn of_a_text_that_grows_little_is_encoded_again() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tasks/models/demo"));
+        let tokenizer = Tokenizer::load(folder).unwrap();
+        let answer = "The warm boat was described in a book every summer. ".repeat(100);
+        let levels = |more: &str| [format!("{answer}{more}"), "<|im_end|>".to_owned()];
+        let (_, before) = tokenizer.encode_hidden_behind(&levels(""), AddSpecial::No, None).unwrap();
+        let text = levels("And then another boat came. ").concat();
+        let shared = shared_bytes(&before.text, &text);
+        let encode = |rest: &str| tokenizer.encode_named(rest);
+        let found = continued(&before.bare, &text, shared, MARGIN, encode).unwrap().expect("words stand side by side");
+        let whole = tokenizer.encode_hidden(&text, AddSpecial::No).unwrap();
+        assert_eq!(found.taken + found.rest.tokens.len(), whole.len());
+        assert!(found.rest.tokens.len() * 10 < whole.len(), "{} of {}", found.rest.tokens.len(), whole.len());
     }
 }

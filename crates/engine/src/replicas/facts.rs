@@ -16,7 +16,7 @@ pub fn of_all(engines: &[EngineHandle]) -> Result<EngineFacts> {
             return Err(Error::value("devices", expected, other.arithmetic.clone()));
         }
         let sizes = |facts: &EngineFacts| {
-            (facts.vocab, facts.page_tokens, facts.page_bytes, facts.batch_invariant, facts.adapters)
+            (facts.vocab, facts.values, facts.page_tokens, facts.page_bytes, facts.batch_invariant, facts.adapters)
         };
         if sizes(other) != sizes(&all) {
             let expected = format!("replicas of one model with one format of keys and values, as on {}", all.device);

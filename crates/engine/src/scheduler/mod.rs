@@ -136,6 +136,11 @@ impl Scheduler {
         self.running.len()
     }
 
+    /// The running branches, in queue order.
+    pub fn running_branches(&self) -> impl Iterator<Item = BranchId> {
+        self.running.iter().map(|place| place.branch)
+    }
+
     /// Number of branches that have work and do not run, but for those that are held.
     pub fn waiting(&self) -> usize {
         self.preempted.len() + self.waiting.len()
@@ -329,10 +334,11 @@ impl Scheduler {
         Ready::Now
     }
 
-    /// Whether pages behind windows will be free once the scores in flight are collected: until then a branch may have
+    /// Whether pages behind windows will be free once the scores or values in flight are collected: until then a branch may have
     /// to compute their rows itself.
     fn awaits_scores(&self, branches: &Branches, cache: &KvCache) -> bool {
-        let awaits = |branch: &Branch| matches!(branch.work, BranchWork::Score(_)) && branch.in_flight() > 0;
+        let is_scored = |branch: &Branch| matches!(branch.work, BranchWork::Score(_) | BranchWork::Values(_));
+        let awaits = |branch: &Branch| is_scored(branch) && branch.in_flight() > 0;
         cache.prefix.groups().window().is_some() && self.running.iter().any(|place| awaits(&branches[&place.branch]))
     }
 
@@ -355,7 +361,7 @@ impl Scheduler {
         }
         let mut schedule = Schedule::for_rows(self.running.len());
         for place in &self.running {
-            schedule.scoring.add_in_flight(&cache.prefix, &branches[&place.branch]);
+            schedule.note_in_flight(&branches[&place.branch], cache);
         }
         let mut left = StepRoom { rows: usize::MAX, logit_rows: budget.max_logit_rows };
         for (branch, need) in decodes {
@@ -399,7 +405,7 @@ impl Scheduler {
                 Entry::Runs => {
                     let branch = branches.get_mut(&place.branch).expect("it was admitted just now");
                     cache.take_over_known(branch);
-                    schedule.scoring.add_in_flight(&cache.prefix, branch);
+                    schedule.note_in_flight(branch, cache);
                     if let Some(need) = branch.need() {
                         schedule.take_rows(branch, need, cache, left);
                     }

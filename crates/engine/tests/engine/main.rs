@@ -41,6 +41,7 @@ mod store;
 mod swap;
 mod update_scripts;
 mod updates;
+mod values;
 mod versions;
 mod windows;
 mod world;

@@ -27,6 +27,9 @@ pub trait Watch: Send {
     /// What the step that was collected has sampled, to be changed.
     fn change(&mut self, _: &mut [Option<SampledToken>]) {}
 
+    /// The values of the step that was collected, to be changed.
+    fn change_values(&mut self, _: &mut RowValues) {}
+
     fn sleep(&mut self, model: &mut dyn StepRunner, sleep: Sleep) -> Result<()> {
         model.sleep(sleep)
     }
@@ -124,7 +127,9 @@ impl<W: Watch> StepRunner for Watched<W> {
     }
 
     fn collect_values(&mut self) -> Result<RowValues> {
-        self.model.collect_values()
+        let mut values = self.model.collect_values()?;
+        self.watch.change_values(&mut values);
+        Ok(values)
     }
 
     fn idle(&self) -> Option<Duration> {

@@ -204,6 +204,7 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
         detail: None,
         logprobs: None,
         ending: None,
+        scored: None,
         error: None,
     }
 }

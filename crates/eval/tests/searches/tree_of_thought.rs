@@ -102,7 +102,7 @@ fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> 
     let order = Order { interrupted: AtomicBool::new(interrupted), ..Order::default() };
     let mut job = order.job(Assessor::new(assess), &mut record);
     let texts = ItemTexts { how, item, render: &render, continuation: &continuation };
-    let outcome = tree_of_thought(&mut tree, &how.settings, &texts, &mut job);
+    let outcome = tree_of_thought(&mut tree, &how.settings, &texts, None, &mut job);
     drop(job);
     if let Ok(outcome) = &outcome {
         assert_eq!(recorded, outcome.samples.iter().map(|sample| sample.index).collect::<Vec<_>>());
@@ -513,7 +513,7 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot_engine::Metrics) {
         let mut record = |_: &Sample| Ok(());
         let mut job = order.job(Assessor::new(assess), &mut record);
         let texts = ItemTexts { how, item, render: &render, continuation: &continuation };
-        let outcome = tree_of_thought(&mut tree, &how.settings, &texts, &mut job)?;
+        let outcome = tree_of_thought(&mut tree, &how.settings, &texts, None, &mut job)?;
         let open = tree.nodes().filter(|&at| tree.node(at).state() == NodeState::Open).count();
         assert_eq!(open, 0, "every branch is given back");
         Ok(outcome)

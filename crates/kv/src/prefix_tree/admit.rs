@@ -286,6 +286,8 @@ impl PrefixTree {
         let tokens = std::mem::replace(&mut lower.tokens, tokens);
         let scores = lower.scores.split_off(lower.scores.len().min(keep as usize));
         let scores = std::mem::replace(&mut lower.scores, scores);
+        let values = lower.values.split_off(lower.values.len().min(keep as usize));
+        let values = std::mem::replace(&mut lower.values, values);
         let both_have_tokens = lower.len() > 0;
         let (passed, lacked) = (lower.passed, lower.lacks_pages());
         lower.passed = passed.max(position);
@@ -321,6 +323,7 @@ impl PrefixTree {
             first_position: lower.first_position,
             tokens,
             scores,
+            values,
             pending: false,
             pages,
             passed: passed.min(position),

@@ -102,6 +102,7 @@ impl PrefixTree {
         if !has_all {
             let without_slot = (upto - emptied.first_position) as usize;
             emptied.scores.iter_mut().take(without_slot).for_each(|score| *score = None);
+            emptied.values.iter_mut().take(without_slot).for_each(|values| *values = None);
         }
         let gone: Vec<_> = emptied.pages[Reach::Window].drain(..gone).collect();
         self.lacking += usize::from(!lacked);

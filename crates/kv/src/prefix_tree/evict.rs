@@ -48,6 +48,7 @@ impl PrefixTree {
         segment.unlaid = segment.unlaid.saturating_sub(segment.end() - end);
         segment.tokens.truncate((end - segment.first_position) as usize);
         segment.scores.truncate(segment.tokens.len());
+        segment.values.truncate(segment.tokens.len());
         segment.computed = segment.computed.min(segment.len());
         segment.passed = segment.passed.min(end);
         self.lacking -= usize::from(lacked && !self.at(id).lacks_pages());

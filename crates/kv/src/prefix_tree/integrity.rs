@@ -89,6 +89,13 @@ impl PrefixTree {
             segment.scores.iter().take(without_slot as usize).all(Option::is_none),
             "segment {id} has scores of tokens without slots"
         );
+        let valued = segment.values.iter().rposition(Option::is_some).map_or(0, |last| count(last + 1));
+        ensure!(valued <= segment.computed, "segment {id}: a token has values, but is not computed");
+        ensure!(valued <= count(segment.tokens.len()), "segment {id} has more values than tokens");
+        ensure!(
+            segment.values.iter().take(without_slot as usize).all(Option::is_none),
+            "segment {id} has values of tokens without slots"
+        );
         ensure!(scored <= segment.computed + 1, "segment {id}: a token is scored, but the one before is not computed");
         ensure!(
             scored == 0 || first > 0 || segment.scores[0].is_none(),

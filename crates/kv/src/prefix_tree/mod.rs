@@ -57,7 +57,8 @@
 //! short, the state used least recently goes. States go with the tokens before them: on splits, truncation and removal.
 //!
 //! # Scores
-//! A segment keeps the log-probabilities of its tokens once they were computed (`scores`).
+//! A segment keeps the log-probabilities of its tokens once they were computed (`scores`), and what a scorer computes
+//! for them (`values`).
 
 mod admit;
 mod behind;
@@ -74,6 +75,7 @@ mod scores;
 mod state_table;
 mod states;
 mod usage;
+mod values;
 mod visits;
 
 use std::cell::Cell;
@@ -120,6 +122,8 @@ struct Segment {
     tokens: Vec<TokenId>,
     /// Scores of its first tokens, as far as they are known; shorter than `tokens` if those of the last are not.
     scores: Vec<Option<TokenScore>>,
+    /// Values of its first tokens, likewise. Only of scorers.
+    values: Vec<Option<Box<[f32]>>>,
     /// Whether one more slot follows `tokens`, for a token that is still being sampled.
     pending: bool,
     pages: PageLists,
@@ -396,6 +400,7 @@ impl PrefixTree {
             first_position,
             tokens,
             scores: Vec::new(),
+            values: Vec::new(),
             pending: false,
             pages,
             passed: first_position,

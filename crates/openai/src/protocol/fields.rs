@@ -40,6 +40,7 @@ fn json_fault(bytes: &[u8], error: &serde_json::Error) -> String {
 }
 
 /// The fields of a JSON object that were not read yet.
+#[derive(Clone)]
 pub struct BodyFields {
     left: Map<String, Value>,
 }
@@ -57,6 +58,11 @@ impl BodyFields {
 
     pub fn take(&mut self, key: &str) -> Option<Value> {
         self.left.remove(key)
+    }
+
+    /// Gives a field that is absent this value.
+    pub fn put_usual(&mut self, key: &str, value: Value) {
+        self.left.entry(key).or_insert(value);
     }
 
     /// Takes the fields of the object `key` as the body's own; where both have one, the body's holds.
@@ -86,6 +92,15 @@ impl BodyFields {
             let number = value.as_u64().filter(|number| (least..=most).contains(number))?;
             usize::try_from(number).ok()
         })
+    }
+
+    /// Like `count`, or true for 1 and false for 0, as pydantic reads them.
+    pub fn count_or_flag(&mut self, key: &str, least: u64, most: u64) -> ProtocolResult<Option<usize>> {
+        if let Some(Value::Bool(flag)) = self.left.get(key) {
+            let number = u64::from(*flag);
+            self.left.insert(key.to_owned(), number.into());
+        }
+        self.count(key, least, most)
     }
 
     /// Any whole number; a negative one as its two's complement, because a seed is 64 bits.

@@ -17,6 +17,7 @@ mod logprobs;
 mod messages;
 mod models;
 mod official;
+mod pooling;
 mod reader;
 mod refusal;
 mod request;
@@ -39,7 +40,10 @@ pub use chunks::ChunkWriter;
 pub use endpoint::{BatchEndpoint, Endpoint};
 pub use fields::{BodyFields, parse_body};
 pub use limits::ProtocolLimits;
-pub use models::{AnyName, ModelNames, ServedAdapter, ServedModel};
+pub use models::{AnyName, ModelNames, OwnNames, ServedAdapter, ServedModel};
+pub use pooling::{
+    EmbedderValues, PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, ScorerValues, TextToRead, TextValues,
+};
 pub use reader::RequestReader;
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{

@@ -27,6 +27,19 @@ impl ModelNames for AnyName {
     }
 }
 
+/// These names are the model's, which has no adapters.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnNames<'a>(pub &'a [String]);
+
+impl ModelNames for OwnNames<'_> {
+    fn adapter_of(&self, model: &str) -> Result<Option<AdapterVersion>, Refusal> {
+        match self.0.iter().any(|name| name == model) {
+            true => Ok(None),
+            false => Err(Refusal::model_not_found(model, self.0)),
+        }
+    }
+}
+
 /// An adapter by the name that requests may give as `model`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedAdapter {
@@ -49,10 +62,13 @@ pub struct ServedModel<'a> {
 }
 
 impl ServedModel<'_> {
-    /// All names of the model, then those of adapters.
-    pub fn list(&self) -> Value {
-        let names = self.names.iter().map(|name| self.entry(name));
-        let data: Vec<Value> = names.chain(self.adapters.iter().map(|adapter| self.adapter(adapter))).collect();
+    /// All names of each model, then those of its adapters.
+    pub fn list<'a>(models: impl IntoIterator<Item = ServedModel<'a>>) -> Value {
+        let entries = |model: ServedModel<'a>| -> Vec<Value> {
+            let names = model.names.iter().map(|name| model.entry(name));
+            names.chain(model.adapters.iter().map(|adapter| model.adapter(adapter))).collect()
+        };
+        let data: Vec<Value> = models.into_iter().flat_map(entries).collect();
         json!({ "object": "list", "data": data })
     }
 

@@ -399,7 +399,7 @@ impl RequestReader<'_> {
                 }
             }
         };
-        Ok((own, fields.count("prompt_logprobs", 0, most)?))
+        Ok((own, fields.count_or_flag("prompt_logprobs", 0, most)?))
     }
 
     /// `bad_words`, in tokens.
@@ -522,7 +522,7 @@ fn text_prompts(
 }
 
 /// `cache_salt`, as vLLM has it.
-fn salt(fields: &mut BodyFields) -> Result<Option<CacheSalt>, Refusal> {
+pub(super) fn salt(fields: &mut BodyFields) -> Result<Option<CacheSalt>, Refusal> {
     let Some(salt) = fields.text("cache_salt")? else { return Ok(None) };
     if salt.is_empty() {
         return Err(Refusal::value("cache_salt", "a string that is not empty", "an empty one"));
@@ -531,7 +531,7 @@ fn salt(fields: &mut BodyFields) -> Result<Option<CacheSalt>, Refusal> {
     Ok(hash.as_bytes().first_chunk().copied().map(CacheSalt))
 }
 
-fn priority(fields: &mut BodyFields, least: i32) -> Result<Option<Priority>, Refusal> {
+pub(super) fn priority(fields: &mut BodyFields, least: i32) -> Result<Option<Priority>, Refusal> {
     let Some(given) = fields.whole("priority")? else { return Ok(None) };
     let range = format!("a whole number from {least} to {}", i32::MAX);
     let wrong = || Refusal::value("priority", &range, &given.to_string());

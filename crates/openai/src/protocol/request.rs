@@ -208,6 +208,18 @@ impl PromptContent {
         }
     }
 
+    /// The first `most` tokens of the text `text`.
+    pub fn first_tokens(&self, text: &str, most: usize, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, Error> {
+        match self {
+            PromptContent::Text(special) => tokenizer.encode_beginning(text, *special, most, TextKind::Written),
+            PromptContent::Plain(special) => tokenizer.encode_beginning(text, *special, most, TextKind::Plain),
+            PromptContent::Hidden { text, special } => {
+                tokenizer.encode_beginning(text, *special, most, TextKind::Hidden)
+            }
+            PromptContent::Tokens(tokens) => Ok(tokens[..most.min(tokens.len())].to_vec()),
+        }
+    }
+
     /// The last `most` tokens of the prompt `text`.
     pub fn last_tokens(&self, text: &str, most: usize, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, Error> {
         match self {

@@ -1,4 +1,5 @@
-//! Forms against the texts that the published models' own programs make of a question and an answer.
+//! Forms against the texts that the published models' own programs make of a question and an answer, and reward models
+//! that score trees of answers by them.
 
 #[path = "../../../../tests/common/shared.rs"]
 mod shared;
@@ -11,3 +12,4 @@ mod hostile;
 mod published;
 mod renderings;
 mod tokenizers;
+mod trees;

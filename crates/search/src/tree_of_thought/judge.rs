@@ -3,11 +3,15 @@
 use regex::Regex;
 
 use super::{Appraisal, Evaluate, SampledText, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
+use crate::assess::PATIENCE;
 use crate::evaluate::{expected_value, value_in, vote_in};
+use crate::outcome::SampleScore;
+use crate::scorer::NodeText;
 use crate::tree::Prompt;
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::ForkKind;
+use offshoot_score::Aggregate;
 
 impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// Sets the value of each path, and the score of its node.
@@ -15,6 +19,11 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let how = self.how;
         let values = match &how.evaluate {
             _ if paths.is_empty() => return Ok(()),
+            Evaluate::Scorer => {
+                let nodes: Vec<NodeId> = paths.iter().map(|path| path.node).collect();
+                let scored = self.scored(&nodes)?;
+                scored.iter().map(|scored| self.value_of(scored)).collect()
+            }
             Evaluate::Value { question, words, by, .. } => {
                 let (mut known, mut asked) = (Vec::with_capacity(paths.len()), Vec::new());
                 for path in &*paths {
@@ -39,9 +48,36 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         };
         for (path, value) in paths.iter_mut().zip(values) {
             path.value = value;
-            self.tree.set_score(path.node, value);
+            if value > f64::NEG_INFINITY {
+                self.tree.set_score(path.node, value);
+            }
         }
         Ok(())
+    }
+
+    /// The value of a path by a scorer, from 0 to 1; one that could not be scored comes behind all others.
+    pub(super) fn value_of(&self, scored: &SampleScore) -> f64 {
+        let probability = |score| self.scores.as_ref().map(|scores| scores.scale().probability(score));
+        scored.score().and_then(probability).unwrap_or(f64::NEG_INFINITY)
+    }
+
+    /// What the scorer makes of the texts that end at these nodes; a step is what a node adds.
+    pub(super) fn scored(&mut self, nodes: &[NodeId]) -> Result<Vec<SampleScore>> {
+        let Some(scores) = &mut self.scores else {
+            return Err(Error::value("scorer of a tree of thoughts", "one, by which thoughts are valued", "none"));
+        };
+        let tree = &*self.tree;
+        let mut texts: Vec<(String, Vec<usize>)> = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            let (mut text, mut ends) = (String::new(), Vec::new());
+            for at in tree.path(node) {
+                text.push_str(&tree.node(at).text);
+                ends.push(text.len());
+            }
+            texts.push((text, ends));
+        }
+        let of = nodes.iter().zip(&texts).map(|(&node, (text, ends))| NodeText { node, text, ends });
+        scores.scores(tree, &of.collect::<Vec<_>>(), Aggregate::Last, PATIENCE, || self.job.check_interrupted())
     }
 
     /// The values given by the answers to `questions`, each about a node. Failed answers are ignored; the value is 0 if

@@ -11,6 +11,7 @@ mod settings;
 use std::collections::{HashMap, HashSet};
 
 use crate::job::SearchJob;
+use crate::model_scores::ModelScores;
 use crate::outcome::Outcome;
 use crate::select;
 use crate::tree::{Prompt, SamplingTree};
@@ -75,14 +76,16 @@ pub enum Appraisal {
     Value(f64),
 }
 
-/// Finds the best answer among the paths from the root, by the model's own judgement.
+/// Finds the best answer among the paths from the root, by the model's own judgement or by `scores`, which
+/// [`Evaluate::Scorer`] needs.
 pub fn tree_of_thought<T: Texts>(
     tree: &mut SamplingTree,
     how: &ThoughtSearch<T::Question>,
     texts: &T,
+    scores: Option<ModelScores>,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
-    let mut searcher = ThoughtSearcher { tree, how, texts, job, values: HashMap::new(), uniforms: 0 };
+    let mut searcher = ThoughtSearcher { tree, how, texts, scores, job, values: HashMap::new(), uniforms: 0 };
     let paths = match how.search {
         ThoughtTraversal::Bfs => searcher.breadth_first()?,
         ThoughtTraversal::Dfs { threshold, visits } => searcher.depth_first(threshold, visits as usize)?,
@@ -95,6 +98,7 @@ struct ThoughtSearcher<'a, 'j, T: Texts> {
     tree: &'a mut SamplingTree,
     how: &'a ThoughtSearch<T::Question>,
     texts: &'a T,
+    scores: Option<ModelScores>,
     job: &'a mut SearchJob<'j>,
     /// Values by question, so that each question is asked once.
     values: HashMap<String, f64>,
@@ -109,6 +113,7 @@ struct ThoughtPath {
     node: NodeId,
     /// From the root on.
     thoughts: Vec<String>,
+    /// Minus infinity if it could not be scored.
     value: f64,
     /// How many times its last thought was generated.
     count: u32,
@@ -198,7 +203,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let chosen = match self.how.select {
             ThoughtSelect::Greedy => select::best(&good.iter().map(|path| path.value).collect::<Vec<_>>(), most),
             ThoughtSelect::Sample => {
-                let weights: Vec<f64> = good.iter().map(|path| path.value * f64::from(path.count)).collect();
+                let weights: Vec<f64> = good.iter().map(|path| path.value.max(0.0) * f64::from(path.count)).collect();
                 select::in_proportion(&weights, most, || self.uniform())
             }
         };

@@ -47,6 +47,8 @@ pub enum Generate<Q> {
 /// How thoughts are judged.
 #[derive(Debug)]
 pub enum Evaluate<Q> {
+    /// A scorer of another model values each path, and at the end each path with its answer.
+    Scorer,
     /// A question about each path, answered by a word with a value.
     Value {
         /// What is asked about a path.

@@ -169,6 +169,7 @@ fn said(index: u64, answer: Option<&str>, confidences: &[f32]) -> Sample {
         detail: None,
         logprobs: Some(tokens.collect()),
         ending: None,
+        scored: None,
         error: None,
     }
 }
@@ -199,7 +200,8 @@ fn the_most_confident_answer_wins_a_weighed_vote() {
         let windows = Windows { tail: size, window: size, bottom: 0.1, keep };
         let outcome = weigh_votes(plain.clone(), &ConfidenceVote { by, windows });
         let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
-        (outcome.prediction.clone(), outcome.votes.clone(), scores.clone())
+        let scores: Vec<f64> = scores.iter().map(|score| score.expect("each has one")).collect();
+        (outcome.prediction.clone(), outcome.votes.clone(), scores)
     };
     let (a, b) = (Some("a".to_string()), Some("b".to_string()));
     let both = vec![("a".to_string(), 2), ("b".to_string(), 1)];

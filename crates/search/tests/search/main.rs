@@ -9,5 +9,6 @@ mod particles;
 mod rollout_searches;
 mod rollouts;
 mod sampling_tree;
+mod scorers;
 mod search;
 mod search_drivers;

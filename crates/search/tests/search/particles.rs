@@ -70,7 +70,7 @@ fn assess(text: &str) -> Assessment {
 fn search(most: usize, run: impl FnOnce(&mut Stepper<'_>, &mut SearchJob<'_>) -> Result<Outcome>) -> Result<Outcome> {
     let (order, mut record) = (Order::default(), |_: &_| Ok(()));
     let mut job = order.job(Assessor::new(assess), &mut record);
-    let steps = StepSettings { delimiter: "\n".to_string(), most };
+    let steps = StepSettings::delimited("\n", most);
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     run(&mut Stepper::new(&steps, &decode, Scorer::Grade), &mut job)
 }
@@ -85,7 +85,7 @@ fn filtering(samples: u32, most: usize) -> ParticleSearch {
         samples,
         iterations: 1,
         references: 0,
-        steps: StepSettings { delimiter: "\n".to_string(), most },
+        steps: StepSettings::delimited("\n", most),
         aggregate: Aggregate::Last,
         resampling: Resampling::Multinomial,
         by: Decide::Best,
@@ -129,12 +129,12 @@ fn particles_are_those_of_its_hub() {
         assert_eq!(outcome.prediction.as_ref(), Some(&case.chosen), "{case:?}");
         for (text, weight) in case.texts.iter().zip(&case.log_weights) {
             let ix = completions.iter().position(|completion| completion == text).expect("compared above");
-            let found = log_odds(*scores[ix].last().expect("each has a step"));
+            let found = log_odds(scores[ix].last().expect("each has a step").expect("each has a value"));
             assert!((found - weight).abs() < 1e-9, "{found} for {weight} of {text:?} in {case:?}");
         }
         assert!(scores.iter().zip(completions).all(|(scores, text)| {
             let ends = text.match_indices(['\n', 'z']).map(|(at, _)| at + 1);
-            ends.map(|end| score(&text[..end])).eq(scores.iter().copied())
+            ends.map(|end| Some(score(&text[..end]))).eq(scores.iter().copied())
         }));
     }
 }
@@ -182,7 +182,7 @@ fn values_that_are_missing_are_not_drawn() {
 #[test]
 fn a_step_is_scored_by_what_lies_ahead() {
     for lookahead in [0, 2] {
-        let steps = StepSettings { delimiter: "\n".to_string(), most: 2 };
+        let steps = StepSettings::delimited("\n", 2);
         let how =
             StepSearch { samples: 4, expansions: 4, steps, lookahead, aggregate: Aggregate::Last, by: Decide::Best };
         for run in [step_beam, dvts] {
@@ -195,11 +195,11 @@ fn a_step_is_scored_by_what_lies_ahead() {
             let Some(Details::Solutions { completions, scores, .. }) = &outcome.details else { panic!("{outcome:?}") };
             assert!(!completions.is_empty());
             for (text, scores) in completions.iter().zip(scores) {
-                let mut expected: Vec<f64> = Vec::new();
+                let mut expected: Vec<Option<f64>> = Vec::new();
                 for (end, _) in text.match_indices(['\n', 'z']) {
                     let step = &text[..=end];
                     let is_ended = step.ends_with('z') || expected.len() + 1 == how.steps.most;
-                    expected.push(score(&if is_ended { step.to_string() } else { format!("{step}{ahead}") }));
+                    expected.push(Some(score(&if is_ended { step.to_string() } else { format!("{step}{ahead}") })));
                 }
                 assert_eq!(scores, &expected, "{text:?} with {lookahead} ahead");
                 assert!(!text.contains('A'), "what lies ahead is no part of a solution");

@@ -1,6 +1,7 @@
 //! Searches that go step by step, on a scripted engine: what is kept, what is pruned, how often each way is gone.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 
 use offshoot_core::ids::{NodeId, TokenId};
@@ -9,7 +10,7 @@ use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
 use offshoot_search::scorer::ScoreQuestion;
 use offshoot_search::settings::{
-    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch, StepSettings,
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, SampleScoring, StepEnd, StepSearch, StepSettings,
 };
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{NodeState, SamplingTree};
@@ -83,7 +84,7 @@ fn search(
         Ok(())
     };
     let mut job = order.job(Assessor::new(assess), &mut record);
-    let steps = StepSettings { delimiter: "\n".to_string(), most };
+    let steps = StepSettings::delimited("\n", most);
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let outcome = run(&mut Stepper::new(&steps, &decode, scorer), &mut job)?;
     drop(job);
@@ -96,7 +97,7 @@ fn by_question() -> Scorer<'static> {
 }
 
 fn beams(samples: u32, expansions: u32, by: Decide) -> StepSearch {
-    let steps = StepSettings { delimiter: "\n".to_string(), most: 40 };
+    let steps = StepSettings::delimited("\n", 40);
     StepSearch { samples, expansions, steps, lookahead: 0, aggregate: Aggregate::Last, by }
 }
 
@@ -129,16 +130,18 @@ fn a_scorer_chooses_the_best_of_all_that_were_drawn() {
     let chosen = |prefer: fn(&str) -> f64| {
         let mut tree = job::tree_on(replies(prefer), "Q:");
         let root = tree.root();
-        let outcome =
-            search(by_question(), 1, false, |s, job| best_by_scorer(&mut tree, root, says.len(), &s.scorer, job));
+        let how = SampleScoring::default();
+        let outcome = search(by_question(), 1, false, |s, job| {
+            best_by_scorer(&mut tree, root, says.len(), &mut s.scorer, &how, job)
+        });
         let outcome = outcome.expect("nothing fails");
         nothing_is_held(&tree);
         let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
         for (score, text) in scores.iter().zip(says) {
-            assert!((score - prefer(text)).abs() < 1e-6, "{text}: {score}");
+            assert!((score.expect("a value") - prefer(text)).abs() < 1e-6, "{text}: {score:?}");
         }
         let noted: Vec<Option<f64>> = tree.children(root).iter().map(|&node| tree.node(node).score).collect();
-        assert_eq!(noted, scores.iter().copied().map(Some).collect::<Vec<_>>());
+        assert_eq!(&noted, scores);
         assert_eq!(outcome.search_prompt_tokens, says.len() * "good?d".len());
         (outcome.chosen, outcome.prediction, outcome.correct)
     };
@@ -167,7 +170,8 @@ fn step_beam_keeps_what_the_scorer_prefers() {
     );
     assert_eq!((outcome.prediction.as_deref(), outcome.chosen, outcome.correct), (Some("a"), Some(0), Some(true)));
     let Some(Details::Solutions { scores, .. }) = outcome.details else { panic!("solutions") };
-    assert!((scores[0][0] - last_letter("a")).abs() < 1e-6 && (scores[0][1] - last_letter("c")).abs() < 1e-6);
+    let expected = [last_letter("a"), last_letter("c")];
+    assert!(scores[0].iter().zip(expected).all(|(score, expected)| (score.expect("a value") - expected).abs() < 1e-6));
     assert_eq!(outcome.search_tokens, 4, "two rejected steps of two letters");
     nothing_is_held(&tree);
 }
@@ -224,13 +228,45 @@ fn simulations_go_where_branches_do_not_fail() {
     assert_eq!((outcome.samples.len(), tree.node(tree.root()).visits), (1, Some(20)));
 }
 
+/// A model that says `abcdefg` and ends: two tokens a step.
+#[test]
+fn steps_end_after_a_number_of_tokens_or_where_the_text_ends() {
+    let engine = EngineHandle::scripted(|call| {
+        let Continuation::Sampled { stop, .. } = &call.continuation else { panic!("nothing is given") };
+        let (said, text) = (call.text().len() - "Q:".len(), "abcdefg");
+        match said + stop.max_tokens < text.len() {
+            true => ScriptedReply::text(&text[said..said + stop.max_tokens]).reason(FinishReason::Length),
+            false => ScriptedReply::text(&text[said..]),
+        }
+    });
+    let mut tree = job::tree_on(engine, "Q:");
+    let root = tree.root();
+    let steps = StepSettings { end: StepEnd::Tokens(NonZeroUsize::new(2).expect("2")), most: 9 };
+    let how = StepSearch { steps, ..beams(2, 2, Decide::Best) };
+    let order = Order::default();
+    let mut record = |_: &_| Ok(());
+    let mut job = order.job(Assessor::new(assess), &mut record);
+    let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
+    let mut stepper = Stepper::new(&how.steps, &decode, Scorer::MeanLogprob);
+    let outcome = step_beam(&mut tree, root, &how, &mut stepper, &mut job).expect("nothing fails");
+    let path: Vec<String> = tree
+        .nodes()
+        .filter(|&node| tree.node(node).state() == NodeState::Closed && node != root)
+        .map(|node| tree.node(node).text.clone())
+        .collect();
+    assert_eq!(path, ["ab", "cd", "ef", "g"]);
+    assert_eq!((outcome.samples[0].text.as_str(), &outcome.samples[0].finish), ("abcdefg", &FinishReason::EndOfText));
+}
+
 #[test]
 fn aggregates_see_all_steps() {
     let mut solution = offshoot_search::steps::Solution::start(NodeId(0));
-    assert_eq!([Aggregate::Product, Aggregate::Mean].map(|aggregate| solution.value(aggregate)), [0.0; 2]);
-    solution.scores = vec![0.5, 0.25, 0.75];
+    assert_eq!([Aggregate::Product, Aggregate::Mean].map(|aggregate| solution.value(aggregate)), [None; 2]);
+    solution.scores = vec![Some(0.5), None, Some(0.25), Some(0.75)];
     let all = [Aggregate::Last, Aggregate::Min, Aggregate::Product, Aggregate::Mean];
-    assert_eq!(all.map(|aggregate| solution.value(aggregate)), [0.75, 0.25, 0.09375, 0.5]);
+    assert_eq!(all.map(|aggregate| solution.value(aggregate)), [0.75, 0.25, 0.09375, 0.5].map(Some));
+    solution.scores.push(None);
+    assert_eq!(all.map(|aggregate| solution.value(aggregate)), [None; 4], "the newest has none");
 }
 
 #[test]
@@ -293,7 +329,7 @@ fn simulations(samples: u32, parallel: u32, select: MctsSelect) -> Mcts {
         tokens: None,
         expansions: 2,
         parallel,
-        steps: StepSettings { delimiter: "\n".to_string(), most: 40 },
+        steps: StepSettings::delimited("\n", 40),
         scoring: RolloutScoring::Scorer,
         select,
         exploration: 0.5,

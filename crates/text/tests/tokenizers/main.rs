@@ -5,5 +5,6 @@ mod shared;
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 
+mod growing;
 mod jinja;
 mod tokenizers;

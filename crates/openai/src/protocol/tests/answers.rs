@@ -42,6 +42,14 @@ fn prompt_logprobs_have_vllms_form() {
 }
 
 #[test]
+fn prompt_logprobs_may_be_a_flag_as_pydantic_reads_it() {
+    for (flag, most) in [(true, 1), (false, 0)] {
+        let asked = request(Endpoint::Chat, json!({"messages": messages("a"), "prompt_logprobs": flag}));
+        assert_eq!(asked.prompt_logprobs, Some(most));
+    }
+}
+
+#[test]
 fn a_chat_has_its_prompt_fields_once() {
     let body = json!({"messages": messages("a"), "prompt_logprobs": 0, "return_token_ids": true, "n": 2});
     let request = request(Endpoint::Chat, body);

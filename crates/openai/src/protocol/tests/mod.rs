@@ -4,6 +4,7 @@
 mod answers;
 mod forms;
 mod lists;
+mod pooling;
 mod reading;
 mod responses;
 mod streams;

@@ -87,6 +87,7 @@ impl TreeOfThought {
                 last.iter().try_for_each(|last| self.ask(last, item, &[], &[("answer", json!(""))]).map(drop))
             }
             Evaluate::Vote { question, .. } => self.ask(question, item, &[], &[("choices", json!([]))]).map(drop),
+            Evaluate::Scorer => Ok(()),
         }
     }
 
@@ -97,11 +98,12 @@ impl TreeOfThought {
             Generate::Propose { question, .. } => Some(question),
         };
         let (evaluate, last) = match &self.settings.evaluate {
-            Evaluate::Value { question, last, .. } => (question, last.as_ref()),
-            Evaluate::Vote { question, .. } => (question, None),
+            Evaluate::Value { question, last, .. } => (Some(question), last.as_ref()),
+            Evaluate::Vote { question, .. } => (Some(question), None),
+            Evaluate::Scorer => (None, None),
         };
         let about = self.about(item, &[], &[("answer", json!("")), ("choices", json!([]))]);
-        let questions = propose.into_iter().chain([evaluate]).chain(last).map(|question| &*question.0);
+        let questions = propose.into_iter().chain(evaluate).chain(last).map(|question| &*question.0);
         let mut files = Vec::new();
         for prompt in questions.chain(&self.state) {
             files.extend(prompt.files(&about)?);
