@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 #: Why a sample ended, in OpenAI's words: by itself or at a stop, by its limit or the context's, or it was cancelled;
 #: ``dead_end``: its form allowed no token, and did not end there; ``form_limit``: its form takes too much work to keep.
-FinishReason = Literal["stop", "length", "abort", "dead_end", "form_limit"]
+FinishReason = Literal["stop", "length", "abort", "dead_end", "form_limit", "low_confidence"]
 
 #: Why a sample of a search or a task ended, as samples.jsonl has it; ``given``: its tokens were not sampled.
 SampleFinish = Literal[

@@ -566,9 +566,10 @@ class LLM:
     ) -> pa.Table:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
-        ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``, and with forms ``forced``, null of samples without. Its memory
-        is the engine's own: there is no Python object a sample, which matters from some 100,000 on. Needs pyarrow."""
+        ``finish_reason``, ``stop_reason``; with ``return_kept``, ``return_entropy`` and ``return_confidence`` also
+        ``kept_counts``, ``kept_lowest``, ``kept_ids``, ``entropies`` and ``confidences``, and with forms ``forced``,
+        null of samples without. Its memory is the engine's own: there is no Python object a sample, which matters from
+        some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(
@@ -780,7 +781,7 @@ class LLM:
                 scored = self._completion(output.index, next(finishes), params)
                 made.append(dataclasses.replace(
                     output, logprobs=scored.logprobs, cumulative_logprob=scored.cumulative_logprob, kept=scored.kept,
-                    entropies=scored.entropies, forced=scored.forced))
+                    entropies=scored.entropies, confidences=scored.confidences, forced=scored.forced))
             rescored.append(dataclasses.replace(request, outputs=made))
         return rescored
 
@@ -859,6 +860,7 @@ class LLM:
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason, adapter,
             kept=_kept(finish, params.return_kept or self._return_kept),
             entropies=finish.records.entropies() if params.return_entropy else None,
+            confidences=finish.records.confidences() if params.return_confidence else None,
             forced=finish.records.forced() if params.has_form else None, weights=finish.weights,
             adapters=finish.adapters,
             routed_experts=_routed_experts(finish, params.routed_experts_prompt_start))

@@ -50,8 +50,10 @@ class SamplingMask:
 @dataclasses.dataclass(slots=True)
 class CompletionOutput:
     """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM, and so
-    do ``logprobs``, ``kept`` and ``entropies``. ``kept``: with ``SamplingParams.return_kept``. ``entropies``: with
-    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``routed_experts``: of an
+    do ``logprobs``, ``kept``, ``entropies`` and ``confidences``. ``kept``: with ``SamplingParams.return_kept``.
+    ``entropies``: with ``return_entropy``, of the model's own distribution in each token's place, in nats.
+    ``confidences``: with ``return_confidence=k``, minus the mean log-probability of its k likeliest tokens there.
+    ``routed_experts``: of an
     ``LLM`` with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
     ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
     uint16; zeros in layers without experts. ``weights``: the versions of the weights that the tokens were sampled
@@ -69,6 +71,7 @@ class CompletionOutput:
     lora_request: LoRARequest | None = None
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
+    confidences: list[float] | None = None
     forced: list[bool] | None = None
     routed_experts: numpy.ndarray[Any, Any] | None = dataclasses.field(default=None, compare=False)
     #: Whether it was a straggler that was finished later (``LLM.finish``).

@@ -74,6 +74,12 @@ _WITHOUT_MEANING = {
     "skip_clone": False, "output_text_buffer_length": 0, "skip_reading_prefix_cache": None,
 }
 
+#: What deepconf's processor reads of ``extra_args``.
+_DEEPCONF = {"conf_threshold", "conf_group_size", "conf_topk", "eos_token_id"}
+
+#: The most likeliest tokens that a confidence is the mean of.
+_MOST_TOP = 2048
+
 #: Fields of vLLM's that would change what is sampled or returned.
 _NOT_SUPPORTED = (
     "watermarking", "thinking_token_budget", "repetition_detection", "logprob_token_ids", "prompt_logprob_token_ids",
@@ -103,9 +109,13 @@ class SamplingParams:
     form begins where the reasoning ends. A sample whose form allows no token, and does not end there, has the finish
     reason ``dead_end``, and one whose form takes too much work to keep ``form_limit``.
 
-    Three fields are not vLLM's. ``logprobs_mode``: whose log-probabilities are reported, in place of the ``LLM``'s.
+    Five fields are not vLLM's. ``logprobs_mode``: whose log-probabilities are reported, in place of the ``LLM``'s.
     ``return_kept``: the sets that tokens were drawn from, as ``CompletionOutput.kept``: "count" their sizes, "ids" or
-    "mask" also which tokens. ``return_entropy``: ``CompletionOutput.entropies``.
+    "mask" also which tokens. ``return_entropy``: ``CompletionOutput.entropies``. ``return_confidence=k``:
+    ``CompletionOutput.confidences``. ``confidence_stop={"window": 2048, "below": 17.5, "top": 20}`` ends a sample
+    behind the first token at which the mean confidence of the last ``window`` tokens is below ``below``, in nats; its
+    finish reason is ``low_confidence``. ``extra_args`` may ask for the same by the names that deepconf's processor
+    reads: ``conf_threshold``, ``conf_group_size`` and ``conf_topk`` (``eos_token_id`` is ignored).
     """
 
     n: int = 1
@@ -157,6 +167,8 @@ class SamplingParams:
     logprobs_mode: str | None = None
     return_kept: str | None = None
     return_entropy: bool = False
+    return_confidence: int | None = None
+    confidence_stop: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         self._check()
@@ -205,14 +217,20 @@ class SamplingParams:
         self.bad_words = self._bad_words()
         if self.logits_processors:
             raise NotImplementedError("logits_processors is not supported: it would change what is sampled")
-        if self.extra_args:
-            raise NotImplementedError(f"extra_args is not supported, found {sorted(self.extra_args)}")
+        if set(self.extra_args or ()) - _DEEPCONF:
+            raise NotImplementedError(f"extra_args is not supported, found {sorted(self.extra_args or ())}")
         for name in _NOT_SUPPORTED:
             if asks(getattr(self, name)):
                 raise NotImplementedError(f"{name} is not supported: it would change what is sampled or returned")
         for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "flat_logprobs"):
             setattr(self, name, _flag(name, getattr(self, name)))
         self.return_entropy = _flag("return_entropy", self.return_entropy)
+        if self.return_confidence is not None:
+            self.return_confidence = _whole("return_confidence", self.return_confidence, 1, _MOST_TOP)
+        stop = self._confidence_stop()
+        if stop is not None and self.return_confidence not in (None, stop[2]):
+            raise ValueError(f"return_confidence: expected {stop[2]}, of which the confidences are that end the "
+                             f"samples, found {self.return_confidence}")
         self.routed_experts_prompt_start = _whole("routed_experts_prompt_start", self.routed_experts_prompt_start, 0)
         if self.logprobs_mode is not None:
             _choice("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
@@ -280,6 +298,29 @@ class SamplingParams:
                 raise ValueError(f"bad_words: expected words that are not empty, found {word!r}")
         return words
 
+    def _confidence_stop(self) -> tuple[int, float, int] | None:
+        """The window, the lowest mean and the number of likeliest tokens by which a sample ends."""
+        deepconf = self.extra_args or {}
+        if self.confidence_stop is None:
+            if None in (deepconf.get("conf_threshold"), deepconf.get("conf_group_size")):
+                return None
+            window, below = deepconf["conf_group_size"], deepconf["conf_threshold"]
+            top, of = deepconf.get("conf_topk"), "extra_args.conf_"
+            names = (f"{of}group_size", f"{of}threshold", f"{of}topk")
+        else:
+            said = self.confidence_stop
+            if not isinstance(said, Mapping) or not {"window", "below"} <= set(said) <= {"window", "below", "top"}:
+                raise ValueError(f"confidence_stop: expected a dict of window, below and top, found {said!r}")
+            if deepconf:
+                raise ValueError(f"extra_args: expected none beside confidence_stop, found {deepconf!r}")
+            window, below, top = said["window"], said["below"], said.get("top")
+            names = ("confidence_stop.window", "confidence_stop.below", "confidence_stop.top")
+        lowest = _number(names[1], below)
+        if not math.isfinite(lowest):
+            raise ValueError(f"{names[1]}: expected a finite number, found {below}")
+        return (_whole(names[0], window, 1, _MOST_TOKENS), lowest,
+                _whole(names[2], 20 if top is None else top, 1, _MOST_TOP))
+
     def _allowed(self) -> list[int] | None:
         if self.allowed_token_ids is None:
             return None
@@ -307,6 +348,7 @@ class SamplingParams:
         words = self._bad_words()
         spelt = [] if tokenizer is None else [run for word in words for run in tokenizer.spellings(word)]
         form = self.form()
+        stop = self._confidence_stop()
         return Sampling(
             n=self.samples, temperature=self.temperature, top_p=self.top_p,
             top_k=self.top_k if self.top_k > 0 else None,
@@ -322,4 +364,6 @@ class SamplingParams:
             include_stop=self.include_stop_str_in_output, show_special=not self.skip_special_tokens,
             logprobs_mode=self.logprobs_mode or logprobs_mode, return_kept=self.return_kept or return_kept,
             return_entropy=self.return_entropy, return_routed_experts=return_routed_experts,
-            form=None if form is None else form[1])
+            form=None if form is None else form[1],
+            confidence_of=self.return_confidence if stop is None else stop[2],
+            confidence_stop=None if stop is None else stop[:2])

@@ -38,14 +38,13 @@ class AnswerScore:
     """What a scorer makes of an answer. ``score``: of the whole of it, in the scorer's own numbers; ``probability``:
     the same as a number from 0 to 1; None where there is none. ``steps``: the score of each step as it was given, None
     of one without; ``scores``: those of all parts that the scorer's form finds. ``tokens``: of question and answer in
-    its form; ``computed``: those of them that were not there before. ``error``: why there are no scores."""
+    its form. ``error``: why there are no scores."""
 
     score: float | None
     probability: float | None
     steps: list[float | None]
     scores: list[float]
     tokens: int
-    computed: int
     error: str | None = None
 
 
@@ -174,7 +173,7 @@ class Scorer:
             _choice("aggregate", aggregate, _AGGREGATES)
         turns = [json.dumps(_turns(question)) for question in questions]
         steps = [[_steps(answer) for answer in of_question] for of_question in answers]
-        return [[AnswerScore(each.score, each.probability, each.steps, each.scores, each.tokens, each.computed,
+        return [[AnswerScore(each.score, each.probability, each.steps, each.scores, each.tokens,
                              each.error) for each in of_question]
                 for of_question in self._native.score(turns, steps, aggregate)]
 

@@ -71,6 +71,7 @@ pub struct SampleRecords {
     /// Empty where it is recorded of no token, like `entropies`.
     drawn: Vec<Option<Drawn>>,
     entropies: Vec<Option<f32>>,
+    confidences: Vec<Option<f32>>,
     /// Whether the form allowed no other token in each one's place; empty where none was forced.
     forced: Vec<bool>,
 }
@@ -79,14 +80,17 @@ impl SampleRecords {
     fn new<'r>(records: impl Iterator<Item = TokenRecord<'r>> + Clone) -> SampleRecords {
         let has_drawn = records.clone().any(|record| record.drawn.is_some());
         let has_entropy = records.clone().any(|record| record.entropy.is_some());
+        let has_confidence = records.clone().any(|record| record.confidence.is_some());
         let has_forced = records.clone().any(|record| record.forced);
         let drawn = || records.clone().map(|record| record.drawn.cloned()).collect();
         let entropies = || records.clone().map(|record| record.entropy).collect();
+        let confidences = || records.clone().map(|record| record.confidence).collect();
         SampleRecords {
             tokens: records.clone().count(),
             drawn: if has_drawn { drawn() } else { Vec::new() },
             forced: if has_forced { records.clone().map(|record| record.forced).collect() } else { Vec::new() },
             entropies: if has_entropy { entropies() } else { Vec::new() },
+            confidences: if has_confidence { confidences() } else { Vec::new() },
         }
     }
 
@@ -139,6 +143,11 @@ impl SampleRecords {
     /// Entropies of the model's distribution in the tokens' places, in nats.
     fn entropies(&self) -> PyResult<Vec<f32>> {
         self.each(&self.entropies, "the entropy in its place", |&entropy| entropy)
+    }
+
+    /// The model's confidences in the tokens' places, in nats.
+    fn confidences(&self) -> PyResult<Vec<f32>> {
+        self.each(&self.confidences, "the model's confidence in its place", |&confidence| confidence)
     }
 }
 

@@ -1,8 +1,10 @@
 //! How one prompt is sampled, checked once when Python makes it: the engine's parameters and stop conditions, the
 //! number of samples, the seed.
 
+use std::num::{NonZeroU16, NonZeroUsize};
+
 use offshoot::{SamplingParams, Stop, TokenId};
-use offshoot_engine::{KeptForm, LogprobsMode, Records};
+use offshoot_engine::{ConfidenceStop, KeptForm, LogprobsMode, Records};
 use offshoot_form::SampleForm;
 use offshoot_text::reasoning::ContentStart;
 use pyo3::exceptions::PyValueError;
@@ -32,7 +34,7 @@ impl Sampling {
         allowed_token_ids=None, bad_words=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
         stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false, show_special=false,
         logprobs_mode="raw_logprobs", return_kept=None, return_entropy=false,
-        return_routed_experts=false, form=None,
+        return_routed_experts=false, form=None, confidence_of=None, confidence_stop=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -61,6 +63,8 @@ impl Sampling {
         return_entropy: bool,
         return_routed_experts: bool,
         form: Option<&NativeForm>,
+        confidence_of: Option<u16>,
+        confidence_stop: Option<(usize, f64)>,
     ) -> PyResult<Sampling> {
         let kept = return_kept.map(|name| word("return_kept", &KeptForm::WORDS, name)).transpose()?;
         let params = SamplingParams {
@@ -77,11 +81,16 @@ impl Sampling {
             bad_words: bad_words.into_iter().map(token_ids).collect(),
             top_logprobs: logprobs,
             logprobs_mode: word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?,
-            records: Records { entropy: return_entropy, ..kept.map_or_else(Records::default, KeptForm::records) },
+            records: Records {
+                entropy: return_entropy,
+                confidence: confidence_of.and_then(NonZeroU16::new),
+                ..kept.map_or_else(Records::default, KeptForm::records)
+            },
             routes: return_routed_experts,
         };
         let tokens = stop_token_ids.into_iter().map(TokenId).collect();
-        let (strings, confidence) = (stop, None);
+        let of_window = |(window, below)| Some(ConfidenceStop { window: NonZeroUsize::new(window)?, below });
+        let (strings, confidence) = (stop, confidence_stop.and_then(of_window));
         let stop = Stop { max_tokens, min_tokens, strings, tokens, ignore_eos, include_stop, show_special, confidence };
         let prompt_logprobs = prompt_logprobs.map(|most| most.max(1));
         Ok(Sampling { params, stop, n, prompt_logprobs })

@@ -35,8 +35,8 @@ impl Samples {
     /// The columns `prompt` and `index` (numbers from 0), `text`, `token_ids`, `logprobs` (of each token),
     /// `cumulative_logprob`, `finish_reason` and `stop_reason` (the stop string, or the stop token's id as text); and
     /// lists of what was recorded of each token beside these, if anything was: `kept_counts`, `kept_lowest`,
-    /// `kept_ids`, `entropies` and `forced`. All lists of a sample have an entry for each token, null where it is not
-    /// recorded.
+    /// `kept_ids`, `entropies`, `confidences` and `forced`. All lists of a sample have an entry for each token, null
+    /// where it is not recorded.
     fn table(&self) -> offshoot::Result<(Fields, Table)> {
         let mut samples = self.lock();
         samples.sort_by_key(|(id, _)| (id.prompt, id.sample));
@@ -120,6 +120,7 @@ fn record_columns(samples: &[(SampleId, Finish)]) -> offshoot::Result<Vec<Named>
     let counts = lists(samples, |record| Some(record.drawn?.kept), |all| Ok(numbers(all, Data::U32)))?;
     let lowest = lists(samples, |record| Some(record.drawn?.lowest), |all| Ok(numbers(all, Data::F32)))?;
     let entropies = lists(samples, |record| record.entropy, |all| Ok(numbers(all, Data::F32)))?;
+    let confidences = lists(samples, |record| record.confidence, |all| Ok(numbers(all, Data::F32)))?;
     let flags = |all: Vec<Option<bool>>| {
         let mut bits = Bits::default();
         all.into_iter().for_each(|forced| bits.push(forced.unwrap_or(false)));
@@ -142,6 +143,7 @@ fn record_columns(samples: &[(SampleId, Finish)]) -> offshoot::Result<Vec<Named>
         ("kept_lowest", list(Kind::F32), lowest),
         ("kept_ids", list(list(Kind::U32)), ids),
         ("entropies", list(Kind::F32), entropies),
+        ("confidences", list(Kind::F32), confidences),
         ("forced", list(Kind::Bool), forced),
     ];
     Ok(named.into_iter().filter_map(|(name, kind, column)| Some((name, kind, column?))).collect())

@@ -103,8 +103,7 @@ fn refused(refusal: Refusal) -> PyErr {
 
 /// The scores of an answer. `steps`: for each step as it was given, the score of its last part, None where it has none.
 /// `scores`: those of all parts. `score`: the answer's, and `probability` the same as a number from 0 to 1; None where
-/// there is none. `tokens`: of question and answer in the scorer's form; `computed`: those that were not there before.
-/// `error`: why there are no scores.
+/// there is none. `tokens`: of question and answer in the scorer's form. `error`: why there are no scores.
 #[pyclass(frozen, get_all, module = "offshoot._offshoot")]
 pub struct AnswerScores {
     steps: Vec<Option<f64>>,
@@ -112,14 +111,13 @@ pub struct AnswerScores {
     score: Option<f64>,
     probability: Option<f64>,
     tokens: usize,
-    computed: usize,
     error: Option<String>,
 }
 
 impl AnswerScores {
     fn new(scored: Result<TextScores>, steps: usize, aggregate: Aggregate, scale: Scale) -> AnswerScores {
         match scored {
-            Ok(TextScores { scores, tokens, computed }) => {
+            Ok(TextScores { scores, tokens, .. }) => {
                 let StepScores { scores: all } = &scores;
                 let score = scores.aggregated(aggregate);
                 AnswerScores {
@@ -128,7 +126,6 @@ impl AnswerScores {
                     score,
                     probability: score.map(|score| scale.probability(score)),
                     tokens,
-                    computed,
                     error: None,
                 }
             }
@@ -138,7 +135,6 @@ impl AnswerScores {
                 score: None,
                 probability: None,
                 tokens: 0,
-                computed: 0,
                 error: Some(error.to_string()),
             },
         }

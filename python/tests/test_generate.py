@@ -731,6 +731,42 @@ def test_kept_sets_and_entropies(llm, question):
         SamplingParams(return_entropy="yes")
 
 
+def test_samples_end_where_the_model_loses_confidence(llm, question):
+    params = dict(n=4, max_tokens=40, seed=5, temperature=1.2)
+    (whole,) = llm.generate(question, SamplingParams(**params, return_confidence=5), use_tqdm=False)
+    for output in whole.outputs:
+        assert len(output.confidences) == len(output.token_ids) and all(each > 0 for each in output.confidences)
+
+    def means(confidences):
+        return [sum(confidences[at:at + 4]) / 4 for at in range(len(confidences) - 3)]
+
+    lowest = [min(means(output.confidences)) for output in whole.outputs]
+    below = sorted(lowest)[-1]  # Only the best sample is whole.
+    stop = {"window": 4, "below": below, "top": 5}
+    deepconf = {"conf_group_size": 4, "conf_threshold": below, "conf_topk": 5, "eos_token_id": 0}
+    for fields in (dict(confidence_stop=stop), dict(extra_args=deepconf)):
+        (request,) = llm.generate(question, SamplingParams(**params, **fields), use_tqdm=False)
+        for one, output, low in zip(whole.outputs, request.outputs, lowest):
+            assert output.confidences is None
+            if low >= below - 1e-6:
+                assert output.token_ids == one.token_ids and output.finish_reason != "low_confidence"
+                continue
+            end = next(at for at, mean in enumerate(means(one.confidences)) if mean < below) + 4
+            assert output.token_ids == one.token_ids[:end]
+            assert output.finish_reason == "low_confidence" or end == len(one.token_ids)
+    for wrong, named in (
+        (dict(return_confidence=0), "return_confidence"), (dict(confidence_stop={"window": 4}), "confidence_stop"),
+        (dict(confidence_stop={"window": 0, "below": 1.0}), "confidence_stop.window"),
+        (dict(confidence_stop=stop, return_confidence=6), "return_confidence"),
+        (dict(confidence_stop=stop, extra_args=deepconf), "extra_args"),
+        (dict(confidence_stop={"window": 4, "below": float("nan")}), "confidence_stop.below"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            SamplingParams(**wrong)
+    with pytest.raises(NotImplementedError, match="extra_args"):
+        SamplingParams(extra_args={"other": 1})
+
+
 def test_records_are_found_again_bit_for_bit(llm, question):
     everything = dict(logprobs=3, return_kept="ids", return_entropy=True, n=3, seed=9)
     for number, fields in enumerate((

@@ -62,10 +62,15 @@ def test_answers_are_scored_by_the_form(llm, scorer, question):
 
 
 def test_what_answers_share_is_computed_once(scorer, question):
-    fresh = question + " "
-    first, again = scorer.rate(fresh, [ANSWERS[0]])[0], scorer.rate(fresh, [ANSWERS[0] + " +"])[0]
-    assert 0 < first.computed <= first.tokens
-    assert again.computed < again.tokens / 2
+    def computed(answers):
+        before = scorer.metrics()["prompt_tokens_computed"]
+        rated = scorer.rate("Tom has 5 red pens. " + question, answers)
+        return scorer.metrics()["prompt_tokens_computed"] - before, sum(each.tokens for each in rated)
+
+    first, whole = computed([ANSWERS[0]])
+    assert whole / 2 < first <= whole
+    again, all_of_them = computed([ANSWERS[0] + " +", ANSWERS[0] + " -"])
+    assert again < all_of_them / 4
 
 
 def test_vllms_methods_for_models_that_score(llm, folder, question):

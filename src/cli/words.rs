@@ -4,8 +4,10 @@ use offshoot_args::words::Word;
 use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
+use offshoot_eval::run::vote_scores::VoteBy;
 use offshoot_eval::scoring::ExtractMode;
 use offshoot_openai::protocol::Reasoning;
+use offshoot_search::settings::Aggregate;
 use offshoot_text::SpecialText;
 
 pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
@@ -56,4 +58,19 @@ pub(super) const PREDICTIONS: &[Word<Predict>] = &[
     ("auto", Predict::Auto, "If the prediction takes only seconds"),
     ("always", Predict::Always, ""),
     ("never", Predict::Never, ""),
+];
+
+/// How the scores of steps become one.
+pub(super) const AGGREGATES: &[Word<Aggregate>] = &[
+    ("last", Aggregate::Last, "The last step's"),
+    ("min", Aggregate::Min, "The smallest"),
+    ("product", Aggregate::Product, "Their product"),
+    ("mean", Aggregate::Mean, "Their mean"),
+];
+
+/// What chooses among scored samples.
+pub(super) const RULES: &[Word<VoteBy>] = &[
+    ("weighted", VoteBy::Weighted, "The answer with the largest sum of scores"),
+    ("best", VoteBy::Best, "The answer of the sample with the best score"),
+    ("majority", VoteBy::Majority, "The most frequent answer"),
 ];

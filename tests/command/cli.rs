@@ -1118,6 +1118,59 @@ fn samples_made_elsewhere_vote() {
 }
 
 #[test]
+fn scores_made_elsewhere_choose_among_the_first_samples() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let boxed = |answers: &[&str]| answers.iter().map(|answer| format!("so \\boxed{{{answer}}}")).collect::<Vec<_>>();
+    let one = boxed(&["4", "5", r"\frac{10}{2}", "4"]);
+    let items = [
+        json!({"unique_id": "a", "problem": "2 + 3", "answer": "5", "completions": one, "pred": one[0],
+            "scores": [[0.5, 0.75], [0.25, 0.5], [0.5], [0.125]]}),
+        json!({"unique_id": "b", "problem": "1 + 1", "answer": "2", "completions": boxed(&["2", "3", "3", "3"]),
+            "scores": [[0.75], [0.25], [0.25], [0.0]]}),
+    ];
+    let text: String = items.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.path().join("made.jsonl"), text).expect("writable");
+    let rules = ["--set", "answer.boxed=true", "--set", "answer.normalise=latex", "--set", "grade.exact.field=answer"];
+    let vote = |more: &[&str]| {
+        offshoot_in(
+            folder.path(),
+            &[&["vote", "made.jsonl", "--scores", "scores", "--out", "v.jsonl"], &rules[..], more].concat(),
+        )
+    };
+    let said = vote(&["--json"]);
+    let said: Value = serde_json::from_str(&stdout(&said)).unwrap_or_else(|_| panic!("{}", stderr(&said)));
+    let of_k = |k: usize| said["first"].as_array().expect("a list").iter().find(|row| row["k"] == k).expect("a row");
+    // Among two the first is the best of `a`, and wrong; both of `b` have it.
+    assert_eq!(of_k(2), &json!({"k": 2, "items": 2, "best": 0.5, "weighted": 0.5, "majority": 0.5}));
+    // Of all four of `a`, 0.5 + 0.5 for 5 is more than 0.75 + 0.125 for 4; the majority of `b` is wrong.
+    assert_eq!(of_k(4), &json!({"k": 4, "items": 2, "best": 0.5, "weighted": 1.0, "majority": 0.0}));
+    assert_eq!(said["accuracy"]["value"], json!(1.0), "the weighted vote of all");
+    let votes = lines(&folder.path().join("v.jsonl"));
+    assert_eq!(
+        (&votes[0]["prediction"], &votes[0]["chosen"], &votes[0]["votes"][0][1]),
+        (&json!("5"), &json!(1), &json!(2))
+    );
+    assert_eq!(votes[1]["first"][2], json!({"k": 4, "best": "2", "weighted": "2", "majority": "3"}));
+    // The smallest step's score, and the best sample.
+    let best = vote(&["--by", "best", "--aggregate", "min", "--k", "4"]);
+    assert!(stdout(&best).contains("first 4     best 50.0 %   weighted 100.0 %   majority 0.0 %"), "{}", stdout(&best));
+    assert_eq!(lines(&folder.path().join("v.jsonl"))[0]["chosen"], json!(0), "0.5 comes first");
+
+    fails(
+        &offshoot_in(folder.path(), &["vote", "made.jsonl", "--scores", "rewards"]),
+        &["line 1", "`rewards`", "--scores"],
+    );
+    let alone = offshoot_in(folder.path(), &["vote", "made.jsonl", "--by", "best"]);
+    assert!(alone.status.code() == Some(2) && stderr(&alone).contains("--scores"), "{}", stderr(&alone));
+    let few = json!({"id": "a", "completions": ["x", "y"], "scores": [0.5]});
+    fs::write(folder.path().join("few.jsonl"), format!("{few}\n")).expect("writable");
+    fails(
+        &offshoot_in(folder.path(), &["vote", "few.jsonl", "--scores", "scores"]),
+        &["`scores`", "2 scores", "line 1", "1"],
+    );
+}
+
+#[test]
 fn votes_are_written_as_the_files_name_says() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let tied =

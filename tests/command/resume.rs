@@ -81,6 +81,38 @@ fn killed_votes_are_gone_on_with_where_they_stop_once_decided() {
 }
 
 #[test]
+fn killed_votes_keep_the_bar_of_their_warm_up() {
+    let vote = |task: &mut Value| {
+        let confidence = json!({"window": 4, "warm_up": 4, "keep": 0.4, "top": 5});
+        task["method"] = json!({"self_consistency": {"samples": 12, "confidence": confidence}});
+    };
+    killed_runs_end_like_whole_ones(vote, 4, false);
+    let folder = task_folder(vote);
+    run_into(folder.path(), "out", &[]);
+    let low = |line: &Value| line["finish"] == "low_confidence";
+    let lines = String::from_utf8(bytes(folder.path(), "out", "samples.jsonl")).expect("it is text");
+    let samples: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let stopped = samples.iter().filter(|line| low(line)).count();
+    assert!(stopped > 0, "the bar ends some");
+    assert!(samples.iter().filter(|line| low(line)).all(|line| line["index"].as_u64() >= Some(4)));
+    let summary: Value = serde_json::from_slice(&bytes(folder.path(), "out", "summary.json")).expect("it is JSON");
+    assert_eq!(summary["low_confidence"]["stopped"], stopped);
+    // The votes can be counted again, and not by windows that were not measured.
+    succeeds(run(folder.path(), &["rescore", "out", "--out", "again"]));
+    let sorted = |out: &str, name: &str| {
+        let text = String::from_utf8(bytes(folder.path(), out, name)).expect("it is text");
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    for name in ["samples.jsonl", "items.jsonl"] {
+        assert_eq!(sorted("out", name), sorted("again", name));
+    }
+    let other = "method.self_consistency.confidence.window=5";
+    refuses(&run(folder.path(), &["rescore", "out", "--out", "other", "--set", other]), &["method", "has measured"]);
+}
+
+#[test]
 fn killed_searches_start_their_unfinished_items_anew() {
     let search = |task: &mut Value| {
         task["method"] = json!({"tree_of_thought": {

@@ -86,6 +86,7 @@ settings! {
     SCORER "scorer",
     SCORER_MEMORY "scorer_memory",
     SEED "seed",
+    SCORES "scores",
     SET "set",
     SKIP_TOO_LONG "skip_too_long",
     STATE_DTYPE "state_dtype",

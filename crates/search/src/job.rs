@@ -1,10 +1,12 @@
 //! What every search is given: how to sample candidates, how to assess their texts, where finished samples go. Drivers
 //! take candidates and finished samples from it.
 
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use crate::assess::{Assess, Assessment, Assessor, PATIENCE};
+use crate::confidence::SampleConfidence;
 use crate::outcome::{Sample, SampleScore, Straggler};
 use crate::rollout::TreeLeaf;
 use crate::tree::{Extension, SamplingTree, ThoughtNode, TreeEvent};
@@ -29,6 +31,9 @@ pub struct SearchJob<'a> {
     /// When a group of candidates ends before all have finished, in [`sample`](crate::sample),
     /// [`best_of_n`](crate::best_of_n()) and [`self_consistency`](crate::self_consistency()); `None`: never.
     pub group_end: Option<GroupEnd>,
+    /// Tokens of the windows by which the confidence of finished samples is measured ([`Sample::confidence`]); their
+    /// parameters then record confidences. `None`: it is not measured.
+    pub window: Option<NonZeroUsize>,
     /// The node, index and value of each sample that counts, added by the search in the order in which they are taken:
     /// the leaves of [`TrieBuilder::tree`](crate::rollout::TrieBuilder::tree).
     pub leaves: Vec<TreeLeaf>,
@@ -54,6 +59,7 @@ impl<'a> SearchJob<'a> {
             earlier: Vec::new(),
             record: Box::new(|_| Ok(())),
             group_end: None,
+            window: None,
             leaves: Vec::new(),
             interrupted: &NEVER,
         }
@@ -215,8 +221,12 @@ impl SearchJob<'_> {
         if !(is_cut && self.keeps_stragglers()) {
             growing.tree_mut().close(node);
         }
-        if !is_cut {
-            self.assessor.begin(node, &growing.tree().path_text(node));
+        let is_low = growing.tree().node(node).finish == Some(FinishReason::LowConfidence);
+        match (is_cut, is_low) {
+            (true, _) => {}
+            // What it would have answered is not known.
+            (false, true) => self.assessor.pass(node),
+            (false, false) => self.assessor.begin(node, &growing.tree().path_text(node)),
         }
     }
 
@@ -232,6 +242,7 @@ impl SearchJob<'_> {
             logprob: thought.logprob,
             logprobs: self.params.records_tokens().then(|| token_records(thought)),
             ending: thought.ending.clone().filter(|_| self.params.records_tokens()),
+            confidence: self.window.and_then(|window| SampleConfidence::of_thought(thought, window)),
             ..Sample::new(index, tree.path_text(node), finish, assessment)
         })
     }

@@ -44,11 +44,13 @@ pub use entropy_branching::entropy_branching;
 pub use job::{Record, SearchJob};
 pub use mcts::mcts;
 pub use model_scores::{ModelScores, OnScorerError, ScorerWork};
-pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, tally, verdict_on};
+pub use outcome::{
+    ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, first_with, tally, verdict_on,
+};
 pub use particles::particle_gibbs;
 pub use pointer::{JsonPointer, answer_text, number_answer};
 pub use scorer::Scorer;
-pub use self_consistency::self_consistency;
+pub use self_consistency::{confident_self_consistency, self_consistency};
 pub use step_beam::step_beam;
 pub use stragglers::{finish_stragglers, release_stragglers};
 pub use tree_of_thought::tree_of_thought;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::assess::Assessment;
+use crate::confidence::SampleConfidence;
 use crate::model_scores::ScorerWork;
 use crate::vote::VoteTally;
 use offshoot_core::ids::NodeId;
@@ -39,6 +40,9 @@ pub struct Sample {
     /// counted in `tokens`; its log-probability is part of `logprob`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<SampledToken>,
+    /// Its confidence, in searches that measure it ([`SearchJob::window`](crate::SearchJob::window)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<SampleConfidence>,
     /// What the search's scorer made of it; `None`: none was asked, or it has not answered yet.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub scored: Option<SampleScore>,
@@ -51,8 +55,23 @@ impl Sample {
     /// A sample without tokens, of which this is known.
     pub(crate) fn new(index: u64, text: String, finish: FinishReason, assessment: Assessment) -> Self {
         let Assessment { answer, correct, detail, .. } = assessment;
-        let (tokens, logprob, logprobs, ending, scored, error) = (0, 0.0, None, None, None, None);
-        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, ending, scored, error }
+        let (tokens, logprob, logprobs, ending, error) = (0, 0.0, None, None, None);
+        let (confidence, scored) = (None, None);
+        Sample {
+            index,
+            text,
+            tokens,
+            finish,
+            logprob,
+            answer,
+            correct,
+            detail,
+            logprobs,
+            ending,
+            confidence,
+            scored,
+            error,
+        }
     }
 
     /// Its score, if it has one.
@@ -132,6 +151,9 @@ pub struct Outcome {
     pub scorer: Option<ScorerWork>,
     /// Branches that failed and are missing from the outcome.
     pub failed: Option<FailedBranches>,
+    /// The lowest confidence with which a sample had a vote; `None`: none was too low.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<f64>,
     /// Results that only this method has.
     #[serde(flatten)]
     pub details: Option<Details>,
@@ -246,6 +268,6 @@ pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
 }
 
 /// The sample with the smallest index that gave `answer`.
-pub(crate) fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
+pub fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
     samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer)).min_by_key(|sample| sample.index)
 }

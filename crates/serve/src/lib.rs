@@ -1,6 +1,6 @@
 //! `offshoot serve`: answers the OpenAI protocol over HTTP with a model that generates, one that scores, or both. Reads
-//! the options, starts engines, dispatcher and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides
-//! when it runs.
+//! the options, starts engines, dispatcher and listener, and ends them in order. `openai::protocol` says what a request
+//! means; `dispatch` decides when it runs.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 

@@ -47,7 +47,7 @@ pub struct ScorerParts {
 /// The folders that are served.
 enum Chosen<'a> {
     Generator(&'a Path),
-    Scorer(ScorerFolder),
+    Scorer(Box<ScorerFolder>),
 }
 
 impl Models {
@@ -60,7 +60,7 @@ impl Models {
     pub fn start(options: &ServeOptions) -> Result<Models> {
         match chosen(options)? {
             Chosen::Generator(path) => Models::generator(path, options),
-            Chosen::Scorer(folder) => Models::scorer(folder, options),
+            Chosen::Scorer(folder) => Models::scorer(*folder, options),
         }
     }
 
@@ -130,7 +130,7 @@ fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
         (options.data.is_some(), "there is a folder of batches"),
     ];
     match only_of_generators.into_iter().find(|(is_given, _)| *is_given) {
-        None => Ok(Chosen::Scorer(folder)),
+        None => Ok(Chosen::Scorer(Box::new(folder))),
         Some((_, why)) => {
             let expected = format!("a model that generates, as {why}");
             Err(Error::value(MODEL, expected, format!("{}, which scores texts", folder.path().display())))

@@ -53,7 +53,7 @@ impl ServedNames {
     pub fn load(&self, name: &str, source: AdapterSource, replaces: bool) -> Result<LoadedAdapter> {
         let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_model(name) || self.scorer.iter().any(|scorer| scorer == name) {
-            return Err(Error::value("lora_name", "a name that no model has", format!("{name:?}")));
+            return Err(Error::value("lora_name", "a name that the model does not have", format!("{name:?}")));
         }
         if !replaces && self.engine.adapters().iter().any(|adapter| adapter.name == name) {
             let expected = "a name that no adapter has; `load_inplace` replaces one";

@@ -123,7 +123,7 @@ async fn answer(
     let body = server.receive(&headers, body).await?;
     let request = server.work(move |server| read(server, endpoint, &body.parse()?)).await?;
     let request = Arc::new(request);
-    let own = request.request_id.clone().unwrap_or_else(|| random_hex::<16>());
+    let own = request.request_id.clone().unwrap_or_else(random_hex::<16>);
     let head = PoolingHead { id: format!("{}{own}", endpoint.id_prefix()), created: now() };
     // As of jobs: a client's go behind those of others at its wish, and not before them.
     let priority = if server.keys.are_several() { request.priority.max(Priority(0)) } else { request.priority };

@@ -96,7 +96,7 @@ fn stopped() -> Refusal {
 }
 
 /// A request in progress.
-struct OpenRequest {
+struct AskedValues {
     request: Arc<PoolingRequest>,
     /// The branches of its texts that have not ended.
     open: Vec<BranchId>,
@@ -111,7 +111,7 @@ struct ValueThread {
     engine: EngineHandle,
     receiver: EventReceiver,
     messages: Receiver<Message>,
-    asks: HashMap<u64, OpenRequest>,
+    asks: HashMap<u64, AskedValues>,
     /// Whose text each branch is, and which of them.
     texts: HashMap<BranchId, (u64, usize)>,
     recent: HashMap<ClientId, RecentPrompts>,
@@ -145,7 +145,7 @@ impl ValueThread {
         let recent = self.recent.entry(client).or_default();
         let cached = request.texts.iter().map(|text| recent.add(origin, &text.tokens, self.most_recent)).collect();
         let values = request.texts.iter().map(|_| None).collect();
-        self.asks.insert(id, OpenRequest { request: request.clone(), open: Vec::new(), values, cached, reply });
+        self.asks.insert(id, AskedValues { request: request.clone(), open: Vec::new(), values, cached, reply });
         let mut extends = Vec::with_capacity(request.texts.len());
         for (ix, text) in request.texts.iter().enumerate() {
             match self.engine.root_with(text.tokens.clone(), options) {

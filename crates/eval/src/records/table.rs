@@ -22,6 +22,8 @@ pub enum RecordKind {
     Item,
     /// A record of what `offshoot vote` writes.
     Vote,
+    /// The same of samples with scores.
+    ScoredVote,
 }
 
 /// Records of a batch that is read or written.
@@ -73,6 +75,10 @@ impl RecordKind {
                 ),
                 ("logprobs", list(Struct(token_record()))),
                 ("ending", Struct(token_record())),
+                (
+                    "confidence",
+                    Struct(vec![("window", I64), ("mean", F64), ("tail", F64), ("bottom", F64), ("lowest", F64)]),
+                ),
                 ("score", F64),
                 ("step_scores", list(F64)),
                 ("score_tokens", I64),
@@ -110,6 +116,7 @@ impl RecordKind {
                     ]),
                 ),
                 ("failed", Struct(vec![("branches", I64), ("first", Text)])),
+                ("bar", F64),
                 (
                     "choices",
                     list(Struct(vec![
@@ -132,6 +139,10 @@ impl RecordKind {
                 let of_item = RecordKind::Item.fields().into_iter().take_while(|(name, _)| *name != until);
                 of_item.filter(|(name, _)| !of_search.contains(name)).collect()
             }
+            RecordKind::ScoredVote => {
+                let pick = vec![("k", I64), ("best", Text), ("weighted", Text), ("majority", Text)];
+                RecordKind::Vote.fields().into_iter().chain([("first", list(Struct(pick)))]).collect()
+            }
         }
     }
 }
@@ -147,6 +158,7 @@ fn token_record() -> Fields {
         ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
         ("drawn", Struct(drawn)),
         ("entropy", F32),
+        ("confidence", F32),
         ("forced", Bool),
     ]
 }
@@ -454,7 +466,8 @@ mod tests {
                     "drawn": {"logprob": -0.25, "kept": 2, "lowest": 1.5, "ids": [7, 8]}, "entropy": 0.75},
                 {"token": 8, "logprob": -1.0, "top": [],
                     "drawn": {"logprob": -0.125, "kept": 2000, "lowest": -0.5}, "forced": true}],
-            "ending": {"token": 1, "logprob": -2.0, "top": []}});
+            "ending": {"token": 1, "logprob": -2.0, "top": [], "confidence": 4.5},
+            "confidence": {"window": 16, "mean": 4.5, "tail": 4.25, "bottom": 3.0, "lowest": 2.75}});
         let mut expected = [plain.clone(), scored.clone()];
         expected[0]["stop"] = json!("13");
         expected[1]["logprobs"][0]["top"] = json!([{"token": 7, "logprob": -0.5}, {"token": 8, "logprob": -1.5}]);
@@ -462,17 +475,20 @@ mod tests {
         expected[1]["logprobs"][1]["rank"] = Value::Null;
         expected[1]["logprobs"][1]["entropy"] = Value::Null;
         expected[1]["logprobs"][0]["forced"] = Value::Null;
+        expected[1]["logprobs"][0]["confidence"] = Value::Null;
+        expected[1]["logprobs"][1]["confidence"] = Value::Null;
         expected[1]["logprobs"][1]["drawn"]["ids"] = Value::Null;
         let none = Value::Null;
         expected[1]["ending"] = json!({"token": 1, "logprob": -2.0, "rank": none, "top": [], "drawn": none,
-            "entropy": none, "forced": none});
+            "entropy": none, "confidence": 4.5, "forced": none});
         assert_eq!(again(RecordKind::Sample, &[plain, scored]), expected);
     }
 
     #[test]
     fn items_of_all_methods_have_one_schema() {
         let voted = json!({"id": "a", "index": 0, "question": "q", "votes": [["5", 3], ["6", 3]], "chosen": 2,
-            "tied": [2, 4], "correct": false, "failed": {"branches": 1, "first": "why"}, "scores": [0.5, 1.0]});
+            "tied": [2, 4], "correct": false, "bar": 12.5, "scores": [0.5, 1.0],
+            "failed": {"branches": 1, "first": "why"}});
         let searched = json!({"id": "b", "completions": ["x", "y"], "scores": [[0.5], [0.25, 1.0]], "pred": "x"});
         let chosen = json!({"id": "c", "choices": [{"choice": "A", "logprob": -1.5, "tokens": 1, "score": -1.5}]});
         let failed = json!({"id": "d", "index": 3, "question": "q", "error": "why", "skipped": true});

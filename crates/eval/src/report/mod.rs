@@ -72,6 +72,21 @@ pub struct CutShort {
     pub form_limit: usize,
 }
 
+/// What ending samples by low confidence did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ConfidenceStops {
+    /// Samples that ended so; they have no vote. All numbers of samples and tokens are among those of all samples.
+    pub stopped: usize,
+    pub stopped_tokens: usize,
+    /// Samples of the warm-ups, drawn whole.
+    pub warm_up: usize,
+    pub warm_up_tokens: usize,
+    /// Samples that never had as many tokens as a window.
+    pub without_window: usize,
+    /// Estimate of the tokens saved, if each stopped sample had the mean length of its item's warm-up.
+    pub tokens_spared: usize,
+}
+
 /// Tokens of the prompts and of texts that the search appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptTokens {
@@ -144,12 +159,15 @@ pub struct RunScores {
     pub cancelled_tokens: usize,
     /// Estimate of the tokens saved by cancelling, if each cancelled sample had the mean length of its item's samples.
     pub tokens_spared: usize,
+    /// `None`: the method ends no sample by low confidence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_confidence: Option<ConfidenceStops>,
     /// Samples by the judge's verdict; empty without a judge.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub verdicts: BTreeMap<judge::Verdict, usize>,
     /// Samples that did not end by themselves.
     pub cut_short: CutShort,
-    /// Samples without an answer.
+    /// Samples without an answer, other than those that ended by low confidence.
     pub without_answer: usize,
     /// Mean over the items of how far the chosen answer is right: 1 or 0, or, if answers tie, the share of right ones
     /// among them. `None` without a grader or a choice.
@@ -159,7 +177,7 @@ pub struct RunScores {
     /// Whether the grader chose the answers: `accuracy` is then an upper bound.
     pub chosen_by_grader: bool,
     /// Share of single samples that are right. This and the fields below are also `None` or empty if samples were
-    /// cancelled, which would bias them.
+    /// cancelled, which would bias them. Where samples end by low confidence, they are of the warm-ups alone.
     pub single: Option<Estimate>,
     /// Unbiased, over the items that have at least k samples.
     pub pass_at: Vec<AtK>,

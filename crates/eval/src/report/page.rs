@@ -2,7 +2,10 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{AtK, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, ScorerTotals, Summary};
+use super::{
+    AtK, ConfidenceStops, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, ScorerTotals,
+    Summary,
+};
 use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
 use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, times};
@@ -156,6 +159,9 @@ impl ReportLines<'_, '_> {
             };
             self.line("spared", format!("about {} tokens, {share:.0} % of all{vain}", count(spared as u64)))?;
         }
+        if let Some(stops) = scores.low_confidence {
+            self.low_confidence(stops, scores)?;
+        }
         if !scores.verdicts.is_empty() {
             let verdicts: Vec<String> = scores.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
             self.line("verdicts", verdicts.join(", "))?;
@@ -168,7 +174,7 @@ impl ReportLines<'_, '_> {
                 let how = "of the answers that tie the first is shown, and accuracy counts the share of right ones";
                 self.line("tied", format!("{tied}: {how}"))?;
             }
-            if scores.cancelled > 0 {
+            if scores.cancelled > 0 && scores.single.is_none() {
                 let why = "left out, like pass@k and maj@k: samples were cancelled, which biases the others";
                 let all = match scores.spares {
                     Some(EarlyStop::Decided) => format!(" ({SET} {DECIDED}=false samples all)"),
@@ -220,6 +226,24 @@ impl ReportLines<'_, '_> {
             }
             some => self.line("no answer", counted(some, "sample")),
         }
+    }
+
+    /// What ending samples by low confidence did.
+    fn low_confidence(&mut self, stops: ConfidenceStops, scores: &RunScores) -> fmt::Result {
+        let ConfidenceStops { stopped, stopped_tokens, warm_up, warm_up_tokens, without_window, tokens_spared } = stops;
+        let (of, tokens) = (counted(warm_up as u64, "sample"), count(warm_up_tokens as u64));
+        self.line("warm-up", format!("{of}, {tokens} tokens, drawn whole: one sample, pass@k and maj@k are of these"))?;
+        if without_window == scores.samples && without_window > 0 {
+            return self.line("stopped", "nothing: no sample has as many tokens as `confidence.window`");
+        }
+        let all = tokens_spared + scores.samples_tokens.unwrap_or(stopped_tokens) + scores.cancelled_tokens;
+        let share = 100.0 * tokens_spared as f64 / all.max(1) as f64;
+        let (of, tokens, spared) =
+            (counted(stopped as u64, "sample"), count(stopped_tokens as u64), count(tokens_spared as u64));
+        self.line(
+            "stopped",
+            format!("{of} by low confidence, after {tokens} tokens: about {spared} tokens spared, {share:.0} % of all"),
+        )
     }
 
     /// One row; notes how many items an estimate covers if not all of `items` have k samples.

@@ -6,15 +6,15 @@ use crate::task::{Method, RewardScoring, SampleScorer, TaskPrompt, ThoughtScorin
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_score::TextScorer;
-use offshoot_search::confidence::weigh_votes;
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
 use offshoot_search::settings::{Aggregate, BestOfN, SampleScoring, StepSettings};
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_search::tree_of_thought::Evaluate;
 use offshoot_search::{
-    ModelScores, Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, entropy_branching, mcts,
-    particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po, vote_by_scorer,
+    ModelScores, Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, confident_self_consistency, dvts,
+    entropy_branching, mcts, particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po,
+    vote_by_scorer,
 };
 
 use super::prepare::PreparedRun;
@@ -39,9 +39,9 @@ pub(super) fn drive(
             let (mut by, how) = of_samples(prepared, prompt, scorer, scoring)?;
             best_by_scorer(tree, root, samples, &mut by, &how, job)
         }
-        Method::SelfConsistency { stop, confidence, .. } => {
-            let outcome = self_consistency(tree, root, samples, *stop, job)?;
-            Ok(confidence.iter().fold(outcome, weigh_votes))
+        Method::SelfConsistency { stop, confidence: None, .. } => self_consistency(tree, root, samples, *stop, job),
+        Method::SelfConsistency { stop, confidence: Some(how), .. } => {
+            confident_self_consistency(tree, root, samples, how, *stop, job)
         }
         Method::BestOfN { by, stop_when_passed, .. } => {
             best_of_n(tree, root, &BestOfN { samples, by: *by, stop_when_passed: *stop_when_passed }, job)

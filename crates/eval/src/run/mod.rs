@@ -23,6 +23,7 @@ mod scorer;
 mod summary;
 mod tables;
 pub mod vote;
+pub mod vote_scores;
 mod worker;
 
 use std::collections::HashSet;

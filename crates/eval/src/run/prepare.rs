@@ -132,6 +132,14 @@ impl RenderedTask {
                 task.path.display()
             ));
         }
+        if let Some(window) = task.unfilled_window() {
+            let (window, most) = (count(window as u64), count(task.sampling.max_tokens.into()));
+            out::aside(format_args!(
+                "warning: no sample of {} ends by low confidence: `confidence.window` is {window} tokens, and \
+                 `max_tokens` {most}",
+                task.path.display()
+            ));
+        }
         Ok(Self { task, model, folder, tokenizer, params, stop, items, texts })
     }
 
@@ -301,7 +309,8 @@ impl PreparedRun {
 
     /// The output tokens of the samples of one item.
     pub fn draws(&self) -> OutputTokens {
-        let (samples, is_exact) = (u64::from(self.task.method.samples()), self.stop.is_exact());
+        let samples = u64::from(self.task.method.samples());
+        let is_exact = self.stop.is_exact() && self.task.method.warm_up().is_none();
         OutputTokens { most: samples * self.own_tokens() as u64, is_exact }
     }
 

@@ -10,12 +10,13 @@ use crate::task::{Item, Method, SampleScorer, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
+use offshoot_engine::FinishReason;
 use offshoot_score::Scale;
 use offshoot_search::best_of_n::choose_best;
 use offshoot_search::by_scorer::{choose_by_scores, vote_by_scores};
 use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
-use offshoot_search::{Assessment, Assessor, Outcome, Sample};
+use offshoot_search::{Assessment, Assessor, Details, Outcome, Sample};
 
 use super::assess::{self, RunJudge};
 use super::outcome::{Failed, Finished};
@@ -116,6 +117,18 @@ impl Graded {
         line.insert("correct".to_string(), json!(outcome.correct));
         line.insert("chosen".to_string(), json!(outcome.chosen));
         line.insert("votes".to_string(), json!(outcome.votes));
+        match outcome.bar {
+            None => drop(line.shift_remove("bar")),
+            Some(bar) => drop(line.insert("bar".to_string(), json!(bar))),
+        }
+        // Those of other methods are the search's, and stay.
+        match (&grading.task.method, &outcome.details) {
+            (Method::SelfConsistency { .. }, Some(Details::Scores { scores })) => {
+                line.insert("scores".to_string(), json!(scores));
+            }
+            (Method::SelfConsistency { .. }, _) => drop(line.shift_remove("scores")),
+            _ => {}
+        }
         line.insert("samples_correct".to_string(), json!(assess::samples_correct(item, &outcome.samples)));
         match outcome.tied.is_empty() {
             true => drop(line.shift_remove("tied")),
@@ -134,8 +147,12 @@ impl Graded {
     pub fn stopped_early(&self, method: &Method) -> (usize, usize) {
         let stopped = || self.finished.iter().map(|item| &item.outcome).filter(|outcome| outcome.cancelled > 0);
         let goes_on = |outcome: &&Outcome| match method {
-            Method::SelfConsistency { stop, .. } => {
-                let answers: Vec<_> = outcome.samples.iter().map(|sample| sample.answer.as_deref()).collect();
+            Method::SelfConsistency { stop, confidence, .. } => {
+                let samples = &outcome.samples;
+                let answers: Vec<_> = match confidence {
+                    Some(how) => how.answers(samples, how.bar(samples)),
+                    None => samples.iter().map(|sample| sample.answer.as_deref()).collect(),
+                };
                 stop.fewest_more(&answers, outcome.cancelled as u32) > 0
             }
             _ => !outcome.samples.iter().any(|sample| sample.correct == Some(true)),
@@ -159,7 +176,9 @@ impl Regrader<'_> {
         let mut begun: Vec<Assessor<'_>> = Vec::with_capacity(drawn.len());
         for ((item, samples), grade) in drawn.iter().zip(&grades) {
             let mut assessor = assess::assessor(self.judging, item, grade);
-            for (ix, sample) in samples.iter().enumerate() {
+            // What a sample that lost confidence would have answered is not known.
+            let whole = samples.iter().enumerate().filter(|(_, sample)| sample.finish != FinishReason::LowConfidence);
+            for (ix, sample) in whole {
                 assessor.begin(NodeId::new(ix), &sample.text);
             }
             begun.push(assessor);

@@ -20,6 +20,7 @@ use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
 use offshoot_core::setting::{RESUME, SET};
 use offshoot_judge::JudgeSetup;
+use offshoot_search::confidence::ConfidenceSource;
 
 use super::assess::RunJudge;
 use super::manifest::{self, Manifest};
@@ -187,11 +188,29 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
              `logprob`, `mean_logprob` or `grade` that stop nothing early), for no model is asked",
         );
     }
+    if was.warm_up().is_some() || !knows_confidences(was, &task.method) {
+        return refused(
+            "the run's own method (or, of samples that are whole, one whose `confidence` is of windows that the run \
+             has measured)",
+        );
+    }
     let cancelled = |line: &Map<String, Value>| line.get("cancelled").and_then(Value::as_u64).unwrap_or(0);
     match lines.iter().map(cancelled).sum::<u64>() {
         0 => Ok(()),
         spared => refused(&format!("the run's own method, by which {} were spared", counted(spared, "sample"))),
     }
+}
+
+/// Whether samples of the method `was` have the confidences that the method `now` weighs. What they list is told by
+/// each sample.
+fn knows_confidences(was: &Method, now: &Method) -> bool {
+    let measured = |method: &Method| match method {
+        Method::SelfConsistency { confidence: Some(how), .. } if how.source != ConfidenceSource::Listed => {
+            Some((how.source, how.windows.window))
+        }
+        _ => None,
+    };
+    measured(now).is_none_or(|now| measured(was) == Some(now))
 }
 
 fn say_what_is_left_out(graded: &Graded) {

@@ -11,6 +11,7 @@ use offshoot_core::error::Result;
 use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
 use offshoot_core::sorting::sort_by_number;
+use offshoot_engine::FinishReason;
 use offshoot_search::Sample;
 
 use super::levels::LevelCounts;
@@ -160,7 +161,8 @@ impl ItemsLeft {
                 None => {}
             }
             // A rescore leaves samples unjudged if it could not judge their item.
-            let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.detail.is_some());
+            let is_judged = |sample: &Sample| sample.detail.is_some() || sample.finish == FinishReason::LowConfidence;
+            let are_judged = !prepared.task.is_judged() || samples.iter().all(is_judged);
             for sample in samples.iter_mut().filter(|sample| sample.score().is_none()) {
                 sample.scored = None;
             }

@@ -2,8 +2,11 @@
 //! counters.
 
 use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroUsize};
 
-use crate::report::{AtK, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, ScorerTotals, Summary};
+use crate::report::{
+    AtK, ConfidenceStops, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, ScorerTotals, Summary,
+};
 use crate::statistics;
 use crate::statistics::ranked::{Ranked, best_of_k, weighted_leaders};
 use crate::task::{Method, SampleScorer, Task, ThoughtScoring};
@@ -64,27 +67,38 @@ pub fn summarise(
 /// The scores of `finished`, for each k in `asked`, or else for the default ks, up to the number of samples.
 pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunScores {
     let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
-    let usual = usual_ks(samples.iter().map(|samples| samples.len()));
+    // Where a vote was stopped when it was decided, its samples are biased towards the winner; where samples end by
+    // low confidence, only the warm-up is drawn as it comes.
+    let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
+    let (warm_up, is_whole) = (task.method.warm_up(), cancelled == 0 && task.method.draws_all());
+    let unbiased: Vec<&[Sample]> = match warm_up {
+        Some(warm_up) if task.method.group_end().is_none() => {
+            samples.iter().map(|samples| warm_up_of(samples, warm_up)).collect()
+        }
+        _ if is_whole => samples.clone(),
+        _ => Vec::new(),
+    };
+    let unbiased = unbiased.as_slice();
+    let of_k = if unbiased.is_empty() { samples.as_slice() } else { unbiased };
+    let usual = usual_ks(of_k.iter().map(|samples| samples.len()));
     let ks = asked.unwrap_or(&usual);
     let all = || samples.iter().flat_map(|samples| samples.iter());
     let ended_by = |reason| all().filter(|sample| sample.finish == reason).count();
     let chosen: Vec<f64> = finished.iter().filter_map(|item| item.outcome.share_right()).collect();
+    let is_silent = |sample: &&Sample| sample.answer.is_none() && sample.finish != FinishReason::LowConfidence;
     let is_tied = |item: &&Finished| item.outcome.correct.is_some() && item.outcome.is_tied();
-    let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
-    // If a vote was stopped when it was decided, its samples are biased towards the winner.
-    let is_unbiased = cancelled == 0 && task.method.draws_all();
-    let unbiased = if is_unbiased { samples.as_slice() } else { &[] };
     let voted = if task.has_answers() { unbiased } else { &[] };
-    let ranked: Vec<Vec<Ranked>> = match is_unbiased {
-        true => finished.iter().map(|item| ranked(&task.method, &item.outcome).unwrap_or_default()).collect(),
-        false => Vec::new(),
-    };
+    let ranked: Vec<Vec<Ranked>> = unbiased
+        .iter()
+        .zip(finished)
+        .map(|(samples, item)| ranked(&task.method, samples, item.outcome.details.as_ref()).unwrap_or_default())
+        .collect();
     let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
     let votes: Vec<f64> = match voted.iter().any(|samples| samples.len() > 1) {
         true => voted.iter().filter_map(|samples| weighted_vote(samples)).collect(),
         false => Vec::new(),
     };
-    let reward_votes: Vec<f64> = match (&task.method, is_unbiased && task.has_answers()) {
+    let reward_votes: Vec<f64> = match (&task.method, is_whole && task.has_answers()) {
         (Method::BestByScorer { scorer: SampleScorer::Reward(_), .. }, true) => {
             finished.iter().filter_map(|item| reward_vote(&item.outcome)).collect()
         }
@@ -98,6 +112,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         samples_tokens: Some(all().map(|sample| sample.tokens).sum()),
         cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
         tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
+        low_confidence: warm_up.map(|warm_up| confidence_stops(task, finished, warm_up)),
         verdicts: verdicts(all()),
         cut_short: CutShort {
             length: ended_by(FinishReason::Length),
@@ -105,7 +120,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
             dead_end: ended_by(FinishReason::DeadEnd),
             form_limit: ended_by(FinishReason::FormLimit),
         },
-        without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
+        without_answer: if task.has_answers() { all().filter(is_silent).count() } else { 0 },
         accuracy: mean_choice(&chosen),
         tied: finished.iter().filter(is_tied).count(),
         chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
@@ -124,7 +139,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
 
 /// Default values of k for pass@k and the like; `samples`: the number of each item. They are 1, 2, 4, ..., or 1, 10 and
 /// 100 if there are many samples, up to the largest number; and the smallest number, for that k covers all items.
-fn usual_ks(samples: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
+pub(super) fn usual_ks(samples: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
     let counts = samples.map(|samples| u32::try_from(samples).unwrap_or(u32::MAX)).filter(|&samples| samples > 0);
     let (Some(most), Some(fewest)) = (counts.clone().max(), counts.min()) else { return Vec::new() };
     let base: u32 = if most < MANY_SAMPLES { 2 } else { 10 };
@@ -148,12 +163,49 @@ fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32
             format!("no item has more than {}", counted(most as u64, "sample"))
         }
         method if !method.draws_alike() => format!("the samples of `{}` depend on each other", method.name()),
+        method if let Some(warm_up) = method.warm_up() => {
+            format!("only the {} of the warm-up are drawn whole", counted(u64::from(warm_up.get()), "sample"))
+        }
         method if scores.cancelled > 0 || !method.draws_all() => {
             "samples may be cancelled, which biases the others".to_string()
         }
         _ => "the task has no grader".to_string(),
     };
     (!k.is_empty()).then_some(OmittedKs { k, why })
+}
+
+/// The samples, sorted by index, that were drawn before a bar was set.
+fn warm_up_of(samples: &[Sample], warm_up: NonZeroU32) -> &[Sample] {
+    &samples[..samples.partition_point(|sample| sample.index < u64::from(warm_up.get()))]
+}
+
+/// What ending samples by low confidence did.
+fn confidence_stops(task: &Task, finished: &[Finished], warm_up: NonZeroU32) -> ConfidenceStops {
+    let mut stops = ConfidenceStops {
+        stopped: 0,
+        stopped_tokens: 0,
+        warm_up: 0,
+        warm_up_tokens: 0,
+        without_window: 0,
+        tokens_spared: 0,
+    };
+    let window = task.method.confidence_window().map_or(0, NonZeroUsize::get);
+    for item in finished {
+        let samples = &item.outcome.samples;
+        let first = warm_up_of(samples, warm_up);
+        let low = samples.iter().filter(|sample| sample.finish == FinishReason::LowConfidence);
+        let (stopped, tokens) = low.fold((0, 0), |(n, tokens), sample| (n + 1, tokens + sample.tokens));
+        let whole: usize = first.iter().map(|sample| sample.tokens).sum();
+        stops.stopped += stopped;
+        stops.stopped_tokens += tokens;
+        stops.warm_up += first.len();
+        stops.warm_up_tokens += whole;
+        // The token that ended a sample may be counted in a window and not among its tokens.
+        stops.without_window += samples.iter().filter(|sample| sample.tokens + 1 < window).count();
+        let mean = whole as f64 / first.len().max(1) as f64;
+        stops.tokens_spared += ((mean * stopped as f64).round() as usize).saturating_sub(tokens);
+    }
+    stops
 }
 
 /// Tokens saved by an item's cancelled samples, at the mean length of the others.
@@ -221,6 +273,17 @@ fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> V
     if matches!(all[..], [AtK { k: 1, .. }]) { Vec::new() } else { all }
 }
 
+/// best@k by scores that samples have from elsewhere, over the items whose samples all have a score and a verdict.
+pub(super) fn best_at<'a>(items: impl Iterator<Item = (&'a [Sample], &'a [Option<f64>])>, ks: &[u32]) -> Vec<AtK> {
+    let ranked = |(sample, score): (&Sample, &Option<f64>)| Some(Ranked { score: (*score)?, right: sample.correct? });
+    let each = |(samples, scores): (&[Sample], &[Option<f64>])| {
+        samples.iter().zip(scores).map(ranked).collect::<Option<Vec<Ranked>>>().unwrap_or_default()
+    };
+    let all: Vec<Vec<Ranked>> = items.map(each).collect();
+    let all: Vec<&[Ranked]> = all.iter().map(Vec::as_slice).collect();
+    at_k(&all, ks, |samples, k| best_of_k(samples, k as usize))
+}
+
 fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
     let verdicts = samples.iter().map(|sample| sample.correct).collect::<Option<Vec<bool>>>()?;
     let right = verdicts.iter().filter(|&&right| right).count();
@@ -241,9 +304,8 @@ fn by_token(sample: &Sample) -> f64 {
 
 /// The samples with the score by which `method` ranks them, or else the log-probability per token. `None` if some are
 /// not graded or have no score.
-fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
-    let samples = &outcome.samples;
-    let scores: Vec<f64> = match (method, &outcome.details) {
+fn ranked(method: &Method, samples: &[Sample], details: Option<&Details>) -> Option<Vec<Ranked>> {
+    let scores: Vec<f64> = match (method, details) {
         (
             Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. },
             Some(Details::Scores { scores }),
@@ -309,6 +371,7 @@ mod tests {
             logprob: -1.0,
             logprobs: None,
             ending: None,
+            confidence: None,
             answer: Some(right.to_string()),
             correct: Some(right),
             detail: None,
@@ -405,6 +468,51 @@ mod tests {
         for row in ["one sample", "pass@k      1:", "maj@k       1:", "best@k      1:"] {
             assert!(page.lines().any(|line| line.starts_with(row) && line.contains(" 61.3 %")), "{row}: {page}");
         }
+    }
+
+    #[test]
+    fn where_confidence_ends_samples_only_the_warm_up_tells_of_single_ones() {
+        let confidence = json!({"warm_up": 2, "window": 4, "weigh_by": "none"});
+        let task = task(json!({"self_consistency": {"samples": 5, "confidence": confidence}}));
+        let item = |answers: &[&str], lengths: [usize; 5]| {
+            let mut all = answering(answers, "B");
+            for (sample, tokens) in all.iter_mut().zip(lengths) {
+                sample.tokens = tokens;
+            }
+            for stopped in &mut all[3..] {
+                (stopped.finish, stopped.answer, stopped.correct) = (FinishReason::LowConfidence, None, None);
+            }
+            vote(all, 5, Some(false))
+        };
+        let finished = [
+            Finished { index: 0, outcome: item(&["A", "B", "B", "B", "B"], [10, 20, 2, 4, 5]) },
+            Finished { index: 1, outcome: item(&["B", "B", "A", "A", "A"], [8, 8, 9, 4, 4]) },
+        ];
+        let all = scores(&task, &finished, None);
+        let stops = ConfidenceStops {
+            stopped: 4,
+            stopped_tokens: 17,
+            warm_up: 4,
+            warm_up_tokens: 46,
+            without_window: 1,
+            // 2 x 15 - 9, and 2 x 8 - 8.
+            tokens_spared: 29,
+        };
+        assert_eq!(all.low_confidence, Some(stops));
+        assert_eq!((all.samples_tokens, all.without_answer), (Some(74), 0));
+        assert_eq!(all.accuracy.map(|accuracy| accuracy.value), Some(1.0), "both votes have a majority for B");
+        assert_eq!(all.single.map(|single| single.value), Some(0.75), "three of the four of the warm-ups");
+        assert_eq!(all.maj_at.iter().map(|at| at.k).collect::<Vec<_>>(), [1, 2]);
+        let page = all.to_string();
+        assert!(page.contains("warm-up     4 samples, 46 tokens"), "{page}");
+        assert!(
+            page.contains("4 samples by low confidence, after 17 tokens: about 29 tokens spared, 28 % of"),
+            "{page}"
+        );
+        let asked = scores(&task, &finished, Some(&[2, 4]));
+        let left_out = asked.k_left_out.expect("there are no four whole samples");
+        assert_eq!(left_out.k, [4]);
+        assert!(left_out.why.contains("only the 2 samples of the warm-up"), "{}", left_out.why);
     }
 
     #[test]

@@ -5,27 +5,30 @@ use std::collections::HashMap;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::journal::folder::keep;
 use crate::records::table::RecordKind;
 use crate::records::write::{write_parquet, write_rows};
 use crate::records::{FileRecord, Format, records};
+use crate::report::RunScores;
 use crate::task::{Item, Overrides, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::json::{describe, listed, names};
 use offshoot_core::out;
 use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whole};
-use offshoot_core::setting::{ID, OUT, SET, Setting, TEXT};
+use offshoot_core::setting::{ID, OUT, SCORES, SET, Setting, TEXT};
 use offshoot_engine::FinishReason;
-use offshoot_search::Sample;
 use offshoot_search::self_consistency::vote;
+use offshoot_search::{Outcome, Sample, verdict_on};
 
 use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
-use super::summary::scores;
+use super::summary::{best_at, scores, usual_ks};
+use super::vote_scores::{PickScores, Picks, ReplayOptions, VoteBy, best, heaviest, read_scores};
 
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
@@ -43,12 +46,14 @@ pub struct VoteOptions {
     /// lines beside the samples. A file that is there already is kept as `*.before`.
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
+    /// The scores of the samples, which then choose; `None`: the samples have none.
+    pub scores: Option<ReplayOptions>,
     /// Whether the scores are printed as JSON.
     pub json: bool,
 }
 
-const IDS: [&str; 4] = ["id", "task_id", "question_id", "custom_id"];
-const TEXTS: [&str; 5] = ["text", "completion", "response", "output", "samples"];
+const IDS: [&str; 5] = ["id", "task_id", "question_id", "custom_id", "unique_id"];
+const TEXTS: [&str; 6] = ["text", "completion", "response", "output", "samples", "completions"];
 
 /// The samples of an item, in the file's order.
 struct VotingTexts {
@@ -56,6 +61,8 @@ struct VotingTexts {
     /// The fields of its first record.
     fields: Map<String, Value>,
     texts: Vec<String>,
+    /// The score of each text, where there are scores.
+    scores: Vec<Option<f64>>,
 }
 
 pub fn main(options: &VoteOptions) -> Result<()> {
@@ -73,8 +80,10 @@ pub fn main(options: &VoteOptions) -> Result<()> {
              answer.regex='#### (.*)' or answer.json=/answer does, or a task file)"
         ));
     }
-    let (mut finished, mut lines) = (Vec::new(), Vec::new());
-    for VotingTexts { id, texts, .. } in read {
+    let (mut finished, mut lines, mut picked) = (Vec::new(), Vec::new(), Vec::new());
+    let counts = read.iter().map(|item| item.texts.len());
+    let ks = options.k.clone().unwrap_or_else(|| usual_ks(counts));
+    for VotingTexts { id, texts, scores, .. } in read {
         let Some(&item) = by_id.get(id.as_str()) else {
             let expected = format!("an item of {}", task.items_path().display());
             return Err(Error::field(&options.samples, "id", expected, format!("\"{}\"", id.escape_debug())));
@@ -83,7 +92,12 @@ pub fn main(options: &VoteOptions) -> Result<()> {
             texts.into_iter().enumerate().map(|(ix, text)| sample(&task, item, ix, text)).collect();
         let (n, right) = (samples.len(), samples_correct(item, &samples));
         let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
-        let outcome = vote(samples, n, no_answer);
+        let mut outcome = vote(samples, n, no_answer);
+        if let Some(how) = &options.scores {
+            choose(&mut outcome, &scores, how.by, no_answer);
+        }
+        let of_k = ks.iter().map(|&k| k as usize).filter(|&k| k <= n && options.scores.is_some());
+        let picks: Vec<Picks> = of_k.map(|k| Picks::among(&outcome.samples, &scores, k)).collect();
         let mut line = json!({
             "id": item.id, "question": question_of(&task, item)?, "reference": item.reference(),
             "prediction": outcome.prediction, "correct": outcome.correct, "chosen": outcome.chosen,
@@ -92,18 +106,60 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.tied[..]) {
             line.insert("tied".to_string(), json!(outcome.tied));
         }
+        if let (Some(line), Some(_)) = (line.as_object_mut(), &options.scores) {
+            line.insert("first".to_string(), json!(picks));
+        }
+        picked.push((picks, scores));
         lines.push(line);
         finished.push(Finished { index: item.index, outcome });
     }
     let mut scores = scores(&task, &finished, options.k.as_deref());
     // These need the samples' tokens and log-probabilities, which texts do not have.
     (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
-    keep(&path)?;
-    write(&path, form, &lines)?;
-    match options.json {
-        true => json_of("the scores", &scores, &path).and_then(out::line),
-        false => out::text(format_args!("{scores}{:<11} {}\n", "results", path.display())),
+    if options.scores.is_some() {
+        let each = finished.iter().zip(&picked).map(|(item, (_, scores))| (&item.outcome.samples[..], &scores[..]));
+        scores.best_at = best_at(each, &ks);
     }
+    let samples = finished.iter().map(|item| &item.outcome.samples[..]);
+    let picks: Vec<(Vec<Picks>, &[Sample])> = picked.into_iter().map(|(picks, _)| picks).zip(samples).collect();
+    let first: Vec<PickScores> = ks.iter().filter_map(|&k| PickScores::of(k as usize, &picks)).collect();
+    keep(&path)?;
+    let kind = if options.scores.is_some() { RecordKind::ScoredVote } else { RecordKind::Vote };
+    write(&path, form, kind, &lines)?;
+    match options.json {
+        true => {
+            let first = options.scores.as_ref().map(|_| first);
+            json_of("the scores", &PrintedScores { scores, first }, &path).and_then(out::line)
+        }
+        false => {
+            let first: String = first.iter().map(|first| format!("{first}\n")).collect();
+            out::text(format_args!("{scores}{first}{:<11} {}\n", "results", path.display()))
+        }
+    }
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct PrintedScores {
+    #[serde(flatten)]
+    scores: RunScores,
+    /// Of the choices among the first k samples, where these have scores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<Vec<PickScores>>,
+}
+
+/// Replaces the choice of the majority. No sample ties with it.
+fn choose(outcome: &mut Outcome, scores: &[Option<f64>], by: VoteBy, no_answer: Option<bool>) {
+    let at = match by {
+        VoteBy::Majority => return,
+        VoteBy::Weighted => heaviest(&outcome.samples, scores),
+        VoteBy::Best => best(scores),
+    };
+    let chosen = at.and_then(|at| outcome.samples.get(at));
+    let prediction = chosen.and_then(|sample| sample.answer.clone());
+    outcome.correct = prediction.as_deref().map_or(no_answer, |answer| verdict_on(answer, &outcome.samples));
+    outcome.chosen = chosen.map(|sample| sample.index);
+    (outcome.prediction, outcome.tied) = (prediction, Vec::new());
 }
 
 /// The forms in which votes are written.
@@ -137,7 +193,7 @@ fn form_of(path: &Path) -> Result<VotesForm> {
     }
 }
 
-fn write(path: &Path, form: VotesForm, votes: &[Value]) -> Result<()> {
+fn write(path: &Path, form: VotesForm, kind: RecordKind, votes: &[Value]) -> Result<()> {
     let lines = || votes.iter().map(|vote| format!("{vote}\n")).collect::<String>();
     match form {
         VotesForm::JsonLines => write_whole(path, |file| file.write_all(lines().as_bytes())),
@@ -145,10 +201,10 @@ fn write(path: &Path, form: VotesForm, votes: &[Value]) -> Result<()> {
             let list = json::pretty("the votes", votes)?;
             write_whole(path, |file| writeln!(file, "{list}"))
         }
-        VotesForm::Rows(between) => write_whole(path, |file| write_rows(RecordKind::Vote, votes, between, file)),
+        VotesForm::Rows(between) => write_whole(path, |file| write_rows(kind, votes, between, file)),
         VotesForm::Parquet => {
             let mut out = WholeFile::create(path)?;
-            write_parquet(RecordKind::Vote, path, Box::new(Cursor::new(lines())), out.writer())?;
+            write_parquet(kind, path, Box::new(Cursor::new(lines())), out.writer())?;
             out.finish()
         }
     }
@@ -204,6 +260,7 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
         detail: None,
         logprobs: None,
         ending: None,
+        confidence: None,
         scored: None,
         error: None,
     }
@@ -217,14 +274,16 @@ fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
         let record = record?;
         let (id, id_field) = id_of(options, &record)?;
         let (texts, text_field) = texts_of(options, &record)?;
+        let scores = scores_of(options, &record, texts.len(), record.1[&text_field].is_string())?;
         let place = *places.entry(id.clone()).or_insert(items.len());
         if place == items.len() {
             let mut fields = record.1;
             fields.shift_remove(&id_field);
             fields.shift_remove(&text_field);
-            items.push(VotingTexts { id, fields, texts: Vec::new() });
+            items.push(VotingTexts { id, fields, texts: Vec::new(), scores: Vec::new() });
         }
         items[place].texts.extend(texts);
+        items[place].scores.extend(scores);
     }
     match items.is_empty() {
         true => Err(Error::format(path, "no samples")),
@@ -258,6 +317,13 @@ fn texts_of(options: &VoteOptions, record: &FileRecord) -> Result<(Vec<String>, 
         other => return Err(wrong(describe(other))),
     };
     Ok((texts, field))
+}
+
+/// The scores of a record's texts; none where none are asked for.
+fn scores_of(options: &VoteOptions, record: &FileRecord, texts: usize, is_lone: bool) -> Result<Vec<Option<f64>>> {
+    let Some(how) = &options.scores else { return Ok(Vec::new()) };
+    let field = field_of(options, record, Some(&how.field), &[], SCORES)?;
+    read_scores(&options.samples, record.0, &field, &record.1[&field], (texts, is_lone), how.aggregate)
 }
 
 /// The name of the given field, or of the first of `usual` that the record has.

@@ -17,6 +17,7 @@ mod shots;
 mod template;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -43,6 +44,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::LogprobsMode;
 use offshoot_form::Form;
+use offshoot_search::confidence::ConfidenceSource;
 use offshoot_search::settings::BestBy;
 use offshoot_text::reasoning::answer_part;
 use offshoot_text::{AddSpecial, SharedEncoder, SpecialText, Tokenizer};
@@ -216,14 +218,28 @@ impl Task {
                 "answer",
                 &format!("how to find a sample's answer, because `{}` votes on answers", method.name()),
             )),
-            Method::SelfConsistency { confidence: Some(_), .. } if self.sampling.logprobs.unwrap_or(0) == 0 => {
-                Err(missing("sampling.logprobs", "a number from 1 to 20, of which `confidence` is the mean"))
+            Method::SelfConsistency { confidence: Some(confidence), .. }
+                if confidence.source == ConfidenceSource::Listed && self.sampling.logprobs.unwrap_or(0) == 0 =>
+            {
+                let expected = "a number from 1 to 20, of which `confidence` is the mean (or its own key `top`)";
+                Err(missing("sampling.logprobs", expected))
             }
-            Method::SelfConsistency { confidence: Some(_), .. }
-                if self.sampling.logprobs_mode() != LogprobsMode::RawLogprobs =>
+            Method::SelfConsistency { confidence: Some(confidence), .. }
+                if confidence.source == ConfidenceSource::Listed
+                    && self.sampling.logprobs_mode() != LogprobsMode::RawLogprobs =>
             {
                 let expected = "raw_logprobs, because `confidence` is that of the model's own distribution";
                 Err(Error::field(&self.path, "sampling.logprobs_mode", expected, "processed_logprobs"))
+            }
+            Method::SelfConsistency { confidence: Some(confidence), .. }
+                if self
+                    .sampling
+                    .return_confidence
+                    .is_some_and(|of| confidence.measured_of().is_some_and(|top| top != of)) =>
+            {
+                let expected = "the number of tokens that `confidence` is the mean of, or none";
+                let found = self.sampling.return_confidence.map_or(0, NonZeroU16::get).to_string();
+                Err(Error::field(&self.path, "sampling.return_confidence", expected, found))
             }
             Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
                 Err(missing("grade", "a grader, because `best_of_n` chooses by it"))
@@ -233,6 +249,13 @@ impl Task {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The window by whose confidence samples would end, if none has so many tokens.
+    pub fn unfilled_window(&self) -> Option<usize> {
+        let Method::SelfConsistency { confidence: Some(how), .. } = &self.method else { return None };
+        let window = how.windows.window.get();
+        (how.warm_up().is_some() && window > self.sampling.max_tokens as usize).then_some(window)
     }
 
     /// The items file; the task file itself if the items are inline.

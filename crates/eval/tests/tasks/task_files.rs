@@ -4,7 +4,7 @@
 use crate::shared;
 
 use std::io::Write;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use offshoot_core::ids::TokenId;
@@ -13,7 +13,7 @@ use offshoot_eval::answer::ExtractedAnswer;
 use offshoot_eval::task::{Item, Method, Overrides, RewardScoring, Sampling, Task, TaskPrompt, help, scaffold};
 use offshoot_score::{FormChoice, ScoreForm};
 use offshoot_search::OnScorerError;
-use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
+use offshoot_search::confidence::{ConfidenceSource, ConfidenceVote, Measure, Windows};
 use offshoot_search::settings::{
     Aggregate, BestBy, Decide, EntropyBranching, ParticleSearch, Resampling, RolloutScoring, StepEnd, StepSettings,
     TreePo,
@@ -937,7 +937,8 @@ fn confidences_weigh_votes_where_they_are_recorded() {
     let size = NonZeroUsize::new(32).expect("32");
     let windows = Windows { tail: size, window: size, bottom: 0.1, keep: 0.5 };
     let Method::SelfConsistency { confidence, .. } = &task.method else { panic!("{:?}", task.method) };
-    assert_eq!(confidence, &Some(ConfidenceVote { by: Measure::Tail, windows }));
+    let source = ConfidenceSource::Listed;
+    assert_eq!(confidence, &Some(ConfidenceVote { by: Some(Measure::Tail), windows, source }));
     assert!(task.method.draws_all());
     refused(&voting(more.clone(), json!({})), &["sampling.logprobs", "from 1 to 20"]);
     let processed = json!({"logprobs": 20, "logprobs_mode": "processed_logprobs"});
@@ -945,6 +946,51 @@ fn confidences_weigh_votes_where_they_are_recorded() {
     let stopped = json!({"confidence": {}, "stop_when_decided": true});
     refused(&voting(stopped, logprobs.clone()), &["method.self_consistency.stop_when_decided", "false"]);
     refused(&voting(json!({"confidence": {"keep": 0}}), logprobs), &["confidence.keep", "above 0, at most 1"]);
+    let refused_alone = |more: Value, what: &[&str]| refused(&voting(more, json!({})), what);
+    refused_alone(json!({"confidence": {"weigh_by": "most"}}), &["confidence.weigh_by"]);
+    refused_alone(json!({"confidence": {"warm_up": 0}}), &["confidence.warm_up", "1"]);
+    refused_alone(json!({"confidence": {"top": 0}}), &["confidence.top", "at least 1"]);
+    let least = json!({"confidence": {"warm_up": 8}, "min_finished": 7});
+    refused_alone(least, &["min_finished", "at least `confidence.warm_up`, 8", "7"]);
+    let more = json!({"confidence": {"warm_up": 21}});
+    refused_alone(more, &["confidence.warm_up", "at most `samples`, 20", "21"]);
+    let recorded = json!({"return_confidence": 5});
+    let unlike = voting(json!({"confidence": {"top": 6}}), recorded.clone());
+    refused(&unlike, &["sampling.return_confidence", "the number of tokens that `confidence` is the mean of", "5"]);
+    Desk::new().load(&voting(json!({"confidence": {"top": 5}}), recorded)).unwrap();
+}
+
+#[test]
+fn a_warm_up_sets_the_bar_that_ends_samples() {
+    let vote = |more: Value| {
+        let mut method = json!({"samples": 20});
+        method.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut task = with("method", json!({"self_consistency": method}));
+        task["answer"] = json!({"regex": "(.*)"});
+        Desk::new().load(&task)
+    };
+    let task = vote(json!({"confidence": {"window": 16, "keep": 0.9, "warm_up": 8}})).unwrap();
+    let size = NonZeroUsize::new(16).expect("16");
+    let windows = Windows { keep: 0.9, ..Windows::of_size(size) };
+    let (top, warm_up) = (NonZeroU16::new(20).expect("20"), NonZeroU32::new(8));
+    let source = ConfidenceSource::Sampler { top, warm_up };
+    let Method::SelfConsistency { confidence, .. } = &task.method else { panic!("{:?}", task.method) };
+    assert_eq!(confidence, &Some(ConfidenceVote { by: Some(Measure::Lowest), windows, source }));
+    assert!(!task.method.draws_all() && task.method.draws_alike() && task.method.spares().is_none());
+    assert_eq!((task.method.samples_at_once(), task.unfilled_window()), (8, None));
+
+    // Where it weighs nothing, what passes may decide.
+    let equal = json!({"confidence": {"window": 300, "warm_up": 8, "weigh_by": "none"}, "stop_when_decided": true});
+    let task = vote(equal).unwrap();
+    let Method::SelfConsistency { confidence: Some(how), stop, .. } = &task.method else { panic!("{:?}", task.method) };
+    assert_eq!((how.by, *stop), (None, Decided::Certain));
+    assert_eq!(task.unfilled_window(), Some(300), "a sample has 256 tokens at most");
+    let weighed = vote(json!({"confidence": {"warm_up": 8}, "stop_when_decided": true})).unwrap_err().to_string();
+    assert!(weighed.contains("stop_when_decided") && weighed.contains("`weigh_by` \"none\""), "{weighed}");
+
+    // Without a warm-up nothing ends, whatever finds the confidences.
+    let task = vote(json!({"confidence": {"top": 5}})).unwrap();
+    assert!(task.method.draws_all() && task.method.warm_up().is_none());
 }
 
 #[test]

@@ -116,6 +116,11 @@ impl BodyFields {
         self.read(key, "a number", |value| Some(value.as_f64()? as f32).filter(|number| number.is_finite()))
     }
 
+    /// A number in double precision.
+    pub fn finite(&mut self, key: &str) -> ProtocolResult<Option<f64>> {
+        self.read(key, "a number", |value| value.as_f64().filter(|number| number.is_finite()))
+    }
+
     pub fn flag(&mut self, key: &str) -> ProtocolResult<bool> {
         Ok(self.choice(key)?.unwrap_or(false))
     }

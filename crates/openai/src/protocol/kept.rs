@@ -1,7 +1,7 @@
 //! What an answer tells of its tokens' records beside their log-probabilities: the sets that they were drawn from, the
-//! entropies, and which ones their form left no choice. They stand in a choice as lists with an entry for each of
-//! `token_ids`, the token that ended it included; the entry of a token of which it is not recorded is `null`, so that
-//! no other one moves to its place.
+//! entropies, the confidences, and which ones their form left no choice. They stand in a choice as lists with an entry
+//! for each of `token_ids`, the token that ended it included; the entry of a token of which it is not recorded is
+//! `null`, so that no other one moves to its place.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::request::ProtocolRequest;
 use offshoot_engine::{KeptForm, TokenRecord, TokenRoutes};
 
-/// The fields of a choice that its request asked for by `return_kept` and `return_entropy`.
+/// The fields of a choice that its request asked for by `return_kept`, `return_entropy` and `return_confidence`.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct RecordFields {
     /// By `return_kept`.
@@ -19,6 +19,9 @@ pub struct RecordFields {
     /// By `return_entropy`: the entropy of the model's own distribution in each token's place, in nats.
     #[serde(skip_serializing_if = "Option::is_none")]
     entropies: Option<Vec<Option<f64>>>,
+    /// By `return_confidence`: the model's confidence in each token's place, in nats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confidences: Option<Vec<Option<f64>>>,
     /// Of a sample with a form whose tokens are shown: whether the form allowed no other token in each one's place.
     #[serde(skip_serializing_if = "Option::is_none")]
     forced: Option<Vec<bool>>,
@@ -60,9 +63,11 @@ impl RecordFields {
     /// Of a choice with these tokens.
     pub fn new<'a>(request: &ProtocolRequest, records: impl Iterator<Item = TokenRecord<'a>> + Clone) -> Self {
         let entropies = || records.clone().map(|record| record.entropy.map(f64::from)).collect();
+        let confidences = || records.clone().map(|record| record.confidence.map(f64::from)).collect();
         RecordFields {
             kept: request.kept.map(|form| KeptSets::new(form, records.clone())),
             entropies: request.params.records.entropy.then(entropies),
+            confidences: request.shows_confidence.then(confidences),
             forced: request.shows_forced().then(|| records.map(|record| record.forced).collect()),
         }
     }

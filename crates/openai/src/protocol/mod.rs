@@ -6,6 +6,7 @@ mod answer_form;
 mod chat;
 mod choice;
 mod chunks;
+mod confidence;
 mod encode;
 mod endpoint;
 mod fields;

@@ -25,7 +25,7 @@ const IGNORED: [&str; 9] = [
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 14] = [
+const UNSUPPORTED: [(&str, HasNoEffect); 13] = [
     ("suffix", |value| value == ""),
     ("tools", is_empty),
     ("parallel_tool_calls", Value::is_boolean),
@@ -39,7 +39,6 @@ const UNSUPPORTED: [(&str, HasNoEffect); 14] = [
     // vLLM's.
     ("logprob_token_ids", is_empty),
     ("truncation_side", |value| value == "left"),
-    ("vllm_xargs", |value| value.as_object().is_some_and(serde_json::Map::is_empty)),
     ("kv_transfer_params", |_| false),
 ];
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::answer_form::AnswerForm;
 use super::chat::{ChatReader, ChatText};
+use super::confidence::RequestedConfidence;
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
 use super::form;
@@ -113,8 +114,10 @@ impl RequestReader<'_> {
         let (top_logprobs, prompt_logprobs) = self.logprobs(endpoint, &mut fields)?;
         let bad_words = self.bad_words(&mut fields)?;
         let kept = fields.word("return_kept", &KeptForm::WORDS)?;
+        let confidence = RequestedConfidence::take(&mut fields)?;
         let records = Records {
             entropy: fields.flag("return_entropy")?,
+            confidence: confidence.top,
             ..kept.map_or_else(Records::default, KeptForm::records)
         };
         let logprobs_mode = fields.word("logprobs_mode", &LogprobsMode::WORDS)?.unwrap_or(self.logprobs_mode);
@@ -124,7 +127,7 @@ impl RequestReader<'_> {
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, ends_itself, &mut fields)?;
-        let stop = Stop { show_special: !skips_special, ..stop };
+        let stop = Stop { show_special: !skips_special, confidence: confidence.stop, ..stop };
         let choices = self.choices(&mut fields, texts)?;
         let most_kept = self.most_kept(&mut fields, most_tokens.or(usual_tokens(endpoint)).unwrap_or(1))?;
         if most_kept.is_some() && (parent.is_some() || !choices.is_empty()) {
@@ -163,6 +166,7 @@ impl RequestReader<'_> {
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
             kept,
+            shows_confidence: confidence.is_shown,
             routes,
             ids_as_tokens: fields.flag("return_tokens_as_token_ids")?,
             priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
@@ -218,6 +222,11 @@ impl RequestReader<'_> {
             (
                 scores && request.params.records.entropy,
                 "return_entropy",
+                "beside `choices`, which are scored, not sampled",
+            ),
+            (
+                scores && request.shows_confidence,
+                "return_confidence",
                 "beside `choices`, which are scored, not sampled",
             ),
             (

@@ -53,6 +53,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub return_token_ids: bool,
     /// In which form each choice has the sets that its tokens were drawn from; `None`: it has none.
     pub kept: Option<KeptForm>,
+    /// Whether the answer shows the model's confidence in its tokens' places (`return_confidence`).
+    pub shows_confidence: bool,
     /// The first token of prompt and sample from which on each choice has the experts of its tokens; `None`: it has
     /// none.
     pub routes: Option<usize>,
@@ -265,7 +267,12 @@ const SPECIAL_TOKENS: usize = 8;
 impl<P> ProtocolRequest<P> {
     /// Whether an answer shows more of its samples' tokens than their text.
     pub fn shows_tokens(&self) -> bool {
-        self.logprobs || self.return_token_ids || self.kept.is_some() || self.params.records.entropy
+        self.logprobs || self.return_token_ids || self.shows_records()
+    }
+
+    /// Whether an answer shows what is recorded of its samples' tokens.
+    fn shows_records(&self) -> bool {
+        self.kept.is_some() || self.params.records.entropy || self.shows_confidence
     }
 
     /// What an answer shows of each of its samples' tokens: itself, and alternatives to it.
@@ -276,8 +283,7 @@ impl<P> ProtocolRequest<P> {
     /// Whether an answer says which of its samples' tokens their form left no choice: wherever it lists the tokens, or
     /// what is recorded of each.
     pub fn shows_forced(&self) -> bool {
-        let lists = self.return_token_ids || self.kept.is_some() || self.params.records.entropy;
-        lists && self.form.is_some()
+        (self.return_token_ids || self.shows_records()) && self.form.is_some()
     }
 
     /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`,
@@ -336,6 +342,7 @@ impl<P> ProtocolRequest<P> {
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,
             kept: self.kept,
+            shows_confidence: self.shows_confidence,
             routes: self.routes,
             ids_as_tokens: self.ids_as_tokens,
             reasoning: self.reasoning,

@@ -2,6 +2,7 @@
 //! that it weighs: the definitions of DeepConf (Fu et al. 2025, "Deep Think with Confidence"), with the roundings of
 //! its package deepconf 0.1.0. Pure functions of numbers; the engine finds the log-probabilities.
 
+mod sample;
 mod votes;
 mod weighing;
 
@@ -9,8 +10,9 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
+pub use sample::SampleConfidence;
 pub use votes::{ConfidentAnswer, VoteResult, VotingMethod, voting_results};
-pub use weighing::{ConfidenceVote, sample_confidences, weigh_votes};
+pub use weighing::{ConfidenceSource, ConfidenceVote, sample_confidences, weigh_votes};
 
 /// What a sample's confidence is made of, given that of each of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -48,6 +50,11 @@ impl Default for Windows {
 }
 
 impl Windows {
+    /// Windows and a tail of this size; the rest as by default.
+    pub fn of_size(window: NonZeroUsize) -> Self {
+        Windows { tail: window, window, ..Windows::default() }
+    }
+
     /// The confidence of a sample whose tokens have these confidences; 0 without tokens. A sample that is shorter than
     /// a window is one window.
     pub fn measure(&self, by: Measure, confidences: &[f64]) -> f64 {

@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{FinishReason, SampledToken};
 use offshoot_search::confidence::{
-    ConfidenceVote, ConfidentAnswer, Measure, VoteResult, VotingMethod, Windows, bar, group_means, lowest_group,
-    percentile, sample_confidences, token_confidence, voting_results, weigh_votes,
+    ConfidenceSource, ConfidenceVote, ConfidentAnswer, Measure, VoteResult, VotingMethod, Windows, bar, group_means,
+    lowest_group, percentile, sample_confidences, token_confidence, voting_results, weigh_votes,
 };
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Details, Outcome, Sample};
@@ -169,6 +169,7 @@ fn said(index: u64, answer: Option<&str>, confidences: &[f32]) -> Sample {
         detail: None,
         logprobs: Some(tokens.collect()),
         ending: None,
+        confidence: None,
         scored: None,
         error: None,
     }
@@ -198,7 +199,8 @@ fn the_most_confident_answer_wins_a_weighed_vote() {
     let size = NonZeroUsize::new(2).expect("2");
     let weighed = |by, keep| {
         let windows = Windows { tail: size, window: size, bottom: 0.1, keep };
-        let outcome = weigh_votes(plain.clone(), &ConfidenceVote { by, windows });
+        let outcome =
+            weigh_votes(plain.clone(), &ConfidenceVote { by: Some(by), windows, source: ConfidenceSource::Listed });
         let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
         let scores: Vec<f64> = scores.iter().map(|score| score.expect("each has one")).collect();
         (outcome.prediction.clone(), outcome.votes.clone(), scores)
@@ -215,7 +217,8 @@ fn the_most_confident_answer_wins_a_weighed_vote() {
 #[test]
 fn a_vote_without_confidences_stays_equal() {
     let plain = vote(vec![said(0, Some("b"), &[]), said(1, Some("a"), &[]), said(2, Some("a"), &[])], 3, None);
-    let how = ConfidenceVote { by: Measure::Mean, windows: Windows::default() };
+    let (by, source) = (Some(Measure::Mean), ConfidenceSource::Listed);
+    let how = ConfidenceVote { by, windows: Windows::default(), source };
     let weighed: Outcome = weigh_votes(plain.clone(), &how);
     assert_eq!((weighed.prediction, weighed.votes), (plain.prediction, plain.votes));
 }

@@ -4,6 +4,7 @@
 mod job;
 
 mod confidence;
+mod confident_votes;
 mod forms;
 mod particles;
 mod rollout_searches;

@@ -210,6 +210,7 @@ pub mod tests {
             skips_special: true,
             return_token_ids: false,
             kept: None,
+            shows_confidence: false,
             routes: None,
             ids_as_tokens: false,
             reasoning: Reasoning::Keep,

@@ -54,7 +54,8 @@ async fn answer(
         let mut request = reader.read_tokens(&body.parse()?)?;
         if rollout(server).sampling_masks {
             let records = &mut request.params.records;
-            *records = Records { entropy: records.entropy, ..KeptForm::Ids.records() };
+            let Records { entropy, confidence, .. } = *records;
+            *records = Records { entropy, confidence, ..KeptForm::Ids.records() };
         }
         fitted(server, reader.encode_tokens(request)?)
     };

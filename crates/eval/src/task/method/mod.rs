@@ -2,6 +2,7 @@
 //! are sampled.
 
 pub mod choose;
+pub mod confidence;
 mod form;
 mod rollouts;
 mod sampling;
@@ -20,7 +21,7 @@ use crate::task::items::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::GroupEnd;
-use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
+use offshoot_search::confidence::ConfidenceVote;
 use offshoot_search::settings::{
     Aggregate, BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
 };
@@ -33,6 +34,7 @@ pub use sampling::Sampling;
 pub use scoring::{RewardScoring, SampleScorer, ThoughtScoring, Verdicts};
 
 use choose::ChooseSettings;
+use confidence::ConfidenceVoteSettings;
 use rollouts::{EntropyBranchingSettings, TreePoSettings};
 use scoring::VerdictSettings;
 use steps::{MctsSettings, ParticleFilteringSettings, ParticleGibbsSettings, StepSearchSettings};
@@ -80,8 +82,7 @@ pub(crate) struct VoteSettings {
     /// The samples of an item that have not finished are cancelled once so many have (default: none is).
     #[schemars(range(min = 1))]
     min_finished: Option<u32>,
-    /// A vote weighs the sample's confidence: minus the mean log-probability of the likeliest tokens in each place,
-    /// which `sampling.logprobs` records (default: votes are equal).
+    /// Samples' confidences weigh their votes, and end samples (default: votes are equal, samples whole).
     confidence: Option<ConfidenceVoteSettings>,
     /// What a vote weighs (default: votes are equal).
     weigh_by: Option<VoteWeight>,
@@ -97,34 +98,6 @@ pub(crate) struct VoteSettings {
 enum VoteWeight {
     /// The score of the sample by the task's `scorer`.
     Reward,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct ConfidenceVoteSettings {
-    /// Which confidence of a sample: its lowest window, the mean of the lowest tenth of its windows, its tail (the last
-    /// window), or the mean of all its tokens.
-    #[serde(default = "lowest")]
-    weigh_by: Measure,
-    /// Tokens of a window, and of the tail.
-    #[serde(default = "window")]
-    #[schemars(with = "u32", range(min = 1))]
-    window: NonZeroUsize,
-    /// The share of the samples with an answer that votes: those of the highest confidences.
-    #[serde(default = "all")]
-    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1, "x-expected" = "a number above 0, at most 1"))]
-    keep: f64,
-}
-
-fn lowest() -> Measure {
-    Measure::Lowest
-}
-
-fn window() -> NonZeroUsize {
-    Windows::default().window
-}
-
-fn all() -> f64 {
-    1.0
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -216,7 +189,7 @@ pub(crate) struct SampleSettings {
 #[derive(Debug, PartialEq)]
 pub enum Method {
     /// The most frequent answer wins. Sampling stops early once the vote is decided. With `confidence` or `reward` the
-    /// answer of the largest weight wins, and all samples are drawn.
+    /// answer of the largest weight wins; with `confidence` samples may end early, too.
     SelfConsistency {
         samples: u32,
         stop: Decided,
@@ -326,6 +299,14 @@ impl Method {
         }
     }
 
+    /// The tokens of a window of samples' confidences, where they count.
+    pub fn confidence_window(&self) -> Option<NonZeroUsize> {
+        match self {
+            Method::SelfConsistency { confidence, .. } => confidence.as_ref().map(|how| how.windows.window),
+            _ => None,
+        }
+    }
+
     /// What may end the sampling of an item before all samples are finished. `None`: nothing.
     pub fn spares(&self) -> Option<EarlyStop> {
         match self {
@@ -353,10 +334,19 @@ impl Method {
         }
     }
 
-    /// Whether all samples come from one distribution and none is omitted because of others; otherwise pass@k and maj@k
-    /// cannot be computed.
+    /// Whether all samples come from one distribution and none is omitted or cut because of others; otherwise pass@k
+    /// and maj@k cannot be computed of them.
     pub fn draws_all(&self) -> bool {
-        self.draws_alike() && self.spares().is_none()
+        self.draws_alike() && self.spares().is_none() && self.warm_up().is_none()
+    }
+
+    /// The number of samples that are drawn whole before the others may end by low confidence; `None`: nothing ends by
+    /// it.
+    pub fn warm_up(&self) -> Option<NonZeroU32> {
+        match self {
+            Method::SelfConsistency { confidence, .. } => confidence.as_ref().and_then(ConfidenceVote::warm_up),
+            _ => None,
+        }
     }
 
     /// Its question to the model about complete or partial solutions.
@@ -454,7 +444,10 @@ impl Method {
     /// Samples of an item that run at once. If a vote may be decided early, the number that every vote needs.
     pub fn samples_at_once(&self) -> u32 {
         match self {
-            Method::SelfConsistency { samples, stop, .. } => stop.fewest_more::<&str>(&[], *samples),
+            Method::SelfConsistency { samples, stop, .. } => {
+                let first = self.warm_up().map_or(u32::MAX, NonZeroU32::get);
+                first.min(stop.fewest_more::<&str>(&[], *samples))
+            }
             Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
             Method::Particles { search, .. } => search.samples / search.iterations,
             Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
@@ -493,8 +486,10 @@ impl Method {
                     Some(StopSettings::Confident(enough)) => Decided::Confident(enough.confidence),
                     Some(StopSettings::Agreeing(WindowSettings { window })) => Decided::Agreeing(window),
                 };
-                if confidence.is_some() && stop != Decided::Never {
-                    return Err(place.key("stop_when_decided").wrong("false where `confidence` weighs the votes"));
+                let settings = confidence.map(|confidence| confidence::vote(&place, samples, confidence));
+                let (confidence, min_finished) = (settings.transpose()?, least(&place, samples, min_finished)?);
+                if let Some(confidence) = &confidence {
+                    confidence::check(&place, confidence, stop, min_finished)?;
                 }
                 let reward = match weigh_by {
                     Some(VoteWeight::Reward) if confidence.is_some() => {
@@ -509,11 +504,6 @@ impl Method {
                         None
                     }
                 };
-                let weighing = |ConfidenceVoteSettings { weigh_by, window, keep }| {
-                    let windows = Windows { tail: window, window, keep, ..Windows::default() };
-                    ConfidenceVote { by: weigh_by, windows }
-                };
-                let (confidence, min_finished) = (confidence.map(weighing), least(&place, samples, min_finished)?);
                 Ok(Method::SelfConsistency { samples, stop, min_finished, confidence, reward })
             }
             MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),

@@ -2,6 +2,7 @@
 //! ranges; what depends on several keys is checked here.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -83,6 +84,11 @@ pub struct Sampling {
     /// Records the entropy of the model's distribution in each token's place, in nats.
     #[serde(skip_serializing_if = "is_default")]
     pub return_entropy: bool,
+    /// Records the model's confidence in each token's place: minus the mean log-probability of so many of its likeliest
+    /// tokens, in nats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2048))]
+    pub return_confidence: Option<NonZeroU16>,
     /// Of all random numbers: the same seed draws the same samples.
     pub seed: u64,
 }
@@ -136,6 +142,7 @@ impl Default for Sampling {
             logprobs_mode: ListedLogprobs::default(),
             return_kept: None,
             return_entropy: false,
+            return_confidence: None,
             seed: 0,
         }
     }
@@ -172,7 +179,8 @@ impl Sampling {
             ReturnedKept::Count => KeptForm::Count,
             ReturnedKept::Ids => KeptForm::Ids,
         });
-        Records { entropy: self.return_entropy, ..kept.map_or_else(Records::default, KeptForm::records) }
+        let (entropy, confidence) = (self.return_entropy, self.return_confidence);
+        Records { entropy, confidence, ..kept.map_or_else(Records::default, KeptForm::records) }
     }
 
     /// Checks what depends on several keys.

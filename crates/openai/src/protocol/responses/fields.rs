@@ -42,7 +42,7 @@ pub const INCLUDED: [&str; 8] = [
 
 /// Fields of chats that requests for responses do not have: what has another name there, and what asks for more than
 /// one answer or for something that no response shows.
-pub const NOT_OF_RESPONSES: [&str; 27] = [
+pub const NOT_OF_RESPONSES: [&str; 30] = [
     "messages",
     "n",
     "best_of",
@@ -64,6 +64,9 @@ pub const NOT_OF_RESPONSES: [&str; 27] = [
     "return_tokens_as_token_ids",
     "return_kept",
     "return_entropy",
+    "return_confidence",
+    "confidence_stop",
+    "vllm_xargs",
     "return_routed_experts",
     "routed_experts_prompt_start",
     "return_weight_versions",

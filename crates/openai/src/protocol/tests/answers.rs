@@ -170,6 +170,10 @@ fn records_are_lists_beside_the_ids() {
     assert_eq!(masks, listed["kept"]["ids"], "a mask has the bits of the ids, and is null where they are");
     let entropies: Value = records.iter().map(|record| json!(record.entropy.map(f64::from))).collect();
     assert_eq!(masked["entropies"], entropies);
+    let confidences: Value = ids.iter().map(|id| json!(f64::from(id.0) / 32.0)).collect();
+    assert_eq!(of(json!({"return_confidence": 3}))["confidences"], confidences);
+    let ending = of(json!({"confidence_stop": {"window": 4, "below": 1.5}}));
+    assert!(ending.get("confidences").is_none(), "they are not asked for");
     let forced: Value = ids.iter().map(|id| json!(id.0.is_multiple_of(2))).collect();
     assert_eq!(of(json!({"guided_regex": "a*"}))["forced"], forced);
     assert!(masked.get("forced").is_none(), "there is no form");
@@ -183,6 +187,7 @@ fn forced_tokens_are_marked_where_tokens_are_shown() {
         (json!({"logprobs": 1}), false),
         (json!({"return_kept": "count"}), true),
         (json!({"return_entropy": true}), true),
+        (json!({"return_confidence": 3}), true),
         (json!({"return_token_ids": true}), true),
     ] {
         let mut body = object(json!({"prompt": "q", "guided_choice": ["a", "b"]}));

@@ -138,15 +138,16 @@ fn sampled(token: TokenId, top: Option<usize>) -> SampledToken {
 /// A made-up record of a token, as far as `params` ask for one. Every fifth token's set is too large to be listed, and
 /// a form forces every second one.
 fn recorded(token: TokenId, params: &SamplingParams) -> SampledToken {
-    let Records { kept_ids, entropy, .. } = params.records;
+    let Records { kept_ids, entropy, confidence, .. } = params.records;
     let is_drawn = params.records.of_drawn() || params.logprobs_mode == LogprobsMode::ProcessedLogprobs;
     let plain = sampled(token, params.top_logprobs);
     let (logprob, lowest) = (plain.logprob / 2.0, -1.0 - token.0 as f32 / 32.0);
     let few = (!token.0.is_multiple_of(5)).then(|| vec![token, TokenId(token.0 + 9)]);
     let drawn = Drawn { logprob, kept: few.as_ref().map_or(2000, |_| 2), lowest, ids: few.filter(|_| kept_ids) };
     let entropy = entropy.then_some(token.0 as f32 / 64.0);
+    let confidence = confidence.map(|_| token.0 as f32 / 32.0);
     let forced = params.form.is_some() && token.0.is_multiple_of(2);
-    SampledToken { drawn: is_drawn.then_some(drawn), entropy, forced, ..plain }
+    SampledToken { drawn: is_drawn.then_some(drawn), entropy, confidence, forced, ..plain }
 }
 
 /// The events of a sample of these tokens, one for each token, and its end, as the engine makes them of the request's

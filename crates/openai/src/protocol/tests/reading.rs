@@ -1,5 +1,6 @@
 //! Requests as they are read: what each field means, which are refused, and what the limits hold back.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -62,6 +63,10 @@ fn records_are_asked_for_by_name() {
         let records = params(json!({"return_kept": form, "return_entropy": true})).records;
         assert_eq!(records, Records { drawn: true, kept_ids: true, entropy: true, confidence: None });
     }
+    // What ends samples is found whether it is shown or not.
+    let stopping = completion(json!({"confidence_stop": {"window": 8, "below": 2.5, "top": 5}}));
+    assert_eq!(stopping.params.records.confidence.map(NonZeroU16::get), Some(5));
+    assert_eq!(stopping.prompts[0].stop.confidence.map(|stop| (stop.window.get(), stop.below)), Some((8, 2.5)));
     let processed = params(json!({"logprobs_mode": "processed_logprobs", "logprobs": 1}));
     assert_eq!(processed.logprobs_mode, LogprobsMode::ProcessedLogprobs);
     // What a server says holds for requests that do not.
@@ -80,6 +85,7 @@ fn records_are_asked_for_by_name() {
         (json!({"return_entropy": 1}), "return_entropy"),
         (json!({"return_kept": "ids", "choices": ["a"]}), "return_kept"),
         (json!({"return_entropy": true, "choices": ["a"]}), "return_entropy"),
+        (json!({"return_confidence": 3, "choices": ["a"]}), "return_confidence"),
     ];
     for (fields, field) in refused {
         assert_eq!(refusal(Endpoint::Completions, with(fields)).param.as_deref(), Some(field));

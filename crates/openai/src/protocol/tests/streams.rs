@@ -58,7 +58,9 @@ fn joined(chunks: &[Value]) -> (Vec<Value>, Value) {
                             append(&mut choice["message"][key], text);
                         }
                     }
-                    ("text" | "token_ids" | "entropies" | "forced", value) => append(&mut choice[key], value),
+                    ("text" | "token_ids" | "entropies" | "confidences" | "forced", value) => {
+                        append(&mut choice[key], value)
+                    }
                     ("index", _) | (_, Value::Null) => {}
                     (_, value) => choice[key] = value.clone(),
                 }
@@ -82,7 +84,7 @@ fn plain(answer: &Value) -> Vec<Value> {
     for choice in &mut choices {
         let fields = choice.as_object_mut().expect("an object");
         fields.retain(|key, value| key == "logprobs" || !value.is_null());
-        for lists in ["token_ids", "entropies", "forced", "kept"] {
+        for lists in ["token_ids", "entropies", "confidences", "forced", "kept"] {
             let is_empty =
                 |value: &Value| *value == json!([]) || value.get("counts").is_some_and(|list| *list == json!([]));
             if fields.get(lists).is_some_and(is_empty) {
@@ -148,17 +150,18 @@ pub(super) fn script() -> impl Strategy<Value = Script> {
 
 fn body() -> impl Strategy<Value = (Endpoint, Value)> {
     let stop = prop_oneof![Just(json!(null)), Just(json!(["END"])), Just(json!(["END", "</", "€ "]))];
-    let flags = proptest::array::uniform8(any::<bool>());
+    let flags = proptest::array::uniform9(any::<bool>());
     let kept = prop::sample::select(vec![Value::Null, json!("count"), json!("ids"), json!("mask")]);
     let mode = prop::sample::select(vec![Value::Null, json!("raw_logprobs"), json!("processed_logprobs")]);
     let records = (kept, any::<bool>(), mode);
     let parts = (any::<bool>(), stop, flags, 0..3_usize, records);
     parts.prop_map(|(is_chat, stop, flags, min_tokens, (kept, entropy, mode))| {
-        let [logprobs, echo, ids, special, include, split, thinks, has_form] = flags;
+        let [logprobs, echo, ids, special, include, split, thinks, has_form, confident] = flags;
         let mut body = json!({
             "n": 2, "stop": stop, "stream": true, "max_tokens": 100, "min_tokens": min_tokens,
             "stream_options": { "include_usage": true }, "return_token_ids": ids, "skip_special_tokens": !special,
             "include_stop_str_in_output": include, "return_kept": kept, "return_entropy": entropy,
+            "return_confidence": if confident { json!(2) } else { Value::Null },
             "logprobs_mode": mode, "guided_regex": if has_form { json!("a*") } else { Value::Null },
         });
         match is_chat {

@@ -45,7 +45,6 @@ fn what_trainers_send_is_taken() {
         ("structured_outputs", json!({"regex": null}), json!([])),
         ("truncation_side", json!("left"), json!("right")),
         ("logprob_token_ids", json!([]), json!([5])),
-        ("vllm_xargs", json!({}), json!({"a": 1})),
         ("routed_experts_prompt_start", json!(0), json!(3)),
     ] {
         let with = |value: Value| {
