@@ -234,7 +234,7 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::settings::{
         Aggregate, BestBy, BestOfN, ChooseBy, Decide, EntropyBranching, Mcts, MctsDecide, MctsSelect, ParticleSearch,
-        Resampling, RolloutScoring, SampleScoring, StepSearch, StepSettings, TreePo,
+        Resampling, RolloutScoring, SampleScoring, StepEnd, StepSearch, StepSettings, TreePo,
     };
     #[doc(inline)]
     pub use offshoot_search::step_beam::step_beam;

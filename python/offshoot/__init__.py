@@ -32,7 +32,17 @@ from offshoot._outputs import (
     to_arrow,
 )
 from offshoot._params import SamplingParams
+from offshoot._pooling import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
 from offshoot._rollouts import RolloutTrie
+from offshoot._scorer import AnswerScore, Scorer
 from offshoot._tree import Node, Tree
 from offshoot.command import Job, demo_model, plan, run
 from offshoot.inputs import PromptType, TextPrompt, TokensPrompt
@@ -65,5 +75,6 @@ __all__ = [
     "run", "plan", "Job", "demo_model", "to_arrow", "CalledTools", "JsonPointer", "TextPrompt", "TokensPrompt",
     "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence", "EngineFacts", "EngineMetrics",
     "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine", "Judged", "ItemLine",
-    "JobEstimate",
+    "JobEstimate", "Scorer", "AnswerScore", "PoolingParams", "PoolingOutput", "PoolingRequestOutput",
+    "ClassificationOutput", "ClassificationRequestOutput", "ScoringOutput", "ScoringRequestOutput",
 ]

@@ -55,6 +55,8 @@ class EngineCounters(TypedDict):
     prompt_tokens_logical: int
     prompt_tokens_computed: int
     scores_reused: int
+    values_read: int
+    values_reused: int
     prompt_tokens_stored: int
     prompt_tokens_copied: int
     chunks_written: int

@@ -36,6 +36,7 @@ from offshoot._native import (
     Samples,
     SampleTokens,
     Sampling,
+    is_scorer,
 )
 from offshoot._outputs import (
     ChatBegin,
@@ -49,6 +50,7 @@ from offshoot._outputs import (
     token_logprobs,
 )
 from offshoot._params import LOGPROBS_MODES, SamplingParams, _choice, _flag, _listed, _number, _whole
+from offshoot._scorer import Scorer, open_scorers
 from offshoot._tree import Tree
 from offshoot._vllm import (
     OTHER_WEIGHTS,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     import numpy
     import pyarrow as pa
 
+    from offshoot._pooling import ClassificationRequestOutput, PoolingRequestOutput
     from offshoot.search import Outcome
 
 #: Seconds between two looks at Ctrl-C and the progress bar.
@@ -95,6 +98,8 @@ def _close_all() -> None:
     # The engine's thread ends before the interpreter does, so that no call to a device is under way then.
     for llm in list(_open):
         llm.close()
+    for scorer in list(open_scorers):
+        scorer.close()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -150,10 +155,26 @@ class LLM:
     are always the model's. ``return_sampling_mask``: as ``return_kept="ids"`` of all ``SamplingParams``.
     ``enable_return_routed_experts``: of a mixture of experts, samples have ``routed_experts``. ``enable_lora``:
     adapters may be loaded, ``max_loras`` at once, of ranks up to ``max_lora_rank``; their memory is set aside.
+    ``scorer``: the folder of a reward model beside the model, which ``llm.scorer`` is; ``scorer_form``: how it reads
+    texts, as of ``Scorer``; ``scorer_memory``: its share of the memory for keys and values, which both divide.
+
+    The folder of a reward model, or ``runner="pooling"``, gives an ``LLM`` with vLLM's methods for pooling models:
+    ``encode``, ``classify``, ``score`` and ``reward``.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here (``swap_space`` among them, as
     there) with one warning; those that would change the samples and are not supported raise ``NotImplementedError``.
     """
+
+    #: The scorer beside the model; None without one.
+    scorer: Scorer | None
+
+    def __new__(cls, model: Any = None, *_: Any, **given: Any) -> "LLM":
+        if cls is LLM and isinstance(model, (str, os.PathLike)) and (
+                given.get("runner") == "pooling" or is_scorer(os.fspath(model))):
+            from offshoot._pooling_llm import PoolingLLM
+
+            return super().__new__(PoolingLLM)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -194,6 +215,9 @@ class LLM:
         enable_lora: bool = False,
         max_loras: int = 1,
         max_lora_rank: int = 16,
+        scorer: str | os.PathLike[str] | None = None,
+        scorer_form: str | Mapping[str, Any] | None = None,
+        scorer_memory: float | None = None,
         runner: str | None = "auto",
         convert: str | None = "auto",
         task: str | None = "auto",
@@ -267,7 +291,10 @@ class LLM:
             activations=activations, memory=memory, gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=swap_memory, max_branches=max_num_seqs, context=max_model_len,
             deterministic=bool(deterministic), return_routed_experts=self._routes, prefix_store=prefix_store,
-            prefix_store_size=float(prefix_store_size), threads=threads, max_loras=loras, max_lora_rank=rank)
+            prefix_store_size=float(prefix_store_size), threads=threads, max_loras=loras, max_lora_rank=rank,
+            scorer=None if scorer is None else os.fspath(scorer), scorer_form=Scorer.form_json(scorer_form),
+            scorer_memory=None if scorer_memory is None else _number("scorer_memory", scorer_memory))
+        self.scorer = None if scorer is None else Scorer.beside(engine.scorer(), os.fspath(scorer))
         self._engine, self._given, self._adapters = engine, Given(engine), Adapters(engine, loras)
         self._facts = engine.facts()
         self.model = path
@@ -292,6 +319,8 @@ class LLM:
     def close(self) -> None:
         """Ends the engine and frees its memory, once running generations have ended."""
         self._given.drop()
+        if self.scorer is not None:
+            self.scorer.close()
         self._engine.close()
 
     @property
@@ -786,10 +815,30 @@ class LLM:
         return Tree(self, ids, text, self.seed if seed is None else _whole("seed", seed), name,
                     self._adapters.version(adapter))
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True, **pooling: Any) -> list[int]:
+        """The tokens of a text. With the arguments of vLLM's ``encode`` (``pooling_task``, ``pooling_params``) it is
+        refused: that is for models that score."""
+        if any(value is not None for value in pooling.values()):
+            self._not_pooling("encode")
         return self._engine.tokenizer.encode([text], add_special_tokens)[0]
 
+    def classify(self, prompts: Any, **_: Any) -> "list[ClassificationRequestOutput]":
+        """As vLLM's: the classes of each prompt, of a model that scores."""
+        self._not_pooling("classify")
+
+    def reward(self, prompts: Any, /, **_: Any) -> "list[PoolingRequestOutput]":
+        """As older versions of vLLM had it: the classes of each token or step, of a model that scores."""
+        self._not_pooling("reward")
+
+    def embed(self, prompts: Any, **_: Any) -> NoReturn:
+        """Vectors of texts, which no model here makes."""
+        self._not_pooling("embed")
+
     # What the methods share.
+
+    def _not_pooling(self, method: str) -> NoReturn:
+        beside = "" if self.scorer is None else "; `llm.scorer` has the scorer's"
+        raise ValueError(f"LLM.{method}() is only supported for pooling models, found {self.model}{beside}")
 
     def _mode(self, params: SamplingParams) -> str:
         """Whose log-probabilities are reported of samples by these."""

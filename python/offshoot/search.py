@@ -23,6 +23,7 @@ from offshoot._native import Assessed, NativeCalls, NativePointer, Records, Sear
 from offshoot._native import search as _native_search
 from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _flag, _number, _whole
 from offshoot._rollouts import RolloutTrie
+from offshoot._scorer import Scorer
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _search_of(function: Callable[Concatenate[LLM, Any, _P], Any]) -> _Search[_P
 @dataclasses.dataclass(slots=True)
 class Sample:
     """A candidate with its assessment. ``finish_reason`` is the word that samples.jsonl has for it; ``detail`` is what
-    a judge found, and None in searches whose texts Python's functions assess."""
+    a judge found, and None in searches whose texts Python's functions assess. ``score``: by a ``scorer``, and
+    ``step_scores`` those of its steps; ``score_error``: why it has none."""
 
     index: int
     text: str
@@ -73,6 +75,9 @@ class Sample:
     answer: str | None = None
     correct: bool | None = None
     detail: Judged | None = None
+    score: float | None = None
+    step_scores: list[float | None] | None = None
+    score_error: str | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +102,7 @@ class Outcome:
     chosen: int | None
     tied: list[int]
     cancelled: int
-    scores: list[float] | list[list[float]] | None
+    scores: list[float | None] | list[list[float | None]] | None
     sampled_tokens: int
     given_tokens: int
     nodes: int
@@ -127,7 +132,7 @@ def vote(
     tool_call: bool = False, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None,
     stop_when: Literal["never", "certain"] | float | Mapping[str, int] = "never", min_finished: int | None = None,
-    use_tqdm: bool = False,
+    scorer: Scorer | None = None, delimiter: str = "\n", aggregate: _Aggregate = "last", use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Self-consistency: ``n`` samples vote by their answers: those that ``answer`` finds; with ``json`` the values at
     this JSON pointer, such as "/answer", in the JSON of their texts; with ``tool_call`` their calls of tools, or with
@@ -135,7 +140,8 @@ def vote(
     answer is right. Once ``min_finished`` have finished the others are cancelled: they are ``stragglers`` of the
     outcome.
     ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely
-    to; ``{"window": 5}`` those behind five that gave one answer, where every five samples are a window."""
+    to; ``{"window": 5}`` those behind five that gave one answer, where every five samples are a window.
+    With ``scorer`` each vote weighs what the scorer makes of its sample, whose steps end with ``delimiter``."""
     if isinstance(stop_when, Mapping):
         if set(stop_when) != {"window"}:
             raise ValueError(f"stop_when: expected a dict with the key window, found {dict(stop_when)!r}")
@@ -149,34 +155,42 @@ def vote(
         until = {"confident": chance}
     else:
         until = _choice("stop_when", stop_when, ("never", "certain"))
-    method = {"vote": {"n": _whole("n", n, 1, MOST_SAMPLES), "stop_when": until}}
+    if scorer is not None and until != "never":
+        raise ValueError(f"stop_when: expected never beside scorer, found {stop_when!r}")
+    method = {"vote": {
+        "n": _whole("n", n, 1, MOST_SAMPLES), "stop_when": until, "delimiter": _text("delimiter", delimiter),
+        "aggregate": _choice("aggregate", aggregate, _AGGREGATES)}}
     assess = _Assess(answer=_voted(answer, json, _flag("tool_call", tool_call)), grade=grade)
     return _search(
         llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-        min_finished=_min_finished(min_finished, n))
+        min_finished=_min_finished(min_finished, n), scorer=scorer)
 
 
 @_search_of
 def best_of_n(
     llm: LLM, prompts: Any, n: int = 16, *, score: Score | None = None, grade: Grade | None = None,
     by: Literal["score", "grade", "logprob", "mean_logprob"] | None = None, answer: Answer | None = None,
-    stop_when_passed: bool = False, min_finished: int | None = None, sampling_params: SamplingParams | None = None,
+    stop_when_passed: bool = False, min_finished: int | None = None, scorer: Scorer | None = None,
+    delimiter: str = "\n", aggregate: _Aggregate = "last", sampling_params: SamplingParams | None = None,
     seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """The best of ``n`` samples: by ``score(text)``, by ``grade(text)`` (the first that passes), or by the model's own
-    ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes, ``min_finished``
-    once so many have finished."""
-    measure = _choice("by", by or ("score" if score else "grade" if grade else "mean_logprob"),
+    """The best of ``n`` samples: by ``score(text)``, by ``scorer``, a reward model that reads each sample as it
+    finishes, by ``grade(text)`` (the first that passes), or by the model's own ``by="logprob"`` or ``"mean_logprob"``.
+    ``stop_when_passed`` ends the others once one passes, ``min_finished`` once so many have finished. A scorer's steps
+    end with ``delimiter``; ``aggregate``: how their scores become the sample's."""
+    _one_of(score, scorer)
+    measure = _choice("by", by or ("score" if score or scorer else "grade" if grade else "mean_logprob"),
                       ("score", "grade", "logprob", "mean_logprob"))
-    if measure == "score" and score is None or measure == "grade" and grade is None:
+    if measure == "score" and score is None and scorer is None or measure == "grade" and grade is None:
         raise TypeError(f"best_of_n: `by={measure!r}` needs the function `{measure}`")
     method = {"best_of_n": {
         "n": _whole("n", n, 1, MOST_SAMPLES), "by": None if measure == "score" else measure,
-        "stop_when_passed": bool(stop_when_passed)}}
+        "stop_when_passed": bool(stop_when_passed), "delimiter": _text("delimiter", delimiter),
+        "aggregate": _choice("aggregate", aggregate, _AGGREGATES)}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(
         llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-        min_finished=_min_finished(min_finished, n))
+        min_finished=_min_finished(min_finished, n), scorer=scorer)
 
 
 @_search_of
@@ -294,36 +308,37 @@ def tree_of_thoughts(
 def beam_search(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
     delimiter: str = "\n", most_steps: int = 40, lookahead: int = 0, aggregate: _Aggregate = "last",
-    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None,
+    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
-    ``score(text)`` values a partial solution (without it its mean probability does), together with the next
-    ``lookahead`` steps, which are sampled greedily and thrown away; ``aggregate``: last, min, product or mean of the
-    steps' values; ``by``: best, vote or weighted_vote."""
+    ``score(text)``, or ``scorer``, a reward model, values a partial solution (without either its mean probability
+    does), together with the next ``lookahead`` steps, which are sampled greedily and thrown away; ``aggregate``: last,
+    min, product or mean of the steps' values; ``by``: best, vote or weighted_vote."""
     return _stepwise("beam_search", llm, prompts, score, samples, expansions, delimiter, most_steps, lookahead,
-                     aggregate, by, answer, grade, sampling_params, seed, use_tqdm)
+                     aggregate, by, answer, grade, sampling_params, seed, use_tqdm, scorer)
 
 
 @_search_of
 def dvts(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
     delimiter: str = "\n", most_steps: int = 40, lookahead: int = 0, aggregate: _Aggregate = "last",
-    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None,
+    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side.
     The settings are those of ``beam_search``."""
     return _stepwise("dvts", llm, prompts, score, samples, expansions, delimiter, most_steps, lookahead, aggregate, by,
-                     answer, grade, sampling_params, seed, use_tqdm)
+                     answer, grade, sampling_params, seed, use_tqdm, scorer)
 
 
 def _stepwise(
     name: str, llm: LLM, prompts: Any, score: Score | None, samples: int, expansions: int, delimiter: str,
     most_steps: int, lookahead: int, aggregate: _Aggregate, by: _Decide, answer: Answer | None, grade: Grade | None,
-    sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
+    sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool, scorer: Scorer | None,
 ) -> Outcome | list[Outcome]:
     """A search over steps by its name."""
+    _one_of(score, scorer)
     method = {name: {"scored": score is not None, "settings": {
         "samples": _count("samples", samples), "expansions": _count("expansions", expansions),
         "steps": {"delimiter": _text("delimiter", delimiter), "most": _count("most_steps", most_steps)},
@@ -332,21 +347,23 @@ def _stepwise(
     if samples % expansions:
         raise ValueError(f"samples: expected a multiple of expansions ({expansions}), found {samples}")
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
-    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+                   scorer=scorer)
 
 
 @_search_of
 def particle_filtering(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, delimiter: str = "\n",
     most_steps: int = 40, aggregate: _Aggregate = "last", resampling: _Resampling = "multinomial",
-    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None,
+    by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Particle filtering over steps (Puri et al., 2025): after each step ``samples`` partial solutions are drawn anew
-    from those there are, in proportion to the odds of ``score(text)``, which is from 0 to 1 (without it that is their
-    mean probability). ``resampling``: multinomial or systematic; ``aggregate`` and ``by`` as in ``beam_search``."""
+    from those there are, in proportion to the odds of ``score(text)``, which is from 0 to 1, or to those by ``scorer``,
+    a reward model (without either, of their mean probability). ``resampling``: multinomial or systematic;
+    ``aggregate`` and ``by`` as in ``beam_search``."""
     return _particles(llm, prompts, score, samples, 1, 0, delimiter, most_steps, aggregate, resampling, by, answer,
-                      grade, sampling_params, seed, use_tqdm)
+                      grade, sampling_params, seed, use_tqdm, scorer)
 
 
 @_search_of
@@ -354,22 +371,24 @@ def particle_gibbs(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, iterations: int = 2, references: int = 1,
     delimiter: str = "\n", most_steps: int = 40, aggregate: _Aggregate = "last",
     resampling: _Resampling = "multinomial", by: _Decide = "best", answer: Answer | None = None,
-    grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
-    use_tqdm: bool = False,
+    grade: Grade | None = None, scorer: Scorer | None = None, sampling_params: SamplingParams | None = None,
+    seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Particle filtering ``iterations`` times, with ``samples`` / ``iterations`` particles each. From the second time
     on ``references`` solutions of the time before, drawn by their scores, take part. The settings are those of
     ``particle_filtering``."""
     return _particles(llm, prompts, score, samples, iterations, references, delimiter, most_steps, aggregate,
-                      resampling, by, answer, grade, sampling_params, seed, use_tqdm)
+                      resampling, by, answer, grade, sampling_params, seed, use_tqdm, scorer)
 
 
 def _particles(
     llm: LLM, prompts: Any, score: Score | None, samples: int, iterations: int, references: int, delimiter: str,
     most_steps: int, aggregate: _Aggregate, resampling: _Resampling, by: _Decide, answer: Answer | None,
     grade: Grade | None, sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
+    scorer: Scorer | None,
 ) -> Outcome | list[Outcome]:
     """A search by particles."""
+    _one_of(score, scorer)
     method = {"particles": {"scored": score is not None, "settings": {
         "samples": _count("samples", samples), "iterations": _count("iterations", iterations),
         "references": _whole("references", references, 0 if iterations == 1 else 1, (1 << 32) - 1),
@@ -383,7 +402,8 @@ def _particles(
         raise ValueError(
             f"references: expected less than the {samples // iterations} particles of an iteration, found {references}")
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
-    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+                   scorer=scorer)
 
 
 @_search_of
@@ -391,21 +411,24 @@ def mcts(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 32, expansions: int = 4,
     parallel: int = 8, delimiter: str = "\n", most_steps: int = 40, select: Literal["uct", "puct"] = "uct",
     exploration: float = 1.4, widening: float | None = None, tokens: int | None = None, by: _Decide | None = None,
-    answer: Answer | None = None,
-    grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
-    use_tqdm: bool = False,
+    answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)`` or, without it, by
-    agreement of their answers. ``by``: best, vote, weighted_vote, or None for the most visited path."""
+    """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)``, by ``scorer``, a reward
+    model, or without either by agreement of their answers. ``by``: best, vote, weighted_vote, or None for the most
+    visited path."""
+    _one_of(score, scorer)
     method = {"mcts": {
         "samples": _count("samples", samples), "tokens": _count("tokens", tokens),
         "expansions": _count("expansions", expansions), "parallel": _count("parallel", parallel),
         "steps": {"delimiter": _text("delimiter", delimiter), "most": _count("most_steps", most_steps)},
-        "scoring": "agreement" if score is None else "scorer", "select": _choice("select", select, ("uct", "puct")),
+        "scoring": "agreement" if score is None and scorer is None else "scorer",
+        "select": _choice("select", select, ("uct", "puct")),
         "exploration": _finite("exploration", exploration), "widening": widening and _finite("widening", widening),
         "by": "visits" if by is None else {"rollouts": _choice("by", by, _DECIDE)}}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
-    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+                   scorer=scorer)
 
 
 class _Assess:
@@ -538,13 +561,21 @@ def _finite(name: str, value: Any) -> float:
     return number
 
 
+def _one_of(score: Any, scorer: Any) -> None:
+    """A search has one that values."""
+    if score is not None and scorer is not None:
+        raise TypeError("scorer: expected None beside the function `score`")
+
+
 def _search(
     llm: LLM, prompts: Any, method: dict[str, Any], sampling_params: SamplingParams | None, seed: int | None,
     use_tqdm: bool, *, assess: _Assess, grades: bool, min_finished: int | None = None, rollouts: bool = False,
-    **callables: Callable[[int, Any], Any] | None,
+    scorer: Scorer | None = None, **callables: Callable[[int, Any], Any] | None,
 ) -> Outcome | list[Outcome]:
     if not isinstance(llm, LLM):
         raise TypeError(f"llm: expected an LLM, found {llm!r}")
+    if scorer is not None and not isinstance(scorer, Scorer):
+        raise TypeError(f"scorer: expected a Scorer, found {scorer!r}")
     one = _is_one(prompts)
     encoded = llm._encoded([prompts] if one else _several(prompts))
     params = SamplingParams(max_tokens=256) if sampling_params is None else sampling_params
@@ -577,7 +608,8 @@ def _search(
         found = _native_search(
             llm._updated, json.dumps(method), named, llm._sampling(params, room),
             _whole("seed", seed) % (1 << 64), assess=assess, grades=grades, done=done,
-            min_finished=min_finished, rollouts=rollouts, **callables)
+            min_finished=min_finished, rollouts=rollouts, scorer=None if scorer is None else scorer._native,
+            **callables)
     if isinstance(found.ended_by, KeyboardInterrupt):
         finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found.outcomes]
         raise Interrupted(finished) from (None if type(found.ended_by) is KeyboardInterrupt else found.ended_by)
@@ -595,7 +627,8 @@ def _search(
 def _outcome(row: dict[str, Any]) -> Outcome:
     samples = [
         Sample(each["index"], each["text"], each["tokens"], each["finish"], each["logprob"], each.get("answer"),
-               each.get("correct"), each.get("judged"))
+               each.get("correct"), each.get("judged"), each.get("score"), each.get("step_scores"),
+               each.get("score_error"))
         for each in row["samples"]
     ]
     return Outcome(

@@ -14,7 +14,8 @@ use offshoot_engine::{
     Weights, WeightsUpdate,
 };
 use offshoot_launch::{
-    BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,
+    BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, ScorerOptions,
+    UpdateFolder,
 };
 use offshoot_model::{Sleep, SleepTags, TensorSource, UpdateScope, WeightChoice};
 use offshoot_text::Tokenizer;
@@ -28,6 +29,7 @@ use crate::forms::NativeForm;
 use crate::generation::{Generation, OwnedRequest, Request};
 use crate::params::{Sampling, token_ids, word};
 use crate::process::{self, OfProcess};
+use crate::scorer::{NativeScorer, form_of};
 use crate::tensors::Tensors;
 pub use crate::tokenizer::Context;
 use crate::tokenizer::NativeTokenizer;
@@ -41,6 +43,8 @@ pub struct Engine {
     /// `None`: closed.
     handle: OfProcess<Mutex<Option<EngineHandle>>>,
     tokenizer: Arc<Tokenizer>,
+    /// The scorer beside it, until it is taken.
+    scorer: Mutex<Option<NativeScorer>>,
     not_cuda: Option<String>,
     seconds_loading: f64,
 }
@@ -87,7 +91,7 @@ pub fn check_ready(engine: &EngineHandle) -> PyResult<()> {
 type DrawnSample = (Vec<u32>, Vec<u32>, Py<Sampling>, Option<u64>);
 
 /// A value of an enum by its name on the command line.
-fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> {
+pub fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> {
     let value = serde_json::Value::String(word.to_owned());
     serde_json::from_value(value).map_err(|error| PyValueError::new_err(format!("{what}: {error}")))
 }
@@ -99,7 +103,8 @@ impl Engine {
         model, *, device="auto", devices=None, tensor_parallel=1, plan="balanced", kv_dtype=None, state_dtype=None,
         weights=None, activations=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
         max_branches=None, context=None, deterministic=false, return_routed_experts=false, prefix_store=None,
-        prefix_store_size=20.0, threads=None, max_loras=0, max_lora_rank=16,
+        prefix_store_size=20.0, threads=None, max_loras=0, max_lora_rank=16, scorer=None, scorer_form=None,
+        scorer_memory=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -126,6 +131,9 @@ impl Engine {
         threads: Option<usize>,
         max_loras: usize,
         max_lora_rank: usize,
+        scorer: Option<PathBuf>,
+        scorer_form: Option<&str>,
+        scorer_memory: Option<f64>,
     ) -> PyResult<Engine> {
         process::check()?;
         let devices: Devices = match devices {
@@ -154,17 +162,31 @@ impl Engine {
         };
         let most_bytes = (prefix_store_size * f64::from(1 << 30)) as u64;
         let prefix_store = prefix_store.map(|path| PrefixFolder::new(path, most_bytes));
+        let form = scorer_form.map(form_of).transpose()?;
+        let scorer = scorer.map(|path| ScorerOptions { path, form, memory: scorer_memory });
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
-            EngineOptions { devices, budget, plan: Some(planner), prefix_store }.open(&model)
+            let options = EngineOptions { devices, budget, plan: Some(planner), prefix_store, scorer };
+            let folder = options.scorer.as_ref().map(ScorerOptions::open).transpose()?;
+            let (launched, tokenizer) = options.open(&model)?;
+            let scorer = launched.scorer.clone().zip(folder);
+            let scorer = scorer.map(|(model, folder)| NativeScorer::of(model, &folder, launched.seconds_loading));
+            Ok((launched, tokenizer, scorer.transpose()?))
         });
-        let (launched, tokenizer) = launched.or_raise()?;
+        let (launched, tokenizer, scorer) = launched.or_raise()?;
         Ok(Engine {
             handle: OfProcess::new(Mutex::new(Some(launched.engine))),
             tokenizer,
+            scorer: Mutex::new(scorer),
             not_cuda: launched.not_cuda.map(|why| why.to_string()),
             seconds_loading: launched.seconds_loading,
         })
+    }
+
+    /// The scorer beside it. It is returned once: whoever has it closes it.
+    fn scorer(&self) -> PyResult<NativeScorer> {
+        let scorer = self.scorer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        scorer.ok_or_else(|| PyRuntimeError::new_err("the engine has no scorer beside it"))
     }
 
     #[getter(tokenizer)]
@@ -456,7 +478,7 @@ impl Drop for Scored<'_> {
 }
 
 /// Sets the number of threads of the process, once.
-fn set_threads(threads: Option<usize>) -> Result<()> {
+pub fn set_threads(threads: Option<usize>) -> Result<()> {
     let Some(threads) = threads else { return Ok(()) };
     if threads == 0 {
         return Err(Error::value("threads", "a number from 1 up", "0"));

@@ -15,6 +15,7 @@ mod parts;
 mod process;
 mod rollouts;
 mod samples;
+mod scorer;
 mod search;
 mod tables;
 mod tensors;
@@ -64,6 +65,8 @@ mod _offshoot {
     use super::rollouts::{NativeTrie, TrieBuilder, TrieTable};
     #[pymodule_export]
     use super::samples::Samples;
+    #[pymodule_export]
+    use super::scorer::{AnswerScores, NativeScorer, is_scorer};
     #[pymodule_export]
     use super::search::{Assessed, Found, SearchPrompt, search};
     #[pymodule_export]

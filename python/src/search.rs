@@ -7,19 +7,21 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use offshoot::search::{
-    AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, EntropyBranching,
-    Evaluate, Generate, Mcts, Outcome, ParticleSearch, Proposal, RolloutScoring, RolloutTrie, SampleScoring,
-    SamplingOverrides, Scorer, SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect,
-    ThoughtTraversal, TreePo, TrieBuilder, ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts,
-    particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po,
+    Aggregate, AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided,
+    EntropyBranching, Evaluate, Generate, Mcts, ModelScores, OnScorerError, Outcome, ParticleSearch, Proposal,
+    RolloutScoring, RolloutTrie, SampleScoring, SamplingOverrides, Scorer, SearchJob, StepSearch, StepSettings,
+    Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, TreePo, TrieBuilder, ValueBy, best_by_scorer,
+    best_of_n, dvts, entropy_branching, mcts, particle_gibbs, sample, self_consistency, step_beam, tree_of_thought,
+    tree_po, vote_by_scorer,
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};
 use offshoot_engine::{EngineHandle, GroupEnd};
+use offshoot_score::ScorerModel;
 use offshoot_text::reasoning::ContentStart;
-use offshoot_text::{AddSpecial, Tokenizer};
+use offshoot_text::{AddSpecial, Message, Tokenizer};
 use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -29,6 +31,7 @@ use crate::engine::{Engine, PATIENCE};
 use crate::errors::{OrRaise, exception};
 use crate::params::{self, Sampling};
 use crate::rollouts::NativeTrie;
+use crate::scorer::NativeScorer;
 
 /// Prompts searched at once: their drivers mostly wait.
 const SEARCHES_AT_ONCE: usize = 256;
@@ -42,15 +45,20 @@ type SearchResult = (Value, Option<RolloutTrie>);
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Method {
+    /// `delimiter` and `aggregate`: of the steps of samples that a scorer reads.
     Vote {
         n: usize,
         stop_when: Decided,
+        delimiter: String,
+        aggregate: Aggregate,
     },
-    /// `by`: `None`: a Python callable scores the samples.
+    /// `by`: `None`: a Python callable or a scorer scores the samples.
     BestOfN {
         n: usize,
         by: Option<BestBy>,
         stop_when_passed: bool,
+        delimiter: String,
+        aggregate: Aggregate,
     },
     Sample {
         n: usize,
@@ -301,6 +309,8 @@ struct Searches<'a> {
     group_end: Option<GroupEnd>,
     /// Whether samples are returned as tries, too.
     rollouts: bool,
+    /// A reward model that values texts in place of callables.
+    scorer: Option<Arc<ScorerModel>>,
 }
 
 /// A prompt with the name that its random numbers follow from.
@@ -332,7 +342,7 @@ pub struct Found {
 #[pyfunction]
 #[pyo3(signature = (
     engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, thought=None,
-    ends=None, state=None, done=None, min_finished=None, rollouts=false,
+    ends=None, state=None, done=None, min_finished=None, rollouts=false, scorer=None,
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn search(
@@ -352,6 +362,7 @@ pub fn search(
     done: Option<Py<PyAny>>,
     min_finished: Option<NonZeroUsize>,
     rollouts: bool,
+    scorer: Option<&NativeScorer>,
 ) -> PyResult<Found> {
     let method = serde_json::from_str(method).map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
     let searches = Searches {
@@ -364,6 +375,7 @@ pub fn search(
         failure: Failure::default(),
         group_end: min_finished.map(GroupEnd::new),
         rollouts,
+        scorer: scorer.map(NativeScorer::model).transpose()?,
     };
     let outcomes = py.detach(|| searches.run(&prompts, done.as_ref())).or_raise()?;
     let object = |outcome: offshoot::Result<SearchResult>| match outcome {
@@ -439,7 +451,11 @@ impl Searches<'_> {
         let Sampling { params, stop, .. } = &self.sampling.beginning(|| ContentStart::of(&prompt.text, None, None));
         let job = SearchJob { group_end: self.group_end, ..SearchJob::new(params, stop) };
         let mut job = job.assessed_by(assess).interrupted_by(&self.failure.ended);
-        let outcome = self.drive(index, &mut tree, &mut job)?;
+        let scorer = self.scorer.as_ref().map(|model| {
+            let question = [Message::user(&prompt.text)];
+            Ok(Scorer::Model(Box::new(ModelScores::new(&**model, &question, OnScorerError::Unscored)?)))
+        });
+        let outcome = self.drive(index, &mut tree, scorer.transpose()?, &mut job)?;
         let not_json = |error: serde_json::Error| Error::Internal(format!("an outcome is not JSON: {error}"));
         let mut value = serde_json::to_value(&outcome).map_err(not_json)?;
         value["samples"] = serde_json::to_value(&outcome.samples).map_err(not_json)?;
@@ -453,15 +469,29 @@ impl Searches<'_> {
         Ok((value, trie.transpose()?))
     }
 
-    fn drive(&self, index: usize, tree: &mut SamplingTree, job: &mut SearchJob<'_>) -> offshoot::Result<Outcome> {
+    /// `scorer`: what values the texts of this prompt in place of callables.
+    fn drive(
+        &self,
+        index: usize,
+        tree: &mut SamplingTree,
+        scorer: Option<Scorer<'_>>,
+        job: &mut SearchJob<'_>,
+    ) -> offshoot::Result<Outcome> {
         let root = tree.root();
         match &self.method {
-            &Method::Vote { n, stop_when } => self_consistency(tree, root, n, stop_when, job),
-            &Method::BestOfN { n, by: Some(by), stop_when_passed } => {
+            Method::Vote { n, stop_when, delimiter, aggregate } => match scorer {
+                None => self_consistency(tree, root, *n, *stop_when, job),
+                Some(mut scorer) => {
+                    let how = SampleScoring { delimiter: delimiter.clone(), aggregate: *aggregate };
+                    vote_by_scorer(tree, root, *n, &mut scorer, &how, job)
+                }
+            },
+            &Method::BestOfN { n, by: Some(by), stop_when_passed, .. } => {
                 best_of_n(tree, root, &BestOfN { samples: n, by, stop_when_passed }, job)
             }
-            &Method::BestOfN { n, by: None, .. } => {
-                best_by_scorer(tree, root, n, &mut Scorer::Grade, &SampleScoring::default(), job)
+            Method::BestOfN { n, by: None, delimiter, aggregate, .. } => {
+                let how = SampleScoring { delimiter: delimiter.clone(), aggregate: *aggregate };
+                best_by_scorer(tree, root, *n, &mut scorer.unwrap_or(Scorer::Grade), &how, job)
             }
             &Method::Sample { n } => sample(tree, root, n, job),
             Method::TreeOfThoughts(thoughts) => {
@@ -474,17 +504,17 @@ impl Searches<'_> {
                 tree_of_thought(tree, &thoughts.settings(self.callables.propose.is_some()), &texts, None, job)
             }
             Method::BeamSearch { settings, scored } => {
-                self.stepping(&settings.steps, *scored, |stepper| step_beam(tree, root, settings, stepper, job))
+                self.stepping(&settings.steps, *scored, scorer, |stepper| step_beam(tree, root, settings, stepper, job))
             }
             Method::Dvts { settings, scored } => {
-                self.stepping(&settings.steps, *scored, |stepper| dvts(tree, root, settings, stepper, job))
+                self.stepping(&settings.steps, *scored, scorer, |stepper| dvts(tree, root, settings, stepper, job))
             }
-            Method::Particles { settings, scored } => {
-                self.stepping(&settings.steps, *scored, |stepper| particle_gibbs(tree, root, settings, stepper, job))
-            }
+            Method::Particles { settings, scored } => self.stepping(&settings.steps, *scored, scorer, |stepper| {
+                particle_gibbs(tree, root, settings, stepper, job)
+            }),
             Method::Mcts(settings) => {
                 let scored = settings.scoring != RolloutScoring::Agreement;
-                self.stepping(&settings.steps, scored, |stepper| mcts(tree, root, settings, stepper, job))
+                self.stepping(&settings.steps, scored, scorer, |stepper| mcts(tree, root, settings, stepper, job))
             }
             Method::TreePo(how) => tree_po(tree, root, how, &|context, tokens| self.decode(context, tokens), job),
             Method::EntropyBranching(how) => {
@@ -501,10 +531,12 @@ impl Searches<'_> {
         &self,
         steps: &StepSettings,
         scored: bool,
+        scorer: Option<Scorer<'_>>,
         search: impl FnOnce(&mut Stepper<'_>) -> offshoot::Result<Outcome>,
     ) -> offshoot::Result<Outcome> {
         let decode = |context: &[TokenId], tokens: &[TokenId]| self.decode(context, tokens);
-        let scorer = if scored { Scorer::Grade } else { Scorer::MeanLogprob };
+        let own = if scored { Scorer::Grade } else { Scorer::MeanLogprob };
+        let scorer = scorer.unwrap_or(own);
         search(&mut Stepper::new(steps, &decode, scorer))
     }
 }

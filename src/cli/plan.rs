@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::words::PREDICTIONS;
 use offshoot_args::words::{DTYPES, one_of};
-use offshoot_args::{AdapterArgs, BudgetArgs, arrivals, whole};
+use offshoot_args::{AdapterArgs, BudgetArgs, ScorerArgs, arrivals, whole};
 use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::count;
@@ -81,6 +81,8 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
+    pub scorer: ScorerArgs,
+    #[command(flatten)]
     pub budget: BudgetArgs,
     #[command(flatten)]
     pub room: AdapterArgs,
@@ -95,7 +97,8 @@ fn predict_help() -> String {
 }
 
 /// Options that do not apply to a trace.
-const JOB: [&str; 9] = ["input", "limit", "samples", "set", "output_tokens", "predict", "parts", "explain", "svg"];
+const JOB: [&str; 10] =
+    ["input", "limit", "samples", "set", "output_tokens", "predict", "parts", "explain", "svg", "scorer"];
 
 /// What to estimate: a job or a trace.
 pub enum PlanCommand {
@@ -142,6 +145,7 @@ impl PlanArgs {
                 output_tokens: args.output_tokens,
                 device_profile: args.device_profile,
                 budget,
+                scorer: args.scorer.into(),
                 predict: args.predict,
                 parts: args.parts,
                 replicas,

@@ -6,11 +6,11 @@ use clap::Args;
 
 use super::words::RESULT_FORMATS;
 use offshoot_args::words::one_of;
-use offshoot_args::{JudgingArgs, LaunchArgs, each_once, number, whole};
+use offshoot_args::{JudgingArgs, LaunchArgs, ScorerArgs, each_once, number, whole};
 use offshoot_eval::run::rescore::RescoreOptions;
 use offshoot_eval::run::{ResultFormat, RunOptions};
 use offshoot_eval::task::Overrides;
-use offshoot_launch::Devices;
+use offshoot_launch::{Devices, EngineOptions};
 
 /// Options that set keys of the task file.
 #[derive(Debug, Args)]
@@ -94,12 +94,15 @@ pub struct RunArgs {
     #[command(flatten)]
     pub judging: JudgingArgs,
     #[command(flatten)]
+    pub scorer: ScorerArgs,
+    #[command(flatten)]
     pub engine: LaunchArgs,
 }
 
 impl RunArgs {
     pub fn on(self, devices: Devices) -> RunOptions {
         let args = self;
+        let engine = EngineOptions { scorer: args.scorer.into(), ..args.engine.on(devices) };
         RunOptions {
             task: args.task,
             overrides: args.keys.into(),
@@ -114,7 +117,7 @@ impl RunArgs {
             json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-            engine: args.engine.on(devices),
+            engine,
         }
     }
 }

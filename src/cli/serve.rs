@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::words::{LOGPROBS_MODES, REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
-use offshoot_args::{AdapterArgs, LaunchArgs, mib, seconds, whole};
+use offshoot_args::{AdapterArgs, LaunchArgs, ScorerArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
 use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
@@ -21,9 +21,9 @@ use offshoot_text::SpecialText;
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Model folder or GGUF file
-    #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
+    /// Model folder or GGUF file; a reward model's is served as a scorer (default: the one of --scorer alone)
+    #[arg(long, value_name = "DIR", required_unless_present = "scorer")]
+    pub model: Option<PathBuf>,
     /// Address to listen at; others than this machine's own reach the server only if it is changed
     #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1")]
     pub host: IpAddr,
@@ -33,6 +33,9 @@ pub struct ServeArgs {
     /// Name by which requests call the model; may be given several times (default: the folder's name)
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
+    /// Name by which requests call the model of --scorer; may be given several times (default: its folder's name)
+    #[arg(long = "scorer-name", value_name = "NAME", requires = "scorer")]
+    pub scorer_names: Vec<String>,
     /// Adapter (LoRA) that requests may name in place of the model: its name and its folder, as PEFT writes it; may be
     /// given several times
     #[arg(long = "lora", value_name = "NAME=DIR", value_parser = adapter)]
@@ -122,6 +125,8 @@ pub struct ServeArgs {
     #[arg(long)]
     pub return_routed_experts: bool,
     #[command(flatten)]
+    pub scorer: ScorerArgs,
+    #[command(flatten)]
     pub engine: LaunchArgs,
     /// Whose prefixes are written to --prefix-store
     #[arg(long, value_parser = one_of(STORED_PREFIXES), default_value = "prompts", requires = "prefix_store")]
@@ -157,6 +162,7 @@ impl ServeArgs {
     pub fn on(self, devices: Devices) -> ServeOptions {
         let args = self;
         let mut engine = args.engine.on(devices);
+        engine.scorer = args.scorer.into();
         engine.budget.keeps_routes = args.return_routed_experts;
         engine.budget.adapters = args.room.limits(args.adapters.len());
         if let Some(store) = &mut engine.prefix_store {
@@ -168,6 +174,7 @@ impl ServeArgs {
             host: args.host,
             port: args.port,
             names: args.names,
+            scorer_names: args.scorer_names,
             adapters: args.adapters,
             keys: args.keys,
             rollout: args.rollout.then_some(RolloutOptions {

@@ -384,6 +384,33 @@ fn check_compares_the_scores_of_reward_models() {
 }
 
 #[test]
+fn check_compares_the_bundled_reward_model_with_the_values_of_its_training() {
+    let folder = "tasks/models/reward";
+    let said = output(&["check", "--model", folder, "--golden", &format!("{folder}/golden_scores.json")]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    for part in ["1 value: score", "ok    4 positions", "values as they are"] {
+        assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
+    }
+}
+
+/// trl saves a model that it gives a value head with the class of the generator that it was.
+#[test]
+fn check_reads_golden_scores_of_a_model_with_a_generator_s_class() {
+    let Some(root) = shared("goldens_modern/reward-skywork-prm") else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for file in ["model.safetensors", "golden_scores.json"] {
+        std::fs::copy(root.join(file), folder.path().join(file)).expect("a file that can be copied");
+    }
+    let config = std::fs::read_to_string(root.join("config.json")).expect("a text file");
+    let config = config.replace("Qwen2ForPrmModel", "Qwen2ForCausalLM");
+    std::fs::write(folder.path().join("config.json"), config).expect("a folder that can be written");
+    let [model, golden] = [folder.path().to_owned(), folder.path().join("golden_scores.json")];
+    let [model, golden] = [&model, &golden].map(|path| path.to_str().expect("UTF-8"));
+    let said = output(&["check", "--model", model, "--golden", golden]);
+    assert!(said.status.success() && stdout(&said).contains("ok    4 positions"), "{}", stderr(&said));
+}
+
+#[test]
 fn check_says_what_rounded_keys_and_values_do() {
     let said = output(&["check", "--model", "tasks/models/demo", "--kv-dtype", "fp8"]);
     assert!(said.status.success(), "{}", stderr(&said));

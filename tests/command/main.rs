@@ -1,5 +1,7 @@
 //! The `offshoot` command as its users meet it.
 
+#[path = "../../crates/launch/tests/pair/folders.rs"]
+mod folders;
 #[path = "../common/full.rs"]
 mod full;
 #[path = "../common/judging.rs"]
@@ -42,6 +44,7 @@ mod rescore;
 mod resume;
 mod rollouts;
 mod scored;
+mod scorer_memory;
 mod several_devices;
 mod side_by_side;
 mod strangers;

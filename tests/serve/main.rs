@@ -15,6 +15,7 @@ mod files;
 mod forms;
 mod page;
 mod pauses;
+mod pooling;
 mod prime_rl;
 mod protocol;
 mod records;

@@ -52,7 +52,7 @@ impl Served {
         command.current_dir(folder.path()).env_remove("RUST_LOG").env_remove("OFFSHOOT_API_KEYS");
         command.env_remove("OFFSHOOT_ROLLOUT_KEYS");
         command.args(["serve", "--port", "0"]);
-        if !options.contains(&"--model") {
+        if !["--model", "--scorer"].iter().any(|model| options.contains(model)) {
             command.arg("--model").arg(demo());
         }
         if !options.contains(&"--kv-memory") {

@@ -16,8 +16,9 @@ use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::{Isolation, JudgeSetup};
 use offshoot_kv::plan::Planner;
-use offshoot_launch::{AdapterLimits, Devices, EngineBudget, EngineOptions, PrefixFolder};
+use offshoot_launch::{AdapterLimits, Devices, EngineBudget, EngineOptions, PrefixFolder, ScorerOptions};
 use offshoot_model::{ActivationChoice, MadeFormat, WeightChoice};
+use offshoot_score::FormChoice;
 use words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, PLANNERS, STATE_DTYPES, one_of};
 
 /// Options of the judge, for tasks that have one.
@@ -76,7 +77,30 @@ pub struct LaunchArgs {
 impl LaunchArgs {
     pub fn on(self, devices: Devices) -> EngineOptions {
         let Self { plan, engine, prefixes } = self;
-        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into() }
+        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into(), scorer: None }
+    }
+}
+
+/// A scorer beside the model.
+#[derive(Clone, Debug, Args)]
+pub struct ScorerArgs {
+    /// Folder of a reward model beside the model. Both stand on one device and divide the memory for keys and values
+    #[arg(long, value_name = "DIR")]
+    pub scorer: Option<PathBuf>,
+    /// How the scorer reads texts: the name of a form (last-token, step-tag, step-lines, ...) or a file with one
+    /// (default: scorer.json in its folder, or the form of its class)
+    #[arg(long, value_name = "NAME_OR_FILE", value_parser = FormChoice::named, requires = "scorer")]
+    pub scorer_form: Option<FormChoice>,
+    /// Share of the memory for keys and values that the scorer has (default: as much as holds texts of the length that
+    /// the model's part holds)
+    #[arg(long, value_name = "SHARE", value_parser = number, requires = "scorer")]
+    pub scorer_memory: Option<f64>,
+}
+
+impl From<ScorerArgs> for Option<ScorerOptions> {
+    fn from(args: ScorerArgs) -> Self {
+        let ScorerArgs { scorer, scorer_form, scorer_memory } = args;
+        scorer.map(|path| ScorerOptions { path, form: scorer_form, memory: scorer_memory })
     }
 }
 

@@ -83,6 +83,8 @@ settings! {
     ROLLOUT "rollout",
     ROLLOUT_KEYS "rollout_keys",
     SAMPLES "samples",
+    SCORER "scorer",
+    SCORER_MEMORY "scorer_memory",
     SEED "seed",
     SET "set",
     SKIP_TOO_LONG "skip_too_long",

@@ -1,6 +1,7 @@
 //! The CPU as a backend: which module computes each op.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::experts::{CpuExperts, CpuRoutes};
@@ -53,7 +54,17 @@ impl Cpu {
     /// Uses the path `isa`. Panics if the processor does not support it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(Isa::available().contains(&isa), "this processor has no path {isa}");
-        let cores = Cores::new(isa);
+        Self::on(Cores::new(isa))
+    }
+
+    /// A second backend on the threads of this one, for another model. They compute the ops of one of the two at a time:
+    /// an op that finds them taken runs on its calling thread alone, so whoever runs both has their steps take turns.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self::on(Cores { isa: self.cores.isa, team: self.cores.team.clone() })
+    }
+
+    fn on(cores: Cores) -> Self {
         Self {
             cores,
             kv: KvDtype::Model,
@@ -74,7 +85,7 @@ impl Cpu {
     #[must_use]
     pub fn on_a_share_of_cores(self, replicas: usize) -> Self {
         let Cores { isa, team } = self.cores;
-        Self { cores: Cores { isa, team: Team::new(team.threads() / replicas.max(1)) }, ..self }
+        Self { cores: Cores { isa, team: Arc::new(Team::new(team.threads() / replicas.max(1))) }, ..self }
     }
 
     /// Makes `load` fail with `Error::DeviceMemory` for steps of more than `most_rows` rows, as a full device would.

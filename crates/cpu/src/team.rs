@@ -17,13 +17,13 @@ use super::Isa;
 /// What ops run on: the code path, and the threads.
 pub struct Cores {
     pub isa: Isa,
-    pub team: Team,
+    pub team: Arc<Team>,
 }
 
 impl Cores {
     /// The path `isa` on as many threads as rayon's current pool has, which loads the weights.
     pub fn new(isa: Isa) -> Self {
-        Self { isa, team: Team::new(rayon::current_num_threads()) }
+        Self { isa, team: Arc::new(Team::new(rayon::current_num_threads())) }
     }
 }
 

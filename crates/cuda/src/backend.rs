@@ -47,6 +47,63 @@ macro_rules! element_wise {
     )*};
 }
 
+impl Cuda {
+    /// Enqueues a step by `ops`, or as a graph of what they enqueue.
+    fn enqueue(
+        &mut self,
+        step: &mut Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        // A graph must round what it multiplies, and changes what is held.
+        self.forget_rounded();
+        let (is_advanced, repeats) = (step.is_advanced(), step.repeats());
+        self.has_begun = true;
+        let way = step.graphs.way(shape, is_advanced, self.moves + step.moves);
+        log::debug!(
+            "a step of {} rows: {}",
+            shape.rows,
+            if repeats { way.name() } else { "op by op, as it does not repeat" }
+        );
+        match way {
+            LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
+            LaunchMode::Tuning => ops(self, step)?,
+            LaunchMode::Capture | LaunchMode::Replay(_) if !repeats => {
+                self.without_tuning(|backend| ops(backend, step))?;
+            }
+            LaunchMode::Capture => {
+                self.has_begun = false;
+                let device = self.device.clone();
+                let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
+                // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
+                let launched = captured.and_then(|graph| {
+                    if let Some(fabric) = self.place.as_ref().and_then(Place::fabric_of_several) {
+                        graph.upload()?;
+                        fabric.meeting().meet();
+                    }
+                    graph.launch().map(|()| graph)
+                });
+                match launched {
+                    Ok(graph) => step.graphs.keep(shape, graph),
+                    Err(error) => {
+                        if error.is_shortage() {
+                            step.graphs.do_without(shape);
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+            LaunchMode::Replay(graph) => {
+                self.has_begun = false;
+                graph.launch()?;
+            }
+        }
+        self.has_begun = true;
+        self.forget_rounded();
+        step.end_run(&self.device)
+    }
+}
+
 impl Backend for Cuda {
     type Buffer = Buffer;
     type Matrix = Matrix;
@@ -369,52 +426,12 @@ impl Backend for Cuda {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
-        // A graph must round what it multiplies, and changes what is held.
-        self.forget_rounded();
-        let (is_advanced, repeats) = (step.is_advanced(), step.repeats());
-        self.has_begun = true;
-        let way = step.graphs.way(shape, is_advanced, self.moves + step.moves);
-        log::debug!(
-            "a step of {} rows: {}",
-            shape.rows,
-            if repeats { way.name() } else { "op by op, as it does not repeat" }
-        );
-        match way {
-            LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
-            LaunchMode::Tuning => ops(self, step)?,
-            LaunchMode::Capture | LaunchMode::Replay(_) if !repeats => {
-                self.without_tuning(|backend| ops(backend, step))?;
-            }
-            LaunchMode::Capture => {
-                self.has_begun = false;
-                let device = self.device.clone();
-                let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
-                // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
-                let launched = captured.and_then(|graph| {
-                    if let Some(fabric) = self.place.as_ref().and_then(Place::fabric_of_several) {
-                        graph.upload()?;
-                        fabric.meeting().meet();
-                    }
-                    graph.launch().map(|()| graph)
-                });
-                match launched {
-                    Ok(graph) => step.graphs.keep(shape, graph),
-                    Err(error) => {
-                        if error.is_shortage() {
-                            step.graphs.do_without(shape);
-                        }
-                        return Err(error);
-                    }
-                }
-            }
-            LaunchMode::Replay(graph) => {
-                self.has_begun = false;
-                graph.launch()?;
-            }
-        }
-        self.has_begun = true;
-        self.forget_rounded();
-        step.end_run(&self.device)
+        self.has_begun = false;
+        let order = self.order()?;
+        let turn = order.as_ref().map(|(order, end)| order.begin(&self.device, end)).transpose()?;
+        let enqueued = self.enqueue(step, shape, ops);
+        drop(turn);
+        enqueued
     }
 
     fn has_begun(&self) -> bool {
@@ -427,6 +444,8 @@ impl Backend for Cuda {
         _: StepShape,
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
+        let order = self.order()?;
+        let _turn = order.as_ref().map(|(order, end)| order.begin(&self.device, end)).transpose()?;
         self.without_tuning(|backend| ops(backend, step))?;
         self.forget_rounded();
         step.end_run(&self.device)

@@ -44,6 +44,7 @@ pub mod step;
 mod timing;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub use self::attention::levels::LevelRows;
 pub use self::experts::Experts;
@@ -58,6 +59,7 @@ pub use self::step::Step;
 use self::compile::elements::KvElement;
 use self::delta_rule::DeltaRuleKernels;
 use self::driver::device::Device;
+use self::driver::event::Event;
 use self::driver::memory::Memory;
 use self::experts::ExpertKernels;
 use self::four_bit::FourBitKernels;
@@ -70,6 +72,7 @@ use self::memory::sleep::Asleep;
 use self::memory::weights::WeightLoader;
 use self::ops::Ops;
 use self::ranks::fabric::CudaFabric;
+use self::step::StepOrder;
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{Dtype, HeadLayout, KvDtype, WeightFormat};
 use offshoot_core::error::Result;
@@ -110,12 +113,30 @@ pub struct Cuda {
     has_begun: bool,
     deterministic: bool,
     kv: KvDtype,
+    /// Shared with the backends of other models on this GPU.
+    order: Arc<StepOrder>,
+    /// The end of its last step; made with the first one that has another backend beside it.
+    end: Option<Arc<Event>>,
 }
 
 impl Cuda {
     /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
     pub fn open(ordinal: usize) -> Result<Self> {
-        let device = Device::open(ordinal)?;
+        Self::on(Device::open(ordinal)?, Arc::default())
+    }
+
+    /// Opens this GPU once more, for another model. Both have a stream and memory of their own. On the device each step
+    /// of one follows the last step of the other that was submitted before it, so that they take turns where both have
+    /// work.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open`](Self::open).
+    pub fn beside(&self) -> Result<Self> {
+        Self::on(Device::open(self.device.facts().ordinal)?, self.order.clone())
+    }
+
+    fn on(device: Device, order: Arc<StepOrder>) -> Result<Self> {
         Ok(Self {
             loader: WeightLoader::new(&device)?,
             ops: HashMap::new(),
@@ -138,6 +159,8 @@ impl Cuda {
             has_begun: false,
             deterministic: false,
             kv: KvDtype::Model,
+            order,
+            end: None,
             device,
         })
     }
@@ -158,6 +181,19 @@ impl Cuda {
         self.choosing = choosing;
         self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
         self.fp8.iter_mut().for_each(|fp8| fp8.linear.choose(choosing));
+    }
+
+    /// What orders its steps among those of other models, with the mark of its own steps' end; `None`: it is the only
+    /// backend.
+    fn order(&mut self) -> Result<Option<(Arc<StepOrder>, Arc<Event>)>> {
+        if Arc::strong_count(&self.order) == 1 {
+            return Ok(None);
+        }
+        let end = match &self.end {
+            Some(end) => end.clone(),
+            None => self.end.insert(Arc::new(self.device.event()?)).clone(),
+        };
+        Ok(Some((self.order.clone(), end)))
     }
 
     /// How all ranks of a model choose algorithms of linear layers alike: as the first one does.

@@ -1,6 +1,9 @@
 //! How an engine works, as its owner chooses.
 
+use std::sync::Arc;
+
 use crate::adapters::AdapterLimits;
+use crate::gate::{StepGate, StepTurn};
 use crate::pool::PoolSize;
 use crate::prefix_store::PrefixStoreOptions;
 use offshoot_backend::StepShape;
@@ -41,6 +44,10 @@ pub struct EngineConfig {
     pub adapters: AdapterLimits,
     /// Where computed prefixes are kept on disk; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
+    /// What this engine shares with others on the same cores, so that one of them computes at a time; `None`: it has
+    /// them alone. Of use only where steps do not run on a device beside the cores
+    /// ([`EngineFacts::is_async`](crate::EngineFacts::is_async)).
+    pub gate: Option<Arc<StepGate>>,
     /// Whether every plan is checked before it is used, and the prefix tree whenever nothing runs.
     pub check_plans: bool,
 }
@@ -64,6 +71,7 @@ impl Default for EngineConfig {
             keeps_routes: false,
             adapters: AdapterLimits::NONE,
             prefix_store: None,
+            gate: None,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -74,6 +82,11 @@ impl EngineConfig {
     /// chunks. Memory for that many logits is reserved.
     pub fn max_logit_rows(&self) -> usize {
         self.max_branches.max(256)
+    }
+
+    /// Waits for the engine's turn on the cores that it shares; `None`: it shares none.
+    pub(crate) fn enter_gate(&self) -> Option<StepTurn<'_>> {
+        self.gate.as_deref().map(StepGate::enter)
     }
 
     /// Rows that a step reserves for prompts and given tokens, however many branches decode.

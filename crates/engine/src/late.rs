@@ -23,7 +23,11 @@ impl Engine {
         self.find_masks(&requests);
         lap(&mut began, &mut self.metrics.seconds_masking);
         let made = requests.iter().map(|request| self.sample_request(request)).collect();
-        match self.model.sample(made) {
+        let turn = self.config.enter_gate();
+        lap(&mut began, &mut self.metrics.seconds_waiting);
+        let sampled = self.model.sample(made);
+        drop(turn);
+        match sampled {
             Err(error) if error.is_shortage() => self.sample_without_forms(&requests, &error)?,
             sampled => sampled?,
         }
@@ -42,6 +46,7 @@ impl Engine {
         log::warn!("{} samples in forms fail: {error}", failed.len());
         self.fail_some(failed);
         let made = requests.iter().map(|request| self.sample_request(request)).collect();
+        let _turn = self.config.enter_gate();
         self.model.sample(made)
     }
 

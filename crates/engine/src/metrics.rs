@@ -176,7 +176,7 @@ sums! {
         /// threads: they waited for each other, or for what one of them does alone. `None` where it is not counted.
         #[serde(default)]
         pub seconds_idle: Option<f64>,
-        /// Waiting for the samples of submitted steps.
+        /// Waiting for the samples of submitted steps, and for the steps of other engines on the same cores.
         pub seconds_waiting: f64,
         /// Waiting for masks; a device computes meanwhile.
         #[serde(default)]

@@ -89,7 +89,7 @@ impl PreparedModel {
     }
 }
 
-/// Refuses steps whose rows and logits alone are more than the memory that is free.
+/// Refuses steps whose rows and logits, or values, alone are more than the memory that is free.
 fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
     let config = model.config();
     let rows = shape.rows.saturating_mul(config.hidden);

@@ -443,6 +443,11 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             Continuation::Given { tokens: given, scoring } => {
                 let scored = scoring.as_ref().map(|_| (self.script)(&call));
+                if scored.as_ref().is_some_and(|reply| reply.end == ReplyEnd::Fails) {
+                    let error = Error::value("the script", "a branch that goes on", "one that fails");
+                    events.send(Event::Failed { id: branch, error });
+                    return;
+                }
                 let (logprobs, values) = scored.map(|reply| (reply.logprobs, reply.values)).unwrap_or_default();
                 path.give(given);
                 let at: &[u32] = if let Some(Scoring::Values { at }) = scoring { at } else { &[] };

@@ -196,7 +196,11 @@ impl Engine {
         let steady = if batch.can_advance() { self.steady(&schedule, is_late) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
-        if let Err(failure) = self.model.submit(batch) {
+        let turn = self.config.enter_gate();
+        lap(&mut began, &mut self.metrics.seconds_waiting);
+        let submitted = self.model.submit(batch);
+        drop(turn);
+        if let Err(failure) = submitted {
             self.note_failure(&failure, schedule.rows.len());
             match failure.has_begun {
                 true => self.cache.lose_states(&states),
@@ -350,7 +354,11 @@ impl Engine {
         steady.steps -= 1;
         let uniforms = steady.uniforms.iter().zip(&loaded.schedule.rows);
         let uniforms: Vec<f64> = uniforms.map(|(uniforms, row)| uniforms.uniform(row.at.position + 1)).collect();
-        if let Err(failure) = self.model.submit_advanced(&uniforms, &new_pages) {
+        let turn = self.config.enter_gate();
+        lap(&mut began, &mut self.metrics.seconds_waiting);
+        let submitted = self.model.submit_advanced(&uniforms, &new_pages);
+        drop(turn);
+        if let Err(failure) = submitted {
             self.note_failure(&failure, loaded.schedule.rows.len());
             let StepFailure { error, has_begun } = failure;
             if !error.is_shortage() {

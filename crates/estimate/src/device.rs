@@ -8,14 +8,16 @@ use serde::Serialize;
 use super::plan_model::PlanModel;
 use super::pool::Pool;
 use super::replicas::Copying;
+use super::scorer::{ScorerSizes, build_pair};
+use crate::options::PlanOptions;
 use crate::replay::{ReplaySettings, SimulatedMachine};
 use offshoot_backend::ranks::{PARTS, divides_experts};
 use offshoot_backend::{Backend, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
-use offshoot_core::setting::{DEVICE_PROFILE, WEIGHTS};
+use offshoot_core::setting::{DEVICE_PROFILE, DEVICES, TENSOR_PARALLEL, WEIGHTS};
 use offshoot_kv::plan::PlanHints;
-use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, gpu_names};
+use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, ScorerFolder, gpu_names};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use offshoot_sim::{BackendKind, DeviceProfile, Sim};
 
@@ -49,6 +51,8 @@ pub struct DescribedDevice {
     pub ranks: Option<RankSizes>,
     /// What replicas on such devices would copy.
     pub copying: Copying,
+    /// The scorer beside the model.
+    pub scorer: Option<ScorerSizes>,
     /// Branches that run at once.
     pub branches: usize,
     /// Says that it was not chosen, unless it is what this machine has.
@@ -96,6 +100,31 @@ impl DescribedDevice {
     /// Opens the built-in `profile`, or the file of that name, or the default, with `model` on it. The engine is built
     /// as in a run. `ranks`: how many of them compute the model together; `None`: one has all of it.
     pub fn open(profile: Option<&str>, ranks: Option<usize>, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
+        Self::with(profile, ranks, &EngineOptions { budget: *budget, ..EngineOptions::default() }, None, model)
+    }
+
+    /// As [`open`](Self::open), with the devices and the scorer of a job's options.
+    pub fn beside(profile: Option<&str>, options: &PlanOptions, model: &PlanModel) -> Result<Self> {
+        let PlanOptions { ranks, replicas, budget, scorer, .. } = options;
+        let engine = EngineOptions { budget: *budget, scorer: scorer.clone(), ..EngineOptions::default() };
+        let Some(scorer) = scorer else { return Self::with(profile, *ranks, &engine, None, model) };
+        for (devices, setting) in [(ranks, TENSOR_PARALLEL), (replicas, DEVICES)] {
+            if let Some(devices) = devices.filter(|&devices| devices > 1) {
+                let expected = format!("one device, as the scorer {} stands beside the model", scorer.path.display());
+                return Err(Error::value(setting, expected, devices.to_string()));
+            }
+        }
+        Self::with(profile, *ranks, &engine, Some(&scorer.open()?), model)
+    }
+
+    fn with(
+        profile: Option<&str>,
+        ranks: Option<usize>,
+        engine: &EngineOptions,
+        scorer: Option<&ScorerFolder>,
+        model: &PlanModel,
+    ) -> Result<Self> {
+        let budget = &engine.budget;
         // The host memory of this machine is irrelevant.
         EngineBudget { swap_bytes: None, ..*budget }.check()?;
         let one = DeviceProfile::named(profile.unwrap_or(DEFAULT_PROFILE))?;
@@ -126,7 +155,6 @@ impl DescribedDevice {
         let repeated = held.repeated_bytes(model.dtype, together, shared.members());
         let profile = Arc::new(if together > 1 { one.together(together, repeated, shared.members()) } else { one });
         let sim = Sim::new(profile.clone());
-        let engine = EngineOptions { budget: *budget, ..EngineOptions::default() };
         let launch = engine.launch(ModelSource::random(&held, model.dtype), None, Demand::unbounded());
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
@@ -144,7 +172,16 @@ impl DescribedDevice {
         let loaded = launch.load(sim)?;
         let RunnerFacts { kv_bytes_per_token, plan_hints, layers_by_plan, .. } = loaded.facts();
         let hints = plan_hints.into_iter().zip(layers_by_plan.into_iter().map(|layers| layers as u64)).collect();
-        let (engine, handle) = launch.build(loaded)?;
+        let (engine, handle, scorer) = match scorer {
+            None => {
+                let (engine, handle) = launch.build(loaded)?;
+                (engine, handle, None)
+            }
+            Some(scorer) => {
+                let (engine, handle, sizes) = build_pair(&launch, scorer, &profile)?;
+                (engine, handle, Some(sizes))
+            }
+        };
         let facts = handle.facts();
         let settings = ReplaySettings {
             step_rows: engine.config().step_rows,
@@ -181,11 +218,16 @@ impl DescribedDevice {
                 kv_copies: if let SharedKeys::Copied { copies, .. } = shared { copies } else { 1 },
             }),
             copying: Copying::of(facts),
+            scorer,
             branches: facts.max_branches,
             note,
         })
     }
 }
+
+#[cfg(test)]
+#[path = "../../launch/tests/pair/folders.rs"]
+mod folders;
 
 #[cfg(test)]
 mod tests {
@@ -196,6 +238,7 @@ mod tests {
     use offshoot_backend::Dtype;
     use offshoot_engine::AdapterLimits;
     use offshoot_gguf::TensorType;
+    use offshoot_launch::ScorerOptions;
 
     #[test]
     fn the_default_is_not_taken_for_the_device_of_this_machine() {
@@ -215,6 +258,37 @@ mod tests {
             "rms_norm_eps": 1e-6, "tie_word_embeddings": true
         });
         ModelConfig::from_json(&fields.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_scorer_and_the_model_divide_the_memory_of_the_device() {
+        let model = PlanModel { path: PathBuf::from("a test"), config: dense(), dtype: Dtype::Bf16 };
+        let path = folders::scorer();
+        let scorer = ScorerFolder::open(path.path(), None).unwrap();
+        let open = |memory, scorer| {
+            let options = ScorerOptions { memory, ..ScorerOptions::new(path.path()) };
+            let engine = EngineOptions { scorer: Some(options), ..EngineOptions::default() };
+            DescribedDevice::with(Some("h200"), None, &engine, scorer, &model).unwrap()
+        };
+        let alone = open(None, None);
+        let beside = open(None, Some(&scorer));
+        let sizes = beside.scorer.as_ref().expect("a scorer was asked for");
+        assert_eq!(sizes.generator.weight_bytes, dense().weight_bytes(Dtype::Bf16) as u64);
+        assert_eq!(sizes.memory.weight_bytes, scorer.config().weight_bytes(Dtype::F32) as u64);
+        assert!(sizes.memory.step_bytes > 0 && sizes.generator.step_bytes > 0);
+        // Both pools are nine tenths of what weights and steps leave.
+        let pools = sizes.generator.pool_bytes + sizes.memory.pool_bytes;
+        let left = sizes.device_bytes - (sizes.generator.total() + sizes.memory.total() - pools);
+        assert!(pools.abs_diff(left / 10 * 9) < 1 << 20, "{pools} of {left}");
+        // They hold texts of one length.
+        assert_eq!(beside.pool.bytes(), sizes.generator.pool_bytes);
+        assert!(beside.pool.tokens().abs_diff(sizes.pool_tokens) <= 2 * u64::from(beside.pool.page_tokens));
+        assert!(beside.pool.bytes() < alone.pool.bytes());
+        let third = open(Some(1.0 / 3.0), Some(&scorer)).scorer.expect("a scorer was asked for");
+        assert!((third.generator.pool_bytes / 2).abs_diff(third.memory.pool_bytes) < 1 << 20);
+        let said: Vec<String> = sizes.estimate(1000).lines().into_iter().map(|(_, text)| text).collect();
+        assert!(said[0].contains("form custom") && said[1].contains("1,000 tokens to score"), "{said:?}");
+        assert!(said[4].starts_with("both: "), "{said:?}");
     }
 
     #[test]

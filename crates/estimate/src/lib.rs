@@ -18,6 +18,7 @@ pub mod replay;
 mod replicas;
 mod report;
 mod rows;
+mod scorer;
 mod sharing;
 mod source;
 pub mod trace;
@@ -62,7 +63,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
     let profile = options.device_profile.as_deref();
-    let device = DescribedDevice::open(profile, options.ranks, &options.budget, &model)?;
+    let device = DescribedDevice::beside(profile, options, &model)?;
     let tree = PromptTree::new(&job.prompts);
     let draws = job.draws();
     let need = PageDemand::new(&job, &tree, device.pool);
@@ -90,14 +91,15 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         job.notes.push(format!("time is not predicted for {sizes} unless {PREDICT} always requests it"));
     }
     job.notes.extend(device.note.clone());
+    let sizes = JobSizes::of(&options.input, &job, &tree);
     let estimate = JobEstimate {
-        job: JobSizes::of(&options.input, &job, &tree),
         model: report::ModelSizes::of(&model, &device),
         device: device.described.clone(),
         branches: device.branches,
         pool: device.pool,
         states: device.states,
         ranks: device.ranks,
+        scorer: device.scorer.as_ref().map(|scorer| scorer.estimate(sizes.distinct_prompt_tokens + sizes.drawn_tokens)),
         levels: sharing::levels(&sample_tree),
         sharing: sharing::policies(&sample_tree, &device.pool),
         kv_bytes: kv * device.pool.page_bytes,
@@ -109,6 +111,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         nodes: options.explain.then(|| explain::explain(&tree, &step, &device.hints)),
         predictions,
         notes: job.notes.clone(),
+        job: sizes,
     };
     if let Some(path) = &options.svg {
         let drawing = drawing::draw(&estimate, &job, &tree);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use offshoot_backend::Dtype;
-use offshoot_launch::EngineBudget;
+use offshoot_launch::{EngineBudget, ScorerOptions};
 
 /// The options of `offshoot plan`.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct PlanOptions {
     /// A built-in profile's name or a file; `None`: the default, and the output says so.
     pub device_profile: Option<String>,
     pub budget: EngineBudget,
+    /// A scorer beside the model, with which it divides the device's memory.
+    pub scorer: Option<ScorerOptions>,
     pub predict: Predict,
     /// Also cuts the job into so many parts for several processes.
     pub parts: Option<usize>,

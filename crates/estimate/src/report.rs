@@ -14,6 +14,7 @@ use super::plan_model::PlanModel;
 use super::pool::{Pool, Wave};
 use super::predict::Prediction;
 use super::replicas::JobReplicas;
+use super::scorer::ScorerEstimate;
 use super::sharing::{SharingCost, TreeLevel};
 use offshoot_backend::Dtype;
 use offshoot_core::figures::{bytes, count, counted, saved, seconds, times};
@@ -33,6 +34,9 @@ pub struct JobEstimate {
     /// With `--tensor-parallel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<RankSizes>,
+    /// The scorer beside the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer: Option<ScorerEstimate>,
     /// Levels of the tree, from the roots down.
     pub levels: Vec<TreeLevel>,
     pub sharing: Vec<SharingCost>,
@@ -156,6 +160,9 @@ impl fmt::Display for JobEstimate {
                 "states",
                 format!("{all} for {} of {}, whatever a sequence's length", count(states), bytes(state_bytes)),
             )?;
+        }
+        for (name, text) in self.scorer.iter().flat_map(ScorerEstimate::lines) {
+            line(name, text)?;
         }
         let (all, distinct) = (counted(job.prompt_tokens, "token"), count(job.distinct_prompt_tokens));
         line("prompts", format!("{all}, {distinct} of them distinct, in {}", counted(job.nodes as u64, "node")))?;

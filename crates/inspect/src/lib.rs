@@ -16,7 +16,7 @@ use offshoot_core::out;
 use offshoot_core::setting::{AGAINST, DETERMINISTIC, FORKS, KV_DTYPE, STATE_DTYPE, TEXT};
 use offshoot_launch::{DeviceChoice, ModelOnDevice, ModelSource};
 use offshoot_model::check::{
-    ConfigFacts, Prediction, TextComparison, facts, golden_dtype, index_facts, layer_differences,
+    ConfigFacts, Prediction, TextComparison, facts, golden_dtype, has_scores, index_facts, layer_differences,
 };
 use offshoot_model::{ModelFolder, ModelRole, WeightChoice};
 use offshoot_text::{AddSpecial, Tokenizer};
@@ -106,9 +106,11 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     Ok(holds)
 }
 
-/// The model's folder, as what it is. Errors: it scores, and what is asked for samples tokens.
+/// The model's folder, as what it is: with golden scores a scorer, whose class may be a generator's, as trl writes it.
+/// Errors: it scores, and what is asked for samples tokens.
 fn opened(model: &Path, options: &ModelCheck) -> Result<ModelFolder> {
-    if ModelRole::of(model)? == ModelRole::Generator {
+    let golden_scores = options.golden.as_deref().map(has_scores).transpose()?.unwrap_or(false);
+    if !golden_scores && ModelRole::of(model)? == ModelRole::Generator {
         return ModelFolder::open(model);
     }
     let sampled = [

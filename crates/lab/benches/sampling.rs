@@ -62,7 +62,7 @@ fn rates(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> [f64; 5] {
         Records { entropy: true, ..none },
         Records { confidence: NonZeroU16::new(20), ..none },
     ];
-    let cores = Cores { isa, team: Team::new(1) };
+    let cores = Cores { isa, team: Team::new(1).into() };
     let (mut scratch, mut samples) = (SampleScratch::default(), Vec::new());
     let mut seconds = [0.0; 5];
     let begun = Instant::now();

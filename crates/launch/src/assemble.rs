@@ -6,13 +6,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, PrefixFolder, WhyNotCuda};
+use super::shares::PoolDemand;
+use super::{
+    DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, PrefixFolder, ScorerFolder, WhyNotCuda,
+};
 use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::STATE_DTYPE;
-use offshoot_engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
-use offshoot_kv::PageCounts;
+use offshoot_engine::{
+    Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PoolSize, PrefixStoreOptions, PreparedModel,
+    useful_states,
+};
+use offshoot_kv::{PageCounts, PageGroups};
 use offshoot_model::{Decoder, ModelFolder, ModelWeights, StepRunner};
+use offshoot_score::ScorerModel;
 use offshoot_text::Tokenizer;
 
 /// Upper bounds on what a job can use.
@@ -42,6 +49,8 @@ pub struct Launch<'a> {
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub demand: Demand<'a>,
     pub options: EngineOptions,
+    /// The scorer of the options, where it is open already.
+    pub scorer: Option<&'a ScorerFolder>,
 }
 
 impl EngineOptions {
@@ -65,7 +74,7 @@ impl EngineOptions {
         tokenizer: Option<&Arc<Tokenizer>>,
         demand: Demand<'a>,
     ) -> Launch<'a> {
-        Launch { model, tokenizer: tokenizer.cloned(), demand, options: self.clone() }
+        Launch { model, tokenizer: tokenizer.cloned(), demand, options: self.clone(), scorer: None }
     }
 }
 
@@ -78,6 +87,8 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
 /// A model in memory, and the engine that runs it.
 pub struct Launched {
     pub engine: EngineHandle,
+    /// The scorer beside it, if one was asked for.
+    pub scorer: Option<Arc<ScorerModel>>,
     /// Why no GPU is used; `None` if the user chose the device or a GPU is used.
     pub not_cuda: Option<WhyNotCuda>,
     pub seconds_loading: f64,
@@ -108,12 +119,26 @@ pub struct LaunchSizes {
     pub active_weights: usize,
     /// Bytes that are kept free for adapters.
     pub adapters: usize,
+    /// The sizes of the scorer beside the model.
+    pub scorer: Option<Box<LaunchSizes>>,
+}
+
+impl<'a> Launch<'a> {
+    /// The launch with the scorer of its options, which is open already.
+    #[must_use]
+    pub fn beside(self, scorer: Option<&'a ScorerFolder>) -> Launch<'a> {
+        Launch { scorer, ..self }
+    }
 }
 
 impl Launch<'_> {
     /// Loads the model on the chosen device, or on each of several, and starts its engine. The KV cache gets as much
-    /// memory as the budget allows and the job can use.
+    /// memory as the budget allows and the job can use. With a scorer both are loaded, and divide that memory.
     pub fn start(&self) -> Result<Launched> {
+        let mut opened = None;
+        if let Some(scorer) = self.scorer_folder(&mut opened)? {
+            return self.start_pair(scorer);
+        }
         if self.options.budget.keeps_routes {
             self.model.config.route_shape()?; // Before the model is loaded.
         }
@@ -124,7 +149,7 @@ impl Launch<'_> {
         let [choice] = choices[..] else { return self.start_each(&choices) };
         let opened = choice.open(Some(self.model))?;
         let (started, not_cuda) = (Instant::now(), opened.not_cuda().cloned());
-        let model = opened.with_engine(self.is_exact(), Load { model: self.model, budget: self.options.budget })?;
+        let model = opened.with_engine(self.is_exact(), self.loading())?;
         Ok(Launched { not_cuda, ..self.start_loaded(model, started)? })
     }
 
@@ -148,12 +173,16 @@ impl Launch<'_> {
         engine.spawn()?;
         let seconds_loading = started.elapsed().as_secs_f64();
         log::info!("the model was loaded in {seconds_loading:.2} s");
-        Ok(Launched { engine: handle, not_cuda: None, seconds_loading })
+        Ok(Launched { engine: handle, scorer: None, not_cuda: None, seconds_loading })
     }
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
     pub fn load<B: Backend>(&self, backend: B) -> Result<Box<dyn StepRunner>> {
-        Load { model: self.model, budget: self.options.budget }.run(backend)
+        self.loading().run(backend)
+    }
+
+    pub(super) fn loading(&self) -> Load<'_> {
+        Load { model: self.model, budget: self.options.budget }
     }
 
     /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
@@ -168,10 +197,24 @@ impl Launch<'_> {
         model: Box<dyn StepRunner>,
         change: impl FnOnce(EngineConfig) -> EngineConfig,
     ) -> Result<(Engine, EngineHandle)> {
+        self.prepare(model, change)?.build(self.tokenizer.clone())
+    }
+
+    /// The loaded model with the memory of its steps, before that of its keys and values.
+    pub fn prepared(&self, model: Box<dyn StepRunner>) -> Result<PreparedModel> {
+        self.prepare(model, |config| config)
+    }
+
+    /// The loaded model with the memory of its steps, for an engine whose configuration `change` modifies.
+    pub(super) fn prepare(
+        &self,
+        model: Box<dyn StepRunner>,
+        change: impl FnOnce(EngineConfig) -> EngineConfig,
+    ) -> Result<PreparedModel> {
         let (facts, free) = (model.facts(), model.free_bytes()?);
         let config = self.engine_config(DeviceKind::from(&facts), free, facts.kv_bytes_per_token)?;
         let config = EngineConfig { prefix_store: self.store_options()?, ..config };
-        Engine::build(model, self.tokenizer.clone(), change(config))
+        PreparedModel::new(model, change(config))
     }
 
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
@@ -190,6 +233,10 @@ impl Launch<'_> {
 
     /// The sizes of the engine of each device, without loading the model.
     pub fn sizes(&self) -> Result<Vec<LaunchSizes>> {
+        let mut opened = None;
+        if let Some(scorer) = self.scorer_folder(&mut opened)? {
+            return Ok(vec![self.sizes_of_pair(scorer)?]);
+        }
         let choices = self.options.devices.choices()?;
         match self.options.devices {
             Devices::Ranks(_) => Ok(vec![self.size_of_ranks(&choices)?]),
@@ -240,6 +287,52 @@ impl OnBackend for Size<'_> {
 
 /// The sizes of an engine on an open backend, which has `free` bytes; its name is left to the caller.
 pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: usize) -> Result<LaunchSizes> {
+    let held = held_on(launch, backend, free)?;
+    let room = free.saturating_sub(held.taken);
+    held.with_pool(room)
+}
+
+/// What an engine has on a backend but for keys and values.
+pub(super) struct HeldSizes {
+    /// All but what its pool is, which is 0.
+    sizes: LaunchSizes,
+    pub config: EngineConfig,
+    /// Bytes of weights, adapters and work space.
+    pub taken: usize,
+    pub page_tokens: u32,
+    groups: PageGroups,
+}
+
+impl HeldSizes {
+    /// The sizes with a pool of this size.
+    pub fn in_pool(self, pool: PoolSize, room: usize) -> Result<LaunchSizes> {
+        HeldSizes { config: EngineConfig { pool, ..self.config }, ..self }.with_pool(room)
+    }
+
+    /// The sizes where `room` bytes are left for keys, values and states.
+    fn with_pool(self, room: usize) -> Result<LaunchSizes> {
+        let HeldSizes { sizes, config, page_tokens, groups, .. } = self;
+        let parts = config.pool.divide(room, sizes.state_bytes, config.max_branches)?;
+        let PoolParts { pages: pool, states, branches } = parts;
+        let pages = EngineConfig { max_branches: branches, ..config }.page_counts(page_tokens, groups);
+        Ok(LaunchSizes { branches, pool, pages, states, ..sizes })
+    }
+
+    /// What it can use of the memory for keys and values, for so many tokens of text.
+    pub fn demand(&self, tokens: usize) -> PoolDemand {
+        let LaunchSizes { kv_bytes_per_token, state_bytes, page_bytes, .. } = self.sizes;
+        PoolDemand {
+            tokens,
+            bytes_per_token: kv_bytes_per_token,
+            states: useful_states(self.config.max_branches).saturating_mul(state_bytes),
+            least: self.groups.count() * page_bytes,
+        }
+    }
+}
+
+/// What an engine has on an open backend with `free` bytes.
+pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: usize) -> Result<HeldSizes> {
+    let all = free;
     let Launch { model, options: EngineOptions { budget, .. }, .. } = launch;
     budget.kv.set_on(backend, model.config.stored_heads(), model.dtype);
     let kv_bytes_per_token = model.config.kv_bytes_per_token_on(backend, model.dtype);
@@ -259,26 +352,26 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
     let rows = config.largest_step().rows;
     let of_heads = |heads| backend.delta_rule_bytes(heads, model.dtype, rows);
     let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
-    let state_bytes = model.config.state_bytes(budget.states);
-    let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
     let groups = model.config.page_groups(backend);
-    let pages = EngineConfig { max_branches: branches, ..config }.page_counts(backend.page_tokens(), groups);
-    Ok(LaunchSizes {
+    let page_tokens = backend.page_tokens();
+    let sizes = LaunchSizes {
         device: String::new(),
         ranks: backend.devices(),
         position_members: backend.sharing(),
         kv_copies: model.config.stored_heads().map(|heads| backend.kv_copies(heads)).max().unwrap_or(1),
-        branches,
-        pool,
+        branches: config.max_branches,
+        pool: 0,
         kv_bytes_per_token,
         page_bytes: backend.page_bytes(&model.config.kv_shape(model.dtype, 1)),
-        pages,
-        states,
-        state_bytes,
+        pages: config.page_counts(page_tokens, groups),
+        states: 0,
+        state_bytes: model.config.state_bytes(budget.states),
         weights,
         active_weights,
         adapters,
-    })
+        scorer: None,
+    };
+    Ok(HeldSizes { sizes, config, taken: all - free, page_tokens, groups })
 }
 
 /// Loads the model on an open backend, which then stores keys, values and states in the budget's formats; on one of

@@ -55,6 +55,9 @@ const MOST_BRANCHES: usize = 4096;
 const FEWEST_BRANCHES: usize = 128;
 const LOGITS_PART: usize = 32;
 
+/// Texts that a scorer on an asynchronous device reads at once: each has many rows of a step.
+const SCORER_BRANCHES: usize = 256;
+
 /// Rows of a step on an asynchronous device: ten times the rows at which matrix products reach full speed (about 200
 /// rows of 16-bit weights on an H200), so that the fixed cost of a step is small.
 const DEVICE_STEP_ROWS: usize = 2048;
@@ -103,11 +106,26 @@ impl EngineBudget {
         EngineBudget { swap_bytes, memory, ..*self }
     }
 
+    /// The budget of a scorer beside a model of this budget: its texts are read in whole steps, and what is short of
+    /// memory is computed again.
+    pub(super) fn of_scorer(&self) -> Self {
+        EngineBudget {
+            max_branches: self.max_branches,
+            pool_bytes: self.pool_bytes,
+            memory: self.memory,
+            gpu_memory: self.gpu_memory,
+            swap_bytes: Some(0),
+            deterministic: self.deterministic,
+            ..EngineBudget::default()
+        }
+    }
+
     /// Branches that run at once when `free` bytes are left after the weights.
     pub fn branches(&self, device: DeviceKind, config: &ModelConfig, free: usize) -> usize {
         // Each of the devices has all logits.
         let logits = config.vocab * size_of::<f32>() * device.devices;
         self.max_branches.unwrap_or_else(|| match device.is_async {
+            true if config.is_scorer() => SCORER_BRANCHES,
             true => (free / LOGITS_PART / logits).clamp(FEWEST_BRANCHES, MOST_BRANCHES),
             false => EngineConfig::default().max_branches,
         })
@@ -120,7 +138,7 @@ impl EngineBudget {
             context: self.context,
             step_rows: self.step_rows.unwrap_or(EngineConfig::default().step_rows),
             planner,
-            pool: self.pool(HOST_SHARE, useful),
+            pool: self.pool(device.is_async, useful),
             deterministic: self.deterministic,
             keeps_routes: self.keeps_routes,
             adapters: self.adapters,
@@ -129,7 +147,6 @@ impl EngineBudget {
         match device.is_async {
             true => EngineConfig {
                 step_rows: self.step_rows.unwrap_or(DEVICE_STEP_ROWS),
-                pool: self.pool(self.gpu_memory.unwrap_or(DEVICE_SHARE), useful),
                 swap_bytes: self.swap_bytes.unwrap_or_else(default_swap),
                 run_ahead: true,
                 ..host
@@ -138,10 +155,12 @@ impl EngineBudget {
         }
     }
 
-    fn pool(&self, share: f64, useful: usize) -> PoolSize {
+    /// The memory for keys and values, of which `useful` bytes are used.
+    pub(super) fn pool(&self, is_async: bool, useful: usize) -> PoolSize {
+        let usual = || if is_async { self.gpu_memory.unwrap_or(DEVICE_SHARE) } else { HOST_SHARE };
         match self.pool_bytes {
             Some(bytes) => PoolSize::Bytes(bytes.min(useful)),
-            None => PoolSize::Share { of_free: self.memory.unwrap_or(share), at_most: useful },
+            None => PoolSize::Share { of_free: self.memory.unwrap_or_else(usual), at_most: useful },
         }
     }
 }

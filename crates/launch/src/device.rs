@@ -15,7 +15,7 @@ use offshoot_cpu::Cpu;
 use offshoot_model::{SharedKeys, WhyCopied};
 
 use super::gpu::{self, Cuda};
-use super::{ModelSource, OnBackend, OnDevice};
+use super::{DeviceBackend, ModelSource, OnBackend, OnDevice};
 
 /// `auto`, `cpu`, `cuda` (its first GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +67,15 @@ impl Opened {
         }
     }
 
+    /// The same device for a second model ([`DeviceBackend::beside`]).
+    pub(super) fn beside(&self) -> Result<Opened> {
+        let backend = match &self.backend {
+            OpenBackend::Cpu(cpu) => OpenBackend::Cpu(Box::new(DeviceBackend::beside(&**cpu)?)),
+            OpenBackend::Cuda(cuda) => OpenBackend::Cuda(Box::new(DeviceBackend::beside(&**cuda)?)),
+        };
+        Ok(Opened { backend, name: self.name.clone(), not_cuda: None })
+    }
+
     /// Why it is the CPU, if `auto` found no usable GPU.
     pub fn not_cuda(&self) -> Option<&WhyNotCuda> {
         self.not_cuda.as_ref()
@@ -115,7 +124,7 @@ fn join_ranks<B: Ranked>(devices: Vec<B>, exact: bool, model: ModelSource<'_>) -
         SharedKeys::Copied { .. } => log::warn!("{TENSOR_PARALLEL}: {shared}"),
     }
     let ranks = ranks.sharing_positions(shared.members());
-    can_hold(ranks.first(), ranks.free_bytes()?, 1, Some(model))?;
+    can_hold(ranks.first(), ranks.free_bytes()?, 1, &[model])?;
     Ok(ranks)
 }
 
@@ -140,6 +149,15 @@ impl DeviceChoice {
         self.open_as_one_of(1, model)
     }
 
+    /// Opens the chosen device for several models, whose weights it must hold together.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`DeviceChoice::open`].
+    pub(super) fn open_for(self, models: &[ModelSource<'_>]) -> Result<Opened> {
+        self.open_with(1, models)
+    }
+
     /// Opens the chosen device for one of so many replicas: those on the CPU share its cores, and its memory must hold
     /// all of their weights.
     ///
@@ -147,12 +165,16 @@ impl DeviceChoice {
     ///
     /// The errors of [`DeviceChoice::open`].
     pub fn open_as_one_of(self, replicas: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
+        self.open_with(replicas, model.as_slice())
+    }
+
+    fn open_with(self, replicas: usize, models: &[ModelSource<'_>]) -> Result<Opened> {
         let opened = match self {
-            DeviceChoice::Cpu => on_cpu(replicas, model, None)?,
-            DeviceChoice::Cuda { ordinal } => on_cuda(ordinal, model)?,
-            DeviceChoice::Auto => match first_gpu(model) {
+            DeviceChoice::Cpu => on_cpu(replicas, models, None)?,
+            DeviceChoice::Cuda { ordinal } => on_cuda(ordinal, models)?,
+            DeviceChoice::Auto => match first_gpu(models) {
                 Ok(cuda) => cuda,
-                Err(why) => on_cpu(replicas, model, Some(why))?,
+                Err(why) => on_cpu(replicas, models, Some(why))?,
             },
         };
         log::info!("device: {opened}");
@@ -160,7 +182,7 @@ impl DeviceChoice {
     }
 }
 
-fn on_cpu(replicas: usize, model: Option<ModelSource<'_>>, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
+fn on_cpu(replicas: usize, models: &[ModelSource<'_>], not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
         log::warn!("using the CPU instead: {why}");
     }
@@ -169,24 +191,24 @@ fn on_cpu(replicas: usize, model: Option<ModelSource<'_>>, not_cuda: Option<WhyN
         log::warn!("free memory: {free}");
     }
     let cpu = Cpu::open()?.on_a_share_of_cores(replicas);
-    can_hold(&cpu, cpu.free_bytes()?, replicas, model)?;
+    can_hold(&cpu, cpu.free_bytes()?, replicas, models)?;
     let name = cpu.describe();
     Ok(Opened { backend: OpenBackend::Cpu(Box::new(cpu)), name, not_cuda })
 }
 
-fn on_cuda(ordinal: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
+fn on_cuda(ordinal: usize, models: &[ModelSource<'_>]) -> Result<Opened> {
     let cuda = gpu::open(ordinal)?;
-    can_hold(&cuda, cuda.free_bytes()?, 1, model)?;
+    can_hold(&cuda, cuda.free_bytes()?, 1, models)?;
     let name = cuda.describe();
     Ok(Opened { backend: OpenBackend::Cuda(Box::new(cuda)), name, not_cuda: None })
 }
 
-/// The first GPU that opens, computes the model's layers and has enough memory; if all fail, the first GPU's reason.
-fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
+/// The first GPU that opens, computes the models' layers and has enough memory; if all fail, the first GPU's reason.
+fn first_gpu(models: &[ModelSource<'_>]) -> Result<Opened, WhyNotCuda> {
     let gpus = gpu::gpus().map_err(|error| WhyNotCuda::NoGpu(error.to_string()))?;
     let mut reason = None;
     for ordinal in 0..gpus.len() {
-        match on_cuda(ordinal, model) {
+        match on_cuda(ordinal, models) {
             Ok(opened) => return Ok(opened),
             Err(error) => drop(reason.get_or_insert(error.to_string())),
         }
@@ -194,13 +216,18 @@ fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
     Err(WhyNotCuda::Unusable(reason.expect("a list without an error has a GPU")))
 }
 
-/// Whether the device, which has `free` bytes, has room for the model's weights, `copies` times.
-fn can_hold<B: Backend>(backend: &B, free: usize, copies: usize, model: Option<ModelSource<'_>>) -> Result<()> {
-    let Some(model) = model else { return Ok(()) };
-    let weights = model.weight_bytes_on(backend).saturating_mul(copies);
+/// Whether the device, which has `free` bytes, has room for the models' weights, `copies` times.
+fn can_hold<B: Backend>(backend: &B, free: usize, copies: usize, models: &[ModelSource<'_>]) -> Result<()> {
+    let each = models.iter().map(|model| model.weight_bytes_on(backend).saturating_mul(copies));
+    let weights = each.clone().fold(0_usize, usize::saturating_add);
     if weights > free {
         let what = format!("free memory of {}", backend.describe());
-        let of_all = if copies > 1 { format!(" of {copies} replicas") } else { String::new() };
+        let each: Vec<String> = each.map(|weights| bytes(weights as u64)).collect();
+        let of_all = match (copies, &*each) {
+            (1, [_]) => String::new(),
+            (1, each) => format!(" of the models: {}", each.join(" and ")),
+            (copies, _) => format!(" of {copies} replicas"),
+        };
         let expected = format!("at least {}, the size of the weights{of_all}", bytes(weights as u64));
         return Err(Error::value(what, expected, bytes(free as u64)));
     }

@@ -49,6 +49,10 @@ mod with_feature {
             let ordinal = self.device().facts().ordinal;
             Box::new(move || Cuda::open(ordinal))
         }
+
+        fn beside(&self) -> Result<Self> {
+            Cuda::beside(self)
+        }
     }
 
     pub fn open(ordinal: usize) -> Result<Cuda> {

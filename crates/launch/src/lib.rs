@@ -1,9 +1,9 @@
 //! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
 //! [`PromptOrder`], the order in which the prompts of a job start, [`work_ahead`], which computes results, such as
-//! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, and [`UpdateFolder`], new weights for one
-//! that is loaded. Searches, tasks and protocols are
-//! left to the callers.
+//! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, [`ScorerFolder`], a scorer beside a
+//! model or alone, and [`UpdateFolder`], new weights for one that is loaded. Searches, tasks and protocols are left to
+//! the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -17,8 +17,11 @@ mod gpu;
 mod model_on_device;
 mod options;
 mod order;
+mod pair;
 mod ranks;
+mod scorer;
 mod several;
+mod shares;
 mod source;
 mod update;
 mod work;
@@ -37,6 +40,8 @@ pub use model_on_device::{AttentionAlong, ModelOnDevice};
 pub use offshoot_engine::AdapterLimits;
 pub use options::{EngineOptions, PrefixFolder};
 pub use order::{OutputTokens, PromptOrder, TextKey};
+pub use pair::LaunchedScorer;
+pub use scorer::{ScorerFolder, ScorerOptions};
 pub use source::ModelSource;
 pub use update::UpdateFolder;
 pub use work::{DeviceBackend, DeviceKind, OnBackend, OnDevice};

@@ -10,11 +10,18 @@ use offshoot_model::RunnerFacts;
 pub trait DeviceBackend: Timed + AttentionLevels {
     /// Returns a function that opens the same device again, with its own memory and kernels.
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>>;
+
+    /// The same device for a second model, with memory of its own: steps of the two take turns.
+    fn beside(&self) -> Result<Self>;
 }
 
 impl DeviceBackend for Cpu {
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
         Box::new(Cpu::open)
+    }
+
+    fn beside(&self) -> Result<Self> {
+        Ok(Cpu::beside(self))
     }
 }
 

@@ -56,6 +56,26 @@ impl<'de> Deserialize<'de> for FormChoice {
 }
 
 impl FormChoice {
+    /// What a user names: a file with a form if there is one, else a built-in form.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or is no form; or no built-in form has this name.
+    pub fn named(text: &str) -> Result<FormChoice> {
+        let path = Path::new(text);
+        if path.is_file() {
+            return Ok(FormChoice::Own(Box::new(read_form(path)?)));
+        }
+        ScoreForm::built_in(text).map_err(|error| match error {
+            Error::Value { what, expected, found } => {
+                let expected = expected.replace("or an object that is a form", "or a file with a form");
+                Error::Value { what, expected, found }
+            }
+            other => other,
+        })?;
+        Ok(FormChoice::Named(text.to_owned()))
+    }
+
     /// The form itself.
     ///
     /// # Errors
@@ -99,8 +119,7 @@ impl ScoreForm {
         if !path.is_file() {
             return Ok(None);
         }
-        let form = serde_json::from_slice(&input::model_file(&path)?);
-        form.map(Some).map_err(|error| Error::format(&path, format!("not the form of a scorer: {error}")))
+        read_form(&path).map(Some)
     }
 
     /// The form of the model in `folder`: the one that is asked for, else the one in the folder's file, else the one of
@@ -124,6 +143,11 @@ impl ScoreForm {
             Error::field(folder.join("config.json"), "architectures", expected, format!("\"{class}\""))
         })
     }
+}
+
+fn read_form(path: &Path) -> Result<ScoreForm> {
+    let form = serde_json::from_slice(&input::model_file(path)?);
+    form.map_err(|error| Error::format(path, format!("not the form of a scorer: {error}")))
 }
 
 fn names() -> String {
@@ -189,6 +213,22 @@ mod tests {
             .unwrap();
         let broken = of(None, "Qwen2ForPrmModel").unwrap_err().to_string();
         assert!(broken.contains(FORM_FILE) && broken.contains("rad"), "{broken}");
+    }
+
+    #[test]
+    fn users_name_a_built_in_form_or_a_file() {
+        assert_eq!(FormChoice::named("step-tag").unwrap(), FormChoice::Named("step-tag".to_owned()));
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("own.json");
+        let form = ScoreForm::built_in("step-lines").unwrap();
+        std::fs::write(&path, serde_json::to_string(&form).unwrap()).unwrap();
+        let named = || FormChoice::named(&path.display().to_string());
+        assert_eq!(named().unwrap().form().unwrap(), form);
+        std::fs::write(&path, "{}").unwrap();
+        let broken = named().unwrap_err().to_string();
+        assert!(broken.contains("own.json") && broken.contains("`text`"), "{broken}");
+        let unknown = FormChoice::named("no-such.json").unwrap_err().to_string();
+        assert!(unknown.contains("a file with a form") && unknown.contains("step-tag"), "{unknown}");
     }
 
     #[test]

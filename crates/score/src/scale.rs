@@ -1,11 +1,14 @@
 //! What the numbers of a scorer mean: probabilities or logits. Votes weigh answers by probabilities, particles by
 //! logits; each is made of the other here.
 
+use serde::{Deserialize, Serialize};
+
 /// The numbers nearest to 0 and 1 that count as probabilities where their logit is taken, as its_hub has them.
 const NEAREST: f64 = 1e-7;
 
 /// What a score is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Scale {
     /// A number from 0 to 1.
     Probability,

@@ -1,12 +1,13 @@
 //! N samples of one problem, each valued by a scorer: the best of them, or the vote that the values weigh. A scorer of
 //! another model is handed each sample as it finishes, while the others go on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::best_of_n::until;
 use super::settings::SampleScoring;
 use crate::job::SearchJob;
-use crate::outcome::{Details, Outcome, Sample, tied, verdict_on};
+use crate::model_scores::ScorerWork;
+use crate::outcome::{Details, Outcome, Sample, SampleScore, tied, verdict_on};
 use crate::scorer::{NodeText, Scorer, step_ends};
 use crate::select::largest;
 use crate::tree::SamplingTree;
@@ -25,16 +26,21 @@ pub fn best_by_scorer(
     how: &SampleScoring,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
-    let mut outcome = scored(tree, at, n, scorer, how, job)?;
+    let outcome = scored(tree, at, n, scorer, how, job)?;
+    Ok(choose_by_scores(outcome, job.no_answer()))
+}
+
+/// Chooses the sample with the highest score of an outcome whose samples were scored. `no_answer`: the verdict if none
+/// has a score.
+pub fn choose_by_scores(outcome: Outcome, no_answer: Option<bool>) -> Outcome {
     let values: Vec<(&Sample, f64)> =
         outcome.samples.iter().filter_map(|sample| Some((sample, sample.score()?))).collect();
     let Some(&(best, most)) = values.iter().reduce(|best, next| if next.1 > best.1 { next } else { best }) else {
-        outcome.correct = job.no_answer();
-        return Ok(outcome);
+        return Outcome { chosen: None, prediction: None, correct: no_answer, tied: Vec::new(), ..outcome };
     };
     let (chosen, prediction, correct) = (Some(best.index), best.answer.clone(), best.correct);
     let tied = tied(values.iter().filter(|(_, value)| *value == most).map(|(sample, _)| sample.index));
-    Ok(Outcome { chosen, prediction, correct, tied, ..outcome })
+    Outcome { chosen, prediction, correct, tied, ..outcome }
 }
 
 /// The answer with the largest sum of the values of its samples by `scorer`; of equal ones, the first. A sample without
@@ -48,26 +54,29 @@ pub fn vote_by_scorer(
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let outcome = scored(tree, at, n, scorer, how, job)?;
+    Ok(vote_by_scores(outcome, |score| scorer.weight(Some(score)), job.no_answer()))
+}
+
+/// The vote of an outcome whose samples were scored. `weight`: of a score; `no_answer`: the verdict if no sample with a
+/// score has an answer.
+pub fn vote_by_scores(outcome: Outcome, weight: impl Fn(f64) -> f64, no_answer: Option<bool>) -> Outcome {
     let mut tally = VoteTally::default();
-    for sample in outcome.samples.iter().filter(|sample| sample.score().is_some()) {
-        tally.add_copies(sample.index as usize, sample.answer.as_deref(), 1, scorer.weight(sample.score()));
+    for (sample, score) in outcome.samples.iter().filter_map(|sample| Some((sample, sample.score()?))) {
+        tally.add_copies(sample.index as usize, sample.answer.as_deref(), 1, weight(score));
     }
     let weights: Vec<f64> = tally.votes().iter().map(|votes| votes.weight).collect();
-    let best: Vec<u64> = match weights.is_empty() {
-        true => Vec::new(),
-        false => largest(&weights).into_iter().map(|ix| tally.votes()[ix].first as u64).collect(),
-    };
+    let best: Vec<u64> = largest(&weights).into_iter().map(|ix| tally.votes()[ix].first as u64).collect();
     let chosen = best.first().copied();
     let winner = outcome.samples.iter().find(|sample| Some(sample.index) == chosen);
     let prediction = winner.and_then(|sample| sample.answer.clone());
-    Ok(Outcome {
-        correct: prediction.as_deref().map_or(job.no_answer(), |answer| verdict_on(answer, &outcome.samples)),
+    Outcome {
+        correct: prediction.as_deref().map_or(no_answer, |answer| verdict_on(answer, &outcome.samples)),
         prediction,
         chosen,
         tied: tied(best.into_iter()),
         votes: tally.most_first(),
         ..outcome
-    })
+    }
 }
 
 /// N samples with what the scorer made of them; none is chosen.
@@ -106,7 +115,26 @@ fn scored(
         sample.scored = Some(value);
     }
     outcome.search_prompt_tokens = found.prompt_tokens;
-    outcome.scorer = scorer.work().cloned();
+    outcome.scorer = scorer.work().map(|work| work_on(&outcome.samples, work));
     outcome.details = Some(Details::Scores { scores: outcome.samples.iter().map(Sample::score).collect() });
     Ok(outcome)
+}
+
+/// What a scorer did for these samples, in this process or in an earlier one.
+fn work_on(samples: &[Sample], now: &ScorerWork) -> ScorerWork {
+    let mut work = ScorerWork { texts: 0, unscored: 0, first_error: None, tokens: 0, ..now.clone() };
+    let mut seen = HashSet::new();
+    for sample in samples.iter().filter(|sample| seen.insert(sample.text.as_str())) {
+        match &sample.scored {
+            Some(SampleScore::Scored { score_tokens, .. }) => {
+                (work.texts, work.tokens) = (work.texts + 1, work.tokens + score_tokens.unwrap_or_default());
+            }
+            Some(SampleScore::Unscored { score_error }) => {
+                work.unscored += 1;
+                work.first_error.get_or_insert_with(|| score_error.clone());
+            }
+            None => {}
+        }
+    }
+    work
 }

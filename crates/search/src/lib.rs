@@ -7,7 +7,7 @@
 
 mod assess;
 pub mod best_of_n;
-mod by_scorer;
+pub mod by_scorer;
 mod calls;
 pub mod choose;
 pub mod confidence;

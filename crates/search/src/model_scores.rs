@@ -29,8 +29,10 @@ pub enum OnScorerError {
 }
 
 /// What a scorer did for a search.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScorerWork {
+    /// What its scores are.
+    pub scale: Scale,
     /// Texts that were scored; equal ones are one.
     pub texts: usize,
     /// Texts that could not be scored.
@@ -49,7 +51,6 @@ pub struct ScorerWork {
 pub struct ModelScores {
     /// `Err`: why the scorer cannot take the problem.
     tree: Result<Box<dyn ScoredTree>, String>,
-    scale: Scale,
     on_error: OnScorerError,
     texts: Vec<ScoredText>,
     by_steps: HashMap<Vec<String>, usize>,
@@ -93,18 +94,24 @@ impl ModelScores {
         };
         Ok(ModelScores {
             tree,
-            scale: scorer.scale(),
             on_error,
             texts: Vec::new(),
             by_steps: HashMap::new(),
             by_node: HashMap::new(),
-            work: ScorerWork::default(),
+            work: ScorerWork {
+                scale: scorer.scale(),
+                texts: 0,
+                unscored: 0,
+                first_error: None,
+                tokens: 0,
+                computed: 0,
+            },
         })
     }
 
     /// What the scores are.
     pub fn scale(&self) -> Scale {
-        self.scale
+        self.work.scale
     }
 
     /// What was done so far.
@@ -216,7 +223,8 @@ impl ModelScores {
                     if is_first {
                         (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + tokens);
                     }
-                    return Ok(SampleScore::Scored { score, step_scores: scores.by_step(steps) });
+                    let (step_scores, score_tokens) = (scores.by_step(steps), Some(*tokens));
+                    return Ok(SampleScore::Scored { score, step_scores, score_tokens });
                 }
                 Some(score) => format!("its score is {score}, which is no number"),
                 None => "it has no step that the scorer's form values".to_owned(),

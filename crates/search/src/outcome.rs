@@ -72,6 +72,9 @@ pub enum SampleScore {
         /// The score of each step; `None`: the step has none of its own. Empty where the scorer values whole texts.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         step_scores: Vec<Option<f64>>,
+        /// The scorer's tokens of the question and the text, where another model scored the text as a whole.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        score_tokens: Option<usize>,
     },
     /// It has none.
     Unscored {

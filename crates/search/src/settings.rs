@@ -2,6 +2,8 @@
 //! `eval::task` reads them from a task file, the Python package from what its functions are called with; the settings
 //! of tree of thoughts are in its own module.
 
+use std::num::NonZeroUsize;
+
 use serde::{Deserialize, Serialize};
 
 pub use super::particles::Resampling;
@@ -76,12 +78,29 @@ pub enum ChooseBy {
 
 /// How a solution is split into steps.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct StepSettings {
-    /// Ends a step; part of it.
-    pub delimiter: String,
+    /// What ends a step.
+    #[serde(flatten)]
+    pub end: StepEnd,
     /// Most steps of one solution.
     pub most: usize,
+}
+
+/// What ends a step, unless the solution ends before.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepEnd {
+    /// A string, which is part of it.
+    Delimiter(String),
+    /// Its number of tokens.
+    Tokens(NonZeroUsize),
+}
+
+impl StepSettings {
+    /// At most `most` steps, each ended by `delimiter`.
+    pub fn delimited(delimiter: impl Into<String>, most: usize) -> StepSettings {
+        StepSettings { end: StepEnd::Delimiter(delimiter.into()), most }
+    }
 }
 
 /// Step-level beam search and DVTS. What scores a step is the [`Stepper`](super::steps::Stepper)'s scorer.

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::task::Poll;
 
-use super::settings::{Aggregate, StepSettings};
+use super::settings::{Aggregate, StepEnd, StepSettings};
 use crate::assess::PATIENCE;
 use crate::job::{SearchJob, token_records};
 use crate::outcome::{Sample, SampleScore};
@@ -59,7 +59,8 @@ impl Solution {
     /// What the search's scorer made of it; `None`: it was not asked.
     pub(crate) fn scored(&self, aggregate: Aggregate) -> Option<SampleScore> {
         let unscored = || SampleScore::Unscored { score_error: self.score_error.clone().unwrap_or_default() };
-        let scored = |score| SampleScore::Scored { score, step_scores: self.scores.clone() };
+        let step_scores = || self.scores.clone();
+        let scored = |score| SampleScore::Scored { score, step_scores: step_scores(), score_tokens: None };
         (!self.scores.is_empty()).then(|| self.value(aggregate).map_or_else(unscored, scored))
     }
 
@@ -93,13 +94,11 @@ impl<'a> Stepper<'a> {
         then: Then,
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Vec<Solution>>> {
-        let (mut nodes, mut parents) = (Vec::new(), Vec::new());
+        let mut forks = Vec::new();
         for &(solution, draws) in from {
-            nodes.extend(tree.fork(solution.node, draws)?);
-            parents.extend(std::iter::repeat_n(solution, draws));
+            forks.extend(tree.fork(solution.node, draws)?.into_iter().map(|node| (solution, node)));
         }
-        let stop = self.step_stop(job.stop);
-        let mut drawn = self.grow(tree, &parents, &nodes, &stop, job.params, then, job)?.into_iter();
+        let mut drawn = self.grow(tree, &forks, Until::Step, job.params, then, job)?.into_iter();
         let next = from.iter().map(|&(_, draws)| merged(tree, drawn.by_ref().take(draws).flatten().collect()));
         Ok(next.collect())
     }
@@ -115,7 +114,8 @@ impl<'a> Stepper<'a> {
     ) -> Result<Vec<Option<Solution>>> {
         let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
         let nodes = tree.fork_each(ForkKind::Sample, &ends)?;
-        self.grow(tree, from, &nodes, &self.step_stop(job.stop), job.params, then, job)
+        let forks: Vec<(&Solution, NodeId)> = from.iter().copied().zip(nodes).collect();
+        self.grow(tree, &forks, Until::Step, job.params, then, job)
     }
 
     /// Samples each solution to its end, all in one batch, with forks whose ordinals are separate from those of steps.
@@ -129,42 +129,51 @@ impl<'a> Stepper<'a> {
     ) -> Result<Vec<Option<Solution>>> {
         let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
         let nodes = tree.fork_each(ForkKind::Value, &ends)?;
-        let stop = Stop { include_stop: true, ..job.stop.clone() };
-        let mut found = self.grow(tree, from, &nodes, &stop, job.params, then, job)?;
+        let forks: Vec<(&Solution, NodeId)> = from.iter().copied().zip(nodes).collect();
+        let mut found = self.grow(tree, &forks, Until::End, job.params, then, job)?;
         for solution in found.iter_mut().flatten() {
             solution.end = solution.end.take().or_else(|| tree.node(solution.node).finish.clone());
         }
         Ok(found)
     }
 
-    /// Extends `nodes`, each forked from the solution in the same place of `from`, until `stop`, all in one batch; the
-    /// tokens of these solutions count against its limits. The solutions at the nodes; `None` for a failed one.
+    /// Extends nodes, each forked from the solution beside it, all in one batch; the tokens of these solutions count
+    /// against the limits. The solutions at the nodes; `None` for a failed one.
     fn grow(
         &mut self,
         tree: &mut SamplingTree,
-        from: &[&Solution],
-        nodes: &[NodeId],
-        stop: &Stop,
+        forks: &[(&Solution, NodeId)],
+        until: Until,
         params: &SamplingParams,
         then: Then,
         job: &SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
         self.scorer.attend(tree)?;
-        let left = |ix: usize, _: &_| Stop {
-            max_tokens: stop.max_tokens.saturating_sub(from[ix].tokens).max(1),
-            min_tokens: stop.min_tokens.saturating_sub(from[ix].tokens),
-            ..stop.clone()
+        let mut stop = Stop { include_stop: true, ..job.stop.clone() };
+        let most = match (until, &self.steps.end) {
+            (Until::Step, StepEnd::Delimiter(delimiter)) => {
+                stop.strings.push(delimiter.clone());
+                usize::MAX
+            }
+            (Until::Step, StepEnd::Tokens(tokens)) => tokens.get(),
+            (Until::End, _) => usize::MAX,
         };
+        let left = |ix: usize, _: &_| {
+            let before = forks[ix].0.tokens;
+            let min_tokens = stop.min_tokens.saturating_sub(before).min(most);
+            Stop { max_tokens: stop.max_tokens.saturating_sub(before).clamp(1, most), min_tokens, ..stop.clone() }
+        };
+        let nodes: Vec<NodeId> = forks.iter().map(|&(_, node)| node).collect();
         let places: HashMap<NodeId, usize> = nodes.iter().copied().zip(0..).collect();
         let mut found = vec![None; nodes.len()];
-        let mut growing = tree.start_until(nodes, params, left)?;
+        let mut growing = tree.start_until(&nodes, params, left)?;
         loop {
             job.check_interrupted()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(None) => return Ok(found),
                 Poll::Ready(Some(TreeEvent::Finished { id, .. })) => {
                     let ix = places[&id];
-                    let solution = read(self.decode, growing.tree(), from[ix], id, job.stop)?;
+                    let solution = read(self.decode, growing.tree(), forks[ix].0, id, job.stop)?;
                     if then.values(&solution) {
                         self.scorer.begin(growing.tree(), &solution.of_tree())?;
                     }
@@ -174,12 +183,6 @@ impl<'a> Stepper<'a> {
             }
             self.scorer.attend(growing.tree())?;
         }
-    }
-
-    /// What ends a step; `stop`: what ends a solution.
-    fn step_stop(&self, stop: &Stop) -> Stop {
-        let strings = stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect();
-        Stop { include_stop: true, strings, ..stop.clone() }
     }
 
     /// Values the newest step of each solution and stores the value in the tree.
@@ -216,10 +219,12 @@ impl<'a> Stepper<'a> {
             if going.is_empty() {
                 break;
             }
-            let from: Vec<&Solution> = going.iter().map(|&ix| &ahead[ix]).collect();
-            let nodes = tree.fork_each(ForkKind::Value, &from.iter().map(|from| from.node).collect::<Vec<_>>())?;
+            let from: Vec<NodeId> = going.iter().map(|&ix| ahead[ix].node).collect();
+            let nodes = tree.fork_each(ForkKind::Value, &from)?;
+            let forks: Vec<(&Solution, NodeId)> =
+                going.iter().zip(&nodes).map(|(&ix, &node)| (&ahead[ix], node)).collect();
             let then = if step == steps { Then::Value } else { Then::ValueEnded };
-            let next = self.grow(tree, &from, &nodes, &self.step_stop(job.stop), &params, then, job)?;
+            let next = self.grow(tree, &forks, Until::Step, &params, then, job)?;
             if first.is_empty() {
                 first = nodes;
             }
@@ -253,6 +258,15 @@ impl<'a> Stepper<'a> {
         self.asked += found.prompt_tokens;
         Ok(found.values)
     }
+}
+
+/// How far solutions are sampled.
+#[derive(Clone, Copy)]
+enum Until {
+    /// By a step.
+    Step,
+    /// To their ends.
+    End,
 }
 
 /// What a search does with the texts that it samples. A scorer that works beside it is given those that are to be

@@ -519,7 +519,7 @@ mod tests {
             engine: engine.clone(),
             tokenizer: Arc::new(Tokenizer::load(&model).expect("the files of the demo model")),
             config: folder.config,
-            names: Arc::new(ServedNames::new(vec!["demo".to_owned()], Vec::new(), engine.clone())),
+            names: Arc::new(ServedNames::new(vec!["demo".to_owned()], Vec::new(), Vec::new(), engine.clone())),
             limits: BatchEngine::limits(&ProtocolLimits::default()),
             origin,
         };

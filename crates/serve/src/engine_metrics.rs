@@ -10,13 +10,15 @@ type CounterRow = (&'static str, &'static str, fn(&LiveMetrics) -> u64);
 /// Name (behind `offshoot_engine_`), help and value of what is now.
 type GaugeRow = (&'static str, &'static str, fn(&LiveMetrics) -> usize);
 
-const COUNTERS: [CounterRow; 24] = [
+const COUNTERS: [CounterRow; 26] = [
     ("steps", "Steps submitted", |live| live.metrics.steps),
     ("rows", "Query tokens computed", |live| live.metrics.rows),
     ("prompt_tokens_logical", "Prompt tokens as if nothing were shared", |live| live.metrics.prompt_tokens_logical),
     ("prompt_tokens_computed", "Prompt tokens computed", |live| live.metrics.prompt_tokens_computed),
     ("prompt_tokens_copied", "Prompt tokens copied between devices", |live| live.metrics.prompt_tokens_copied),
     ("scores_reused", "Prompt tokens whose log-probabilities were in the cache", |live| live.metrics.scores_reused),
+    ("values_read", "Positions whose values a scorer has computed", |live| live.metrics.values_read),
+    ("values_reused", "Positions whose values were in the cache", |live| live.metrics.values_reused),
     ("tokens_sampled", "Tokens sampled", |live| live.metrics.tokens_sampled),
     ("tokens_forced", "Tokens sampled that the form of their text forced", |live| live.metrics.tokens_forced),
     ("masks_requested", "Times that it was asked what a form allows next", |live| live.metrics.masks_requested),
@@ -73,6 +75,19 @@ pub fn write(live: &LiveMetrics, facts: &EngineFacts, out: &mut String) {
     gauge(out, "offshoot_engine_kv_peak_bytes", peak, live.metrics.kv_bytes_peak as f64);
     let masking = "Seconds that steps waited for what forms allow";
     counter(out, "offshoot_engine_masking_seconds_total", masking, live.metrics.seconds_masking);
+}
+
+/// Appends what the engine of a scorer beside a generator has computed.
+pub fn write_scorer(live: &LiveMetrics, out: &mut String) {
+    let metrics = &live.metrics;
+    let counters = [
+        ("steps", "Steps of the scorer", metrics.steps),
+        ("prompt_tokens_logical", "Tokens of scored texts as if nothing were shared", metrics.prompt_tokens_logical),
+        ("prompt_tokens_computed", "Tokens of scored texts computed", metrics.prompt_tokens_computed),
+    ];
+    for (name, help, value) in counters {
+        counter(out, &format!("offshoot_scorer_{name}_total"), help, value);
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! `offshoot serve`: answers the OpenAI protocol over HTTP with one engine. Reads the options, starts engine,
-//! dispatcher and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides
+//! `offshoot serve`: answers the OpenAI protocol over HTTP with a model that generates, one that scores, or both. Reads
+//! the options, starts engines, dispatcher and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides
 //! when it runs.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
@@ -20,10 +20,13 @@ mod keys;
 mod leases;
 mod listen;
 mod metrics;
+mod models;
 mod names;
 mod options;
 mod page;
+mod pooling;
 mod random;
+mod recent;
 mod reply;
 mod responses;
 mod rollout;
@@ -32,6 +35,7 @@ mod server;
 mod store;
 mod stream;
 mod ticks;
+mod valuing;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -48,11 +52,11 @@ use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::setting::{API_KEYS, DATA, ROLLOUT_KEYS};
-use offshoot_engine::{AdapterSource, EngineFacts, EngineHandle, PinnedPrefix};
-use offshoot_launch::{Demand, Devices, ModelSource, in_bytes};
-use offshoot_model::{Adapter, ModelFolder};
-use offshoot_openai::batch::{AnswerOrigin, name_of_model};
+use offshoot_engine::{EngineFacts, EngineHandle, PinnedPrefix};
+use offshoot_launch::{Devices, ModelSource, in_bytes};
+use offshoot_model::ModelFolder;
 use offshoot_openai::protocol::chat_beginning;
+use offshoot_score::TextScorer;
 use offshoot_text::{AddSpecial, Tokenizer};
 
 use batches::{BatchEngine, Batches, now};
@@ -62,8 +66,10 @@ use keys::ApiKeys;
 pub use leases::LeaseLimits;
 use leases::Leases;
 use metrics::ServeMetrics;
+use models::{GeneratorParts, Models};
 use names::ServedNames;
 pub use options::{AdapterFolder, ServeLimits, ServeOptions};
+use pooling::ServedScorer;
 pub use rollout::RolloutOptions;
 use rollout::{Admission, Rollout, RolloutFacts};
 use server::{LARGE_BODIES, Server};
@@ -105,49 +111,47 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     }
     let connections = listen::room_for(options.limits.connections);
 
-    let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
-    let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed.unwrap_or(0))?;
-    let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let adapters = options.adapters.iter().map(|adapter| read(adapter, &folder)).collect::<Result<Vec<_>>>()?;
-    let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
-    let engine = launch.start()?.engine;
+    let Models { engine, tokenizer, config, system_fingerprint, names, generator, scorer } = Models::start(options)?;
+    let (scorer, values) = scorer.map(ServedScorer::start).transpose()?.unzip();
     let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));
     let metrics = Arc::new(ServeMetrics::default());
     let (dispatcher, work) = Dispatcher::new(engine.clone(), leases.clone(), options.limits.queue, metrics.clone());
     let thread = work.start()?;
-    let names = match options.names.is_empty() {
-        true => vec![name_of_model(&options.model)],
-        false => options.names.clone(),
-    };
-    let rollout = options.rollout.as_ref();
-    let rollout = rollout.map(|chosen| rollout_of(chosen, options, &folder, engine.facts())).transpose()?;
+    let rollout = options.rollout.as_ref().zip(generator.as_ref());
+    let rollout =
+        rollout.map(|(chosen, parts)| rollout_of(chosen, options, &parts.folder, engine.facts())).transpose()?;
     let paths = rollout.iter().flat_map(Rollout::paths).collect();
-    let names = Arc::new(ServedNames::new(names, paths, engine.clone()));
-    for (name, source) in adapters {
-        names.load(name, source, false)?;
-    }
-    let batches = open_store(options)?.map(|store| {
-        let with = BatchEngine {
+    let scorer_names = scorer.as_ref().map_or_else(Vec::new, |scorer| scorer.names.clone());
+    let names = Arc::new(ServedNames::new(names, paths, scorer_names, engine.clone()));
+    let generates = generator.is_some();
+    let mut batches = None;
+    if let Some(GeneratorParts { folder: _, origin, adapters }) = generator {
+        for (name, source) in adapters {
+            names.load(&name, source, false)?;
+        }
+        let with = || BatchEngine {
             engine: engine.clone(),
             tokenizer: tokenizer.clone(),
-            config: folder.config.clone(),
+            config: config.clone(),
             names: names.clone(),
             limits: BatchEngine::limits(&options.limits.protocol),
-            origin: origin.clone(),
+            origin,
         };
-        Batches::start(Arc::new(store), with)
-    });
+        batches = open_store(options)?.map(|store| Batches::start(Arc::new(store), with())).transpose()?;
+    }
     let pins = options.prefixes.iter().map(|path| pin(path, &engine, &tokenizer)).collect::<Result<Vec<_>>>()?;
     let facts = engine.facts();
     let shared_cores = (!facts.is_async).then_some(u32::try_from(cores).unwrap_or(u32::MAX));
     let ticks = Ticks::new(options.limits.chunk_interval, shared_cores, facts.max_branches);
     let server = Arc::new(Server {
         engine,
+        generates,
+        scorer,
         dispatcher,
         leases,
         metrics,
         tokenizer,
-        config: folder.config.clone(),
+        config,
         names,
         keys,
         seed: options.seed,
@@ -155,8 +159,8 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         logprobs_mode: options.logprobs_mode,
         limits: options.limits.clone(),
         ticks,
-        batches: batches.transpose()?,
-        system_fingerprint: origin.system_fingerprint,
+        batches,
+        system_fingerprint,
         admission: Admission::default(),
         rollout,
         created: now(),
@@ -170,17 +174,13 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let metrics = server.metrics.clone();
     let routes = routes::routes(server, options.has_page, options.origins.clone());
     runtime.block_on(listen::serve(listener, routes, connections, metrics, stop));
-    // The last client of the dispatcher is gone with the routes.
+    // The last clients of these threads are gone with the routes.
     thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
+    if let Some(values) = values {
+        values.join().map_err(|_| Error::Internal("the thread of the scorer's requests panicked".to_owned()))?;
+    }
     drop(pins);
     Ok(ExitCode::SUCCESS)
-}
-
-/// Reads an adapter and compares it with the model, before the model's weights are read.
-fn read<'a>(adapter: &'a AdapterFolder, folder: &ModelFolder) -> Result<(&'a str, AdapterSource)> {
-    let read = Adapter::open(&adapter.folder)?;
-    read.check(&folder.config)?;
-    Ok((&adapter.name, AdapterSource::Read(Arc::new(read))))
 }
 
 /// The state of the verbs of a server on this model.
@@ -198,7 +198,7 @@ fn rollout_of(
     // Where it was left to us, the engine may be on the CPU beside a GPU.
     let gpu = devices.first_gpu().filter(|_| engine.is_async);
     let keeps_prefixes = options.engine.prefix_store.is_some();
-    let facts = RolloutFacts { model: options.model.clone(), dtype, ranks, gpu, keeps_prefixes, most_bytes };
+    let facts = RolloutFacts { model: folder.path.clone(), dtype, ranks, gpu, keeps_prefixes, most_bytes };
     Ok(Rollout::new(chosen, facts))
 }
 
@@ -238,7 +238,13 @@ fn pin(path: &Path, engine: &EngineHandle, tokenizer: &Tokenizer) -> Result<Pinn
 
 fn announce(server: &Server, address: SocketAddr) -> Result<()> {
     let facts = server.engine.facts();
-    out::line(format_args!("model       {}", server.names.of_model().join(", ")))?;
+    if server.generates {
+        out::line(format_args!("model       {}", server.names.of_model().join(", ")))?;
+    }
+    if let Some(scorer) = &server.scorer {
+        let identity = scorer.model.identity();
+        out::line(format_args!("scorer      {}, of form {}", scorer.names.join(", "), identity.form))?;
+    }
     for adapter in server.engine.adapters() {
         let from = names::root(&adapter);
         out::line(format_args!("adapter     {}, of rank {}, from {from}", adapter.name, adapter.rank))?;

@@ -15,15 +15,17 @@ pub struct ServedNames {
     model: Vec<String>,
     /// What trainers call the model beside these: its folder's path.
     paths: Vec<String>,
+    /// Those of the model that scores texts.
+    scorer: Vec<String>,
     engine: EngineHandle,
     /// Held while an adapter is loaded, so that of two that load one name at once the second finds it.
     loading: Mutex<()>,
 }
 
 impl ServedNames {
-    /// `model`: at least one name.
-    pub fn new(model: Vec<String>, paths: Vec<String>, engine: EngineHandle) -> Self {
-        ServedNames { model, paths, engine, loading: Mutex::default() }
+    /// `model`: at least one name. `scorer`: those of the model that scores texts.
+    pub fn new(model: Vec<String>, paths: Vec<String>, scorer: Vec<String>, engine: EngineHandle) -> Self {
+        ServedNames { model, paths, scorer, engine, loading: Mutex::default() }
     }
 
     /// The model's names that lists show; the first is that of requests without one.
@@ -50,8 +52,8 @@ impl ServedNames {
     /// loaded before stays.
     pub fn load(&self, name: &str, source: AdapterSource, replaces: bool) -> Result<LoadedAdapter> {
         let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_model(name) {
-            return Err(Error::value("lora_name", "a name that the model does not have", format!("{name:?}")));
+        if self.is_model(name) || self.scorer.iter().any(|scorer| scorer == name) {
+            return Err(Error::value("lora_name", "a name that no model has", format!("{name:?}")));
         }
         if !replaces && self.engine.adapters().iter().any(|adapter| adapter.name == name) {
             let expected = "a name that no adapter has; `load_inplace` replaces one";
@@ -83,6 +85,11 @@ impl ModelNames for ServedNames {
         let adapters = self.engine.adapters();
         match adapters.iter().find(|adapter| adapter.name == model) {
             Some(adapter) => Ok(Some(adapter.version)),
+            None if self.scorer.iter().any(|scorer| scorer == model) => {
+                let expected = format!("a model that generates: {}", self.model.join(" or "));
+                let found = format!("{model:?}, which scores texts: ask /pooling, /classify, /score or /rerank");
+                Err(Refusal::value("model", &expected, &found))
+            }
             None => {
                 let names = self.model.iter().chain(&self.paths).cloned();
                 let names: Vec<String> = names.chain(adapters.into_iter().map(|adapter| adapter.name)).collect();

@@ -16,12 +16,15 @@ use super::rollout::RolloutOptions;
 /// The options of `offshoot serve`.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    pub model: PathBuf,
+    /// `None`: the scorer of `engine` alone is served.
+    pub model: Option<PathBuf>,
     pub host: IpAddr,
     /// 0: any free port.
     pub port: u16,
     /// The names that requests may call the model; empty: its folder's name.
     pub names: Vec<String>,
+    /// The names that requests may call the scorer beside it; empty: its folder's name.
+    pub scorer_names: Vec<String>,
     /// Adapters that are loaded at the start.
     pub adapters: Vec<AdapterFolder>,
     /// A file with one API key per line; `None`: the environment's, or none are asked for.

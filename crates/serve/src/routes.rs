@@ -11,10 +11,11 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, extract};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use offshoot_openai::protocol::{
-    Endpoint, RESPONSES_PATH, Refusal, RefusalKind, SKYRL_PATH, TOKENS_PATH, tokenizer_info,
+    Endpoint, OwnNames, RESPONSES_PATH, Refusal, RefusalKind, RequestReader, SKYRL_PATH, ServedModel, TOKENS_PATH,
+    tokenizer_info,
 };
 
 use super::counted::CountedRequest;
@@ -26,6 +27,7 @@ use super::in_path::InPath;
 use super::keys::ClientId;
 use super::metrics::gauge;
 use super::page;
+use super::pooling;
 use super::reply::{self, Answer, Refused};
 use super::responses;
 use super::rollout;
@@ -40,17 +42,19 @@ pub fn routes(server: Arc<Server>, has_page: bool, origins: AllowedOrigins) -> R
     let guarded = Router::new()
         .route(Endpoint::Completions.path(), generating(Endpoint::Completions))
         .route(Endpoint::Chat.path(), generating(Endpoint::Chat))
+        .route("/v1/branches/{id}", get(branch).delete(release_branch))
+        .merge(file_routes::routes())
+        .merge(responses::routes())
+        .route_layer(from_fn_with_state(server.clone(), check_generates))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
-        .route("/v1/branches/{id}", get(branch).delete(release_branch))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/tokenizer_info", get(info))
         .route("/v1/tokenize", post(tokenize))
         .route("/v1/detokenize", post(detokenize))
         .route("/v1/tokenizer_info", get(info))
-        .merge(file_routes::routes())
-        .merge(responses::routes())
+        .merge(pooling::routes())
         .merge(events)
         .route_layer(from_fn_with_state(server.clone(), check_key));
     let open = Router::new()
@@ -84,6 +88,14 @@ async fn check_key(State(server): AppState, mut request: Request, next: Next) ->
     }
 }
 
+/// Refuses requests for what only a model that generates can do.
+async fn check_generates(State(server): AppState, request: Request, next: Next) -> Response {
+    match server.check_generates() {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => Refused(refusal).into_response(),
+    }
+}
+
 /// Refuses bodies in any other coding than one whole `chunked`, which servers behind or before this one may read in
 /// another way.
 async fn check_coding(request: Request, next: Next) -> Response {
@@ -101,12 +113,14 @@ async fn check_coding(request: Request, next: Next) -> Response {
     }
 }
 
-/// The paths of requests for samples or scores.
+/// The paths of requests for samples, scores or values.
 fn is_for_samples(path: &str) -> bool {
-    [TOKENS_PATH, SKYRL_PATH, RESPONSES_PATH].contains(&path) || Endpoint::ALL.iter().any(|one| one.path() == path)
+    pooling::has_path(path)
+        || [TOKENS_PATH, SKYRL_PATH, RESPONSES_PATH].contains(&path)
+        || Endpoint::ALL.iter().any(|one| one.path() == path)
 }
 
-/// Counts responses, and requests for samples or scores.
+/// Counts responses, and requests for samples, scores or values.
 async fn count_exchange(State(server): AppState, mut request: Request, next: Next) -> Response {
     let is_counted = request.method() == Method::POST && is_for_samples(request.uri().path());
     let counted = is_counted.then(|| CountedRequest::new(server.metrics.clone()));
@@ -137,11 +151,18 @@ fn generating(endpoint: Endpoint) -> MethodRouter<Arc<Server>> {
     )
 }
 
+/// The model that generates and its adapters, then the one that scores.
 async fn models(State(server): AppState) -> Response {
-    reply::value(&server.served(&server.names.adapters()).list())
+    let adapters = server.names.adapters();
+    let generator = server.generates.then(|| server.served(&adapters));
+    let scorer = server.scorer.as_ref().map(|scorer| scorer.served(server.created));
+    reply::value(&ServedModel::list(generator.into_iter().chain(scorer)))
 }
 
 async fn model(State(server): AppState, InPath(name): InPath) -> Answer {
+    if let Some(scorer) = server.scorer.as_ref().filter(|scorer| scorer.names.contains(&name)) {
+        return Ok(reply::value(&scorer.served(server.created).one(&name)?));
+    }
     Ok(reply::value(&server.served(&server.names.adapters()).one(&name)?))
 }
 
@@ -156,12 +177,28 @@ async fn release_branch(State(server): AppState, client: Extension<ClientId>, In
 
 async fn tokenize(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
     let body = server.receive(&headers, body).await?;
-    Ok(reply::value(&server.work(move |server| server.reader().tokenize(&body.parse()?)).await?))
+    let tokenize = move |server: &Server| {
+        let body = body.parse()?;
+        with_reader(server, &body, |reader| reader.tokenize(&body))
+    };
+    Ok(reply::value(&server.work(tokenize).await?))
 }
 
 async fn detokenize(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
     let body = server.receive(&headers, body).await?;
-    Ok(reply::value(&server.work(move |server| server.reader().detokenize(&body.parse()?)).await?))
+    let detokenize = move |server: &Server| {
+        let body = body.parse()?;
+        with_reader(server, &body, |reader| reader.detokenize(&body))
+    };
+    Ok(reply::value(&server.work(detokenize).await?))
+}
+
+/// Reads with the tokenizer of the model that a body names.
+fn with_reader<T>(server: &Server, body: &Map<String, Value>, act: impl FnOnce(&RequestReader<'_>) -> T) -> T {
+    match server.scorer.as_ref().filter(|scorer| scorer.is_named(body)) {
+        Some(scorer) => act(&scorer.reader(server, &OwnNames(&scorer.names))),
+        None => act(&server.reader()),
+    }
 }
 
 async fn info(State(server): AppState) -> Response {
@@ -170,6 +207,10 @@ async fn info(State(server): AppState) -> Response {
 
 async fn health(State(server): AppState) -> Answer {
     server.dispatcher.check_alive()?;
+    if let Some(scorer) = &server.scorer {
+        // An engine that has stopped says why.
+        scorer.model.engine().live().map_err(|error| Refusal::of(&error))?;
+    }
     Ok(reply::value(&json!({ "status": "ok" })))
 }
 
@@ -198,6 +239,11 @@ async fn metrics(State(server): AppState) -> Response {
     // An engine that has stopped has no values.
     if let Ok(live) = server.engine.live() {
         engine_metrics::write(&live, server.engine.facts(), &mut text);
+    }
+    if let Some(scorer) = server.scorer.as_ref().filter(|_| server.generates)
+        && let Ok(live) = scorer.model.engine().live()
+    {
+        engine_metrics::write_scorer(&live, &mut text);
     }
     reply::with_type("text/plain; version=0.0.4; charset=utf-8", Body::from(text))
 }

@@ -28,6 +28,7 @@ use super::leases::Leases;
 use super::metrics::ServeMetrics;
 use super::names::ServedNames;
 use super::options::ServeLimits;
+use super::pooling::ServedScorer;
 use super::random::random_seed;
 use super::rollout::{Admission, Rollout};
 use super::ticks::Ticks;
@@ -82,7 +83,12 @@ impl JsonBody {
 pub type AppState = State<Arc<Server>>;
 
 pub struct Server {
+    /// The generator's; of a server that only scores, the scorer's.
     pub engine: EngineHandle,
+    /// Whether its model generates.
+    pub generates: bool,
+    /// The model that scores texts, beside a generator or alone.
+    pub scorer: Option<ServedScorer>,
     pub dispatcher: Dispatcher,
     pub leases: Arc<Leases>,
     pub metrics: Arc<ServeMetrics>,
@@ -118,6 +124,18 @@ impl Server {
     /// The model, with the adapters that are loaded.
     pub fn served<'a>(&'a self, adapters: &'a [ServedAdapter]) -> ServedModel<'a> {
         ServedModel { names: self.names.of_model(), adapters, created: self.created, context: self.config.context }
+    }
+
+    /// The model that scores texts.
+    pub fn scorer(&self) -> Result<&ServedScorer, Refusal> {
+        let none = || Refusal::not_found("this server was started without a scorer, which computes values of texts");
+        self.scorer.as_ref().ok_or_else(none)
+    }
+
+    /// Refuses what only a model that generates can do.
+    pub fn check_generates(&self) -> Result<(), Refusal> {
+        let what = "this server's model scores texts and generates none: ask /pooling, /classify, /score or /rerank";
+        if self.generates { Ok(()) } else { Err(Refusal::not_found(what)) }
     }
 
     /// Reads requests; those without a seed get a random one, if the server has none.

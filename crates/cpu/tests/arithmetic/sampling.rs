@@ -21,7 +21,7 @@ pub fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, unif
 /// The sample, if a token is left.
 pub fn sampled(isa: Isa, logits: &[f32], request: &SampleRequest) -> Option<SampledToken> {
     let logits = CpuBuffer { rows: 1, width: logits.len(), data: logits.to_vec() };
-    let (cores, mut sampled) = (Cores { isa, team: Team::new(1) }, Vec::new());
+    let (cores, mut sampled) = (Cores { isa, team: Team::new(1).into() }, Vec::new());
     sampling::sample(&cores, &mut SampleScratch::default(), &logits, std::slice::from_ref(request), &mut sampled);
     sampled.remove(0)
 }

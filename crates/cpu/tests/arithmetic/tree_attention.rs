@@ -460,7 +460,8 @@ fn one_row_has_the_same_bits_by_any_number_of_threads_and_among_others() {
                     let [mut out, mut lse] =
                         [case.heads.q_width(), q_heads].map(|width| CpuBuffer::new(rows.len(), width));
                     let scoring = Scoring { scale: case.scale(), softcap: None, sinks: sinks.as_ref() };
-                    let (cores, mut scratch) = (Cores { isa, team: Team::new(threads) }, AttentionScratch::default());
+                    let (cores, mut scratch) =
+                        (Cores { isa, team: Team::new(threads).into() }, AttentionScratch::default());
                     tree_attention(&cores, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, scoring, Some(&mut lse));
                     [out, lse]
                 };
@@ -492,7 +493,7 @@ fn threads_and_scratch_change_nothing() {
             for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Portable) {
                 let expected = attend(isa, &case, &qkv, &kv, &plan);
                 for threads in [1, 3, 8] {
-                    let cores = Cores { isa, team: Team::new(threads) };
+                    let cores = Cores { isa, team: Team::new(threads).into() };
                     let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
                     let scoring = Scoring::scaled(case.scale());
                     tree_attention(&cores, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, scoring, None);

@@ -23,12 +23,26 @@ impl Device {
         let raw = self.call("make an event", || result::event::create(flags))?;
         Ok(Event { device: self.clone(), raw })
     }
+
+    /// Has all that is enqueued from now on begin when the mark is reached, which may be one in another stream of the
+    /// same GPU. Recording it again later changes nothing for what waits.
+    pub fn wait_for(&self, event: &Event) -> Result<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event live; both are of the GPU's primary context.
+        self.call("wait for another stream", || unsafe { result::stream::wait_event(self.stream(), event.raw, flags) })
+    }
 }
 
 impl Event {
     /// Marks the end of all work enqueued so far. Recording again moves the mark.
     pub fn record(&self) -> Result<()> {
         self.record_in(self.device.stream())
+    }
+
+    /// Marks the end of all work enqueued so far, for `drop`: an error is logged, and one that is kept stays.
+    pub fn record_logged(&self) {
+        // SAFETY: event and stream live.
+        self.device.call_logged("record an event", || unsafe { result::event::record(self.raw, self.device.stream()) });
     }
 
     /// Marks the end of all work enqueued so far in `stream`, one of the device.

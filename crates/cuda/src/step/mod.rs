@@ -5,11 +5,13 @@
 //! token 0 at position 0 and has no slot; a padded request is greedy. Their results are never read.
 
 mod graphs;
+mod order;
 mod staging_slots;
 mod token_word;
 
 use self::graphs::Graphs;
 pub use self::graphs::LaunchMode;
+pub use self::order::StepOrder;
 use self::staging_slots::{StagingSlots, StepLayout};
 use self::token_word::token_word;
 use crate::attention::device_plan::DevicePlan;

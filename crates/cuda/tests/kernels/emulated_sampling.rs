@@ -213,7 +213,7 @@ fn chunk_values(row: &[f32]) -> Vec<(f32, f32)> {
 
 /// What the definition samples.
 fn definition(logits: &[f32], vocab: usize, requests: &[SampleRequest]) -> Vec<Option<SampledToken>> {
-    let (cores, mut sampled) = (Cores { isa: Isa::Portable, team: Team::new(1) }, Vec::new());
+    let (cores, mut sampled) = (Cores { isa: Isa::Portable, team: Team::new(1).into() }, Vec::new());
     let logits = CpuBuffer { rows: requests.len(), width: vocab, data: logits.to_vec() };
     sample(&cores, &mut SampleScratch::default(), &logits, requests, &mut sampled);
     sampled

@@ -1,7 +1,9 @@
 //! Branches that yield: dropped and computed again, or swapped to host memory and back. Neither changes a draw.
 
+use std::num::{NonZeroU16, NonZeroUsize};
+
 use offshoot_core::ids::BranchId;
-use offshoot_engine::{EngineConfig, EngineHandle, Finish, Metrics, PoolSize};
+use offshoot_engine::{ConfidenceStop, EngineConfig, EngineHandle, Finish, FinishReason, Metrics, PoolSize, Records};
 
 use super::bench::{Mode, Shape, draw, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure};
 
@@ -51,6 +53,43 @@ fn whoever_yields_draws_the_same(mode: Mode) {
     assert!(swapped > 0 && recomputed > 0, "{swapped} came back, {recomputed} tokens were computed again");
 }
 
+/// A sample that loses confidence ends at the same token, though its window was there before its branch yielded.
+fn windows_of_confidences_outlast_what_yields(mode: Mode) {
+    let records = Records { confidence: NonZeroU16::new(5), ..Records::default() };
+    let params = params().records(records);
+    let samples = |config: EngineConfig, below: f64| {
+        let engine = mode.engine(config);
+        mislead(&engine);
+        let root = engine.root(prompt(1, 40)).unwrap();
+        let stop = unsure(90).at_confidence(ConfidenceStop { window: NonZeroUsize::MIN.saturating_add(19), below });
+        let children = engine.fork(root, 8).unwrap();
+        let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params.clone(), stop.clone()));
+        (finishes(&engine, extends.collect()), engine.metrics().unwrap())
+    };
+    // The lowest mean of a window of each sample: a threshold between two of them ends half of the samples.
+    let (whole, _) = samples(roomy(), 0.0);
+    let lowest = |finish: &Finish| {
+        let confidences: Vec<f64> = finish.records.confidences().iter().map(|c| f64::from(c.unwrap())).collect();
+        confidences.windows(20).map(|all| all.iter().sum::<f64>() / 20.0).fold(f64::INFINITY, f64::min)
+    };
+    let mut lows: Vec<f64> = whole.iter().map(lowest).collect();
+    lows.sort_by(f64::total_cmp);
+    let below = (lows[3] + lows[4]) / 2.0;
+    let (expected, metrics) = samples(roomy(), below);
+    let ended = |all: &[Finish]| all.iter().filter(|end| end.reason == FinishReason::LowConfidence).count();
+    assert_eq!((ended(&expected), metrics.preemptions), (4, 0));
+    let (mut preempted, mut swapped) = (0, 0);
+    for capacity in [11, 14, 18, 24] {
+        for swap_bytes in [0, 1 << 20] {
+            let config = EngineConfig { swap_bytes, swap_at_any_cost: swap_bytes > 0, ..pages(capacity) };
+            let (found, metrics) = samples(config, below);
+            assert_eq!(found, expected, "{capacity} pages, {swap_bytes} bytes in host memory");
+            (preempted, swapped) = (preempted + metrics.preemptions, swapped + metrics.swapped_in);
+        }
+    }
+    assert!(preempted > swapped && swapped > 0, "{preempted} yielded, {swapped} of them were copied");
+}
+
 /// Pages, and states with them.
 fn what_is_swapped_is_not_computed_again(mode: Mode) {
     [Shape::Full, Shape::Hybrid].into_iter().for_each(|shape| swapped_is_not_computed_again(mode, shape));
@@ -94,6 +133,7 @@ fn branches_that_take_all_they_may_are_not_let_in_to_be_dropped(mode: Mode) {
 in_modes! {
     in_turn, run_ahead:
     whoever_yields_draws_the_same,
+    windows_of_confidences_outlast_what_yields,
     what_is_swapped_is_not_computed_again,
     branches_that_take_all_they_may_are_not_let_in_to_be_dropped,
 }

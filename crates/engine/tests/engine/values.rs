@@ -12,10 +12,10 @@ use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
     Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, Metrics, PositionValues,
-    RootOptions, Stop, Turn,
+    RootOptions, StepGate, Stop, Turn,
 };
 use offshoot_kv::{CacheSalt, PromptTree};
-use offshoot_model::{Decoder, ModelConfig, OutputHead, RowValues, StepRunner, ValueHead, ValueLayer};
+use offshoot_model::{Decoder, ModelConfig, ModelFolder, OutputHead, RowValues, StepRunner, ValueHead, ValueLayer};
 use proptest::prelude::*;
 
 use super::any::for_any;
@@ -23,13 +23,17 @@ use super::bench::{
     CONTEXT, Mode, Shape, draw, finish, in_turn, key, length, model, outcomes, pages, params, prompt, room_for, roomy,
 };
 use super::runner::{Watch, Watched};
+use super::world::{Seeds, World};
 
 /// Values of a position.
 const WIDTH: usize = 3;
 
 /// A model of this shape with two layers behind its final norm.
 fn scorer(shape: Shape, seed: u64) -> Box<dyn StepRunner> {
-    let mut backend = Cpu::open().unwrap();
+    scorer_on(Cpu::open().unwrap(), shape, seed)
+}
+
+fn scorer_on(mut backend: Cpu, shape: Shape, seed: u64) -> Box<dyn StepRunner> {
     let layer = |module: &str, outputs| ValueLayer { module: module.to_owned(), outputs, bias: true };
     let head = ValueHead { inner: vec![layer("score.0", 8)], last: layer("score.2", WIDTH) };
     let context = if matches!(shape, Shape::Full | Shape::Windowed) { CONTEXT } else { 4 * CONTEXT };
@@ -454,6 +458,87 @@ fn values_that_are_no_numbers_fail_their_branch_alone(mode: Mode) {
     assert!(again[0].is_err());
 }
 
+/// A scorer that reads the logits of two tokens, and whose weights change while values are computed: those of an extend
+/// all follow from the weights in force when it ends.
+fn weights_of_a_scorer_change(mode: Mode) {
+    let world = World::new(Shape::Full);
+    let engine_of = |seeds: Seeds| {
+        let folder = ModelFolder::open_scorer(world.path(seeds), Some(&[TokenId(3), TokenId(11)])).unwrap();
+        let mut backend = Cpu::open().unwrap();
+        let model = Decoder::load(&mut backend, &folder).unwrap().on(backend);
+        let config = EngineConfig { check_plans: true, run_ahead: mode.run_ahead, step_rows: 16, ..roomy() };
+        Engine::build(model, None, config).unwrap()
+    };
+    let tokens = prompt(1, 80);
+    let at = [10, 30, 31, 60, 79];
+    let ask = |handle: &EngineHandle| {
+        let root = handle.root(tokens.clone()).unwrap();
+        handle.start(vec![Extend::given_with_values(root, Vec::new(), at)]).unwrap()
+    };
+    let end = |engine: &mut Engine, events: &mut EventReceiver| {
+        while engine.turn().unwrap() == Turn::Stepped {}
+        match events.poll(Duration::ZERO) {
+            Poll::Ready(Some(Event::Finished { finish, .. })) => bits(&finish.values),
+            other => panic!("{other:?}"),
+        }
+    };
+    let of_seeds = [1, 2].map(|seed| {
+        let (mut engine, handle) = engine_of(Seeds::both(seed));
+        end(&mut engine, &mut ask(&handle))
+    });
+    assert_ne!(of_seeds[0], of_seeds[1]);
+    for turns in 0..8 {
+        let (mut engine, handle) = engine_of(Seeds::both(1));
+        let mut events = ask(&handle);
+        let mut stepped = 0;
+        while stepped < turns && engine.turn().unwrap() == Turn::Stepped {
+            stepped += 1;
+        }
+        let new = world.whole(Seeds::both(2));
+        std::thread::scope(|scope| {
+            let update = scope.spawn(|| handle.update_weights(new));
+            while !update.is_finished() {
+                engine.turn().unwrap();
+            }
+            update.join().unwrap().unwrap();
+        });
+        let found = end(&mut engine, &mut events);
+        assert!(of_seeds.contains(&found), "after {turns} turns");
+        // What was computed by the old weights is not taken over.
+        assert_eq!(end(&mut engine, &mut ask(&handle)), of_seeds[1]);
+    }
+}
+
+/// Two engines on the same threads, a scorer and a generator, which take turns.
+fn engines_on_one_team_take_turns(mode: Mode) {
+    let gate = Arc::new(StepGate::default());
+    let (backend, decoder) = super::bench::decoder(Shape::Full);
+    let second = backend.beside();
+    let config = EngineConfig { check_plans: true, run_ahead: mode.run_ahead, gate: Some(gate.clone()), ..roomy() };
+    let generator = Engine::start(decoder.on(backend), None, config.clone()).unwrap();
+    let scorer = Engine::start(scorer_on(second, Shape::Full, 7), None, config).unwrap();
+    let tokens = prompt(1, 60);
+    let root = generator.root(prompt(2, 20)).unwrap();
+    let expected = {
+        let alone = mode.engine(roomy());
+        let root = alone.root(prompt(2, 20)).unwrap();
+        finish(&alone, draw(root, key("item", 0), params(), length(100))).tokens
+    };
+    std::thread::scope(|scope| {
+        let sampled = scope.spawn(|| finish(&generator, draw(root, key("item", 0), params(), length(100))));
+        let mut branch = scorer.root(tokens[..1].to_vec()).unwrap();
+        let mut found = Vec::new();
+        for (at, &token) in (0..).zip(&tokens).skip(1) {
+            branch = scorer.fork(branch, 1).unwrap()[0];
+            let extend = Extend::given_with_values(branch, vec![token], [at]);
+            found.extend(finish(&scorer, extend).values);
+        }
+        assert_eq!(bits(&found), bits(&alone(Shape::Full, &tokens)[1..]));
+        assert_eq!(sampled.join().unwrap().tokens, expected);
+    });
+    assert_eq!(gate.queued(), 0);
+}
+
 /// What a scorer cannot do, and what a generator cannot, are errors that name it.
 fn wrong_extends_are_named(mode: Mode) {
     let engine = start(mode, Shape::Full, roomy());
@@ -502,5 +587,7 @@ in_modes! {
     what_is_kept_costs_no_row,
     salts_share_nothing,
     values_that_are_no_numbers_fail_their_branch_alone,
+    weights_of_a_scorer_change,
+    engines_on_one_team_take_turns,
     wrong_extends_are_named,
 }

@@ -1,9 +1,17 @@
 //! Real engines on a tiny model, one of which ends after some steps: the others compute its branches again, and sample
 //! what it would have sampled.
 
+use std::num::{NonZeroU16, NonZeroUsize};
+
+use offshoot_backend::Dtype;
 use offshoot_core::ids::BranchId;
+use offshoot_cpu::Cpu;
 use offshoot_engine::replicas;
-use offshoot_engine::{Engine, EngineConfig, EngineHandle, ForkKind, RootOptions, SamplingParams, Turn};
+use offshoot_engine::{
+    ConfidenceStop, Engine, EngineConfig, EngineHandle, Extend, FinishReason, ForkKind, Records, RootOptions,
+    SamplingParams, Turn,
+};
+use offshoot_model::{Decoder, ModelConfig, OutputHead, ValueHead, ValueLayer};
 
 use crate::patience::within_a_minute;
 
@@ -11,7 +19,9 @@ use crate::patience::within_a_minute;
 #[allow(dead_code, unused_macros, reason = "the engine's suites use more of it")]
 pub mod bench;
 
-use bench::{Shape, decoder, draw, finishes, give, in_turn, key, length, params, prompt, roomy, score, tokenizer};
+use bench::{
+    CONTEXT, Shape, decoder, draw, finishes, give, in_turn, key, length, model, params, prompt, roomy, score, tokenizer,
+};
 
 fn build() -> (Engine, EngineHandle) {
     let (backend, decoder) = decoder(Shape::Full);
@@ -19,9 +29,23 @@ fn build() -> (Engine, EngineHandle) {
     Engine::build(decoder.on(backend), Some(tokenizer()), config).expect("it fits")
 }
 
+/// An engine of a scorer.
+fn scorer() -> (Engine, EngineHandle) {
+    let mut backend = Cpu::open().expect("a processor");
+    let last = ValueLayer { module: "score".to_owned(), outputs: 2, bias: false };
+    let output = OutputHead::Values(ValueHead { inner: Vec::new(), last });
+    let config = ModelConfig { output, ..model(Shape::Full, CONTEXT) };
+    let decoder = Decoder::random(&mut backend, config, Dtype::F32, 7).expect("it is drawn");
+    let config = EngineConfig { max_branches: 6, step_rows: 16, check_plans: true, ..roomy() };
+    Engine::build(decoder.on(backend), None, config).expect("it fits")
+}
+
 /// An engine that is dropped after so many steps.
 fn ends_after(steps: usize) -> EngineHandle {
-    let (mut engine, handle) = build();
+    steps_until(steps, build())
+}
+
+fn steps_until(steps: usize, (mut engine, handle): (Engine, EngineHandle)) -> EngineHandle {
     std::thread::spawn(move || {
         let mut stepped = 0;
         while stepped < steps {
@@ -77,6 +101,66 @@ fn branches_of_an_engine_that_ends_are_sampled_as_if_it_had_not() {
             story(&replicas::join(engines).expect("alike"))
         });
         assert_eq!(found, expected, "two end after {steps} and {} steps", 2 * steps);
+    }
+}
+
+/// Of samples that end where they lose confidence, whose windows go on on another engine.
+#[test]
+fn windows_of_confidences_go_on_where_an_engine_has_ended() {
+    let samples = |engine: &EngineHandle| {
+        let records = Records { confidence: NonZeroU16::new(5), ..Records::default() };
+        let root = engine.root(prompt(1, 30)).expect("a prompt");
+        let children = engine.fork(root, 6).expect("it rests");
+        let stop = |below| {
+            let window = NonZeroUsize::new(8).expect("from 1 up");
+            length(30).at_confidence(ConfidenceStop { window, below })
+        };
+        let sampled = (0..).zip(children).map(|(ix, child)| {
+            draw(child, key("confidence", ix), params().records(records), stop(3.55 + 0.05 * ix as f64))
+        });
+        finishes(engine, sampled.collect())
+    };
+    let expected = within_a_minute(move || samples(&lives()));
+    let low = expected.iter().filter(|end| end.reason == FinishReason::LowConfidence).count();
+    assert!((1..6).contains(&low), "{low} samples lose confidence");
+    for steps in [1, 4, 9, 12, 20] {
+        let found = within_a_minute(move || samples(&replicas::join(vec![ends_after(steps), lives()]).expect("alike")));
+        assert_eq!(found, expected, "one ends after {steps} steps");
+    }
+}
+
+/// Values of a scorer, one engine of which ends: the other one computes them again.
+#[test]
+fn values_are_those_of_an_engine_that_has_not_ended() {
+    let values = |engine: &EngineHandle| {
+        let mut told = Vec::new();
+        let mut branches =
+            vec![engine.root(prompt(1, 30)).expect("a prompt"), engine.root(prompt(2, 25)).expect("one")];
+        let mut ends: Vec<u32> = vec![30, 25];
+        for step in 0..6 {
+            let forks: Vec<BranchId> =
+                branches.iter().flat_map(|&branch| engine.fork(branch, 2).expect("it rests")).take(6).collect();
+            ends = (0..forks.len()).map(|ix| ends[ix / 2] + 7).collect();
+            let extends = forks.iter().zip(&ends).enumerate().map(|(ix, (&fork, &end))| {
+                Extend::given_with_values(fork, prompt(10 * step + ix as u64 % 3, 7), [3, end - 1])
+            });
+            told.extend(finishes(engine, extends.collect()).into_iter().map(|finish| finish.values));
+            branches = forks;
+        }
+        told
+    };
+    let lives = || {
+        let (engine, handle) = scorer();
+        engine.spawn().expect("it starts");
+        handle
+    };
+    let expected = within_a_minute(move || values(&lives()));
+    assert!(expected.iter().all(|values| values.len() == 2));
+    for steps in [0, 1, 3, 5, 8, 12] {
+        let found = within_a_minute(move || {
+            values(&replicas::join(vec![steps_until(steps, scorer()), lives()]).expect("alike"))
+        });
+        assert_eq!(found, expected, "one ends after {steps} steps");
     }
 }
 

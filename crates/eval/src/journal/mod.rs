@@ -1,7 +1,8 @@
 //! Results on disk, line by line: a sample is in `samples.jsonl` before it is counted, an item in `items.jsonl` when
 //! all of its samples are. Killing the process at any moment loses no line; a power cut loses the lines of the last two
 //! seconds, or those since the last sync if no line followed. Lines are written in the order in which samples finish; a
-//! complete run sorts them, so that equal runs write equal files.
+//! complete run sorts them, so that equal runs write equal files. A sample that is scored later than it is sampled has a
+//! second line then, which counts; sorting leaves the first one out.
 
 mod attention;
 pub mod folder;
@@ -89,7 +90,14 @@ impl Journal {
             let SampleLine { id, sample } = parse(line, "a sample")?;
             let at = (place(&id)?, sample.index);
             if !met.insert(at) {
-                return Err(format!("a second line of sample {} of item `{id}`", sample.index));
+                // A sample is written when it is sampled, and again with its score.
+                let mut of_item = recorded.samples.get_mut(&at.0).into_iter().flatten();
+                let before = of_item.find(|before| before.index == sample.index && before.score().is_none());
+                match before.filter(|_| sample.scored.is_some()) {
+                    Some(before) => *before = sample,
+                    None => return Err(format!("a second line of sample {} of item `{id}`", sample.index)),
+                }
+                return Ok(at);
             }
             match sample.error {
                 Some(_) => drop(recorded.failed_samples.insert(at)),

@@ -73,6 +73,10 @@ impl RecordKind {
                 ),
                 ("logprobs", list(Struct(token_record()))),
                 ("ending", Struct(token_record())),
+                ("score", F64),
+                ("step_scores", list(F64)),
+                ("score_tokens", I64),
+                ("score_error", Text),
                 ("error", Text),
             ],
             RecordKind::Item => vec![
@@ -95,6 +99,16 @@ impl RecordKind {
                 ("sampled_tokens", I64),
                 ("search_tokens", I64),
                 ("search_prompt_tokens", I64),
+                (
+                    "scorer",
+                    Struct(vec![
+                        ("scale", Text),
+                        ("texts", I64),
+                        ("unscored", I64),
+                        ("first_error", Text),
+                        ("tokens", I64),
+                    ]),
+                ),
                 ("failed", Struct(vec![("branches", I64), ("first", Text)])),
                 (
                     "choices",

@@ -114,6 +114,20 @@ impl Add for PromptTokens {
     }
 }
 
+/// What a scorer did for the items of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ScorerTotals {
+    /// Texts that were scored; equal ones of an item are one.
+    pub texts: usize,
+    /// The scorer's tokens of these, each text counted whole.
+    pub tokens: usize,
+    /// Texts that could not be scored.
+    pub unscored: usize,
+    /// Why the first of these could not be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_error: Option<String>,
+}
+
 /// Scores of the samples and their verdicts: the part of the summary that `offshoot rescore` computes again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunScores {
@@ -157,6 +171,13 @@ pub struct RunScores {
     pub k_left_out: Option<OmittedKs>,
     /// The vote of all samples, each weighted by its probability per token; ties as in `accuracy`.
     pub weighted_vote: Option<Estimate>,
+    /// The vote of all samples, each weighted by the scorer's score as a probability, where one of them is chosen by
+    /// it; ties as in `accuracy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reward_vote: Option<Estimate>,
+    /// What the scorer did; `None`: the method asks none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer: Option<ScorerTotals>,
 }
 
 /// The results and costs of a run.

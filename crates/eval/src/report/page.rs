@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{AtK, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary};
+use super::{AtK, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, ScorerTotals, Summary};
 use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
 use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, times};
@@ -190,6 +190,17 @@ impl ReportLines<'_, '_> {
         }
         if let Some(vote) = scores.weighted_vote {
             self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", in_percent(vote)))?;
+        }
+        if let Some(vote) = scores.reward_vote {
+            self.line("weighted", format!("{} by a vote weighted by the samples' scores", in_percent(vote)))?;
+        }
+        if let Some(ScorerTotals { texts, tokens, unscored, first_error }) = &scores.scorer {
+            let lacking = match (unscored, first_error) {
+                (0, _) | (_, None) => String::new(),
+                (some, Some(why)) => format!("; {} not scored, first: {why}", counted(*some as u64, "text")),
+            };
+            let [texts, tokens] = [(texts, "text"), (tokens, "token")].map(|(n, what)| counted(*n as u64, what));
+            self.line("scored", format!("{texts} of {tokens}{lacking}"))?;
         }
         if scores.cut_short != CutShort::default() {
             let CutShort { length, context_full, dead_end, form_limit } = scores.cut_short;

@@ -81,7 +81,15 @@ fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupt: &Interrupt)
     let interrupted = interrupt.listen();
     let started = Instant::now();
     let progress = Progress::new(prepared.items.len());
-    let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
+    let runner = ItemRunner {
+        prepared,
+        launched: &launched,
+        scorer: None,
+        options,
+        journal: None,
+        progress: &progress,
+        interrupted,
+    };
     let (first, others) = prepared.items.split_at(1);
     let mut searched = runner.search_all(first, Earlier::default());
     let shown = progress.aside(|| searched.finished.first().map_or(Ok(()), |item| show(&first[0], item)));
@@ -142,7 +150,15 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
 fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<(RunOutcome, bool)> {
     let launched = prepared.start(options)?;
     let progress = Progress::new(prepared.items.len());
-    let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
+    let runner = ItemRunner {
+        prepared,
+        launched: &launched,
+        scorer: None,
+        options,
+        journal: None,
+        progress: &progress,
+        interrupted,
+    };
     let run = runner.work(Earlier::default());
     progress.finish();
     Ok((run?, launched.engine.facts().batch_invariant))

@@ -1,33 +1,44 @@
-//! Starts the search of the task's method, with its settings from task, item and tokenizer. `search` defines the
-//! drivers.
+//! Starts the search of the task's method, with its settings from task, item, tokenizer and scorer. `search` defines
+//! the drivers.
 
 use crate::task::tree_of_thought::ItemTexts;
-use crate::task::{Method, TaskPrompt, ThoughtScoring, Verdicts};
+use crate::task::{Method, RewardScoring, SampleScorer, TaskPrompt, ThoughtScoring, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_score::TextScorer;
 use offshoot_search::confidence::weigh_votes;
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
-use offshoot_search::settings::{BestOfN, SampleScoring, StepSettings};
+use offshoot_search::settings::{Aggregate, BestOfN, SampleScoring, StepSettings};
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{Prompt, SamplingTree};
+use offshoot_search::tree_of_thought::Evaluate;
 use offshoot_search::{
-    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, entropy_branching, mcts, particle_gibbs,
-    sample, self_consistency, step_beam, tree_of_thought, tree_po,
+    ModelScores, Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, entropy_branching, mcts,
+    particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po, vote_by_scorer,
 };
 
 use super::prepare::PreparedRun;
 use super::prompts::{ItemPrompt, question_of};
 
-/// Searches `tree` by the task's method.
+/// Searches `tree` by the task's method. `scorer`: what scores solutions where the method asks for it.
 pub(super) fn drive(
     prepared: &PreparedRun,
     prompt: &ItemPrompt<'_>,
+    scorer: Option<&dyn TextScorer>,
     tree: &mut SamplingTree,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
+        Method::SelfConsistency { reward: Some(scoring), .. } => {
+            let (mut by, how) = of_samples(prepared, prompt, scorer, scoring)?;
+            vote_by_scorer(tree, root, samples, &mut by, &how, job)
+        }
+        Method::BestByScorer { scorer: SampleScorer::Reward(scoring), .. } => {
+            let (mut by, how) = of_samples(prepared, prompt, scorer, scoring)?;
+            best_by_scorer(tree, root, samples, &mut by, &how, job)
+        }
         Method::SelfConsistency { stop, confidence, .. } => {
             let outcome = self_consistency(tree, root, samples, *stop, job)?;
             Ok(confidence.iter().fold(outcome, weigh_votes))
@@ -35,10 +46,10 @@ pub(super) fn drive(
         Method::BestOfN { by, stop_when_passed, .. } => {
             best_of_n(tree, root, &BestOfN { samples, by: *by, stop_when_passed: *stop_when_passed }, job)
         }
-        Method::BestByScorer { scorer, .. } => {
+        Method::BestByScorer { scorer: SampleScorer::Verdicts(verdicts), .. } => {
             let ask = |text: &str| question(prepared, prompt, text);
             let how = SampleScoring::default();
-            best_by_scorer(tree, root, samples, &mut asking(scorer, &ask), &how, job)
+            best_by_scorer(tree, root, samples, &mut asking(verdicts, &ask), &how, job)
         }
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
@@ -48,17 +59,25 @@ pub(super) fn drive(
             };
             let continuation = |text: &str| prepared.task.encode_sample(tokenizer, text);
             let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };
-            tree_of_thought(tree, &how.settings, &texts, None, job)
+            let scores = match how.settings.evaluate {
+                Evaluate::Scorer => Some(scores(prepared, prompt, scorer)?),
+                Evaluate::Value { .. } | Evaluate::Vote { .. } => None,
+            };
+            tree_of_thought(tree, &how.settings, &texts, scores, job)
         }
         Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
         Method::StepBeam { search, .. } => {
-            stepping(prepared, prompt, &search.steps, |s| step_beam(tree, root, search, s, job))
+            stepping(prepared, prompt, scorer, &search.steps, |s| step_beam(tree, root, search, s, job))
         }
-        Method::Dvts { search, .. } => stepping(prepared, prompt, &search.steps, |s| dvts(tree, root, search, s, job)),
+        Method::Dvts { search, .. } => {
+            stepping(prepared, prompt, scorer, &search.steps, |s| dvts(tree, root, search, s, job))
+        }
         Method::Particles { search, .. } => {
-            stepping(prepared, prompt, &search.steps, |s| particle_gibbs(tree, root, search, s, job))
+            stepping(prepared, prompt, scorer, &search.steps, |s| particle_gibbs(tree, root, search, s, job))
         }
-        Method::Mcts { search, .. } => stepping(prepared, prompt, &search.steps, |s| mcts(tree, root, search, s, job)),
+        Method::Mcts { search, .. } => {
+            stepping(prepared, prompt, scorer, &search.steps, |s| mcts(tree, root, search, s, job))
+        }
         Method::TreePo(how) => tree_po(tree, root, how, &|context, tokens| decode(prepared, context, tokens), job),
         Method::EntropyBranching(how) => {
             entropy_branching(tree, root, how, &|context, tokens| decode(prepared, context, tokens), job)
@@ -71,10 +90,32 @@ fn decode(prepared: &PreparedRun, context: &[TokenId], tokens: &[TokenId]) -> St
     prepared.tokenizer.stream(context).text_of(tokens)
 }
 
+/// The scorer of an item's solutions.
+fn scores(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, scorer: Option<&dyn TextScorer>) -> Result<ModelScores> {
+    let task = &prepared.task;
+    let scorer = scorer.ok_or_else(|| Error::Internal("a run by a scorer is without one".to_owned()))?;
+    let question = task.scorer.question(prompt.item, task.prompt(prompt.item)?)?;
+    ModelScores::new(scorer, &question, task.scorer.on_error)
+}
+
+/// The same for whole samples, and how it scores them.
+fn of_samples(
+    prepared: &PreparedRun,
+    prompt: &ItemPrompt<'_>,
+    scorer: Option<&dyn TextScorer>,
+    scoring: &RewardScoring,
+) -> Result<(Scorer<'static>, SampleScoring)> {
+    let by = Scorer::Model(Box::new(scores(prepared, prompt, scorer)?));
+    let of_form = || scorer.map_or(Aggregate::Last, |scorer| scorer.aggregate());
+    let aggregate = scoring.aggregate.unwrap_or_else(of_form);
+    Ok((by, SampleScoring { delimiter: scoring.delimiter.clone(), aggregate }))
+}
+
 /// Runs a stepwise search.
 fn stepping(
     prepared: &PreparedRun,
     prompt: &ItemPrompt<'_>,
+    scorer: Option<&dyn TextScorer>,
     steps: &StepSettings,
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
@@ -83,6 +124,7 @@ fn stepping(
     let scorer = match prepared.task.method.scoring() {
         Some(ThoughtScoring::Grade) => Scorer::Grade,
         Some(ThoughtScoring::Verdicts(verdicts)) => asking(verdicts, &ask),
+        Some(ThoughtScoring::Reward) => Scorer::Model(Box::new(scores(prepared, prompt, scorer)?)),
         Some(ThoughtScoring::MeanLogprob) | None => Scorer::MeanLogprob,
     };
     search(&mut Stepper::new(steps, &decode, scorer))

@@ -99,6 +99,20 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         false => String::new(),
     };
     line("kv pool", format!("{}{of_each}{too_little}", bytes(pool as u64)));
+    if let Some(scorer) = &each[0].scorer {
+        let [of_scorer, of_both] = [scorer.pool, scorer.pool + pool].map(|pool| bytes(pool as u64));
+        let tokens = scorer.pool / scorer.kv_bytes_per_token.max(1);
+        line(
+            "scorer",
+            format!(
+                "weights {}, kv pool {of_scorer} for {} tokens",
+                bytes(scorer.weights as u64),
+                count(tokens as u64)
+            ),
+        );
+        let all = [scorer.weights, weights, scorer.pool, pool].into_iter().sum::<usize>();
+        line("both models", format!("kv pools {of_both}; with their weights {}", bytes(all as u64)));
+    }
     if adapters > 0 {
         line("adapters", format!("{} kept free", bytes(adapters as u64)));
     }

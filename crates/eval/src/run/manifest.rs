@@ -24,6 +24,7 @@ use offshoot_core::setting::{DETERMINISTIC, KV_DTYPE, STATE_DTYPE};
 use offshoot_launch::{EngineBudget, Launched};
 use offshoot_model::WeightChoice;
 use offshoot_model::hashes::{files_named, hash_of_folder, hashes};
+use offshoot_score::ScorerIdentity;
 
 pub const NAME: &str = "manifest.json";
 
@@ -38,6 +39,9 @@ pub struct Manifest {
     /// The adapter that its samples are drawn with, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterFiles>,
+    /// The model whose scores its method asks for, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scorer: Option<ScorerFiles>,
     pub task_file: PathBuf,
     /// The run's own folder, from which model and task file are found again where all were moved together.
     #[serde(default)]
@@ -75,6 +79,25 @@ impl AdapterFiles {
     }
 }
 
+/// The folder of a scorer, and what tells it from others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScorerFiles {
+    pub folder: PathBuf,
+    #[serde(flatten)]
+    pub identity: ScorerIdentity,
+}
+
+impl ScorerFiles {
+    pub fn new(folder: &Path, identity: ScorerIdentity) -> Result<Self> {
+        Ok(ScorerFiles { folder: absolute(folder)?, identity })
+    }
+
+    fn shown(&self) -> String {
+        let ScorerIdentity { name, form, digest } = &self.identity;
+        format!("{name} in {}, form {form} ({digest})", self.folder.display())
+    }
+}
+
 /// One process that worked on a run. Times are seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Process {
@@ -108,8 +131,8 @@ impl Process {
 }
 
 impl Manifest {
-    /// The manifest of a run whose folder is not chosen yet.
-    pub fn new(prepared: &PreparedRun, budget: &EngineBudget) -> Result<Self> {
+    /// The manifest of a run whose folder is not chosen yet. `scorer`: what its method asks for scores.
+    pub fn new(prepared: &PreparedRun, budget: &EngineBudget, scorer: Option<ScorerFiles>) -> Result<Self> {
         let config = &prepared.folder.config;
         let task = &prepared.task;
         let beside = task.path.parent().unwrap_or(Path::new(""));
@@ -122,6 +145,7 @@ impl Manifest {
             model: absolute(&prepared.model)?,
             model_hash: hash_of_folder(&prepared.model)?,
             adapter: prepared.adapter.as_ref().map(|adapter| AdapterFiles::of(&adapter.path)).transpose()?,
+            scorer,
             task_file: absolute(&task.path)?,
             folder: None,
             task: task.source.clone(),
@@ -189,6 +213,11 @@ impl Manifest {
                 of.adapter.as_ref().map_or_else(|| "no adapter".to_owned(), shown)
             };
             return differs("adapter", adapter(self), adapter(now));
+        }
+        let identity = |of: &Manifest| of.scorer.as_ref().map(|scorer| scorer.identity.clone());
+        if identity(self) != identity(now) {
+            let scorer = |of: &Manifest| of.scorer.as_ref().map_or_else(|| "no scorer".to_owned(), ScorerFiles::shown);
+            return differs("scorer", scorer(self), scorer(now));
         }
         if self.kv_dtype != now.kv_dtype {
             let option = |of: &Manifest| format!("{KV_DTYPE} {}", of.kv_dtype);
@@ -409,7 +438,10 @@ impl DifferenceRules<'_> {
     /// The first one below the path `at`.
     fn first(&self, at: &str, before: Option<&Value>, now: Option<&Value>) -> Option<Difference> {
         // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
-        let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit");
+        let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit")
+            // A scorer is compared by its identity; its key may be its path.
+            || matches!(at, "scorer.model" | "scorer.form")
+            || (at == "scorer" && ![before, now].into_iter().flatten().any(Value::is_object));
         let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
         let may_rise = is_count && self.samples_may_rise;
         let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

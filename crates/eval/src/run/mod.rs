@@ -17,6 +17,9 @@ mod prompts;
 mod regrade;
 pub mod rescore;
 mod resume;
+#[cfg(test)]
+mod scored_runs;
+mod scorer;
 mod summary;
 mod tables;
 pub mod vote;
@@ -34,12 +37,14 @@ use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::out::Progress;
+use offshoot_score::TextScorer;
 
 use manifest::Process;
 pub use options::RunOptions;
 pub use prepare::{PreparedRun, RenderedTask};
 pub use prompts::ItemPrompt;
 use resume::RunFolder;
+use scorer::RunScorer;
 pub use tables::ResultFormat;
 use worker::ItemRunner;
 
@@ -47,11 +52,15 @@ use worker::ItemRunner;
 pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let Some(path) = &options.task else { return demo::run(options, interrupt) };
     let prepared = PreparedRun::new(path, options)?;
+    RunScorer::check(&prepared.task, prepared.scorer.as_ref())?;
+    if let Some(scorer) = &prepared.scorer {
+        scorer.warn_of_context(&prepared)?;
+    }
     if options.dry_run {
         out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut place = RunFolder::find(&prepared, options)?;
+    let mut place = RunFolder::find(&prepared, options, prepared.scorer.as_ref().map(RunScorer::files).transpose()?)?;
     let launched = prepared.start(options)?;
     if !place.is_resumed() {
         prepared.check_longest_path(launched.engine.facts(), |_| false)?;
@@ -71,6 +80,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let runner = ItemRunner {
         prepared: &prepared,
         launched: &launched,
+        scorer: launched.scorer.as_deref().map(|scorer| scorer as &dyn TextScorer),
         options,
         journal: Some(&journal),
         progress: &progress,
@@ -94,7 +104,11 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let summed =
         json::pretty("the summary", &run.summary).and_then(|text| journal.file("summary.json", &(text + "\n")));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
-    let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
+    // Lines that others replace are left out by it.
+    let sorted = match run.ended.is_none() || prepared.task.method.scores_late() {
+        true => journal.finish(),
+        false => Ok(()),
+    };
     let tabled = match had_tables || options.format == ResultFormat::Parquet {
         true => tables::write(place.path()),
         false => Ok(()),

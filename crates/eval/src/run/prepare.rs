@@ -24,6 +24,7 @@ use super::options::RunOptions;
 use super::prompts::{
     ContextLimit, ItemPrompt, PromptEncoder, PromptText, every_item_counts, in_token_order, with_advice,
 };
+use super::scorer::RunScorer;
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, check_path};
 
@@ -44,6 +45,8 @@ pub struct PreparedRun {
     pub folder: ModelFolder,
     /// What all samples are drawn with, beside the model.
     pub adapter: Option<RunAdapter>,
+    /// What scores solutions; `None`: the method asks for no scores, or nothing names a scorer.
+    pub scorer: Option<RunScorer>,
     pub facts: Facts,
     pub tokenizer: Arc<Tokenizer>,
     /// The task's sampling section in the engine's terms.
@@ -156,6 +159,7 @@ impl PreparedRun {
         let folder = folder.with(options.engine.budget.weights)?;
         check_name(&task, options)?;
         let adapter = task.adapter.as_deref().map(|path| RunAdapter::open(path, &folder)).transpose()?;
+        let scorer = RunScorer::open(&task, options.engine.scorer.as_ref())?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit)?;
@@ -172,6 +176,7 @@ impl PreparedRun {
             model,
             folder,
             adapter,
+            scorer,
             facts,
             tokenizer,
             params,
@@ -234,13 +239,15 @@ impl PreparedRun {
         let samples = self.items.len() * self.task.method.samples() as usize;
         let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
         let mut engine = options.engine.clone();
+        engine.scorer = self.scorer.as_ref().map(|scorer| scorer.options.clone());
         if let Some(RunAdapter { rank, .. }) = self.adapter {
             engine.budget.adapters = AdapterLimits { most: 1, rank };
         }
-        engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens))
+        let launch = engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens));
+        launch.beside(self.scorer.as_ref().map(|scorer| &scorer.folder))
     }
 
-    /// Starts the engine of this run, with its adapter.
+    /// Starts the engine of this run, with its adapter and its scorer.
     pub fn start(&self, options: &RunOptions) -> Result<Launched> {
         let launched = self.launch(options).start()?;
         if let Some(RunAdapter { read, .. }) = &self.adapter {

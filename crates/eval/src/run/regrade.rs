@@ -6,11 +6,13 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::task::{Item, Method, Task};
+use crate::task::{Item, Method, SampleScorer, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
+use offshoot_score::Scale;
 use offshoot_search::best_of_n::choose_best;
+use offshoot_search::by_scorer::{choose_by_scores, vote_by_scores};
 use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Assessment, Assessor, Outcome, Sample};
@@ -203,7 +205,16 @@ fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessme
 fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
     let n = samples.len() + before.cancelled;
     let (cancelled, cancelled_tokens) = (before.cancelled, before.cancelled_tokens);
+    let late = Outcome { cancelled, cancelled_tokens, ..before.clone() };
     match grading.task.method {
+        Method::SelfConsistency { reward: Some(_), .. } => {
+            let scale = before.scorer.map_or(Scale::Probability, |scorer| scorer.scale);
+            let weight = |score| scale.probability(score);
+            vote_by_scores(Outcome { samples, ..late }, weight, grading.no_answer(item))
+        }
+        Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
+            choose_by_scores(Outcome { samples, ..late }, grading.no_answer(item))
+        }
         Method::SelfConsistency { confidence, .. } => {
             let outcome = Outcome { cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) };
             confidence.iter().fold(outcome, weigh_votes)

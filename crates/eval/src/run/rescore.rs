@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
-use crate::task::{EarlyStop, Method, Overrides, Task};
+use crate::task::{EarlyStop, Method, Overrides, SampleScorer, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
@@ -148,7 +148,7 @@ fn check_both_are_there(run: &Path) -> Result<()> {
 /// The task to grade by: the run's recorded task or another one, with the requested changes and the run's number of
 /// samples.
 fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
-    const OF_SAMPLES: [&str; 5] = ["sampling", "prompt", "model", "adapter", "name"];
+    const OF_SAMPLES: [&str; 6] = ["sampling", "prompt", "model", "adapter", "scorer", "name"];
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
     if let Some(set) = options.set.iter().find(of_samples) {
         let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";
@@ -173,8 +173,14 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
         return Ok(());
     }
     let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
-    let is_told_by_samples =
-        matches!(task.method, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. });
+    let is_told_by_samples = match task.method {
+        Method::SelfConsistency { reward: None, .. } | Method::BestOfN { .. } | Method::Sample { .. } => true,
+        // Samples have the scores by which they were chosen, and these alone.
+        Method::SelfConsistency { .. } | Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
+            task.method.reward_of_samples() == was.reward_of_samples()
+        }
+        _ => false,
+    };
     if !was.draws_alike() || !is_told_by_samples || task.method.spares().is_some() {
         return refused(
             "the run's own method (or, of independent samples, `sample`, or `self_consistency` and `best_of_n` by \

@@ -14,7 +14,7 @@ use offshoot_core::sorting::sort_by_number;
 use offshoot_search::Sample;
 
 use super::levels::LevelCounts;
-use super::manifest::{self, Manifest};
+use super::manifest::{self, Manifest, ScorerFiles};
 use super::options::RunOptions;
 use super::outcome::Finished;
 use super::prepare::PreparedRun;
@@ -49,8 +49,8 @@ impl RunFolder {
 
     /// Returns a new folder for a new run; with `--resume`, the folder given, or the task's latest run that matches; if
     /// there is none, a new one.
-    pub fn find(prepared: &PreparedRun, options: &RunOptions) -> Result<Self> {
-        let now = Manifest::new(prepared, &options.engine.budget)?;
+    pub fn find(prepared: &PreparedRun, options: &RunOptions, scorer: Option<ScorerFiles>) -> Result<Self> {
+        let now = Manifest::new(prepared, &options.engine.budget, scorer)?;
         let base = PathBuf::from("runs").join(&prepared.task.name);
         if !options.resume {
             return Self::fresh(&base, now, options);
@@ -138,10 +138,14 @@ impl ItemsLeft {
             let ended = recorded.finished.remove(&index);
             // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
             // failed samples are tried again.
+            // So are samples that the scorer could not score.
+            let are_scored =
+                method.reward_of_samples().is_none() || samples.iter().all(|sample| sample.score().is_some());
             let whole = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
                 let none_failed = item.outcome.failed.is_none();
                 none_failed
+                    && are_scored
                     && item.samples == samples.len()
                     && (!method.draws_alike() || all == method.samples() as usize)
             });
@@ -157,6 +161,9 @@ impl ItemsLeft {
             }
             // A rescore leaves samples unjudged if it could not judge their item.
             let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.detail.is_some());
+            for sample in samples.iter_mut().filter(|sample| sample.score().is_none()) {
+                sample.scored = None;
+            }
             match method.draws_alike() && are_judged {
                 true => drop(sorted.earlier.samples.insert(index, samples)),
                 false => drop(sorted.anew.insert(index)),

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::{AtK, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, Summary};
+use crate::report::{AtK, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, ScorerTotals, Summary};
 use crate::statistics;
 use crate::statistics::ranked::{Ranked, best_of_k, weighted_leaders};
-use crate::task::{Method, Task, ThoughtScoring};
+use crate::task::{Method, SampleScorer, Task, ThoughtScoring};
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::FinishReason;
@@ -84,6 +84,12 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         true => voted.iter().filter_map(|samples| weighted_vote(samples)).collect(),
         false => Vec::new(),
     };
+    let reward_votes: Vec<f64> = match (&task.method, is_unbiased && task.has_answers()) {
+        (Method::BestByScorer { scorer: SampleScorer::Reward(_), .. }, true) => {
+            finished.iter().filter_map(|item| reward_vote(&item.outcome)).collect()
+        }
+        _ => Vec::new(),
+    };
     let scores = RunScores {
         items: finished.len(),
         samples: all().count(),
@@ -109,6 +115,8 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         maj_at: at_k(voted, ks, maj_at_k),
         best_at: at_k(&ranked, ks, |samples, k| best_of_k(samples, k as usize)),
         weighted_vote: mean_choice(&votes),
+        reward_vote: mean_choice(&reward_votes),
+        scorer: scorer_totals(finished),
         k_left_out: None,
     };
     RunScores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
@@ -236,10 +244,11 @@ fn by_token(sample: &Sample) -> f64 {
 fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
     let samples = &outcome.samples;
     let scores: Vec<f64> = match (method, &outcome.details) {
-        (Method::BestByScorer { .. }, Some(Details::Scores { scores })) if scores.len() == samples.len() => {
-            scores.iter().map(|score| score.unwrap_or(f64::NAN)).collect()
-        }
-        (Method::BestByScorer { .. }, _) => return None,
+        (
+            Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. },
+            Some(Details::Scores { scores }),
+        ) if scores.len() == samples.len() => scores.iter().map(|score| score.unwrap_or(f64::NAN)).collect(),
+        (Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. }, _) => return None,
         (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| sample.logprob).collect(),
         _ => samples.iter().map(by_token).collect(),
     };
@@ -255,6 +264,29 @@ fn weighted_vote(samples: &[Sample]) -> Option<f64> {
     let leaders = weighted_leaders(votes);
     let right = leaders.iter().filter(|answer| verdict_on(answer, samples) == Some(true)).count();
     Some(right as f64 / leaders.len().max(1) as f64)
+}
+
+/// How far the vote weighted by a scorer's scores is right, as `weighted_vote`. `None` without a grader or a score.
+fn reward_vote(outcome: &Outcome) -> Option<f64> {
+    let (samples, scale) = (&outcome.samples, outcome.scorer.as_ref()?.scale);
+    samples.first()?.correct?;
+    let votes =
+        samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, scale.probability(sample.score()?))));
+    let leaders = weighted_leaders(votes);
+    let right = leaders.iter().filter(|answer| verdict_on(answer, samples) == Some(true)).count();
+    Some(right as f64 / leaders.len().max(1) as f64)
+}
+
+/// What the scorer did for all items; `None`: there was none.
+fn scorer_totals(finished: &[Finished]) -> Option<ScorerTotals> {
+    let works = || finished.iter().filter_map(|item| item.outcome.scorer.as_ref());
+    works().next()?;
+    Some(ScorerTotals {
+        texts: works().map(|work| work.texts).sum(),
+        tokens: works().map(|work| work.tokens).sum(),
+        unscored: works().map(|work| work.unscored).sum(),
+        first_error: works().find_map(|work| work.first_error.clone()),
+    })
 }
 
 #[cfg(test)]

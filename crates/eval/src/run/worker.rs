@@ -2,7 +2,7 @@
 //! engine merges the branches of all items into one batch, so these threads mostly wait. One more thread encodes the
 //! prompts in advance.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -20,6 +20,7 @@ use offshoot_core::out::Progress;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::{LogprobsMode, RootOptions};
 use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, in_bytes, work_ahead};
+use offshoot_score::TextScorer;
 use offshoot_search::rollout::{TreeLeaf, TrieBuilder};
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
 use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
@@ -51,6 +52,8 @@ pub struct Searched {
 pub struct ItemRunner<'a> {
     pub prepared: &'a PreparedRun,
     pub launched: &'a Launched,
+    /// What scores solutions, where the method asks for it.
+    pub scorer: Option<&'a dyn TextScorer>,
     pub options: &'a RunOptions,
     /// The journal for the results; `None`: nothing is written.
     pub journal: Option<&'a Journal>,
@@ -284,12 +287,14 @@ impl<'a> WorkerContext<'a> {
 
     /// Searches one item and writes its results.
     fn search(&self, prompt: &ItemPrompt<'_>, mut tree: SamplingTree) -> Result<Finished> {
-        let ItemRunner { prepared, launched, options, journal, progress, interrupted } = self.run;
+        let ItemRunner { prepared, launched, scorer, options, journal, progress, interrupted } = self.run;
         let task = &prepared.task;
         let mut others = self.earlier.lock().expect("taking does not panic");
         let earlier = others.remove(&prompt.item.index).unwrap_or_default();
         drop(others);
         let mut on_disk = earlier.len();
+        let scored: HashSet<u64> =
+            earlier.iter().filter(|sample| sample.scored.is_some()).map(|sample| sample.index).collect();
         let mut record = |sample: &Sample| {
             if let Some(journal) = journal {
                 journal.sample(prompt.item.index, sample.index, &LineWithId { id: &prompt.item.id, rest: sample })?;
@@ -309,7 +314,7 @@ impl<'a> WorkerContext<'a> {
         let mut job = job.interrupted_by(interrupted).resuming(earlier);
         job.assessor = assessor(prepared.judging.as_ref(), prompt.item, &grade);
         job.group_end = task.method.group_end();
-        let mut outcome = drive(prepared, prompt, &mut tree, &mut job)?;
+        let mut outcome = drive(prepared, prompt, scorer, &mut tree, &mut job)?;
         let leaves = std::mem::take(&mut job.leaves);
         drop(job);
         let mut failures = tree.take_failures();
@@ -322,6 +327,16 @@ impl<'a> WorkerContext<'a> {
                 Some(FailedBranches { branches, first: in_bytes(first, launched.engine.facts()).to_string() });
         }
         if let Some(journal) = journal {
+            if task.method.scores_late() {
+                // They were written when they were sampled; these lines replace those.
+                for sample in outcome.samples.iter().filter(|sample| !scored.contains(&sample.index)) {
+                    journal.sample(
+                        prompt.item.index,
+                        sample.index,
+                        &LineWithId { id: &prompt.item.id, rest: sample },
+                    )?;
+                }
+            }
             // The item's line is written last: a resumed run skips items that have one.
             if options.trees {
                 write_tree(journal, &tree, prompt)?;
@@ -387,6 +402,9 @@ fn item_line(task: &Task, prompt: &ItemPrompt<'_>, outcome: &Outcome) -> Result<
     });
     if let (Some(line), Some(failed)) = (line.as_object_mut(), &outcome.failed) {
         line.insert("failed".to_string(), json!(failed));
+    }
+    if let (Some(line), Some(scorer)) = (line.as_object_mut(), &outcome.scorer) {
+        line.insert("scorer".to_string(), json!(scorer));
     }
     if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.stragglers[..]) {
         line.insert("stragglers".to_string(), json!(outcome.stragglers));
@@ -462,6 +480,7 @@ mod tests {
         let run = ItemRunner {
             prepared: &prepared,
             launched: &launched,
+            scorer: None,
             options: &options,
             journal: None,
             progress: &progress,

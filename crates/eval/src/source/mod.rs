@@ -106,7 +106,9 @@ impl TaskSource {
             (true, _) => Ok(here.display().to_string()),
             // A model that is in neither folder may be a name on the Hugging Face Hub, about which its reader says
             // more.
-            (false, is_beside) if is_beside || at == "model" => Ok(typed.to_string()),
+            (false, is_beside) if is_beside || matches!(at, "model" | "scorer" | "scorer.model") => {
+                Ok(typed.to_string())
+            }
             (false, _) => Err(Error::value(
                 format!("{SET} {at}"),
                 "a file or folder",

@@ -12,6 +12,7 @@ mod matched;
 mod method;
 mod prompt;
 pub mod scaffold;
+mod scorer;
 mod shots;
 mod template;
 
@@ -25,10 +26,11 @@ use serde_json::Value;
 
 pub use items::Item;
 pub use method::{
-    Choose, EarlyStop, FormSettings, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps,
-    tree_of_thought,
+    Choose, EarlyStop, FormSettings, Method, RewardScoring, SampleScorer, Sampling, ThoughtScoring, Verdicts, choose,
+    scoring, steps, tree_of_thought,
 };
 pub use prompt::TaskPrompt;
+pub use scorer::TaskScorer;
 
 use crate::answer::{ExtractedAnswer, Extractor, TaskAnswer};
 use crate::source::TaskSource;
@@ -45,6 +47,7 @@ use offshoot_search::settings::BestBy;
 use offshoot_text::reasoning::answer_part;
 use offshoot_text::{AddSpecial, SharedEncoder, SpecialText, Tokenizer};
 use prompt::{PromptSettings, PromptTemplate};
+use scorer::ScorerModelSettings;
 pub use template::TEMPLATES;
 
 /// A task file. It is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent. Paths
@@ -63,6 +66,8 @@ struct TaskSettings {
     /// The folder of an adapter (LoRA) of the model, as PEFT writes it, that samples are drawn with (or --lora;
     /// default: none).
     adapter: Option<TaskPath>,
+    /// Another model, whose scores a method asks for by `reward`: its folder, or an object (default: none).
+    scorer: Option<ScorerModelSettings>,
     /// The problems, each an object of fields; those of a document become one item per question.
     items: ItemSettings,
     /// How an item becomes a prompt.
@@ -133,6 +138,8 @@ pub struct Task {
     pub model: Option<PathBuf>,
     /// The folder of the adapter that samples are drawn with.
     pub adapter: Option<PathBuf>,
+    /// What scores solutions where the method asks for `reward`.
+    pub scorer: TaskScorer,
     pub method: Method,
     pub sampling: Sampling,
     /// The form of `sampling`.
@@ -183,6 +190,9 @@ impl Task {
             name: settings.name.unwrap_or(stem),
             model: overrides.model.clone().or(settings.model.map(|model| source.resolve(&model.0))),
             adapter: overrides.adapter.clone().or(settings.adapter.map(|adapter| source.resolve(&adapter.0))),
+            scorer: settings
+                .scorer
+                .map_or(Ok(TaskScorer::default()), |scorer| TaskScorer::new(&root.key("scorer"), scorer))?,
             method: Method::new(&root.key("method"), settings.method)?,
             sampling: settings.sampling,
             form: form.map(Arc::new),

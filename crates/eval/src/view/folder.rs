@@ -89,6 +89,10 @@ pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>
     let with_samples = |facts: Map<String, Value>| {
         let mut samples = samples.remove(&id_of(&facts)).unwrap_or_default();
         sort_by_number(&mut samples, |sample| index_of(sample).map_or(0, |index| 1 + index as u64));
+        // A sample that was scored after it was sampled has two lines until the run is complete: the last one counts.
+        samples.reverse();
+        samples.dedup_by(|one, other| index_of(one).is_some() && index_of(one) == index_of(other));
+        samples.reverse();
         let file = index_of(&facts).map(|index| folder.join(format!("trees/{index}.json")));
         let tree = file.filter(|file| file.exists()).map(|file| Trace::read(&file).map(|trace| (file, trace)));
         Ok(RecordedItem { facts, samples, tree: tree.transpose()? })

@@ -10,10 +10,13 @@ use std::path::{Path, PathBuf};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::GroupEnd;
 use offshoot_eval::answer::ExtractedAnswer;
-use offshoot_eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, help, scaffold};
+use offshoot_eval::task::{Item, Method, Overrides, RewardScoring, Sampling, Task, TaskPrompt, help, scaffold};
+use offshoot_score::{FormChoice, ScoreForm};
+use offshoot_search::OnScorerError;
 use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
 use offshoot_search::settings::{
-    Aggregate, BestBy, Decide, EntropyBranching, ParticleSearch, Resampling, StepSettings, TreePo,
+    Aggregate, BestBy, Decide, EntropyBranching, ParticleSearch, Resampling, RolloutScoring, StepEnd, StepSettings,
+    TreePo,
 };
 use offshoot_search::vote::{Decided, VoteTally};
 use offshoot_text::{Message, Tokenizer};
@@ -115,7 +118,13 @@ fn the_example_of_the_design() {
     assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
     assert_eq!(
         task.method,
-        Method::SelfConsistency { samples: 40, stop: Decided::Certain, min_finished: None, confidence: None }
+        Method::SelfConsistency {
+            samples: 40,
+            stop: Decided::Certain,
+            min_finished: None,
+            confidence: None,
+            reward: None
+        }
     );
     let expected = Sampling {
         temperature: 0.7,
@@ -849,7 +858,10 @@ fn a_vote_may_be_decided_by_windows() {
     let window = NonZeroU32::new(5).expect("5");
     let task = Desk::new().load(&voting(json!({"window": 5}))).unwrap();
     let stop = Decided::Agreeing(window);
-    assert_eq!(task.method, Method::SelfConsistency { samples: 20, stop, min_finished: None, confidence: None });
+    assert_eq!(
+        task.method,
+        Method::SelfConsistency { samples: 20, stop, min_finished: None, confidence: None, reward: None }
+    );
     assert_eq!((task.method.samples_at_once(), task.method.draws_all()), (5, false));
     let key = "method.self_consistency.stop_when_decided";
     refused(&voting(json!({"window": 1})), &[key, "window", "at least 2"]);
@@ -862,7 +874,7 @@ fn particles_are_set_by_the_task() {
     let word = |worth: f64| json!({"prompt": "{{thoughts}}?", "words": {"y": worth, "n": 0}});
     let task = Desk::new().load(&of(json!({"particle_filtering": {"samples": 8, "scorer": word(1.0)}}))).unwrap();
     let Method::Particles { search, .. } = &task.method else { panic!("{:?}", task.method) };
-    let steps = StepSettings { delimiter: "\n".to_string(), most: 40 };
+    let steps = StepSettings::delimited("\n", 40);
     let expected = ParticleSearch {
         samples: 8,
         iterations: 1,
@@ -933,4 +945,104 @@ fn confidences_weigh_votes_where_they_are_recorded() {
     let stopped = json!({"confidence": {}, "stop_when_decided": true});
     refused(&voting(stopped, logprobs.clone()), &["method.self_consistency.stop_when_decided", "false"]);
     refused(&voting(json!({"confidence": {"keep": 0}}), logprobs), &["confidence.keep", "above 0, at most 1"]);
+}
+
+#[test]
+fn a_scorer_is_a_folder_or_more() {
+    let by_reward = |scorer: Value| {
+        let mut task = with("method", json!({"best_of_n": {"samples": 4, "by": "reward"}}));
+        task["scorer"] = scorer;
+        task
+    };
+    let desk = Desk::new();
+    let task = desk.load(&by_reward(json!("models/reward"))).unwrap();
+    let folder = Some(desk.folder.path().join("models/reward"));
+    assert_eq!((task.scorer.model, task.scorer.form, task.scorer.on_error), (folder.clone(), None, Default::default()));
+    assert_eq!(task.method.reward_key(), Some("by"));
+    let whole = json!({
+        "model": "models/reward", "form": "step-tag", "question": "Of {{question}}", "on_error": "fail"
+    });
+    let task = desk.load(&by_reward(whole)).unwrap();
+    assert_eq!((&task.scorer.model, task.scorer.on_error), (&folder, OnScorerError::Fail));
+    assert_eq!(task.scorer.form, Some(FormChoice::Named("step-tag".to_owned())));
+    let mut item = task.items(None).unwrap().remove(0);
+    item.fields.insert("question".into(), json!("How many?"));
+    let levels = || TaskPrompt::Levels(vec!["Shots.".to_owned(), "The item's own.".to_owned()]);
+    assert_eq!(task.scorer.question(&item, levels()).unwrap(), [Message::user("Of How many?")]);
+    let own = ScoreForm::built_in("separator").unwrap();
+    let task = desk.load(&by_reward(json!({"form": serde_json::to_value(&own).unwrap()}))).unwrap();
+    assert_eq!(task.scorer.form, Some(FormChoice::Own(Box::new(own))));
+    refused(&by_reward(json!({"form": {"aggregate": "last"}})), &["`scorer.form`", "a form of a scorer", "`text`"]);
+    let task = desk.load(&by_reward(json!({}))).unwrap();
+    assert_eq!(task.scorer.question(&item, levels()).unwrap(), [Message::user("The item's own.")]);
+    refused(&by_reward(json!({"form": "no-such"})), &["`scorer.form`", "no-such", "last-token"]);
+    refused(&by_reward(json!({"on_error": "stop"})), &["`scorer.on_error`", "`fail`"]);
+    refused(&by_reward(json!({"question": "{{"})), &["`scorer.question`", "a template"]);
+    refused(&by_reward(json!({"folder": "x"})), &["`scorer.folder`", "`model`"]);
+}
+
+#[test]
+fn methods_ask_for_rewards() {
+    let of = |method: Value| {
+        let mut task = with("method", method);
+        task["answer"] = json!({"regex": "(.*)"});
+        task
+    };
+    let key = |method: Value| Desk::new().load(&of(method)).unwrap().method.reward_key();
+    let steps = |name: &str| key(json!({name: {"samples": 4, "scorer": "reward"}}));
+    for name in ["step_beam", "dvts", "mcts", "particle_filtering"] {
+        assert_eq!(steps(name), Some("scorer"), "{name}");
+    }
+    assert_eq!(key(json!({"step_beam": {"samples": 4, "scorer": "mean_logprob"}})), None);
+    assert_eq!(key(json!({"self_consistency": {"samples": 4, "weigh_by": "reward"}})), Some("weigh_by"));
+    let tot = json!({"generate": {"sample": {}}, "evaluate": "reward"});
+    assert_eq!(key(json!({ "tree_of_thought": tot })), Some("evaluate"));
+
+    let best = |more: Value| {
+        let mut settings = json!({"samples": 4, "by": "reward"});
+        settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        of(json!({ "best_of_n": settings }))
+    };
+    let task = Desk::new().load(&best(json!({"delimiter": "\n\n", "aggregate": "min", "min_finished": 3}))).unwrap();
+    let scoring = RewardScoring { delimiter: "\n\n".to_owned(), aggregate: Some(Aggregate::Min) };
+    assert_eq!(task.method.reward_of_samples(), Some(&scoring));
+    assert!(task.method.group_end().is_some() && !task.method.draws_all());
+    refused(&best(json!({"stop_when_passed": true})), &["method.best_of_n.by", "without `stop_when_passed`"]);
+    refused(&best(json!({"by": "logprob", "aggregate": "min"})), &["method.best_of_n.aggregate", "`by`", "`reward`"]);
+    let vote = |more: Value| {
+        let mut settings = json!({"samples": 4});
+        settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        of(json!({ "self_consistency": settings }))
+    };
+    let decided = vote(json!({"weigh_by": "reward", "stop_when_decided": true}));
+    refused(&decided, &["method.self_consistency.stop_when_decided", "weigh the votes"]);
+    refused(&vote(json!({"delimiter": "\n"})), &["method.self_consistency.delimiter", "`weigh_by`"]);
+
+    let leaves = |scorer: &str| of(json!({"mcts": {"samples": 4, "scorer": scorer, "value": "leaf"}}));
+    let task = Desk::new().load(&leaves("reward")).unwrap();
+    let Method::Mcts { search, .. } = &task.method else { panic!("{:?}", task.method) };
+    assert_eq!(search.scoring, RolloutScoring::Leaf);
+    refused(&leaves("agreement"), &["method.mcts.value", "rollout"]);
+}
+
+#[test]
+fn a_step_may_be_a_number_of_tokens() {
+    for name in ["step_beam", "dvts", "mcts", "particle_filtering", "particle_gibbs"] {
+        let of = |more: Value| {
+            let mut settings = json!({"samples": 4, "scorer": "mean_logprob"});
+            settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            with("method", json!({ name: settings }))
+        };
+        let task = Desk::new().load(&of(json!({"step_tokens": 64, "by": "best"}))).unwrap();
+        let steps = match &task.method {
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => &search.steps,
+            Method::Particles { search, .. } => &search.steps,
+            Method::Mcts { search, .. } => &search.steps,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(steps.end, StepEnd::Tokens(NonZeroUsize::new(64).expect("64")));
+        refused(&of(json!({"step_tokens": 0})), &[&format!("method.{name}.step_tokens"), "at least 1"]);
+        let both = of(json!({"step_tokens": 64, "delimiter": "\n"}));
+        refused(&both, &[&format!("method.{name}.step_tokens"), "`delimiter`"]);
+    }
 }

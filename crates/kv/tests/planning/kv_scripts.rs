@@ -58,6 +58,9 @@ struct Script {
     /// Scores that were kept, and that were found.
     scored: usize,
     found: usize,
+    /// Values that were kept, and that were found of texts.
+    valued: usize,
+    values_found: usize,
 }
 
 impl Script {
@@ -72,6 +75,8 @@ impl Script {
             freed_behind_prompts: 0,
             scored: 0,
             found: 0,
+            valued: 0,
+            values_found: 0,
         }
     }
 
@@ -87,13 +92,15 @@ impl Script {
             65..67 => self.free_behind_prompts(),
             67..77 => self.compute(),
             77..82 => self.score(),
-            82..85 => self.retain(),
-            85..94 => _ = self.release(),
+            82..85 => self.value(),
+            85..87 => self.retain(),
+            87..94 => _ = self.release(),
             94..98 => self.drop(),
             _ => self.evict(),
         }
         self.check();
         self.check_scores();
+        self.check_values();
     }
 
     /// Few tokens and many repeats, so that prompts share, split and meet sampled text.
@@ -342,6 +349,45 @@ impl Script {
         }
     }
 
+    /// A scorer's values of a text's last token, told by the text.
+    fn values_of(text: &[(TokenId, Origin)]) -> [f32; 2] {
+        let TokenScore { logprob, .. } = Self::score_of(text, 0);
+        [logprob, -logprob]
+    }
+
+    /// Keeps values of some tokens of a path, also where that is too soon.
+    fn value(&mut self) {
+        let Some(at) = self.any() else { return };
+        let Lease { segment, tokens, .. } = self.leases[at].clone();
+        let known = &self.leases[at].text()[..tokens.len()];
+        let first = self.dice.within(0, self.tree.end(segment));
+        for position in first..first + self.dice.within(0, 12) {
+            let belongs = (position as usize) < tokens.len()
+                && position < self.tree.computed(segment)
+                && self.keeps_scores(segment, position);
+            let text = &known[..known.len().min(position as usize + 1)];
+            self.tree.keep_values(segment, position, &Self::values_of(text));
+            let kept = self.tree.kept_values(segment, [position]).count();
+            assert_eq!(kept, usize::from(belongs), "position {position} of {}", tokens.len());
+            self.valued += usize::from(belongs);
+        }
+    }
+
+    /// Values are those of their text, whoever has computed them.
+    fn check_values(&mut self) {
+        for lease in &self.leases {
+            let (Lease { segment, tokens, .. }, text) = (lease, lease.text());
+            let all = 0..u32::try_from(tokens.len()).unwrap();
+            let each: Vec<u32> = all.clone().filter(|&at| self.tree.kept_values(*segment, [at]).count() == 1).collect();
+            let found: Vec<(u32, &[f32])> = self.tree.kept_values(*segment, all).collect();
+            assert_eq!(found.iter().map(|(at, _)| *at).collect::<Vec<_>>(), each);
+            for (at, values) in found {
+                assert_eq!(values, Self::values_of(&text[..=at as usize]), "another text's values");
+                self.values_found += 1;
+            }
+        }
+    }
+
     /// Whether the token at `position` has a slot in some group, or gets one.
     fn keeps_scores(&self, segment: SegmentId, position: u32) -> bool {
         let (owner, _) = self.tree.parts(segment, position..position + 1)[0];
@@ -495,6 +541,7 @@ fn groups(seed: u64, page_tokens: u32) -> PageGroups {
 #[test]
 fn random_scripts_agree_with_the_model() {
     let (mut freed_behind, mut behind_prompts, mut scored, mut found) = (0, 0, 0, 0);
+    let (mut valued, mut values_found) = (0, 0);
     // Every size of pages meets every cut of layers, with few pages and with many.
     for seed in 0..some_or_full(48, 120) {
         let page_tokens = [1, 4, 16, 64][seed as usize % 4];
@@ -511,8 +558,10 @@ fn random_scripts_agree_with_the_model() {
         freed_behind += script.freed_behind;
         behind_prompts += script.freed_behind_prompts;
         (scored, found) = (scored + script.scored, found + script.found);
+        (valued, values_found) = (valued + script.valued, values_found + script.values_found);
     }
     assert!(scored > 1000 && found > scored, "{scored} scores were kept, {found} found");
+    assert!(valued > 300 && values_found > valued, "{valued} values were kept, {values_found} found");
     assert!(freed_behind > 50, "windows passed {freed_behind} pages of branches in all scripts");
     assert!(behind_prompts > 50, "windows passed {behind_prompts} pages of prompts in all scripts");
 }

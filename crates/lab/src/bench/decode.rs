@@ -155,7 +155,7 @@ fn measure(
     let budget = EngineBudget::from(options.engine);
     let dtype = &model.dtype;
     let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
-    let engine = EngineOptions { devices: device.into(), budget, plan: Some(plan), prefix_store: None };
+    let engine = EngineOptions { devices: device.into(), budget, plan: Some(plan), ..EngineOptions::default() };
     let engine = engine.launch(model.source(), None, Demand::new(usize::MAX, tokens)).start()?.engine;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
     let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;

@@ -26,7 +26,7 @@ use offshoot_engine::{
     UniformKey,
 };
 use offshoot_form::{Form, SampleForm};
-use offshoot_launch::{Demand, DeviceBackend, Devices, EngineBudget, EngineOptions, ModelSource, OnDevice, in_bytes};
+use offshoot_launch::{Demand, DeviceBackend, EngineBudget, EngineOptions, ModelSource, OnDevice, in_bytes};
 use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
 use offshoot_text::Tokenizer;
 
@@ -197,7 +197,7 @@ impl OnDevice for &FormOptions {
             states: StateDtype::default(),
             weights: WeightChoice::default(),
         };
-        let options = EngineOptions { devices: Devices::default(), budget, plan: None, prefix_store: None };
+        let options = EngineOptions { budget, ..EngineOptions::default() };
         let source = model.source()?;
         let launch = options.launch(source, Some(&tokenizer), Demand::new(usize::MAX, tokens));
         let engine = launch.start_on(backend)?.engine;

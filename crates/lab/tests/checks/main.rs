@@ -9,6 +9,7 @@ mod lab;
 mod skip;
 
 mod command;
+mod cuda_beside;
 mod cuda_members;
 mod deterministic;
 mod device_check;

@@ -16,4 +16,4 @@ pub use facts::{ConfigFacts, Facts, check_stored, facts, index_facts};
 pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, golden_dtype, tolerance};
 pub use golden_file::{GoldenCase, read_golden};
 pub use rounding::{RoundingReport, kv_rounding, state_rounding};
-pub use scores::{GoldenScores, ScoreReport, ScoreScale, read_scores, scores};
+pub use scores::{GoldenScores, ScoreReport, ScoreScale, has_scores, read_scores, scores};

@@ -70,6 +70,15 @@ impl ScoreScale {
     }
 }
 
+/// Whether a golden file is one for a scorer.
+///
+/// # Errors
+///
+/// The file cannot be read, or is no JSON.
+pub fn has_scores(path: &Path) -> Result<bool> {
+    Ok(read_json(path)?.get("scores").is_some())
+}
+
 /// Reads a golden file for a scorer.
 ///
 /// # Errors

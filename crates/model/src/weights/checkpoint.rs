@@ -128,7 +128,7 @@ impl<'a> Checkpoint<'a> {
             return Err(Error::tensor(self.tensors.place(Some(name)), *name, expected, "another"));
         }
         let head = self.name_in_file(HEAD);
-        if layout.head.is_some() || !names.contains(&&*head) {
+        if !self.tied || !names.contains(&&*head) {
             return Ok(());
         }
         let [head, embed] = [HEAD, EMBED].map(|name| self.tensor(&self.name_in_file(name)));

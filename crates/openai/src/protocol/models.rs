@@ -62,10 +62,13 @@ pub struct ServedModel<'a> {
 }
 
 impl ServedModel<'_> {
-    /// All names of the model, then those of adapters.
-    pub fn list(&self) -> Value {
-        let names = self.names.iter().map(|name| self.entry(name));
-        let data: Vec<Value> = names.chain(self.adapters.iter().map(|adapter| self.adapter(adapter))).collect();
+    /// All names of each model, then those of its adapters.
+    pub fn list<'a>(models: impl IntoIterator<Item = ServedModel<'a>>) -> Value {
+        let entries = |model: ServedModel<'a>| -> Vec<Value> {
+            let names = model.names.iter().map(|name| model.entry(name));
+            names.chain(model.adapters.iter().map(|adapter| model.adapter(adapter))).collect()
+        };
+        let data: Vec<Value> = models.into_iter().flat_map(entries).collect();
         json!({ "object": "list", "data": data })
     }
 

@@ -6,6 +6,7 @@ mod shared;
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 
+mod bundled;
 mod faults;
 mod hostile;
 mod published;

@@ -179,7 +179,7 @@ fn only_questions_are_free(seen: &Seen) -> usize {
 #[test]
 fn every_step_of_a_stepwise_search_is_in_the_form() {
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
-    let settings = StepSettings { delimiter: "\n".to_string(), most: 5 };
+    let settings = StepSettings::delimited("\n", 5);
     let beams = StepSearch {
         samples: 4,
         expansions: 2,
@@ -283,7 +283,7 @@ fn a_dead_end_ends_a_solution() {
         _ => ScriptedReply::text("b").reason(FinishReason::DeadEnd),
     });
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
-    let settings = StepSettings { delimiter: "\n".to_string(), most: 9 };
+    let settings = StepSettings::delimited("\n", 9);
     let how = StepSearch {
         samples: 2,
         expansions: 2,

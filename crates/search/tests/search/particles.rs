@@ -70,7 +70,7 @@ fn assess(text: &str) -> Assessment {
 fn search(most: usize, run: impl FnOnce(&mut Stepper<'_>, &mut SearchJob<'_>) -> Result<Outcome>) -> Result<Outcome> {
     let (order, mut record) = (Order::default(), |_: &_| Ok(()));
     let mut job = order.job(Assessor::new(assess), &mut record);
-    let steps = StepSettings { delimiter: "\n".to_string(), most };
+    let steps = StepSettings::delimited("\n", most);
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     run(&mut Stepper::new(&steps, &decode, Scorer::Grade), &mut job)
 }
@@ -85,7 +85,7 @@ fn filtering(samples: u32, most: usize) -> ParticleSearch {
         samples,
         iterations: 1,
         references: 0,
-        steps: StepSettings { delimiter: "\n".to_string(), most },
+        steps: StepSettings::delimited("\n", most),
         aggregate: Aggregate::Last,
         resampling: Resampling::Multinomial,
         by: Decide::Best,
@@ -182,7 +182,7 @@ fn values_that_are_missing_are_not_drawn() {
 #[test]
 fn a_step_is_scored_by_what_lies_ahead() {
     for lookahead in [0, 2] {
-        let steps = StepSettings { delimiter: "\n".to_string(), most: 2 };
+        let steps = StepSettings::delimited("\n", 2);
         let how =
             StepSearch { samples: 4, expansions: 4, steps, lookahead, aggregate: Aggregate::Last, by: Decide::Best };
         for run in [step_beam, dvts] {

@@ -89,13 +89,13 @@ fn stepping(
     let order = order(false);
     let mut record = |_: &Sample| Ok(());
     let mut job = order.job(Assessor::new(assess), &mut record);
-    let steps = StepSettings { delimiter: "\n".to_string(), most };
+    let steps = StepSettings::delimited("\n", most);
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     run(&mut Stepper::new(&steps, &decode, scores(scorer, on_error)?), &mut job)
 }
 
 fn beams(samples: u32, expansions: u32, most: usize, lookahead: u32, by: Decide) -> StepSearch {
-    let steps = StepSettings { delimiter: "\n".to_string(), most };
+    let steps = StepSettings::delimited("\n", most);
     StepSearch { samples, expansions, steps, lookahead, aggregate: Aggregate::Last, by }
 }
 
@@ -166,7 +166,10 @@ fn samples_are_scored_as_they_come_and_the_best_is_chosen() {
         let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
         assert_eq!(scores, &[0.4, 0.3, 0.4, 0.3, 0.2].map(Some));
         let step_scores = vec![Some(0.2), Some(0.4)];
-        assert_eq!(outcome.samples[0].scored, Some(SampleScore::Scored { score: 0.4, step_scores }));
+        assert_eq!(
+            outcome.samples[0].scored,
+            Some(SampleScore::Scored { score: 0.4, step_scores, score_tokens: Some(17) })
+        );
         let work = outcome.scorer.expect("it has worked");
         // The question and the text are 14 bytes and the text's; the second `c` is the first one again.
         assert_eq!((work.texts, work.unscored, work.tokens), (4, 0, 4 * 14 + 3 + 1 + 3 + 1));
@@ -265,7 +268,8 @@ fn a_sample_that_is_scored_already_keeps_its_score() {
     let mut job = order.job(Assessor::new(assess), &mut record);
     let (outcome, _) = whole(&mut texts(says), 2, &scorer, &SampleScoring::default(), OnScorerError::Unscored, false);
     let mut earlier = outcome.expect("nothing fails").samples;
-    earlier[0].scored = Some(SampleScore::Scored { score: 0.95, step_scores: vec![Some(0.95)] });
+    earlier[0].scored =
+        Some(SampleScore::Scored { score: 0.95, step_scores: vec![Some(0.95)], score_tokens: Some(15) });
     // It was killed before the second one was scored.
     earlier[1].scored = None;
     job.earlier = earlier;
@@ -376,7 +380,7 @@ fn a_look_ahead_is_scored_and_given_up() {
 
 #[test]
 fn particles_are_drawn_by_logits_and_never_by_what_is_missing() {
-    let steps = StepSettings { delimiter: "\n".to_string(), most: 2 };
+    let steps = StepSettings::delimited("\n", 2);
     let how = ParticleSearch {
         samples: 8,
         iterations: 1,
@@ -415,7 +419,7 @@ fn simulations_value_their_ends_or_their_leaves() {
         tokens: None,
         expansions: 2,
         parallel: 3,
-        steps: StepSettings { delimiter: "\n".to_string(), most: 9 },
+        steps: StepSettings::delimited("\n", 9),
         scoring,
         select: MctsSelect::Uct,
         exploration: 0.1,

@@ -1,6 +1,7 @@
 //! Searches that go step by step, on a scripted engine: what is kept, what is pruned, how often each way is gone.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
 
 use offshoot_core::ids::{NodeId, TokenId};
@@ -9,7 +10,7 @@ use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
 use offshoot_search::scorer::ScoreQuestion;
 use offshoot_search::settings::{
-    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, SampleScoring, StepSearch, StepSettings,
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, SampleScoring, StepEnd, StepSearch, StepSettings,
 };
 use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{NodeState, SamplingTree};
@@ -83,7 +84,7 @@ fn search(
         Ok(())
     };
     let mut job = order.job(Assessor::new(assess), &mut record);
-    let steps = StepSettings { delimiter: "\n".to_string(), most };
+    let steps = StepSettings::delimited("\n", most);
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let outcome = run(&mut Stepper::new(&steps, &decode, scorer), &mut job)?;
     drop(job);
@@ -96,7 +97,7 @@ fn by_question() -> Scorer<'static> {
 }
 
 fn beams(samples: u32, expansions: u32, by: Decide) -> StepSearch {
-    let steps = StepSettings { delimiter: "\n".to_string(), most: 40 };
+    let steps = StepSettings::delimited("\n", 40);
     StepSearch { samples, expansions, steps, lookahead: 0, aggregate: Aggregate::Last, by }
 }
 
@@ -227,6 +228,36 @@ fn simulations_go_where_branches_do_not_fail() {
     assert_eq!((outcome.samples.len(), tree.node(tree.root()).visits), (1, Some(20)));
 }
 
+/// A model that says `abcdefg` and ends: two tokens a step.
+#[test]
+fn steps_end_after_a_number_of_tokens_or_where_the_text_ends() {
+    let engine = EngineHandle::scripted(|call| {
+        let Continuation::Sampled { stop, .. } = &call.continuation else { panic!("nothing is given") };
+        let (said, text) = (call.text().len() - "Q:".len(), "abcdefg");
+        match said + stop.max_tokens < text.len() {
+            true => ScriptedReply::text(&text[said..said + stop.max_tokens]).reason(FinishReason::Length),
+            false => ScriptedReply::text(&text[said..]),
+        }
+    });
+    let mut tree = job::tree_on(engine, "Q:");
+    let root = tree.root();
+    let steps = StepSettings { end: StepEnd::Tokens(NonZeroUsize::new(2).expect("2")), most: 9 };
+    let how = StepSearch { steps, ..beams(2, 2, Decide::Best) };
+    let order = Order::default();
+    let mut record = |_: &_| Ok(());
+    let mut job = order.job(Assessor::new(assess), &mut record);
+    let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
+    let mut stepper = Stepper::new(&how.steps, &decode, Scorer::MeanLogprob);
+    let outcome = step_beam(&mut tree, root, &how, &mut stepper, &mut job).expect("nothing fails");
+    let path: Vec<String> = tree
+        .nodes()
+        .filter(|&node| tree.node(node).state() == NodeState::Closed && node != root)
+        .map(|node| tree.node(node).text.clone())
+        .collect();
+    assert_eq!(path, ["ab", "cd", "ef", "g"]);
+    assert_eq!((outcome.samples[0].text.as_str(), &outcome.samples[0].finish), ("abcdefg", &FinishReason::EndOfText));
+}
+
 #[test]
 fn aggregates_see_all_steps() {
     let mut solution = offshoot_search::steps::Solution::start(NodeId(0));
@@ -298,7 +329,7 @@ fn simulations(samples: u32, parallel: u32, select: MctsSelect) -> Mcts {
         tokens: None,
         expansions: 2,
         parallel,
-        steps: StepSettings { delimiter: "\n".to_string(), most: 40 },
+        steps: StepSettings::delimited("\n", 40),
         scoring: RolloutScoring::Scorer,
         select,
         exploration: 0.5,

@@ -15,12 +15,13 @@ use super::queue::{JobQueue, Part};
 use super::shared::{Command, OpenRequest, Shared, stopped};
 use crate::keys::ClientId;
 use crate::leases::{KeptPrompt, Leases};
+use crate::recent::RecentPrompts;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{TokenId, WeightVersion};
+use offshoot_core::ids::WeightVersion;
 use offshoot_engine::{
     EngineHandle, Event, Finish, FinishReason, First, GroupEnd, Hear, KeptAdapter, OpenGroup, RootOptions,
 };
-use offshoot_kv::{DistinctTokens, Origin};
+use offshoot_kv::Origin;
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::{EncodedPrompt, Endpoint, ProtocolRequest, Refusal, RefusalKind};
 
@@ -284,7 +285,7 @@ impl DispatchLoop {
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
             let (recent, weights) = (self.recent.entry(job.client), self.generator.engine().weights().version);
-            open.cached[prompt] = recent.or_default().add(job, weights, &of.tokens, self.most_recent);
+            open.cached[prompt] = recent.or_default().add(origin(job, weights), &of.tokens, self.most_recent);
         }
         open.parts.push(number);
         self.parts.insert(number, OpenPart { job: job.clone(), part, left });
@@ -346,7 +347,7 @@ impl DispatchLoop {
                 let own = if is_choice { &prompt.choices[sample.sample].tokens } else { &finish.tokens };
                 let tokens = [&prompt.tokens[..], own].concat();
                 let (recent, weights) = (self.recent.entry(job.client), self.generator.engine().weights().version);
-                recent.or_default().add(job, weights, &tokens, self.most_recent);
+                recent.or_default().add(origin(job, weights), &tokens, self.most_recent);
                 open.promised -= 1;
                 let adapter = job.request.adapter_name().map(str::to_owned);
                 let form = if is_sampled { job.kept_form(&finish) } else { None };
@@ -513,23 +514,10 @@ impl OpenPart {
     }
 }
 
-/// The prompts begun lately: what of a new one is in the cache, at most. Forgotten together from time to time, so that
-/// they do not grow.
-#[derive(Default)]
-struct RecentPrompts {
-    tokens: DistinctTokens,
-}
-
-impl RecentPrompts {
-    /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt and
-    /// adapter, computed with the same weights, too. Remembers about `most` tokens.
-    fn add(&mut self, job: &Job, weights: WeightVersion, prompt: &[TokenId], most: usize) -> usize {
-        if self.tokens.count() > most {
-            self.tokens = DistinctTokens::default();
-        }
-        let ProtocolRequest { salt, adapter, .. } = *job.request;
-        self.tokens.insert_apart(Origin { weights, salt, adapter }, prompt)
-    }
+/// Where the keys and values of a job's prompts come from.
+fn origin(job: &Job, weights: WeightVersion) -> Origin {
+    let ProtocolRequest { salt, adapter, .. } = *job.request;
+    Origin { weights, salt, adapter }
 }
 
 #[cfg(test)]
@@ -541,6 +529,7 @@ mod tests {
     use super::*;
     use crate::leases::LeaseLimits;
     use crate::metrics::ServeMetrics;
+    use offshoot_core::ids::TokenId;
     use offshoot_engine::{AdapterSource, EngineFacts, ScriptedCall, ScriptedReply};
     use offshoot_model::{Adapter, ModelFolder};
 
@@ -651,7 +640,7 @@ mod tests {
     fn recent_prompts_are_counted_by_the_weights_that_computed_them() {
         let (mut recent, job) = (RecentPrompts::default(), job(0, 0, 0, 1, &[1]));
         let prompt: Vec<TokenId> = (0..9).map(TokenId).collect();
-        let mut add = |version| recent.add(&job, WeightVersion(version), &prompt, 1000);
+        let mut add = |version| recent.add(origin(&job, WeightVersion(version)), &prompt, 1000);
         assert_eq!([add(0), add(0), add(1), add(1), add(2)], [0, 9, 0, 9, 0]);
     }
 

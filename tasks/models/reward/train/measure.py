@@ -144,12 +144,14 @@ def measured(lines: list[dict], values: Values) -> dict:
 
 
 def golden(line: dict, values: Values) -> dict:
-    (row,) = answers.encode(values.tokenizer, [answers.Answer(line["question"], line["answers"][0], True)])
+    question, answer = line["question"], line["answers"][0]
+    (row,) = answers.encode(values.tokenizer, [answers.Answer(question, answer, True)])
     tokens = (row & TOKEN_MASK).astype(np.int64)
     positions = np.flatnonzero(row >> KIND_SHIFT >= answers.WRONG).tolist()
     (own,) = values.of_tokens([tokens])
     scores = [[round(float(own[i]), 6)] for i in positions]
-    return {"prompt": tokens.tolist(), "positions": positions, "scores": scores}
+    texts = {"question": question, "answer": answer}
+    return {**texts, "prompt": tokens.tolist(), "positions": positions, "scores": scores}
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Samples answers of the demo model to questions: python sample.py --out DIR --seconds 90
 
+With PYTHONPATH=../../demo/train, as all scripts of this folder.
+
 Writes heldout.jsonl first, then train.jsonl until the time is over: a question a
 line, with its answers and whether each is right. Held-out questions are those
 that the demo's generators keep out of training, without the task files' own.

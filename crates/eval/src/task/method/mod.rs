@@ -22,15 +22,15 @@ use offshoot_core::figures::counted;
 use offshoot_engine::GroupEnd;
 use offshoot_search::confidence::{ConfidenceVote, Measure, Windows};
 use offshoot_search::settings::{
-    BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
+    Aggregate, BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
 };
-use offshoot_search::tree_of_thought::Generate;
+use offshoot_search::tree_of_thought::{Evaluate, Generate};
 use offshoot_search::vote::Decided;
 
 pub use choose::Choose;
 pub use form::FormSettings;
 pub use sampling::Sampling;
-pub use scoring::{ThoughtScoring, Verdicts};
+pub use scoring::{RewardScoring, SampleScorer, ThoughtScoring, Verdicts};
 
 use choose::ChooseSettings;
 use rollouts::{EntropyBranchingSettings, TreePoSettings};
@@ -83,6 +83,20 @@ pub(crate) struct VoteSettings {
     /// A vote weighs the sample's confidence: minus the mean log-probability of the likeliest tokens in each place,
     /// which `sampling.logprobs` records (default: votes are equal).
     confidence: Option<ConfidenceVoteSettings>,
+    /// What a vote weighs (default: votes are equal).
+    weigh_by: Option<VoteWeight>,
+    /// With `weigh_by`: the string that ends a step of a sample (default: the line end).
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: Option<String>,
+    /// With `weigh_by`: how the scores of a sample's steps become its own (default: as the scorer's form says).
+    aggregate: Option<Aggregate>,
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum VoteWeight {
+    /// The score of the sample by the task's `scorer`.
+    Reward,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -154,11 +168,16 @@ pub(crate) struct BestSettings {
     /// question to the model chooses.
     #[schemars(range(min = 1))]
     min_finished: Option<u32>,
+    /// With `reward`: the string that ends a step of a sample (default: the line end).
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: Option<String>,
+    /// With `reward`: how the scores of a sample's steps become its own (default: as the scorer's form says).
+    aggregate: Option<Aggregate>,
 }
 
 /// What `by` of `best_of_n` must be.
 const MEASURES: &str = "one of `logprob`, `mean_logprob`, `grade`, `judge`, or, without `stop_when_passed`, \
-                        {\"prompt\": …, \"words\": …}";
+                        `reward` or {\"prompt\": …, \"words\": …}";
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -179,6 +198,8 @@ enum SampleMeasure {
     Grade,
     /// The same, where `grade` is `judge`.
     Judge,
+    /// The score of the task's `scorer`.
+    Reward,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -194,19 +215,21 @@ pub(crate) struct SampleSettings {
 /// How an item is searched, and how its answer is chosen.
 #[derive(Debug, PartialEq)]
 pub enum Method {
-    /// The most frequent answer wins. Sampling stops early once the vote is decided. With `confidence` the answer of
-    /// the largest weight wins, and all samples are drawn.
+    /// The most frequent answer wins. Sampling stops early once the vote is decided. With `confidence` or `reward` the
+    /// answer of the largest weight wins, and all samples are drawn.
     SelfConsistency {
         samples: u32,
         stop: Decided,
         min_finished: Option<NonZeroU32>,
         confidence: Option<ConfidenceVote>,
+        /// A vote weighs the sample's score; all samples are drawn.
+        reward: Option<RewardScoring>,
     },
     /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
     /// the other samples as soon as one is right.
     BestOfN { samples: u32, by: BestBy, stop_when_passed: bool, min_finished: Option<NonZeroU32> },
-    /// One sample is chosen by a score: the model's answer to a question about it.
-    BestByScorer { samples: u32, scorer: Verdicts },
+    /// One sample is chosen by a score.
+    BestByScorer { samples: u32, scorer: SampleScorer, min_finished: Option<NonZeroU32> },
     /// Samples are generated and graded; none is chosen (pass@k).
     Sample { samples: u32, min_finished: Option<NonZeroU32> },
     /// Thoughts are generated step by step; the model scores them and the best are expanded.
@@ -274,6 +297,7 @@ impl Method {
         match self {
             Method::SelfConsistency { min_finished, .. }
             | Method::BestOfN { min_finished, .. }
+            | Method::BestByScorer { min_finished, .. }
             | Method::Sample { min_finished, .. } => min_finished.map(|least| {
                 let least = NonZeroUsize::try_from(least).expect("a machine's sizes have 32 bits at least");
                 GroupEnd::new(least)
@@ -338,8 +362,43 @@ impl Method {
     /// Its question to the model about complete or partial solutions.
     pub fn verdicts(&self) -> Option<&Verdicts> {
         match (self, self.scoring()) {
-            (Method::BestByScorer { scorer, .. }, _) | (_, Some(ThoughtScoring::Verdicts(scorer))) => Some(scorer),
+            (Method::BestByScorer { scorer: SampleScorer::Verdicts(scorer), .. }, _)
+            | (_, Some(ThoughtScoring::Verdicts(scorer))) => Some(scorer),
             _ => None,
+        }
+    }
+
+    /// The key that asks for the task's scorer; `None`: the method does not use it.
+    pub fn reward_key(&self) -> Option<&'static str> {
+        match self {
+            Method::SelfConsistency { reward: Some(_), .. } => Some("weigh_by"),
+            Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => Some("by"),
+            Method::TreeOfThought(how) if matches!(how.settings.evaluate, Evaluate::Scorer) => Some("evaluate"),
+            other => (other.scoring() == Some(&ThoughtScoring::Reward)).then_some("scorer"),
+        }
+    }
+
+    /// Whether samples are recorded before they have their scores.
+    pub fn scores_late(&self) -> bool {
+        matches!(self, Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. })
+    }
+
+    /// How the task's scorer scores whole samples; `None`: it does not, or scores steps too.
+    pub fn reward_of_samples(&self) -> Option<&RewardScoring> {
+        match self {
+            Method::SelfConsistency { reward, .. } => reward.as_ref(),
+            Method::BestByScorer { scorer: SampleScorer::Reward(scoring), .. } => Some(scoring),
+            _ => None,
+        }
+    }
+
+    /// How it makes one score of those of steps by the task's scorer; `None`: as the scorer's form says.
+    pub fn reward_aggregate(&self) -> Option<Aggregate> {
+        match self {
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => Some(search.aggregate),
+            Method::Particles { search, .. } => Some(search.aggregate),
+            Method::Mcts { .. } | Method::TreeOfThought(_) => Some(Aggregate::Last),
+            other => other.reward_of_samples().and_then(|scoring| scoring.aggregate),
         }
     }
 
@@ -425,7 +484,8 @@ impl Method {
     pub(crate) fn new(place: &Place<'_>, settings: MethodSettings) -> Result<Method> {
         match settings {
             MethodSettings::SelfConsistency(settings) => {
-                let VoteSettings { samples, stop_when_decided, min_finished, confidence } = settings;
+                let VoteSettings { samples, stop_when_decided, min_finished, confidence, .. } = settings;
+                let (weigh_by, delimiter, aggregate) = (settings.weigh_by, settings.delimiter, settings.aggregate);
                 let place = place.key("self_consistency");
                 let stop = match stop_when_decided {
                     None | Some(StopSettings::Certain(false)) => Decided::Never,
@@ -436,12 +496,25 @@ impl Method {
                 if confidence.is_some() && stop != Decided::Never {
                     return Err(place.key("stop_when_decided").wrong("false where `confidence` weighs the votes"));
                 }
+                let reward = match weigh_by {
+                    Some(VoteWeight::Reward) if confidence.is_some() => {
+                        return Err(place.key("weigh_by").wrong("nothing where `confidence` weighs the votes"));
+                    }
+                    Some(VoteWeight::Reward) if stop != Decided::Never => {
+                        return Err(place.key("stop_when_decided").wrong("false where scores weigh the votes"));
+                    }
+                    Some(VoteWeight::Reward) => Some(RewardScoring::new(delimiter, aggregate)),
+                    None => {
+                        without_reward(&place, &delimiter, aggregate, "weigh_by")?;
+                        None
+                    }
+                };
                 let weighing = |ConfidenceVoteSettings { weigh_by, window, keep }| {
                     let windows = Windows { tail: window, window, keep, ..Windows::default() };
                     ConfidenceVote { by: weigh_by, windows }
                 };
                 let (confidence, min_finished) = (confidence.map(weighing), least(&place, samples, min_finished)?);
-                Ok(Method::SelfConsistency { samples, stop, min_finished, confidence })
+                Ok(Method::SelfConsistency { samples, stop, min_finished, confidence, reward })
             }
             MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),
             MethodSettings::Sample(SampleSettings { samples, min_finished }) => {
@@ -489,17 +562,35 @@ fn least(place: &Place<'_>, samples: u32, min_finished: Option<u32>) -> Result<O
     }
 }
 
+/// Refuses the keys of a scorer where none is asked. `place`: of the method; `by`: the key that asks for it.
+fn without_reward(place: &Place<'_>, delimiter: &Option<String>, aggregate: Option<Aggregate>, by: &str) -> Result<()> {
+    let given = [("delimiter", delimiter.is_some()), ("aggregate", aggregate.is_some())];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((key, _)) => Err(place.key(key).wrong(format!("nothing where `{by}` is not `reward`"))),
+        None => Ok(()),
+    }
+}
+
 fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
-    let BestSettings { samples, by, stop_when_passed, min_finished } = settings;
+    let BestSettings { samples, by, stop_when_passed, min_finished, delimiter, aggregate } = settings;
     let min_finished = least(place, samples, min_finished)?;
+    if !matches!(by, BestBySettings::Measure(SampleMeasure::Reward)) {
+        without_reward(place, &delimiter, aggregate, "by")?;
+    }
     let by = match by {
-        BestBySettings::Verdicts(_) if stop_when_passed => return Err(place.key("by").wrong(MEASURES)),
+        BestBySettings::Verdicts(_) | BestBySettings::Measure(SampleMeasure::Reward) if stop_when_passed => {
+            return Err(place.key("by").wrong(MEASURES));
+        }
+        BestBySettings::Measure(SampleMeasure::Reward) => {
+            let scorer = SampleScorer::Reward(RewardScoring::new(delimiter, aggregate));
+            return Ok(Method::BestByScorer { samples, scorer, min_finished });
+        }
         BestBySettings::Verdicts(_) if min_finished.is_some() => {
             return Err(place.key("min_finished").wrong("none where a question to the model chooses"));
         }
         BestBySettings::Verdicts(scorer) => {
-            let scorer = Verdicts::new(&place.key("by"), scorer)?;
-            return Ok(Method::BestByScorer { samples, scorer });
+            let scorer = SampleScorer::Verdicts(Verdicts::new(&place.key("by"), scorer)?);
+            return Ok(Method::BestByScorer { samples, scorer, min_finished });
         }
         BestBySettings::Measure(SampleMeasure::Logprob) => BestBy::Logprob,
         BestBySettings::Measure(SampleMeasure::MeanLogprob) => BestBy::MeanLogprob,

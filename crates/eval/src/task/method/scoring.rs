@@ -11,10 +11,11 @@ use crate::source::values::Pairs;
 use crate::task::items::Item;
 use crate::task::prompt::{PromptSettings, PromptTemplate, TaskPrompt};
 use offshoot_core::error::{Error, Result};
+use offshoot_search::settings::Aggregate;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
-#[schemars(extend("x-expected" = "`mean_logprob`, `grade`, or an object with `prompt` and `words`"))]
+#[schemars(extend("x-expected" = "`mean_logprob`, `grade`, `reward`, or an object with `prompt` and `words`"))]
 pub(crate) enum ScorerSettings {
     Named(ScorerName),
     Verdicts(VerdictSettings),
@@ -27,6 +28,8 @@ pub(crate) enum ScorerName {
     MeanLogprob,
     /// The task's grader: 1 or 0.
     Grade,
+    /// The task's `scorer`.
+    Reward,
 }
 
 /// A question to the model about a solution, and the words that may answer it.
@@ -40,7 +43,8 @@ pub(crate) struct VerdictSettings {
     words: Pairs<f64>,
 }
 
-/// Scores lie in [0, 1]; those of `Verdicts` in the range of the words' values.
+/// Scores lie in [0, 1]; those of `Verdicts` in the range of the words' values, those of `Reward` wherever the scorer
+/// has them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ThoughtScoring {
     /// The model's probability per token: the exponential of the mean log-probability.
@@ -49,6 +53,33 @@ pub enum ThoughtScoring {
     Grade,
     /// The model's answer to a question about the solution.
     Verdicts(Verdicts),
+    /// The scores of the task's scorer, on its own scale.
+    Reward,
+}
+
+/// What scores whole samples, where a score chooses among them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SampleScorer {
+    /// The model's answer to a question about the sample.
+    Verdicts(Verdicts),
+    /// The task's scorer.
+    Reward(RewardScoring),
+}
+
+/// How the task's scorer scores whole samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RewardScoring {
+    /// Ends a step.
+    pub delimiter: String,
+    /// How the scores of a sample's steps become its own; `None`: as the scorer's form says.
+    pub aggregate: Option<Aggregate>,
+}
+
+impl RewardScoring {
+    /// `None`: a step is a line.
+    pub(crate) fn new(delimiter: Option<String>, aggregate: Option<Aggregate>) -> RewardScoring {
+        RewardScoring { delimiter: delimiter.unwrap_or_else(|| "\n".to_owned()), aggregate }
+    }
 }
 
 /// A prompt about a solution, and the words that may answer it. The score is the mean of the words' values, each
@@ -66,6 +97,7 @@ impl ThoughtScoring {
         match settings {
             ScorerSettings::Named(ScorerName::MeanLogprob) => Ok(ThoughtScoring::MeanLogprob),
             ScorerSettings::Named(ScorerName::Grade) => Ok(ThoughtScoring::Grade),
+            ScorerSettings::Named(ScorerName::Reward) => Ok(ThoughtScoring::Reward),
             ScorerSettings::Verdicts(settings) => Verdicts::new(place, settings).map(ThoughtScoring::Verdicts),
         }
     }

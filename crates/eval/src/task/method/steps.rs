@@ -1,5 +1,7 @@
 //! The settings of stepwise searches (`step_beam`, `dvts`, `mcts`), each with its scoring of solutions.
 
+use std::num::NonZeroUsize;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +9,7 @@ use crate::source::Place;
 use crate::task::method::scoring::{ScorerSettings, ThoughtScoring};
 use offshoot_core::error::Result;
 use offshoot_search::settings::{
-    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, ParticleSearch, Resampling, RolloutScoring, StepSearch,
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, ParticleSearch, Resampling, RolloutScoring, StepEnd, StepSearch,
     StepSettings,
 };
 
@@ -20,10 +22,12 @@ pub(crate) struct StepSearchSettings {
     #[serde(default = "expansions")]
     #[schemars(range(min = 1))]
     expansions: u32,
-    /// The string that ends a step.
-    #[serde(default = "delimiter")]
+    /// The string that ends a step (default: the line end).
     #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
-    delimiter: String,
+    delimiter: Option<String>,
+    /// Instead of a string, the tokens after which a step ends.
+    #[schemars(range(min = 1))]
+    step_tokens: Option<u32>,
     /// The most steps of a solution.
     #[serde(default = "steps")]
     #[schemars(range(min = 1))]
@@ -46,15 +50,17 @@ pub(crate) struct ParticleFilteringSettings {
     /// Particles.
     #[schemars(range(min = 1))]
     samples: u32,
-    /// The string that ends a step.
-    #[serde(default = "delimiter")]
+    /// The string that ends a step (default: the line end).
     #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
-    delimiter: String,
+    delimiter: Option<String>,
+    /// Instead of a string, the tokens after which a step ends.
+    #[schemars(range(min = 1))]
+    step_tokens: Option<u32>,
     /// The most steps of a solution.
     #[serde(default = "steps")]
     #[schemars(range(min = 1))]
     steps: u32,
-    /// What scores complete and partial solutions, from 0 to 1.
+    /// What scores complete and partial solutions: from 0 to 1, or `reward`.
     scorer: ScorerSettings,
     /// How the scores of a solution's steps become its own.
     #[serde(default)]
@@ -80,15 +86,17 @@ pub(crate) struct ParticleGibbsSettings {
     #[serde(default = "references")]
     #[schemars(range(min = 1))]
     references: u32,
-    /// The string that ends a step.
-    #[serde(default = "delimiter")]
+    /// The string that ends a step (default: the line end).
     #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
-    delimiter: String,
+    delimiter: Option<String>,
+    /// Instead of a string, the tokens after which a step ends.
+    #[schemars(range(min = 1))]
+    step_tokens: Option<u32>,
     /// The most steps of a solution.
     #[serde(default = "steps")]
     #[schemars(range(min = 1))]
     steps: u32,
-    /// What scores complete and partial solutions, from 0 to 1.
+    /// What scores complete and partial solutions: from 0 to 1, or `reward`.
     scorer: ScorerSettings,
     /// How the scores of a solution's steps become its own.
     #[serde(default)]
@@ -117,16 +125,21 @@ pub(crate) struct MctsSettings {
     #[serde(default = "parallel")]
     #[schemars(range(min = 1))]
     parallel: u32,
-    /// The string that ends a step.
-    #[serde(default = "delimiter")]
+    /// The string that ends a step (default: the line end).
     #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
-    delimiter: String,
+    delimiter: Option<String>,
+    /// Instead of a string, the tokens after which a step ends.
+    #[schemars(range(min = 1))]
+    step_tokens: Option<u32>,
     /// The most steps of a solution.
     #[serde(default = "steps")]
     #[schemars(range(min = 1))]
     steps: u32,
-    /// What scores the solution at the end of a simulation.
+    /// What scores the solution of a simulation.
     scorer: MctsScorerSettings,
+    /// Which solution that is.
+    #[serde(default)]
+    value: MctsValue,
     /// How a simulation selects the next step.
     #[serde(default)]
     select: MctsSelect,
@@ -146,11 +159,22 @@ pub(crate) struct MctsSettings {
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(extend(
-    "x-expected" = "`agreement`, `mean_logprob`, `grade`, or an object with `prompt` and `words`"
+    "x-expected" = "`agreement`, `mean_logprob`, `grade`, `reward`, or an object with `prompt` and `words`"
 ))]
 enum MctsScorerSettings {
     Agreement(Agreement),
     Scorer(ScorerSettings),
+}
+
+/// Which solution of a simulation is scored.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum MctsValue {
+    /// The partial solution where it starts, sampled to its end.
+    #[default]
+    Rollout,
+    /// That partial solution as it is. Those that have ended are the samples.
+    Leaf,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -177,10 +201,6 @@ enum Visits {
 
 fn expansions() -> u32 {
     4
-}
-
-fn delimiter() -> String {
-    "\n".to_string()
 }
 
 fn steps() -> u32 {
@@ -215,14 +235,28 @@ fn weighted_rollouts() -> MctsDecideSettings {
     MctsDecideSettings::Rollouts(Decide::WeightedVote)
 }
 
+/// How solutions are split into at most `most` steps; `place`: of the method.
+fn split(place: &Place<'_>, delimiter: Option<String>, step_tokens: Option<u32>, most: u32) -> Result<StepSettings> {
+    let tokens = step_tokens.and_then(|tokens| NonZeroUsize::new(tokens as usize));
+    let end = match (delimiter, tokens) {
+        (Some(_), Some(_)) => {
+            return Err(place.key("step_tokens").wrong("nothing where `delimiter` ends steps"));
+        }
+        (None, Some(tokens)) => StepEnd::Tokens(tokens),
+        (delimiter, None) => StepEnd::Delimiter(delimiter.unwrap_or_else(|| "\n".to_owned())),
+    };
+    Ok(StepSettings { end, most: most as usize })
+}
+
 /// The settings of `step_beam` or `dvts`, and what scores each step; `place`: theirs.
 pub(crate) fn step_search(place: &Place<'_>, settings: StepSearchSettings) -> Result<(StepSearch, ThoughtScoring)> {
-    let StepSearchSettings { samples, expansions, delimiter, steps, scorer, lookahead, aggregate, by } = settings;
+    let StepSearchSettings { samples, expansions, delimiter, step_tokens, steps, scorer, lookahead, aggregate, by } =
+        settings;
     if samples % expansions != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `expansions`, {expansions}")));
     }
     let scorer = ThoughtScoring::new(&place.key("scorer"), scorer)?;
-    let steps = StepSettings { delimiter, most: steps as usize };
+    let steps = split(place, delimiter, step_tokens, steps)?;
     Ok((StepSearch { samples, expansions, steps, lookahead, aggregate, by }, scorer))
 }
 
@@ -231,9 +265,10 @@ pub(crate) fn particle_filtering(
     place: &Place<'_>,
     settings: ParticleFilteringSettings,
 ) -> Result<(ParticleSearch, ThoughtScoring)> {
-    let ParticleFilteringSettings { samples, delimiter, steps, scorer, aggregate, resampling, by } = settings;
+    let ParticleFilteringSettings { samples, delimiter, step_tokens, steps, scorer, aggregate, resampling, by } =
+        settings;
     let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
-    let steps = StepSettings { delimiter, most: steps as usize };
+    let steps = split(place, delimiter, step_tokens, steps)?;
     Ok((ParticleSearch { samples, iterations: 1, references: 0, steps, aggregate, resampling, by }, scorer))
 }
 
@@ -242,8 +277,18 @@ pub(crate) fn particle_gibbs(
     place: &Place<'_>,
     settings: ParticleGibbsSettings,
 ) -> Result<(ParticleSearch, ThoughtScoring)> {
-    let ParticleGibbsSettings { samples, iterations, references, delimiter, steps, scorer, aggregate, resampling, by } =
-        settings;
+    let ParticleGibbsSettings {
+        samples,
+        iterations,
+        references,
+        delimiter,
+        step_tokens,
+        steps,
+        scorer,
+        aggregate,
+        resampling,
+        by,
+    } = settings;
     if samples % iterations != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `iterations`, {iterations}")));
     }
@@ -252,7 +297,7 @@ pub(crate) fn particle_gibbs(
         return Err(place.key("references").wrong(expected));
     }
     let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
-    let steps = StepSettings { delimiter, most: steps as usize };
+    let steps = split(place, delimiter, step_tokens, steps)?;
     Ok((ParticleSearch { samples, iterations, references, steps, aggregate, resampling, by }, scorer))
 }
 
@@ -262,13 +307,21 @@ pub(crate) fn mcts(place: &Place<'_>, settings: MctsSettings) -> Result<(Mcts, O
         MctsScorerSettings::Agreement(Agreement::Agreement) => None,
         MctsScorerSettings::Scorer(scorer) => Some(ThoughtScoring::new(&place.key("scorer"), scorer)?),
     };
+    let scoring = match (&scorer, settings.value) {
+        (None, MctsValue::Rollout) => RolloutScoring::Agreement,
+        (None, MctsValue::Leaf) => {
+            return Err(place.key("value").wrong("rollout, as only solutions that have ended can agree"));
+        }
+        (Some(_), MctsValue::Rollout) => RolloutScoring::Scorer,
+        (Some(_), MctsValue::Leaf) => RolloutScoring::Leaf,
+    };
     let mcts = Mcts {
         samples: settings.samples,
         tokens: settings.tokens.map(|tokens| tokens as usize),
         expansions: settings.expansions,
         parallel: settings.parallel,
-        steps: StepSettings { delimiter: settings.delimiter, most: settings.steps as usize },
-        scoring: scorer.as_ref().map_or(RolloutScoring::Agreement, |_| RolloutScoring::Scorer),
+        steps: split(place, settings.delimiter, settings.step_tokens, settings.steps)?,
+        scoring,
         select: settings.select,
         exploration: settings.exploration,
         widening: settings.widening,

@@ -332,7 +332,7 @@ fn launch<'a>(
         states: StateDtype::default(),
         weights: options.weights.into(),
     };
-    let engine = EngineOptions { devices, budget, plan: Some(options.planner), prefix_store: None };
+    let engine = EngineOptions { devices, budget, plan: Some(options.planner), ..EngineOptions::default() };
     Ok(engine.launch(ModelSource::random(config, options.dtype), None, Demand::new(usize::MAX, tokens)))
 }
 

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use offshoot_core::error::Result;
+use offshoot_core::setting::SCORER;
 
 use super::super::fields::{Fields, shown};
 
@@ -82,11 +83,18 @@ pub fn refuse_others(fields: &Fields<'_>, role: ModelRole) -> Result<()> {
         return Ok(());
     }
     let expected = match role {
-        ModelRole::Generator => "a model that predicts tokens, such as \"...ForCausalLM\"",
-        ModelRole::Scorer => "a model that scores texts from left to right, such as \"...ForSequenceClassification\"",
+        ModelRole::Generator if scorer(class).is_some() => {
+            format!("{PREDICTS}; a model that scores stands beside one ({SCORER})")
+        }
+        ModelRole::Generator => PREDICTS.to_owned(),
+        ModelRole::Scorer => {
+            "a model that scores texts from left to right, such as \"...ForSequenceClassification\"".to_owned()
+        }
     };
     Err(fields.error(NAME, expected, format!("\"{class}\", {what}")))
 }
+
+const PREDICTS: &str = "a model that predicts tokens, such as \"...ForCausalLM\"";
 
 fn generates(class: &str) -> bool {
     GENERATORS.iter().any(|end| class.ends_with(end))

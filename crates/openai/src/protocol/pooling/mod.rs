@@ -1,6 +1,6 @@
-//! Requests for values of texts, as vLLM's server takes them: the classes and scores of a reward model or classifier, and
-//! the vectors of an embedder. A body becomes texts in tokens with the places at which values are read, and these values
-//! become an answer. JSON in, JSON out: who computes the values is left to the callers.
+//! Requests for values of texts, as vLLM's server takes them: the classes and scores of a reward model or classifier,
+//! and the vectors of an embedder. A body becomes texts in tokens with the places at which values are read, and these
+//! values become an answer. JSON in, JSON out: who computes the values is left to the callers.
 
 mod answer;
 mod encoding;

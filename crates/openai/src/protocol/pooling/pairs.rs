@@ -190,8 +190,8 @@ impl RequestReader<'_> {
     }
 }
 
-/// Whether a score is the one number that the model has for a whole text, so that a request can have it with and without
-/// the activation.
+/// Whether a score is the one number that the model has for a whole text, so that a request can have it with and
+/// without the activation.
 fn has_one_value(scorer: &ScorerValues, form: &ResolvedForm) -> bool {
     !form.values_steps() && scorer.columns.count == 1
 }

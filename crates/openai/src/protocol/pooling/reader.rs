@@ -1,5 +1,5 @@
-//! Reads the body of a request for values: the fields that all endpoints have, and the texts of those that take one text
-//! at a time, as strings, tokens or chats. Pairs are read in `pairs`.
+//! Reads the body of a request for values: the fields that all endpoints have, and the texts of those that take one
+//! text at a time, as strings, tokens or chats. Pairs are read in `pairs`.
 
 use serde_json::{Map, Value};
 

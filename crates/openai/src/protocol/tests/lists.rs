@@ -33,7 +33,7 @@ fn models_are_listed_with_their_context() {
     let names = ["demo".to_owned(), "other".to_owned()];
     let adapters = [ServedAdapter { name: "tuned".to_owned(), root: "/adapters/7".to_owned() }];
     let served = ServedModel { names: &names, adapters: &adapters, created: 7, context: 4096 };
-    let list = served.list();
+    let list = ServedModel::list([served]);
     assert_eq!((&list["object"], list["data"].as_array().map(Vec::len)), (&json!("list"), Some(3)));
     assert_eq!(list["data"][1], served.one("other").expect("it is served"));
     let fields = |key: &str| list["data"][1][key].clone();

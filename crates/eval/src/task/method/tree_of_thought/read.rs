@@ -90,11 +90,14 @@ struct ThoughtSettings {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(extend("x-expected" = "`reward`, or exactly one of `value`, `vote`"))]
 enum EvaluateSettings {
     /// A question about each path, answered by a word with a value.
     Value(ValueSettings),
     /// One question about all paths of a step.
     Vote(PathVoteSettings),
+    /// The scores of the task's `scorer`, as numbers from 0 to 1.
+    Reward,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -251,6 +254,7 @@ fn generate(place: &Place<'_>, settings: GenerateSettings) -> Result<Generate<Qu
 
 fn evaluate(place: &Place<'_>, settings: EvaluateSettings) -> Result<Evaluate<QuestionTemplate>> {
     match settings {
+        EvaluateSettings::Reward => Ok(Evaluate::Scorer),
         EvaluateSettings::Value(value) => {
             let place = place.key("value");
             let last = value.last.map(|last| question(&place.key("last"), last)).transpose()?;

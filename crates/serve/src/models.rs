@@ -1,0 +1,151 @@
+//! The models of a server, from what the user chooses to engines: one that generates, with or without a scorer beside
+//! it, or a scorer alone. Which paths each of them answers is left to the routes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use offshoot_core::error::{Error, Result};
+use offshoot_core::setting::{MODEL, SCORER};
+use offshoot_engine::{AdapterSource, EngineHandle};
+use offshoot_launch::{Demand, EngineOptions, ModelSource, ScorerFolder, ScorerOptions};
+use offshoot_model::{Adapter, ModelConfig, ModelFolder, ModelRole};
+use offshoot_openai::batch::{AnswerOrigin, name_of_model};
+use offshoot_score::{ScorerModel, TextScorer};
+use offshoot_text::Tokenizer;
+
+use super::options::{AdapterFolder, ServeOptions};
+
+/// Models in memory.
+pub struct Models {
+    /// The generator's engine, or of a server without one, the scorer's; and the same of what follows.
+    pub engine: EngineHandle,
+    pub tokenizer: Arc<Tokenizer>,
+    pub config: ModelConfig,
+    pub system_fingerprint: String,
+    /// What requests may call that model; at least one.
+    pub names: Vec<String>,
+    pub generator: Option<GeneratorParts>,
+    pub scorer: Option<ScorerParts>,
+}
+
+/// What is known of a generator beside its engine.
+pub struct GeneratorParts {
+    pub folder: ModelFolder,
+    pub origin: AnswerOrigin,
+    /// Adapters by their names, read and not loaded.
+    pub adapters: Vec<(String, AdapterSource)>,
+}
+
+/// A scorer.
+pub struct ScorerParts {
+    pub model: Arc<ScorerModel>,
+    pub folder: ScorerFolder,
+    /// What requests may call it; at least one.
+    pub names: Vec<String>,
+}
+
+/// The folders that are served.
+enum Chosen<'a> {
+    Generator(&'a Path),
+    Scorer(ScorerFolder),
+}
+
+impl Models {
+    /// Loads them.
+    ///
+    /// # Errors
+    ///
+    /// A folder is no model, there is none at all, or a scorer alone is asked for what it cannot do; no device has
+    /// room.
+    pub fn start(options: &ServeOptions) -> Result<Models> {
+        match chosen(options)? {
+            Chosen::Generator(path) => Models::generator(path, options),
+            Chosen::Scorer(folder) => Models::scorer(folder, options),
+        }
+    }
+
+    fn generator(path: &Path, options: &ServeOptions) -> Result<Models> {
+        let folder = ModelFolder::open(path)?.with(options.engine.budget.weights)?;
+        let scorer = options.engine.scorer.as_ref().map(ScorerOptions::open).transpose()?;
+        let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed.unwrap_or(0))?;
+        let tokenizer = Arc::new(Tokenizer::load(path)?);
+        let adapters = options.adapters.iter().map(|adapter| read(adapter, &folder)).collect::<Result<_>>()?;
+        let names = names(&options.names, path);
+        let scorer_names =
+            scorer.as_ref().map_or_else(Vec::new, |scorer| self::names(&options.scorer_names, scorer.path()));
+        if let Some(both) = scorer_names.iter().find(|name| names.contains(name)) {
+            let expected = "a name of the scorer's own, by which requests ask for it";
+            return Err(Error::value("name of the scorer", expected, format!("{both:?}, as the model is called")));
+        }
+        let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
+        let launched = launch.beside(scorer.as_ref()).start()?;
+        let scorer =
+            launched.scorer.zip(scorer).map(|(model, folder)| ScorerParts { model, folder, names: scorer_names });
+        Ok(Models {
+            engine: launched.engine,
+            tokenizer,
+            config: folder.config.clone(),
+            system_fingerprint: origin.system_fingerprint.clone(),
+            names,
+            generator: Some(GeneratorParts { folder, origin, adapters }),
+            scorer,
+        })
+    }
+
+    fn scorer(folder: ScorerFolder, options: &ServeOptions) -> Result<Models> {
+        let given = if options.names.is_empty() { &options.scorer_names } else { &options.names };
+        let names = names(given, folder.path());
+        let alone = EngineOptions { scorer: None, ..options.engine.clone() };
+        let model = folder.start(&alone)?.scorer;
+        Ok(Models {
+            engine: model.engine().clone(),
+            tokenizer: model.tokenizer().clone(),
+            config: folder.config().clone(),
+            system_fingerprint: model.identity().digest.clone(),
+            names: names.clone(),
+            generator: None,
+            scorer: Some(ScorerParts { model, folder, names }),
+        })
+    }
+}
+
+/// A model that is a scorer by its class is served as one.
+fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
+    let folder = match (&options.model, &options.engine.scorer) {
+        (Some(model), scorer) => match (ModelRole::of(model)?, scorer) {
+            (ModelRole::Generator, _) => return Ok(Chosen::Generator(model)),
+            (ModelRole::Scorer, None) => ScorerFolder::open(model, None)?,
+            (ModelRole::Scorer, Some(scorer)) => {
+                let expected = "none, as the model is a scorer itself";
+                return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
+            }
+        },
+        (None, Some(scorer)) => scorer.open()?,
+        (None, None) => return Err(Error::value(MODEL, "a model to serve", "none")),
+    };
+    let only_of_generators = [
+        (options.rollout.is_some(), "trainers are to drive it"),
+        (!options.adapters.is_empty(), "there are adapters"),
+        (!options.prefixes.is_empty(), "there are prefixes to compute"),
+        (options.data.is_some(), "there is a folder of batches"),
+    ];
+    match only_of_generators.into_iter().find(|(is_given, _)| *is_given) {
+        None => Ok(Chosen::Scorer(folder)),
+        Some((_, why)) => {
+            let expected = format!("a model that generates, as {why}");
+            Err(Error::value(MODEL, expected, format!("{}, which scores texts", folder.path().display())))
+        }
+    }
+}
+
+/// The names that are given, or else the folder's.
+fn names(given: &[String], folder: &Path) -> Vec<String> {
+    if given.is_empty() { vec![name_of_model(folder)] } else { given.to_vec() }
+}
+
+/// Reads an adapter and compares it with the model, before the model's weights are read.
+fn read(adapter: &AdapterFolder, folder: &ModelFolder) -> Result<(String, AdapterSource)> {
+    let read = Adapter::open(&adapter.folder)?;
+    read.check(&folder.config)?;
+    Ok((adapter.name.clone(), AdapterSource::Read(Arc::new(read))))
+}

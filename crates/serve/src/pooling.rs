@@ -1,0 +1,152 @@
+//! `/pooling`, `/classify`, `/score`, `/rerank` and `/v1/embeddings`: a body becomes texts of the scorer, and their
+//! values the answer. `openai::protocol` says what a request means; `valuing` has the values computed.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use axum::routing::{MethodRouter, post};
+use axum::{Extension, Router};
+use serde_json::{Map, Value};
+
+use offshoot_core::error::Error;
+use offshoot_engine::{LogprobsMode, Priority};
+use offshoot_model::ModelConfig;
+use offshoot_openai::protocol::{
+    OwnNames, PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, Reasoning, Refusal, RequestReader,
+    ScorerValues, ServedModel, TextValues,
+};
+use offshoot_score::{ScorerConfig, ScorerModel};
+
+use super::batches::now;
+use super::counted::CountedRequest;
+use super::generate::LONG_ANSWER;
+use super::keys::ClientId;
+use super::models::ScorerParts;
+use super::random::random_hex;
+use super::reply::{self, Refused};
+use super::server::{AppState, Server};
+use super::valuing::ValueClient;
+
+/// A scorer that is served.
+pub struct ServedScorer {
+    /// What requests may call it; at least one.
+    pub names: Vec<String>,
+    pub model: Arc<ScorerModel>,
+    pub config: ModelConfig,
+    pub values: ScorerValues,
+    pub client: ValueClient,
+}
+
+impl ServedScorer {
+    /// A scorer in memory, and the thread that asks for its values.
+    pub fn start(scorer: ScorerParts) -> Result<(ServedScorer, JoinHandle<()>), Error> {
+        let ScorerParts { model, folder, names } = scorer;
+        let engine = model.engine();
+        let width = engine.facts().values.ok_or_else(|| Error::Internal("a scorer without values".to_owned()))?;
+        let values = ScorerValues::new(model.form(), &ScorerConfig::read(folder.path())?, width);
+        let (client, thread) = ValueClient::start(engine.clone())?;
+        let config = folder.config().clone();
+        Ok((ServedScorer { names, model, config, values, client }, thread))
+    }
+
+    /// Reads requests for it.
+    pub fn reader<'a>(&'a self, server: &'a Server, names: &'a OwnNames<'a>) -> RequestReader<'a> {
+        RequestReader {
+            tokenizer: self.model.tokenizer(),
+            config: &self.config,
+            model: &self.names[0],
+            names,
+            seed: 0,
+            limits: &server.limits.protocol,
+            reasoning: Reasoning::Keep,
+            logprobs_mode: LogprobsMode::default(),
+            priority: Priority::default(),
+            keeps_routes: false,
+        }
+    }
+
+    /// Whether a body asks for it by name.
+    pub fn is_named(&self, body: &Map<String, Value>) -> bool {
+        body.get("model").and_then(Value::as_str).is_some_and(|name| self.names.iter().any(|own| own == name))
+    }
+
+    /// The model, as lists show it.
+    pub fn served(&self, created: u64) -> ServedModel<'_> {
+        ServedModel { names: &self.names, adapters: &[], created, context: self.config.context }
+    }
+
+    fn model(&self) -> PoolingModel<'_> {
+        PoolingModel::Scorer(&self.values, self.model.form())
+    }
+}
+
+/// All paths of these endpoints.
+pub fn routes() -> Router<Arc<Server>> {
+    let paths = PoolingEndpoint::ALL
+        .into_iter()
+        .flat_map(|endpoint| endpoint.paths().iter().map(move |path| (*path, valuing(endpoint))));
+    paths.fold(Router::new(), |router, (path, answers)| router.route(path, answers))
+}
+
+/// Whether a path is of these endpoints.
+pub fn has_path(path: &str) -> bool {
+    PoolingEndpoint::ALL.iter().any(|endpoint| endpoint.paths().contains(&path))
+}
+
+/// Answers the requests of an endpoint.
+fn valuing(endpoint: PoolingEndpoint) -> MethodRouter<Arc<Server>> {
+    post(
+        move |State(server): AppState,
+              client: Extension<ClientId>,
+              counted: Extension<CountedRequest>,
+              headers: HeaderMap,
+              body: Body| async move {
+            let answered = answer(server, endpoint, client.0, headers, body).await.map_err(Refused)?;
+            counted.answered();
+            Ok::<_, Refused>(answered)
+        },
+    )
+}
+
+async fn answer(
+    server: Arc<Server>,
+    endpoint: PoolingEndpoint,
+    client: ClientId,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    server.scorer()?;
+    let body = server.receive(&headers, body).await?;
+    let request = server.work(move |server| read(server, endpoint, &body.parse()?)).await?;
+    let request = Arc::new(request);
+    let own = request.request_id.clone().unwrap_or_else(|| random_hex::<16>());
+    let head = PoolingHead { id: format!("{}{own}", endpoint.id_prefix()), created: now() };
+    // As of jobs: a client's go behind those of others at its wish, and not before them.
+    let priority = if server.keys.are_several() { request.priority.max(Priority(0)) } else { request.priority };
+    let values = server.scorer()?.client.ask(client, request.clone(), priority).await?;
+    server.metrics.prompt_tokens.add(request.texts.iter().map(|text| text.tokens.len()).sum::<usize>() as u64);
+    server.metrics.cached_tokens.add(values.iter().map(|text| text.cached).sum::<usize>() as u64);
+    let numbers: usize = values.iter().flat_map(|text| &text.rows).map(|row| row.len()).sum();
+    let write = move |server: &Server| write(server, &request, &values, &head);
+    let body = if numbers > LONG_ANSWER { server.work(write).await? } else { write(&server)? };
+    Ok(reply::json(body))
+}
+
+fn read(server: &Server, endpoint: PoolingEndpoint, body: &Map<String, Value>) -> Result<PoolingRequest, Refusal> {
+    let scorer = server.scorer()?;
+    let names = OwnNames(&scorer.names);
+    scorer.reader(server, &names).read_pooling(endpoint, body, scorer.model())
+}
+
+fn write(
+    server: &Server,
+    request: &PoolingRequest,
+    values: &[TextValues],
+    head: &PoolingHead,
+) -> Result<Vec<u8>, Refusal> {
+    request.answer(server.scorer()?.model(), values, head)
+}

@@ -1,0 +1,187 @@
+"""Scorers: what they make of answers, vLLM's methods for models that score, and searches by them. The scorer is the
+bundled model, by the probability of one word against another behind a text."""
+
+import json
+import math
+import os
+import shutil
+import sys
+import types
+
+import numpy
+import pytest
+
+import offshoot
+from offshoot import SamplingParams
+
+FORM = {
+    "text": {"plain": {"text": "{{question}}{{answer}}", "special_tokens": True, "read": {"end": {}}}},
+    "output": {"words": {"good": [" +"], "bad": [" -"]}},
+}
+ANSWERS = [" Then Mia has 3", " Then Mia", " Mia"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The bundled model as a scorer."""
+    path = tmp_path_factory.mktemp("scorer")
+    for name in os.listdir(offshoot.demo_model()):
+        source = os.path.join(offshoot.demo_model(), name)
+        if os.path.isfile(source):
+            shutil.copy(source, path)
+    (path / "scorer.json").write_text(json.dumps(FORM))
+    return path
+
+
+@pytest.fixture(scope="module")
+def scorer(folder):
+    with offshoot.Scorer(folder, device="cpu", kv_memory=64) as scorer:
+        yield scorer
+
+
+def expected(llm, text):
+    """The probability of " +" against " -" behind a text."""
+    plus, minus = (choice.logprob for choice in llm.score(text, [" +", " -"]).choices)
+    return 1 / (1 + math.exp(minus - plus))
+
+
+def test_answers_are_scored_by_the_form(llm, scorer, question):
+    rated = scorer.rate(question, ANSWERS)
+    for each, answer in zip(rated, ANSWERS):
+        assert each.error is None and abs(each.score - expected(llm, question + answer)) < 1e-4
+        assert each.probability == each.score and each.scores == [each.score] and each.steps == [each.score]
+    assert scorer.facts["scale"] == "probability" and scorer.facts["values"] == 2
+    assert scorer.score(question, ANSWERS) == [each.score for each in rated]
+    assert scorer.score(question, ANSWERS[0]) == rated[0].score
+    # search-and-learn's reward models: questions, and for each its answers; a list of steps' scores for each.
+    assert scorer.score([question, question], [ANSWERS[:2], ANSWERS[2:]]) == [
+        [[rated[0].score], [rated[1].score]], [[rated[2].score]]]
+    # A conversation, and an answer in steps.
+    chat = [{"role": "user", "content": question}]
+    assert scorer.rate(chat, [[" Then", " Mia has 3"]])[0].steps == [None, rated[0].score]
+
+
+def test_what_answers_share_is_computed_once(scorer, question):
+    fresh = question + " "
+    first, again = scorer.rate(fresh, [ANSWERS[0]])[0], scorer.rate(fresh, [ANSWERS[0] + " +"])[0]
+    assert 0 < first.computed <= first.tokens
+    assert again.computed < again.tokens / 2
+
+
+def test_vllms_methods_for_models_that_score(llm, folder, question):
+    with offshoot.LLM(folder, runner="pooling", device="cpu", kv_memory=64, seed=3) as pooling:
+        text = question + ANSWERS[0]
+        good = expected(llm, text)
+        (classes,) = pooling.classify(text)
+        assert abs(classes.outputs.probs[1] - good) < 1e-4 and classes.outputs.num_classes == 2
+        ids = pooling.get_tokenizer().encode(text)
+        assert classes.prompt_token_ids == ids and classes.finished
+        both = pooling.encode([text, {"prompt_token_ids": ids}], pooling_task="classify")
+        assert all(isinstance(each.outputs.data, numpy.ndarray) and each.outputs.data.shape == (2,) for each in both)
+        assert both[0].outputs.data[1] == both[1].outputs.data[1]
+        rows = pooling.reward([text])[0].outputs.data
+        assert rows.shape == (len(ids), 2) and abs(rows[-1][1].item() - good) < 1e-4
+        pairs = pooling.score(question, ANSWERS)
+        assert abs(pairs[0].outputs.score - good) < 1e-4 and len(pairs) == 3
+        raw = pooling.classify(text, pooling_params=offshoot.PoolingParams(use_activation=False))
+        plus, minus = raw[0].outputs.probs[1], raw[0].outputs.probs[0]
+        assert abs(1 / (1 + math.exp(minus - plus)) - good) < 1e-4
+        for name in ("generate", "chat", "tree"):
+            with pytest.raises(ValueError, match="scores texts"):
+                getattr(pooling, name)("a")
+        with pytest.raises(ValueError, match="pooling_task"):
+            pooling.encode(text)
+        with pytest.raises(ValueError, match="task"):
+            pooling.encode(text, pooling_task="embed")
+        with pytest.raises(TypeError, match="max_lora"):
+            offshoot.LLM(folder, runner="pooling", max_loras=2)
+
+
+def test_models_that_generate_say_that_they_do_not_pool(llm):
+    assert llm.encode("1") == llm.get_tokenizer().encode("1")
+    for call in (lambda: llm.encode("1", pooling_task="classify"), lambda: llm.classify("1"), lambda: llm.reward("1"),
+                 lambda: llm.embed("1")):
+        with pytest.raises(ValueError, match="pooling"):
+            call()
+
+
+def test_a_wrong_scorer_is_named(folder):
+    with pytest.raises(ValueError, match="last-token"):
+        offshoot.Scorer(folder, form="none-of-them", device="cpu")
+    with pytest.raises(ValueError, match="column"):
+        offshoot.Scorer(folder, form={**FORM, "output": {"colum": {}}}, device="cpu")
+    with pytest.raises(FileNotFoundError):
+        offshoot.Scorer(folder / "nothing", device="cpu")
+
+
+def test_searches_choose_by_a_scorer(llm, scorer, question):
+    params = SamplingParams(max_tokens=40, stop=["\n\n"])
+    outcome = offshoot.best_of_n(llm, question, 8, scorer=scorer, sampling_params=params, seed=1)
+    scored = [sample.score for sample in outcome.samples]
+    assert outcome.best.score == max(scored)
+    by_text = scorer.score(question, [sample.text for sample in outcome.samples])
+    assert all(abs(own - whole) < 1e-6 for own, whole in zip(scored, by_text))
+    again = offshoot.best_of_n(llm, [question], 8, scorer=scorer, sampling_params=params, seed=1)[0]
+    assert again.chosen == outcome.chosen
+    vote = offshoot.vote(llm, question, 8, answer=r"= (\d+)", scorer=scorer, sampling_params=params, seed=1)
+    assert vote.votes and len(vote.samples) == 8
+    for search in (offshoot.beam_search, offshoot.dvts, offshoot.particle_filtering):
+        found = search(llm, question, samples=4, scorer=scorer, delimiter=".", most_steps=4, sampling_params=params)
+        assert found.chosen is not None and found.best.text
+    with pytest.raises(TypeError, match="scorer"):
+        offshoot.best_of_n(llm, question, 2, scorer=scorer, score=len)
+    with pytest.raises(TypeError, match="Scorer"):
+        offshoot.best_of_n(llm, question, 2, scorer="reward")
+
+
+def test_its_hubs_reward_models(monkeypatch, scorer, question):
+    """its_hub's interfaces, as its version 1.2 has them."""
+    class Message:
+        def __init__(self, role, content):
+            self.role, self.content = role, content
+
+        def extract_text_content(self):
+            return self.content
+
+    class Messages:
+        def __init__(self, given):
+            self.given = given
+
+        @classmethod
+        def from_prompt_or_messages(cls, given):
+            return cls(given)
+
+        def to_chat_messages(self):
+            return [Message("user", self.given)] if isinstance(self.given, str) else self.given
+
+    for name, members in (
+        ("its_hub", {}), ("its_hub.api", {}), ("its_hub.api.reward_models", {}),
+        ("its_hub.api.types", {"ChatMessages": Messages}),
+        ("its_hub.api.reward_models.prm", {"AbstractProcessRewardModel": object}),
+        ("its_hub.api.reward_models.orm", {"AbstractOutcomeRewardModel": object}),
+    ):
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**members))
+    monkeypatch.delitem(sys.modules, "offshoot.its_hub", raising=False)
+    import asyncio
+    import importlib
+
+    adapter = importlib.import_module("offshoot.its_hub")
+    process, outcome = adapter.ProcessReward(scorer), adapter.OutcomeReward(scorer)
+    scores = scorer.score(question, ANSWERS)
+    assert asyncio.run(process.ascore(question, ANSWERS)) == scores
+    assert process.score(question, ANSWERS[0]) == scores[0]
+    chats = [[Message("user", question), Message("assistant", answer)] for answer in ANSWERS]
+    assert asyncio.run(outcome.ascore(chats, orchestrator=None)) == scores
+    assert outcome.score(chats[1]) == scores[1]
+    monkeypatch.delitem(sys.modules, "offshoot.its_hub", raising=False)
+
+
+def test_a_scorer_beside_the_model(folder, question):
+    with offshoot.LLM(offshoot.demo_model(), device="cpu", kv_memory=128, scorer=folder) as llm:
+        scores = llm.scorer.score(question, ANSWERS)
+        assert all(abs(score - expected(llm, question + answer)) < 1e-4 for score, answer in zip(scores, ANSWERS))
+        outcome = offshoot.best_of_n(
+            llm, question, 4, scorer=llm.scorer, sampling_params=SamplingParams(max_tokens=20))
+        assert outcome.best.score is not None
+        with pytest.raises(ValueError, match="llm.scorer"):
+            llm.classify("1")

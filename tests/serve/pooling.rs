@@ -1,0 +1,123 @@
+//! A scorer beside the model that generates, and alone: what the paths of scores answer, and what a server that only
+//! scores refuses. The scorer is the bundled model, by the probability of one word against another.
+
+use serde_json::{Value, json};
+
+use crate::served::{QUESTION, Served, demo};
+
+const ANSWER: &str = " Then Mia has 3";
+
+/// A folder of the bundled model as a scorer: how likely " +" is behind a text, against " -".
+fn scorer() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for entry in std::fs::read_dir(demo()).expect("the demo model is part of the project") {
+        let path = entry.expect("it can be read").path();
+        if path.is_file() {
+            let name = path.file_name().expect("a file has a name");
+            std::fs::copy(&path, folder.path().join(name)).expect("the folder is writable");
+        }
+    }
+    let text = json!({"plain": {"text": "{{question}}{{answer}}", "special_tokens": true, "read": {"end": {}}}});
+    let form = json!({"text": text, "output": {"words": {"good": [" +"], "bad": [" -"]}}});
+    std::fs::write(folder.path().join("scorer.json"), form.to_string()).expect("the folder is writable");
+    folder
+}
+
+/// The same probability from the log-probabilities of both words behind the text.
+fn expected(served: &Served, text: &str) -> f64 {
+    let choices = json!({"model": "demo", "prompt": text, "choices": [" +", " -"]});
+    let scored = served.complete(&choices);
+    let logprob = |ix: usize| scored["choices"][ix]["score"]["logprob"].as_f64().expect("a number");
+    1.0 / (1.0 + (logprob(1) - logprob(0)).exp())
+}
+
+fn assert_near(found: &Value, expected: f64) {
+    let found = found.as_f64().unwrap_or_else(|| panic!("expected a number, found {found}"));
+    assert!((found - expected).abs() < 1e-4, "{found} and {expected}");
+}
+
+#[test]
+fn a_scorer_beside_the_model_is_asked_by_its_name() {
+    let folder = scorer();
+    let path = folder.path().to_str().expect("UTF-8");
+    let demo = demo();
+    let model = demo.to_str().expect("UTF-8");
+    let options = ["--model", model, "--name", "demo", "--scorer", path, "--scorer-name", "reward"];
+    let served = Served::start(&options);
+    let good = expected(&served, &format!("{QUESTION}{ANSWER}"));
+    let pairs = json!({"model": "reward", "queries": QUESTION, "documents": [ANSWER, " Then Mia"]});
+    for path in ["/score", "/v1/score"] {
+        let scores = served.post(path, &pairs).succeeds();
+        assert_near(&scores["data"][0]["score"], good);
+        assert_near(&scores["data"][1]["score"], expected(&served, &format!("{QUESTION} Then Mia")));
+        assert_eq!(scores["model"], "reward");
+    }
+    let ranked = served.post("/rerank", &json!({"query": QUESTION, "documents": [ANSWER], "top_n": 1})).succeeds();
+    assert_near(&ranked["results"][0]["relevance_score"], good);
+    // The classes of a text, once by its text and once by its tokens.
+    let text = format!("{QUESTION}{ANSWER}");
+    let pooled = served.post("/pooling", &json!({"input": text})).succeeds();
+    assert_near(&pooled["data"][0]["data"][1], good);
+    let tokens = served.post("/tokenize", &json!({"model": "reward", "prompt": text})).succeeds()["tokens"].clone();
+    let classes = served.post("/classify", &json!({"model": "reward", "input": [tokens]})).succeeds();
+    assert_near(&classes["data"][0]["probs"][1], good);
+    assert_eq!(classes["data"][0]["num_classes"], 2);
+    let prompt_tokens = tokens.as_array().expect("a list").len();
+    let usage = &classes["usage"];
+    assert_eq!(usage["prompt_tokens"], prompt_tokens);
+    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], prompt_tokens, "it was computed before");
+    // Each model has its own names.
+    let models = served.get("/v1/models").succeeds();
+    let names: Vec<&Value> = models["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
+    assert_eq!(names, ["demo", "reward"]);
+    assert_eq!(served.get("/v1/models/reward").succeeds()["max_model_len"], 4096);
+    let refused = served.post("/v1/completions", &json!({"model": "reward", "prompt": "a"}));
+    assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")));
+    let refused = served.post("/pooling", &json!({"model": "demo", "input": "a"}));
+    assert_eq!(refused.refused(404).0, "model_not_found");
+    assert_eq!(served.post("/v1/embeddings", &json!({"input": "a"})).refused(404).1, json!("model"));
+    assert_eq!(served.post("/score", &json!({"queries": "a", "documents": []})).refused(400).1, json!("documents"));
+    assert!(served.metric("offshoot_scorer_prompt_tokens_computed_total") >= 1.0);
+}
+
+#[test]
+fn a_server_of_a_scorer_alone_says_what_it_has() {
+    let folder = scorer();
+    let served = Served::start(&["--scorer", folder.path().to_str().expect("UTF-8"), "--scorer-name", "reward"]);
+    let scores = served.post("/score", &json!({"text_1": QUESTION, "text_2": ANSWER})).succeeds();
+    assert!(scores["data"][0]["score"].as_f64().is_some_and(|score| score > 0.0 && score < 1.0), "{scores}");
+    assert_eq!(served.get("/v1/models").succeeds()["data"][0]["id"], "reward");
+    let ask = json!({"model": "reward", "prompt": "a", "messages": []});
+    for path in ["/v1/completions", "/v1/chat/completions", "/v1/responses"] {
+        let refused = served.post(path, &ask);
+        assert_eq!(refused.refused(404).0, "not_found", "{path}");
+        assert!(refused.text.contains("/pooling"), "{path}: {}", refused.text);
+    }
+    served.get("/health").succeeds();
+    assert!(served.get("/metrics").text.contains("offshoot_engine_steps_total"));
+    // Many at once wait, and none is refused.
+    std::thread::scope(|scope| {
+        let asks: Vec<_> = (0..64)
+            .map(|ix| {
+                let served = &served;
+                let body = json!({"input": format!("{QUESTION} {ix}")});
+                scope.spawn(move || served.post("/pooling", &body).succeeds())
+            })
+            .collect();
+        for ask in asks {
+            assert_eq!(ask.join().expect("it is answered")["object"], "list");
+        }
+    });
+}
+
+#[test]
+fn a_server_without_a_scorer_says_so() {
+    let served = Served::start(&[]);
+    for path in
+        ["/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/v1/embeddings"]
+    {
+        let refused = served.post(path, &json!({"input": "a"}));
+        assert_eq!(refused.refused(404).0, "not_found", "{path}");
+        assert!(refused.text.contains("scorer"), "{path}: {}", refused.text);
+    }
+}
