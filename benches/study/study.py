@@ -76,6 +76,7 @@ def parse_arguments():
     parser.add_argument("--samples", default="4,16", help="samples of an item, by run")
     parser.add_argument("--methods", default="", help="only methods whose names have this text")
     parser.add_argument("--limit", type=int, help="only the first items of each task")
+    parser.add_argument("--only-there", action="store_true", help="run nothing: only the table of what is there")
     parser.add_argument("--option", action="append", default=[], help="a further option of `offshoot run`")
     return parser.parse_args()
 
@@ -91,6 +92,8 @@ class Study:
         words = [task, name.replace(" ", "-"), *([f"{samples}"] if samples else [])]
         out = given.folder / "runs" / "-".join(words)
         if not (out / "summary.json").exists():
+            if given.only_there:
+                return
             command = [given.offshoot, "run", str(TASKS / f"{task}.json"), "--out", str(out), *given.option]
             if "reward" in name:
                 command += ["--scorer", str(given.scorer)]

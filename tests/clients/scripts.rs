@@ -74,6 +74,25 @@ fn inspect_ai() {
     holds("inspect_client.py");
 }
 
+/// reward_hub and its_hub: a server of the bundled model, and one of a process reward model under the one name that
+/// reward_hub knows.
+#[test]
+fn scorers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = folder.path().join("prm");
+    let mut made = python("OFFSHOOT_TYPED_CLIENTS");
+    made.arg(scripts().join("tiny_prm.py")).arg(&model);
+    run("tiny_prm.py", made);
+    let mut server = Served::start(&["--threads", "2"]);
+    let mut scorer = Served::start_model(&model, &["--threads", "2", "--name", "Qwen/Qwen2.5-Math-PRM-7B"]);
+    let mut command = python("OFFSHOOT_TYPED_CLIENTS");
+    command.arg(scripts().join("scorers_client.py"));
+    command.arg("--base-url").arg(server.url()).arg("--scorer-url").arg(scorer.url());
+    run("scorers_client.py", command);
+    server.assert_well();
+    scorer.assert_well();
+}
+
 /// Typed answers, tools and responses: all clients against one server.
 #[test]
 fn forms_and_tools() {

@@ -57,6 +57,13 @@ fn scorers_that_cannot_stand_there_are_refused_by_option() {
     dry(&["--scorer", &beside, "--scorer-memory", "1.5"], &["--scorer-memory"]);
     dry(&["--scorer", &beside, "--scorer-form", "no-form"], &["--scorer-form", "step-tag"]);
     dry(&["--model", &beside], &["LlamaForSequenceClassification", "--scorer"]);
+    // Too little memory for the samples is said of the model's part.
+    let little = ["run", "task.json", "--device", "cpu", "--limit", "2", "--scorer", &beside, "--kv-memory", "1"];
+    let longer = ["--max-tokens", "400", "--out", "little"];
+    refuses(
+        &run(folder.path(), &[&little[..], &longer].concat()),
+        &["the model: memory for keys and values", "--kv-memory"],
+    );
     let several = ["run", "task.json", "--dry-run", "--devices", "cpu,cpu", "--limit", "2", "--scorer", &beside];
     refuses(&run(folder.path(), &several), &["--devices", "one device"]);
     let plan = ["plan", "task.json", "--devices", "cpu,cpu", "--scorer", &beside];

@@ -110,6 +110,37 @@ fn a_server_of_a_scorer_alone_says_what_it_has() {
     });
 }
 
+/// The bundled model as an embedder.
+#[test]
+fn an_embedder_makes_vectors_of_texts() {
+    let folder = scorer();
+    let modules = json!([
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+        {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
+    ]);
+    std::fs::write(folder.path().join("modules.json"), modules.to_string()).expect("the folder is writable");
+    std::fs::create_dir(folder.path().join("1_Pooling")).expect("the folder is writable");
+    let pooling = json!({"pooling_mode_lasttoken": true}).to_string();
+    std::fs::write(folder.path().join("1_Pooling/config.json"), pooling).expect("the folder is writable");
+    let served = Served::start(&["--model", folder.path().to_str().expect("UTF-8"), "--name", "vectors"]);
+    let ask = json!({"model": "vectors", "input": [QUESTION, ANSWER, QUESTION]});
+    let vectors = served.post("/v1/embeddings", &ask).succeeds();
+    let vector = |ix: usize| -> Vec<f64> {
+        let numbers = vectors["data"][ix]["embedding"].as_array().expect("a list");
+        numbers.iter().map(|number| number.as_f64().expect("a number")).collect()
+    };
+    let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    assert_eq!(vector(0).len(), 256);
+    assert!((times(&vector(0), &vector(0)) - 1.0).abs() < 1e-6);
+    assert_eq!(vector(0), vector(2));
+    let scores = served.post("/score", &json!({"text_1": QUESTION, "text_2": [ANSWER, QUESTION]})).succeeds();
+    assert_near(&scores["data"][0]["score"], times(&vector(0), &vector(1)));
+    assert_near(&scores["data"][1]["score"], 1.0);
+    assert_eq!(served.post("/classify", &json!({"input": "a"})).refused(404).1, json!("model"));
+    assert_eq!(served.post("/v1/completions", &json!({"prompt": "a"})).refused(404).0, "not_found");
+}
+
 #[test]
 fn a_server_without_a_scorer_says_so() {
     let served = Served::start(&[]);

@@ -57,7 +57,7 @@ impl Cpu {
         Self::on(Cores::new(isa))
     }
 
-    /// A second backend on the threads of this one, for another model. They compute the ops of one of the two at a time:
+    /// A second backend on the threads of this one, for another model. They compute the ops of one of them at a time:
     /// an op that finds them taken runs on its calling thread alone, so whoever runs both has their steps take turns.
     #[must_use]
     pub fn beside(&self) -> Self {

@@ -417,8 +417,8 @@ impl Branch {
         }
     }
 
-    /// Samples, scores and values that were submitted and not collected; of scores also those that others compute for it before
-    /// its own last one.
+    /// Samples, scores and values that were submitted and not collected; of scores also those that others compute for
+    /// it before its own last one.
     pub fn in_flight(&self) -> usize {
         match &self.work {
             BranchWork::Sample(sampling) => sampling.in_flight.tokens,

@@ -1,7 +1,7 @@
 //! Which given tokens are being scored, by requests in flight or of the step that is being scheduled, and of which a
 //! scorer's values are being computed. A branch on the same path leaves them out and takes their scores or values over
-//! when they are committed (`scores`, `values`), so that each token of the prefix tree is scored once. Nothing is kept from step to step: if a branch ends or is preempted, others score for
-//! themselves.
+//! when they are committed (`scores`, `values`), so that each token of the prefix tree is scored once. Nothing is kept
+//! from step to step: if a branch ends or is preempted, others score for themselves.
 //!
 //! Claims are kept by page: unlike a segment, a token's page and position stay when a segment is split.
 
@@ -23,7 +23,8 @@ impl ValueClaims {
         self.0.extend(slot(prefix, segment, position).map(|slot| (slot, ())));
     }
 
-    /// Adds the positions of `branch` that are requested and not collected, but for those whose rows were evicted since.
+    /// Adds the positions of `branch` that are requested and not collected, but for those whose rows were evicted
+    /// since.
     pub fn add_in_flight(&mut self, prefix: &PrefixTree, branch: &Branch) {
         if let (BranchWork::Values(values), Some(segment)) = (&branch.work, branch.kept()) {
             let computed = prefix.computed(segment);

@@ -152,7 +152,8 @@ impl EngineHandle {
         stop.check_beside(params, self.facts().vocab, &self.facts().eos)
     }
 
-    /// Refuses to sample, or to score by log-probabilities, with a scorer, and to ask a model that generates for values.
+    /// Refuses to sample, or to score by log-probabilities, with a scorer, and to ask a model that generates for
+    /// values.
     fn check_kind(&self, continuation: &Continuation) -> Result<()> {
         let what = "continuation";
         match (self.facts().values, continuation) {

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crate::branch::{Branch, BranchWork};
+use crate::branch::{Branch, BranchWork, KvHold};
 use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventSender;
@@ -31,7 +31,7 @@ pub(super) struct ValuesState {
     /// The positions whose values are asked for, rising.
     at: Arc<[u32]>,
     /// One for each of `at`.
-    found: Vec<Found>,
+    found: Vec<KnownValues>,
     /// Of the first entries of `found`, how many are read.
     leading: usize,
     /// Empty until the end.
@@ -39,7 +39,7 @@ pub(super) struct ValuesState {
 }
 
 /// What is known of the values of a position.
-enum Found {
+enum KnownValues {
     Missing,
     /// A row of a step that is not collected will have them.
     Requested,
@@ -49,7 +49,7 @@ enum Found {
 impl ValuesState {
     /// Nothing is known of the values at the positions `at`, which rise.
     pub fn new(events: EventSender, begin: usize, at: Arc<[u32]>, text: BranchText) -> Self {
-        let found = at.iter().map(|_| Found::Missing).collect();
+        let found = at.iter().map(|_| KnownValues::Missing).collect();
         ValuesState { events, begin, at, found, leading: 0, text }
     }
 
@@ -59,18 +59,18 @@ impl ValuesState {
     }
 
     /// The positions from the first one on whose values are not read, with what is known of them.
-    fn open(&self) -> impl Iterator<Item = (u32, &Found)> {
+    fn open(&self) -> impl Iterator<Item = (u32, &KnownValues)> {
         self.at[self.leading..].iter().copied().zip(&self.found[self.leading..])
     }
 
     /// The positions whose values are neither read nor requested, rising.
     pub fn missing(&self) -> impl Iterator<Item = u32> {
-        self.open().filter(|(_, found)| matches!(found, Found::Missing)).map(|(at, _)| at)
+        self.open().filter(|(_, found)| matches!(found, KnownValues::Missing)).map(|(at, _)| at)
     }
 
     /// The positions whose values are requested and not collected, rising.
     pub fn requested(&self) -> impl Iterator<Item = u32> {
-        self.open().filter(|(_, found)| matches!(found, Found::Requested)).map(|(at, _)| at)
+        self.open().filter(|(_, found)| matches!(found, KnownValues::Requested)).map(|(at, _)| at)
     }
 
     /// Whether all values are read.
@@ -80,18 +80,18 @@ impl ValuesState {
 
     /// Records that a row of a submitted step has the values at `position`.
     pub fn note_requested(&mut self, position: u32) {
-        self.set(position, Found::Requested);
+        self.set(position, KnownValues::Requested);
     }
 
     /// Records the values at `position`, which were missing or requested.
     pub fn read(&mut self, position: u32, values: Box<[f32]>) {
-        self.set(position, Found::Read(values));
-        while matches!(self.found.get(self.leading), Some(Found::Read(_))) {
+        self.set(position, KnownValues::Read(values));
+        while matches!(self.found.get(self.leading), Some(KnownValues::Read(_))) {
             self.leading += 1;
         }
     }
 
-    fn set(&mut self, position: u32, found: Found) {
+    fn set(&mut self, position: u32, found: KnownValues) {
         let entry = self.at.binary_search(&position).expect("only positions that were asked for are requested");
         self.found[entry] = found;
     }
@@ -99,13 +99,13 @@ impl ValuesState {
     /// Forgets all values: they do not follow from the weights that are in force now.
     pub fn restart(&mut self) {
         self.leading = 0;
-        self.found.fill_with(|| Found::Missing);
+        self.found.fill_with(|| KnownValues::Missing);
     }
 
     /// Requests again what is requested.
     pub fn request_again(&mut self) {
-        for found in self.found.iter_mut().filter(|found| matches!(found, Found::Requested)) {
-            *found = Found::Missing;
+        for found in self.found.iter_mut().filter(|found| matches!(found, KnownValues::Requested)) {
+            *found = KnownValues::Missing;
         }
     }
 
@@ -119,8 +119,8 @@ impl ValuesState {
     /// What the end of the extend is made from: who hears of it, its text, and the values that are read without a gap.
     pub fn into_end(self) -> (EventSender, BranchText, Vec<PositionValues>) {
         let read = self.at.iter().zip(self.found).map_while(|(&at, found)| match found {
-            Found::Read(values) => Some(PositionValues { at, values }),
-            Found::Missing | Found::Requested => None,
+            KnownValues::Read(values) => Some(PositionValues { at, values }),
+            KnownValues::Missing | KnownValues::Requested => None,
         });
         (self.events, self.text, read.collect())
     }
@@ -153,6 +153,18 @@ impl KvCache {
         known.into_iter().for_each(|(at, kept)| values.read(at, kept));
     }
 
+    /// Has a branch that needs a row once more, one that it has computed, match its tokens anew when it runs: what the
+    /// windows before that row read may have been freed behind it.
+    fn match_for_rows_again(&mut self, branch: &mut Branch) {
+        let Some(first) = branch.need().map(|need| position(need.logits_from)) else { return };
+        if let KvHold::Path(lease) = &mut branch.hold
+            && first < self.prefix.computed(lease.segment)
+        {
+            (lease.own, lease.used) = (false, false);
+            self.count_unshared(branch);
+        }
+    }
+
     /// Keeps the values of the token at `at` of the path of `branch`, if it holds that.
     fn keep_values(&mut self, branch: &Branch, at: u32, values: &[f32]) {
         if let Some(segment) = branch.kept() {
@@ -168,10 +180,11 @@ impl Engine {
         branch.begin(BranchWork::Values(Box::new(values)));
         self.cache.look_up_values(branch);
         self.metrics.values_reused = self.cache.values_reused;
-        match branch.has_all_values() {
-            true => self.end_read(&[id]),
-            false => self.begin_work(id),
+        if branch.has_all_values() {
+            return self.end_read(&[id]);
         }
+        self.cache.match_for_rows_again(branch);
+        self.begin_work(id);
     }
 
     /// Ends the running extends whose values are all kept by now.

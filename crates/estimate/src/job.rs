@@ -1,6 +1,7 @@
 //! A job as it is known before it runs: its prompts in tokens, and the samples of each.
 
 use offshoot_kv::PackedPrompts;
+use offshoot_launch::ScorerOptions;
 
 /// The samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct PromptSamples {
 pub struct PlannedJob {
     pub prompts: PackedPrompts,
     pub per_prompt: Vec<PromptSamples>,
+    /// The scorer that a run would load beside the model.
+    pub scorer: Option<ScorerOptions>,
     /// What the estimate leaves out, one sentence each.
     pub notes: Vec<String>,
 }

@@ -63,7 +63,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
     let profile = options.device_profile.as_deref();
-    let device = DescribedDevice::beside(profile, options, &model)?;
+    let device = DescribedDevice::beside(profile, options, job.scorer.as_ref(), &model)?;
     let tree = PromptTree::new(&job.prompts);
     let draws = job.draws();
     let need = PageDemand::new(&job, &tree, device.pool);

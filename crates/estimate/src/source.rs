@@ -35,7 +35,7 @@ pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         true => of_requests(options, &model)?,
         false => rows::read(path, &bytes, &model, options.output_tokens)?,
     };
-    Ok((model, job))
+    Ok((model, PlannedJob { scorer: options.scorer.clone(), ..job }))
 }
 
 /// Whether the first line that is a JSON object is a Batch request. Invalid lines are left to the reader of request
@@ -71,6 +71,11 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
                 ),
             },
         });
+    }
+    job.scorer = task.scorer_options(options.scorer.as_ref());
+    if let (Some(asked), None) = (&options.scorer, &job.scorer) {
+        let (name, path) = (task.method.name(), asked.path.display());
+        job.notes.push(format!("{name}: the method asks for no `reward`, and the scorer {path} is not loaded"));
     }
     if task.method.asks() {
         let what = "prompts generated during the search are unknown and not counted";

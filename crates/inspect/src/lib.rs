@@ -110,7 +110,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
 /// Errors: it scores, and what is asked for samples tokens.
 fn opened(model: &Path, options: &ModelCheck) -> Result<ModelFolder> {
     let golden_scores = options.golden.as_deref().map(has_scores).transpose()?.unwrap_or(false);
-    if !golden_scores && ModelRole::of(model)? == ModelRole::Generator {
+    if !golden_scores && ModelRole::of(model)? != ModelRole::Scorer {
         return ModelFolder::open(model);
     }
     let sampled = [

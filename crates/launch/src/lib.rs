@@ -40,7 +40,7 @@ pub use model_on_device::{AttentionAlong, ModelOnDevice};
 pub use offshoot_engine::AdapterLimits;
 pub use options::{EngineOptions, PrefixFolder};
 pub use order::{OutputTokens, PromptOrder, TextKey};
-pub use pair::LaunchedScorer;
+pub use pair::{LaunchedScorer, beside_scorer};
 pub use scorer::{ScorerFolder, ScorerOptions};
 pub use source::ModelSource;
 pub use update::UpdateFolder;

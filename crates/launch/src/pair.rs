@@ -190,6 +190,11 @@ fn scorer_tokens(tokens: usize) -> usize {
 const GENERATOR: &str = "the model";
 const SCORER_NAME: &str = "the scorer";
 
+/// The error of a model beside a scorer: what it lacks is said of its part of the memory.
+pub fn beside_scorer(error: Error) -> Error {
+    named(GENERATOR, error)
+}
+
 /// The error of one of two models that divide a device's memory.
 fn named(model: &str, error: Error) -> Error {
     match error {

@@ -216,7 +216,7 @@ impl<B: Backend> Activations<B> {
             logit_rows: StreamBuffers::new(backend, config, dtype)?,
             value_layers: match &config.output {
                 OutputHead::Values(head) => made_of(&head.inner, |layer| backend.buffer(layer.outputs, operands))?,
-                OutputHead::Tokens | OutputHead::TokenLogits(_) => Vec::new(),
+                OutputHead::Tokens | OutputHead::TokenLogits(_) | OutputHead::Hidden => Vec::new(),
             },
             output: match config.is_scorer() {
                 true => backend.buffer(config.outputs(), ActivationDtype::Sums)?,

@@ -91,6 +91,8 @@ enum Head<B: Backend> {
     },
     /// The layers of a scorer, with a ReLU between each two.
     Values { inner: Vec<Linear<B>>, last: Linear<B> },
+    /// Of an embedder, nothing.
+    Hidden,
 }
 
 impl<B: Backend> Head<B> {
@@ -98,6 +100,9 @@ impl<B: Backend> Head<B> {
         if let Some((last, inner)) = layout.values.split_last() {
             let inner = made_of(inner, |layer| Linear::load(loader, layer))?;
             return Ok(Head::Values { inner, last: Linear::load(loader, last)? });
+        }
+        if config.output == OutputHead::Hidden {
+            return Ok(Head::Hidden);
         }
         let (one, of_vocab) = (std::slice::from_ref, Split::outputs([config.vocab]));
         let (matrix, bias) = (layout.head.as_ref(), layout.head_bias.as_ref());
@@ -531,8 +536,14 @@ impl<B: Backend> Decoder<B> {
                 }
                 last.apply(backend, out, x, adapters);
             }
+            Head::Hidden => {
+                // The norm once more, as sums, which are not rounded: it is added to zeros.
+                backend.select_rows(out, &a.all.residual, step.loaded);
+                backend.scale(out, 0.0);
+                weights.final_norm.add_to(backend, out, &a.logit_rows.residual);
+            }
         }
-        let caps_logits = !matches!(self.config.output, OutputHead::Values(_));
+        let caps_logits = !matches!(self.config.output, OutputHead::Values(_) | OutputHead::Hidden);
         if let Some(cap) = self.config.final_softcap.filter(|_| caps_logits) {
             backend.softcap(out, cap);
         }
@@ -542,7 +553,7 @@ impl<B: Backend> Decoder<B> {
                 backend.sample(out, step.loaded);
                 Ok(())
             }
-            (true, Head::Values { .. }) => backend.keep_values(out, step.loaded),
+            (true, Head::Values { .. } | Head::Hidden) => backend.keep_values(out, step.loaded),
         }
     }
 }

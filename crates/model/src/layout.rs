@@ -107,7 +107,7 @@ pub struct Layout {
     /// The output layer; `None` if it is tied to the embedding table, or the model is a scorer.
     pub head: Option<TensorSpec>,
     pub head_bias: Option<TensorSpec>,
-    /// The layers behind the final norm of a scorer, in their order; none of a generator.
+    /// The layers behind the final norm of a scorer, in their order; none of a generator or an embedder.
     pub values: Vec<LinearTensors>,
 }
 
@@ -258,7 +258,7 @@ impl Layout {
 /// The layers of a scorer behind the final norm.
 fn values(config: &ModelConfig, hidden: Dim, vocab: Dim) -> Vec<LinearTensors> {
     match &config.output {
-        OutputHead::Tokens => Vec::new(),
+        OutputHead::Tokens | OutputHead::Hidden => Vec::new(),
         OutputHead::Values(head) => {
             let mut inputs = hidden;
             let layer = head.layers().map(|layer| {

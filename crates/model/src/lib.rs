@@ -34,8 +34,8 @@ pub mod weights;
 
 pub use attribution::Attribution;
 pub use config::{
-    ActivationChoice, Difference, MadeFormat, ModelConfig, ModelFolder, ModelRole, OutputHead, Quantisation,
-    SharedKeys, ValueHead, ValueLayer, WeightChoice, WhyCopied,
+    ActivationChoice, Difference, EmbedderPooling, MadeFormat, ModelConfig, ModelFolder, ModelRole, OutputHead,
+    Quantisation, SharedKeys, ValueHead, ValueLayer, WeightChoice, WhyCopied,
 };
 pub use decoder::Decoder;
 pub use loaded::Loaded;

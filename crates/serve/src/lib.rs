@@ -56,7 +56,6 @@ use offshoot_engine::{EngineFacts, EngineHandle, PinnedPrefix};
 use offshoot_launch::{Devices, ModelSource, in_bytes};
 use offshoot_model::ModelFolder;
 use offshoot_openai::protocol::chat_beginning;
-use offshoot_score::TextScorer;
 use offshoot_text::{AddSpecial, Tokenizer};
 
 use batches::{BatchEngine, Batches, now};
@@ -242,8 +241,7 @@ fn announce(server: &Server, address: SocketAddr) -> Result<()> {
         out::line(format_args!("model       {}", server.names.of_model().join(", ")))?;
     }
     if let Some(scorer) = &server.scorer {
-        let identity = scorer.model.identity();
-        out::line(format_args!("scorer      {}, of form {}", scorer.names.join(", "), identity.form))?;
+        out::line(format_args!("{}", scorer.announced()))?;
     }
     for adapter in server.engine.adapters() {
         let from = names::root(&adapter);

@@ -1,5 +1,5 @@
 //! The models of a server, from what the user chooses to engines: one that generates, with or without a scorer beside
-//! it, or a scorer alone. Which paths each of them answers is left to the routes.
+//! it, or a scorer or an embedder alone. Which paths each of them answers is left to the routes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{MODEL, SCORER};
 use offshoot_engine::{AdapterSource, EngineHandle};
 use offshoot_launch::{Demand, EngineOptions, ModelSource, ScorerFolder, ScorerOptions};
-use offshoot_model::{Adapter, ModelConfig, ModelFolder, ModelRole};
+use offshoot_model::hashes::hash_of_folder;
+use offshoot_model::{Adapter, EmbedderPooling, ModelConfig, ModelFolder, ModelRole};
 use offshoot_openai::batch::{AnswerOrigin, name_of_model};
-use offshoot_score::{ScorerModel, TextScorer};
+use offshoot_openai::protocol::{EmbedderValues, ScorerValues};
+use offshoot_score::{ScorerConfig, ScorerModel, TextScorer};
 use offshoot_text::Tokenizer;
 
 use super::options::{AdapterFolder, ServeOptions};
@@ -36,18 +38,38 @@ pub struct GeneratorParts {
     pub adapters: Vec<(String, AdapterSource)>,
 }
 
-/// A scorer.
+/// A model that computes values.
 pub struct ScorerParts {
-    pub model: Arc<ScorerModel>,
-    pub folder: ScorerFolder,
+    pub engine: EngineHandle,
+    pub tokenizer: Arc<Tokenizer>,
+    pub config: ModelConfig,
+    pub kind: ValueKind,
     /// What requests may call it; at least one.
     pub names: Vec<String>,
+}
+
+/// What the values are.
+pub enum ValueKind {
+    Scorer(Arc<ScorerModel>, ScorerValues),
+    Embedder(EmbedderValues),
+}
+
+impl ScorerParts {
+    fn scorer(model: Arc<ScorerModel>, folder: &ScorerFolder, names: Vec<String>) -> Result<ScorerParts> {
+        let engine = model.engine().clone();
+        let width = engine.facts().values.ok_or_else(|| Error::Internal("a scorer without values".to_owned()))?;
+        let values = ScorerValues::new(model.form(), &ScorerConfig::read(folder.path())?, width);
+        let tokenizer = model.tokenizer().clone();
+        let kind = ValueKind::Scorer(model, values);
+        Ok(ScorerParts { engine, tokenizer, config: folder.config().clone(), kind, names })
+    }
 }
 
 /// The folders that are served.
 enum Chosen<'a> {
     Generator(&'a Path),
     Scorer(Box<ScorerFolder>),
+    Embedder(&'a Path),
 }
 
 impl Models {
@@ -60,7 +82,8 @@ impl Models {
     pub fn start(options: &ServeOptions) -> Result<Models> {
         match chosen(options)? {
             Chosen::Generator(path) => Models::generator(path, options),
-            Chosen::Scorer(folder) => Models::scorer(*folder, options),
+            Chosen::Scorer(folder) => Models::scorer(&folder, options),
+            Chosen::Embedder(path) => Models::embedder(path, options),
         }
     }
 
@@ -79,8 +102,8 @@ impl Models {
         }
         let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
         let launched = launch.beside(scorer.as_ref()).start()?;
-        let scorer =
-            launched.scorer.zip(scorer).map(|(model, folder)| ScorerParts { model, folder, names: scorer_names });
+        let scorer = launched.scorer.zip(scorer);
+        let scorer = scorer.map(|(model, folder)| ScorerParts::scorer(model, &folder, scorer_names)).transpose()?;
         Ok(Models {
             engine: launched.engine,
             tokenizer,
@@ -92,35 +115,61 @@ impl Models {
         })
     }
 
-    fn scorer(folder: ScorerFolder, options: &ServeOptions) -> Result<Models> {
+    fn scorer(folder: &ScorerFolder, options: &ServeOptions) -> Result<Models> {
         let given = if options.names.is_empty() { &options.scorer_names } else { &options.names };
-        let names = names(given, folder.path());
         let alone = EngineOptions { scorer: None, ..options.engine.clone() };
         let model = folder.start(&alone)?.scorer;
-        Ok(Models {
-            engine: model.engine().clone(),
-            tokenizer: model.tokenizer().clone(),
-            config: folder.config().clone(),
-            system_fingerprint: model.identity().digest.clone(),
+        let digest = model.identity().digest.clone();
+        Ok(Models::alone(ScorerParts::scorer(model, folder, names(given, folder.path()))?, digest))
+    }
+
+    fn embedder(path: &Path, options: &ServeOptions) -> Result<Models> {
+        if let Some(scorer) = &options.engine.scorer {
+            let expected = "none beside a model that makes vectors of texts";
+            return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
+        }
+        let EmbedderPooling { normalises } = EmbedderPooling::read(path)?;
+        let folder = ModelFolder::open_embedder(path)?.with(options.engine.budget.weights)?;
+        let tokenizer = Arc::new(Tokenizer::load(path)?);
+        let launch = options.engine.launch(ModelSource::folder(&folder)?, None, Demand::unbounded());
+        let parts = ScorerParts {
+            engine: launch.start()?.engine,
+            tokenizer,
+            config: folder.config.clone(),
+            kind: ValueKind::Embedder(EmbedderValues { normalises }),
+            names: names(&options.names, path),
+        };
+        Ok(Models::alone(parts, hash_of_folder(path)?))
+    }
+
+    /// Of a server without a model that generates.
+    fn alone(parts: ScorerParts, system_fingerprint: String) -> Models {
+        let ScorerParts { engine, tokenizer, config, names, .. } = &parts;
+        Models {
+            engine: engine.clone(),
+            tokenizer: tokenizer.clone(),
+            config: config.clone(),
+            system_fingerprint,
             names: names.clone(),
             generator: None,
-            scorer: Some(ScorerParts { model, folder, names }),
-        })
+            scorer: Some(parts),
+        }
     }
 }
 
-/// A model that is a scorer by its class is served as one.
+/// A model that is a scorer or an embedder by its folder is served as one.
 fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
-    let folder = match (&options.model, &options.engine.scorer) {
+    let chosen = match (&options.model, &options.engine.scorer) {
         (Some(model), scorer) => match (ModelRole::of(model)?, scorer) {
             (ModelRole::Generator, _) => return Ok(Chosen::Generator(model)),
-            (ModelRole::Scorer, None) => ScorerFolder::open(model, None)?,
+            (ModelRole::Embedder, _) => Chosen::Embedder(model),
+            (ModelRole::Scorer, None) => Chosen::Scorer(Box::new(ScorerFolder::open(model, None)?)),
             (ModelRole::Scorer, Some(scorer)) => {
                 let expected = "none, as the model is a scorer itself";
                 return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
             }
         },
-        (None, Some(scorer)) => scorer.open()?,
+        (None, Some(scorer)) => Chosen::Scorer(Box::new(scorer.open()?)),
         (None, None) => return Err(Error::value(MODEL, "a model to serve", "none")),
     };
     let only_of_generators = [
@@ -130,11 +179,8 @@ fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
         (options.data.is_some(), "there is a folder of batches"),
     ];
     match only_of_generators.into_iter().find(|(is_given, _)| *is_given) {
-        None => Ok(Chosen::Scorer(Box::new(folder))),
-        Some((_, why)) => {
-            let expected = format!("a model that generates, as {why}");
-            Err(Error::value(MODEL, expected, format!("{}, which scores texts", folder.path().display())))
-        }
+        None => Ok(chosen),
+        Some((_, why)) => Err(Error::value(MODEL, format!("a model that generates, as {why}"), "one of values alone")),
     }
 }
 

@@ -13,50 +13,57 @@ use axum::{Extension, Router};
 use serde_json::{Map, Value};
 
 use offshoot_core::error::Error;
-use offshoot_engine::{LogprobsMode, Priority};
+use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
     OwnNames, PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, Reasoning, Refusal, RequestReader,
-    ScorerValues, ServedModel, TextValues,
+    ServedModel, TextValues,
 };
-use offshoot_score::{ScorerConfig, ScorerModel};
+use offshoot_score::TextScorer;
+use offshoot_text::Tokenizer;
 
 use super::batches::now;
 use super::counted::CountedRequest;
 use super::generate::LONG_ANSWER;
 use super::keys::ClientId;
-use super::models::ScorerParts;
+use super::models::{ScorerParts, ValueKind};
 use super::random::random_hex;
 use super::reply::{self, Refused};
 use super::server::{AppState, Server};
 use super::valuing::ValueClient;
 
-/// A scorer that is served.
+/// A scorer or embedder that is served.
 pub struct ServedScorer {
     /// What requests may call it; at least one.
     pub names: Vec<String>,
-    pub model: Arc<ScorerModel>,
-    pub config: ModelConfig,
-    pub values: ScorerValues,
-    pub client: ValueClient,
+    pub engine: EngineHandle,
+    tokenizer: Arc<Tokenizer>,
+    config: ModelConfig,
+    kind: ValueKind,
+    client: ValueClient,
 }
 
 impl ServedScorer {
     /// A scorer in memory, and the thread that asks for its values.
     pub fn start(scorer: ScorerParts) -> Result<(ServedScorer, JoinHandle<()>), Error> {
-        let ScorerParts { model, folder, names } = scorer;
-        let engine = model.engine();
-        let width = engine.facts().values.ok_or_else(|| Error::Internal("a scorer without values".to_owned()))?;
-        let values = ScorerValues::new(model.form(), &ScorerConfig::read(folder.path())?, width);
+        let ScorerParts { engine, tokenizer, config, kind, names } = scorer;
         let (client, thread) = ValueClient::start(engine.clone())?;
-        let config = folder.config().clone();
-        Ok((ServedScorer { names, model, config, values, client }, thread))
+        Ok((ServedScorer { names, engine, tokenizer, config, kind, client }, thread))
+    }
+
+    /// Its line in what the server says at its start.
+    pub fn announced(&self) -> String {
+        let names = self.names.join(", ");
+        match &self.kind {
+            ValueKind::Scorer(model, _) => format!("scorer      {names}, of form {}", model.identity().form),
+            ValueKind::Embedder(_) => format!("embedder    {names}"),
+        }
     }
 
     /// Reads requests for it.
     pub fn reader<'a>(&'a self, server: &'a Server, names: &'a OwnNames<'a>) -> RequestReader<'a> {
         RequestReader {
-            tokenizer: self.model.tokenizer(),
+            tokenizer: &self.tokenizer,
             config: &self.config,
             model: &self.names[0],
             names,
@@ -80,7 +87,10 @@ impl ServedScorer {
     }
 
     fn model(&self) -> PoolingModel<'_> {
-        PoolingModel::Scorer(&self.values, self.model.form())
+        match &self.kind {
+            ValueKind::Scorer(model, values) => PoolingModel::Scorer(values, model.form()),
+            ValueKind::Embedder(values) => PoolingModel::Embedder(*values),
+        }
     }
 }
 

@@ -209,7 +209,7 @@ async fn health(State(server): AppState) -> Answer {
     server.dispatcher.check_alive()?;
     if let Some(scorer) = &server.scorer {
         // An engine that has stopped says why.
-        scorer.model.engine().live().map_err(|error| Refusal::of(&error))?;
+        scorer.engine.live().map_err(|error| Refusal::of(&error))?;
     }
     Ok(reply::value(&json!({ "status": "ok" })))
 }
@@ -241,7 +241,7 @@ async fn metrics(State(server): AppState) -> Response {
         engine_metrics::write(&live, server.engine.facts(), &mut text);
     }
     if let Some(scorer) = server.scorer.as_ref().filter(|_| server.generates)
-        && let Ok(live) = scorer.model.engine().live()
+        && let Ok(live) = scorer.engine.live()
     {
         engine_metrics::write_scorer(&live, &mut text);
     }

@@ -134,7 +134,7 @@ impl Server {
 
     /// Refuses what only a model that generates can do.
     pub fn check_generates(&self) -> Result<(), Refusal> {
-        let what = "this server's model scores texts and generates none: ask /pooling, /classify, /score or /rerank";
+        let what = "this server's model reads texts and generates none: ask /pooling, or /v1/models for what it is";
         if self.generates { Ok(()) } else { Err(Refusal::not_found(what)) }
     }
 

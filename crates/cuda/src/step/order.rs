@@ -2,8 +2,8 @@
 //!
 //! # Why steps follow each other
 //! The blocks of an attention kernel wait for one another, which they may because all of them are resident at a time
-//! (`kernels/attention/merge.cuh`). Of two such kernels on two streams each might have a part of its blocks resident and
-//! wait for the rest for ever. So a step begins on the device behind the one that was enqueued before it, whichever
+//! (`kernels/attention/merge.cuh`). Of two such kernels on two streams each might have a part of its blocks resident
+//! and wait for the rest for ever. So a step begins on the device behind the one that was enqueued before it, whichever
 //! backend's that was. The host waits for nothing: it enqueues the wait.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ pub struct StepOrder {
     last: Mutex<Option<Arc<Event>>>,
 }
 
-/// A step that is being enqueued, while no other one is. Its end is marked when this is dropped, also where the step has
-/// failed and only a part of it was enqueued.
+/// A step that is being enqueued, while no other one is. Its end is marked when this is dropped, also where the step
+/// has failed and only a part of it was enqueued.
 pub struct StepTurn<'o> {
     last: MutexGuard<'o, Option<Arc<Event>>>,
     end: Arc<Event>,

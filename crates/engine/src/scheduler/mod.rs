@@ -334,8 +334,8 @@ impl Scheduler {
         Ready::Now
     }
 
-    /// Whether pages behind windows will be free once the scores or values in flight are collected: until then a branch may have
-    /// to compute their rows itself.
+    /// Whether pages behind windows will be free once the scores or values in flight are collected: until then a branch
+    /// may have to compute their rows itself.
     fn awaits_scores(&self, branches: &Branches, cache: &KvCache) -> bool {
         let is_scored = |branch: &Branch| matches!(branch.work, BranchWork::Score(_) | BranchWork::Values(_));
         let awaits = |branch: &Branch| is_scored(branch) && branch.in_flight() > 0;

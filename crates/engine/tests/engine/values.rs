@@ -393,6 +393,28 @@ fn what_is_kept_costs_no_row(mode: Mode) {
     assert_eq!((evicted, metrics.prompt_tokens_computed), (of_first, 42 + 36));
 }
 
+/// Of a branch that has gone on: values of tokens that its windows have passed, and of those behind which it has no
+/// state.
+fn earlier_values_of_a_branch_that_has_gone_on(mode: Mode) {
+    for shape in [Shape::Full, Shape::Windowed, Shape::LongMixed, Shape::Hybrid] {
+        for (step_rows, beside) in [(256, 2000), (13, 2000), (13, 4), (13, 1)] {
+            let config = EngineConfig { step_rows, ..roomy() };
+            let facts = build(mode, shape, config.clone()).1.facts().clone();
+            let pool = room_for(&facts, facts.path_pages(120, 1) + beside);
+            let engine = start(mode, shape, EngineConfig { pool, ..config });
+            let tokens = prompt(1, 120);
+            let expected = alone(shape, &tokens);
+            let branch = engine.root(tokens[..1].to_vec()).unwrap();
+            for (from, upto, at) in [(1, 90, vec![89]), (90, 90, vec![4, 50, 89]), (90, 120, vec![0, 3, 50, 88, 119])] {
+                let given = tokens[from..upto].to_vec();
+                let found = finish(&engine, Extend::given_with_values(branch, given, &at[..]));
+                let expected: Vec<PositionValues> = at.iter().map(|&at| expected[at as usize].clone()).collect();
+                assert_eq!(bits(&found.values), bits(&expected), "{shape:?}, {step_rows} rows, {beside} pages, {at:?}");
+            }
+        }
+    }
+}
+
 fn salts_share_nothing(mode: Mode) {
     let engine = start(mode, Shape::Full, roomy());
     let mut rows = Vec::new();
@@ -585,6 +607,7 @@ in_modes! {
     steps_of_a_search_cost_their_own_tokens,
     a_cancelled_twin_leaves_nobody_behind,
     what_is_kept_costs_no_row,
+    earlier_values_of_a_branch_that_has_gone_on,
     salts_share_nothing,
     values_that_are_no_numbers_fail_their_branch_alone,
     weights_of_a_scorer_change,

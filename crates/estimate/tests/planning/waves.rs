@@ -10,7 +10,7 @@ use offshoot_engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, Priority, SamplingParams,
     Stop, Turn, UniformKey,
 };
-use offshoot_model::Decoder;
+use offshoot_model::{Decoder, ModelConfig, OutputHead, ValueHead, ValueLayer};
 use offshoot_sim::{DeviceProfile, Sim};
 
 use crate::bench::{Shape, model};
@@ -20,9 +20,13 @@ use crate::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
 const PAGE_TOKENS: usize = 32;
 
 fn build(pages: usize, config: EngineConfig) -> (Engine, EngineHandle) {
+    build_of(model(Shape::Full, 4096), pages, config)
+}
+
+fn build_of(model: ModelConfig, pages: usize, config: EngineConfig) -> (Engine, EngineHandle) {
     let mut backend = Sim::new(Arc::new(DeviceProfile::named("h200").unwrap()));
     assert_eq!(backend.page_tokens() as usize, PAGE_TOKENS);
-    let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::Bf16, 1).unwrap();
+    let decoder = Decoder::random(&mut backend, model, Dtype::Bf16, 1).unwrap();
     let pool = PoolSize::Bytes(pages * backend.page_bytes(&decoder.kv_shape(1)));
     Engine::build(decoder.on(backend), None, EngineConfig { pool, run_ahead: true, check_plans: false, ..config })
         .unwrap()
@@ -210,4 +214,64 @@ fn the_peak_is_what_distinct_tokens_need() {
         println!("{pages} pages: {held} held at the peak, {full} needed, {running} branches");
         assert!(held <= full + 4 * running as u64, "{held} pages are held of {full}, {running} branches");
     }
+}
+
+/// A search by 32 steps of 256 solutions below one prompt, each step of which keeps a quarter, through a scorer:
+/// each token is a row once, in full steps, and each value is computed once, also for a client that asks for the whole
+/// texts at the end.
+#[test]
+fn a_scorer_computes_the_steps_of_a_search_once() {
+    const SOLUTIONS: usize = 256;
+    const STEP: usize = 16;
+    let last = ValueLayer { module: "score".to_owned(), outputs: 1, bias: false };
+    let output = OutputHead::Values(ValueHead { inner: Vec::new(), last });
+    let config = EngineConfig { max_branches: SOLUTIONS, step_rows: 2048, ..EngineConfig::default() };
+    let (mut engine, handle) = build_of(ModelConfig { output, ..model(Shape::Full, 4096) }, 40_000, config);
+    let token = |number: usize| TokenId::new(1 + number % 200);
+    let prompt: Vec<TokenId> = (0..500).map(token).collect();
+    let mut live = vec![(handle.root(prompt.clone()).unwrap(), prompt)];
+    let mut ends: Vec<Vec<u32>> = vec![Vec::new()];
+    let mut distinct = 500;
+    let finish = |engine: &mut Engine, extends: Vec<Extend>| {
+        let (count, mut events, mut found) = (extends.len(), handle.start(extends).unwrap(), 0);
+        while engine.turn().unwrap() == Turn::Stepped {}
+        while let Poll::Ready(Some(event)) = events.poll(Duration::ZERO) {
+            let Event::Finished { finish, .. } = event else { panic!("{event:?}") };
+            found += finish.values.len();
+        }
+        (count, found)
+    };
+    for step in 0..32 {
+        let kept = live.len().min(SOLUTIONS / 4);
+        let mut next = Vec::with_capacity(SOLUTIONS);
+        for (branch, tokens) in &live[..kept] {
+            for branch in handle.fork(*branch, SOLUTIONS / kept).unwrap() {
+                let own = next.len();
+                let digits = (0..4).map(|place| token(own / 4usize.pow(place) % 4));
+                let given = digits.chain((0..STEP - 4).map(|at| token(step + at)));
+                next.push((branch, tokens.iter().copied().chain(given).collect::<Vec<TokenId>>()));
+            }
+        }
+        handle.prune(&live.iter().map(|(branch, _)| *branch).collect::<Vec<_>>());
+        ends = (0..SOLUTIONS)
+            .map(|own| [&ends[own / (SOLUTIONS / kept)][..], &[500 + (STEP * (step + 1)) as u32 - 1]].concat())
+            .collect();
+        live = next;
+        distinct += SOLUTIONS * STEP;
+        let extends = live.iter().zip(&ends).map(|((branch, tokens), ends)| {
+            Extend::given_with_values(*branch, tokens[tokens.len() - STEP..].to_vec(), &ends[step..])
+        });
+        assert_eq!(finish(&mut engine, extends.collect()), (SOLUTIONS, SOLUTIONS));
+    }
+    let before = engine.metrics().clone();
+    assert!(before.rows as f64 <= 1.02 * distinct as f64, "{} rows of {distinct} tokens", before.rows);
+    let whole = live.iter().zip(&ends).map(|((_, tokens), ends)| {
+        Extend::given_with_values(handle.root(tokens.clone()).unwrap(), Vec::new(), &ends[..])
+    });
+    assert_eq!(finish(&mut engine, whole.collect()), (SOLUTIONS, 32 * SOLUTIONS));
+    let metrics = engine.metrics();
+    assert_eq!((metrics.rows, metrics.values_read), (before.rows, 32 * SOLUTIONS as u64));
+    assert_eq!(metrics.values_reused, 32 * SOLUTIONS as u64);
+    let full = before.rows / 2048 + 2 * 32;
+    assert!(before.steps <= full, "{} steps for {} rows", before.steps, before.rows);
 }

@@ -26,7 +26,7 @@ use super::prompts::{
 };
 use super::scorer::RunScorer;
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
-use offshoot_launch::{Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, check_path};
+use offshoot_launch::{Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, beside_scorer, check_path};
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -295,7 +295,9 @@ impl PreparedRun {
     /// memory even alone.
     pub fn check_path(&self, facts: &EngineFacts, prompt: &ItemPrompt<'_>) -> Result<()> {
         let more = self.more_tokens(facts.context, prompt);
-        check_path(facts, || format!("the prompt of item `{}`", prompt.item.id), prompt.tokens().len(), more)
+        let what = || format!("the prompt of item `{}`", prompt.item.id);
+        let checked = check_path(facts, what, prompt.tokens().len(), more);
+        if self.scorer.is_some() { checked.map_err(beside_scorer) } else { checked }
     }
 
     /// Most tokens after a prompt, of one sample or of the longest offered answer.

@@ -31,15 +31,7 @@ impl RunScorer {
             }
             return Ok(None);
         }
-        let of_task = || {
-            let model = task.scorer.model.as_ref()?;
-            Some(ScorerOptions { form: task.scorer.form.clone(), ..ScorerOptions::new(model) })
-        };
-        let Some(options) = asked.cloned().or_else(of_task) else { return Ok(None) };
-        // The task's form is that of the folder that the task names.
-        let is_the_tasks = task.scorer.model.as_ref().is_none_or(|model| same_folder(model, &options.path));
-        let of_task = || task.scorer.form.clone().filter(|_| is_the_tasks);
-        let options = ScorerOptions { form: options.form.or_else(of_task), ..options };
+        let Some(options) = task.scorer_options(asked) else { return Ok(None) };
         let folder = options.open()?;
         let aggregate = task.method.reward_aggregate().unwrap_or(folder.resolved()?.aggregate());
         if (aggregate, folder.resolved()?.scale()) == (Aggregate::Product, Scale::Logit) {
@@ -89,10 +81,6 @@ impl RunScorer {
         }
         Ok(())
     }
-}
-
-fn same_folder(one: &Path, other: &Path) -> bool {
-    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 fn shown(path: &Path) -> String {

@@ -1,7 +1,7 @@
 //! The task file's key `scorer`: the model that scores solutions where the method asks for `reward`, what it is told of
 //! an item, and what becomes of solutions that it cannot score. The method says what is scored.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,10 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::source::Place;
 use crate::source::values::TaskPath;
+use crate::task::Task;
 use crate::task::items::Item;
 use crate::task::prompt::TaskPrompt;
 use crate::task::template::Template;
 use offshoot_core::error::Result;
+use offshoot_launch::ScorerOptions;
 use offshoot_score::FormChoice;
 use offshoot_search::OnScorerError;
 use offshoot_text::Message;
@@ -57,6 +59,24 @@ pub struct TaskScorer {
     /// What becomes of a solution that it cannot score.
     pub on_error: OnScorerError,
     question: Option<Template>,
+}
+
+impl Task {
+    /// The scorer that a run of the task loads beside the model; `None`: the method asks for none, or nothing names
+    /// one. `asked`: the one that the user names, in place of the task's.
+    pub fn scorer_options(&self, asked: Option<&ScorerOptions>) -> Option<ScorerOptions> {
+        self.method.reward_key()?;
+        let of_task = || self.scorer.model.as_ref().map(ScorerOptions::new);
+        let options = asked.cloned().or_else(of_task)?;
+        // The task's form is that of the folder that the task names.
+        let is_the_tasks = self.scorer.model.as_ref().is_none_or(|model| same_folder(model, &options.path));
+        let of_task = || self.scorer.form.clone().filter(|_| is_the_tasks);
+        Some(ScorerOptions { form: options.form.or_else(of_task), ..options })
+    }
+}
+
+fn same_folder(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 impl TaskScorer {

@@ -20,7 +20,9 @@ const LAYERS: usize = 2;
 
 /// A form that reads a value at the end of each line.
 pub const LINES: &str = r#"{
-    "text": {"plain": {"text": "{{question}}\n{{answer}}", "special_tokens": false, "read": {"parts": {"separator": "\n"}}}},
+    "text": {"plain": {
+        "text": "{{question}}\n{{answer}}", "special_tokens": false, "read": {"parts": {"separator": "\n"}}
+    }},
     "output": {"column": {"activation": "sigmoid"}}
 }"#;
 

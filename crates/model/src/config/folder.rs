@@ -12,8 +12,10 @@ use offshoot_core::setting::{ACTIVATIONS, WEIGHTS};
 use offshoot_core::{hub, input};
 use offshoot_gguf::Gguf;
 
+use super::embedder;
 use super::families::ModelRole;
 use super::fields::{Fields, LARGEST_WIDTH};
+use super::layer::Norm;
 use super::model::ModelConfig;
 use super::output::OutputHead;
 use super::quantisation::{self, Quantisation, WeightChoice};
@@ -84,6 +86,27 @@ impl ModelFolder {
         Ok(Self { path, config, dtype: None })
     }
 
+    /// Opens a folder as an embedder: the values at a token are its row behind the final norm, the vector of the text
+    /// up to there.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open`](Self::open). The model's class reads in both directions or scores; its final norm has a bias; or
+    /// it is a GGUF file.
+    pub fn open_embedder(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        if offshoot_gguf::files(&path)?.is_some() {
+            let expected = "a folder with config.json and *.safetensors, as vectors of GGUF files are not computed";
+            return Err(Error::value("an embedder", expected, path.display().to_string()));
+        }
+        let config = ModelConfig::from_file_as(&config_file(&path)?, ModelRole::Embedder)?;
+        if matches!(config.final_norm, Norm::Layer { .. }) {
+            let expected = "a model whose final norm has no bias: its rows are the vectors";
+            return Err(Error::value("an embedder", expected, path.display().to_string()));
+        }
+        Ok(Self { path, config: ModelConfig { output: OutputHead::Hidden, ..config }, dtype: None })
+    }
+
     /// The folder with the weights that the user asks for. Errors: the checkpoint is quantised already or a GGUF model.
     pub fn with(mut self, choice: WeightChoice) -> Result<Self> {
         if !choice.is_as_stored() && offshoot_gguf::files(&self.path)?.is_some() {
@@ -97,7 +120,8 @@ impl ModelFolder {
 }
 
 impl ModelRole {
-    /// What the model at `path` is for, by the class in its config.json. A GGUF model is a generator.
+    /// What the model at `path` is for, by the class in its config.json; a generator whose folder has the modules of
+    /// sentence-transformers is an embedder. A GGUF model is a generator.
     ///
     /// # Errors
     ///
@@ -108,7 +132,8 @@ impl ModelRole {
         }
         let file = config_file(path)?;
         let json = read_json(&file)?;
-        families::role(&Fields::of_file(&file, &json)?)
+        let role = families::role(&Fields::of_file(&file, &json)?)?;
+        Ok(if role == Self::Generator && embedder::pools(path) { Self::Embedder } else { role })
     }
 }
 

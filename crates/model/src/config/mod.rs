@@ -5,6 +5,7 @@
 //! the tensors.
 
 mod agreement;
+mod embedder;
 mod families;
 mod fields;
 mod folder;
@@ -20,6 +21,7 @@ mod rope;
 mod routes;
 
 pub use agreement::Difference;
+pub use embedder::EmbedderPooling;
 pub use families::{Family, ModelRole};
 pub use folder::{ModelFolder, read_json};
 pub use gguf::{PairedHeads, paired_heads};

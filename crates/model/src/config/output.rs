@@ -1,6 +1,6 @@
-//! What a model computes behind its final norm: the logits of a generator, or the values of a scorer (a reward model or
-//! classifier). Where a scorer's layers are is found by `weights`, and what its values mean is left to those who read
-//! them: neither sigmoid nor softmax is applied.
+//! What a model computes behind its final norm: the logits of a generator, the values of a scorer (a reward model or
+//! classifier), or the vector of an embedder. Where a scorer's layers are is found by `weights`, and what its values
+//! mean is left to those who read them: neither sigmoid nor softmax is applied.
 
 use std::fmt;
 
@@ -17,6 +17,8 @@ pub enum OutputHead {
     Values(ValueHead),
     /// The logits of these tokens, in this order: a scorer that reads rows of the output layer.
     TokenLogits(Vec<TokenId>),
+    /// Nothing: the row itself is the value, a vector of the text so far.
+    Hidden,
 }
 
 /// The linear layers of a scorer, with a ReLU between each two.
@@ -50,6 +52,7 @@ impl ModelConfig {
             OutputHead::Tokens => self.vocab,
             OutputHead::Values(head) => head.last.outputs,
             OutputHead::TokenLogits(tokens) => tokens.len(),
+            OutputHead::Hidden => self.hidden,
         }
     }
 
@@ -64,6 +67,7 @@ impl fmt::Display for OutputHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OutputHead::Tokens => write!(f, "the logits of all tokens"),
+            OutputHead::Hidden => write!(f, "a vector of the text"),
             OutputHead::TokenLogits(tokens) => {
                 let tokens: Vec<String> = tokens.iter().map(ToString::to_string).collect();
                 write!(f, "the logits of tokens {}", tokens.join(", "))

@@ -106,7 +106,11 @@ fn load(path: &Path, words: Option<&[TokenId]>) -> (Cpu, Decoder<Cpu>) {
 }
 
 fn hold(path: &Path, words: Option<&[TokenId]>, tokens: &[usize], expected: &[f64], what: &str) {
-    let (mut backend, mut decoder) = load(path, words);
+    let (backend, decoder) = load(path, words);
+    hold_loaded(backend, decoder, tokens, expected, what);
+}
+
+fn hold_loaded(mut backend: Cpu, mut decoder: Decoder<Cpu>, tokens: &[usize], expected: &[f64], what: &str) {
     let tokens: Vec<TokenId> = tokens.iter().map(|&token| TokenId::new(token)).collect();
     let rows = u32::try_from(tokens.len()).unwrap();
     let found = Sequence::new(&mut backend, &mut decoder, tokens.len()).unwrap().extend(&tokens, 0..rows).unwrap();
@@ -142,6 +146,37 @@ fn heads_of_all_forms_on_several_families() {
             }
         }
     }
+}
+
+/// Of a bare model's folder, and of a generator's with the modules of sentence-transformers.
+#[test]
+fn vectors_are_the_rows_behind_the_final_norm() {
+    for family in ["llama", "mistral", "gemma2", "qwen3_moe"] {
+        let (model, tokens) = draw(family, 41);
+        let mut tensors = Tensors::new(41, &model.prefix);
+        let expected = reference::values(&model.spec, &mut tensors, &tokens, &[]);
+        let mut config = model.configs[0].clone();
+        config["architectures"] = json!(["SomeModel"]);
+        let bare = folder(&config, &tensors);
+        assert_eq!(ModelRole::of(bare.path()).unwrap(), ModelRole::Embedder);
+        config["architectures"] = json!(["SomeForCausalLM"]);
+        let generator = folder(&config, &tensors);
+        assert_eq!(ModelRole::of(generator.path()).unwrap(), ModelRole::Generator);
+        let modules = json!([{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]);
+        std::fs::write(generator.path().join("modules.json"), modules.to_string()).unwrap();
+        assert_eq!(ModelRole::of(generator.path()).unwrap(), ModelRole::Embedder);
+        for folder in [&bare, &generator] {
+            let opened = ModelFolder::open_embedder(folder.path()).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(opened.config.outputs(), model.spec.hidden);
+            let mut backend = Cpu::with_isa(*Isa::available().last().unwrap());
+            let decoder = Decoder::load(&mut backend, &opened).unwrap_or_else(|error| panic!("{error}"));
+            hold_loaded(backend, decoder, &tokens, &expected, family);
+        }
+    }
+    let (phi, _) = draw("phi", 1);
+    let folder = folder(&phi.configs[0], &Tensors::new(1, &phi.prefix));
+    let error = ModelFolder::open_embedder(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("final norm"), "{error}");
 }
 
 /// Of a generator's folder, tied or not, with a softcap or without.

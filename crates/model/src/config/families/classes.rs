@@ -17,6 +17,8 @@ pub enum ModelRole {
     Generator,
     /// It computes values of texts or of their steps: a reward model or a classifier.
     Scorer,
+    /// It makes vectors of texts.
+    Embedder,
 }
 
 /// How the classes of generators are named.
@@ -66,8 +68,14 @@ fn classes<'a>(fields: &Fields<'a>) -> Result<Vec<&'a str>> {
 /// What a config's class is for. One that is not known counts as a generator, as does none.
 pub fn role(fields: &Fields<'_>) -> Result<ModelRole> {
     let classes = classes(fields)?;
-    let scores = classes.iter().any(|class| scorer(class).is_some()) && !classes.iter().any(|class| generates(class));
-    Ok(if scores { ModelRole::Scorer } else { ModelRole::Generator })
+    if classes.iter().any(|class| generates(class)) {
+        return Ok(ModelRole::Generator);
+    }
+    Ok(match classes.iter().any(|class| scorer(class).is_some()) {
+        true => ModelRole::Scorer,
+        false if classes.iter().any(|class| class.ends_with("Model")) => ModelRole::Embedder,
+        false => ModelRole::Generator,
+    })
 }
 
 /// Refuses a config whose class is known not to have this role. A scorer's tensors may come with the class of a
@@ -77,6 +85,7 @@ pub fn refuse_others(fields: &Fields<'_>, role: ModelRole) -> Result<()> {
     let why = |class: &str| match role {
         ModelRole::Generator => scorer(class).or_else(|| other(class)),
         ModelRole::Scorer => unread_scorer(class).or_else(|| if scorer(class).is_none() { other(class) } else { None }),
+        ModelRole::Embedder => unread_scorer(class).or_else(|| scorer(class)),
     };
     let Some((class, what)) = classes.iter().find_map(|class| Some((class, why(class)?))) else { return Ok(()) };
     if classes.iter().any(|class| generates(class)) {
@@ -90,6 +99,7 @@ pub fn refuse_others(fields: &Fields<'_>, role: ModelRole) -> Result<()> {
         ModelRole::Scorer => {
             "a model that scores texts from left to right, such as \"...ForSequenceClassification\"".to_owned()
         }
+        ModelRole::Embedder => "a model that reads texts from left to right, such as \"Qwen3Model\"".to_owned(),
     };
     Err(fields.error(NAME, expected, format!("\"{class}\", {what}")))
 }
