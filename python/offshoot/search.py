@@ -626,7 +626,8 @@ def _one_of(score: Any, scorer: Any) -> None:
 def _search(
     llm: LLM, prompts: Any, method: dict[str, Any], sampling_params: SamplingParams | None, seed: int | None,
     use_tqdm: bool, *, assess: _Assess, grades: bool, min_finished: int | None = None, rollouts: bool = False,
-    scorer: Scorer | None = None, **callables: Callable[[int, Any], Any] | None,
+    scorer: Scorer | None = None, question: Question | None = None,
+    **callables: Callable[[int, Any], Any] | None,
 ) -> Outcome | list[Outcome]:
     if not isinstance(llm, LLM):
         raise TypeError(f"llm: expected an LLM, found {llm!r}")

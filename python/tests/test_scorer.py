@@ -175,15 +175,17 @@ def test_what_has_no_meaning_beside_a_scorer_is_refused(llm, scorer, question):
 
 def test_the_form_says_how_steps_become_a_score(llm, folder, question):
     params = SamplingParams(max_tokens=40)
-    steps = {"plain": {**FORM["text"]["plain"], "read": {"parts": {"separator": "."}}}}
-    least = {**FORM, "text": steps, "aggregate": "min"}
-    with offshoot.Scorer(folder, form=least, device="cpu", kv_memory=64) as by_least:
+    parts = {"plain": {**FORM["text"]["plain"], "read": {"parts": {"separator": "\n"}}}}
+    mean = {**FORM, "text": parts, "aggregate": "mean"}
+    with offshoot.Scorer(folder, form=mean, device="cpu", kv_memory=64) as by_mean:
         for found in (
-            offshoot.best_of_n(llm, question, 8, scorer=by_least, sampling_params=params),
-            offshoot.vote(llm, question, 8, answer=r"(\d+)", scorer=by_least, sampling_params=params),
+            offshoot.best_of_n(llm, question, 8, scorer=by_mean, sampling_params=params),
+            offshoot.vote(llm, question, 8, answer=r"(\d+)", scorer=by_mean, sampling_params=params),
         ):
-            assert any(len(sample.step_scores) > 1 for sample in found.samples)
-            assert all(sample.score == min(sample.step_scores) for sample in found.samples if sample.step_scores)
+            steps = [[score for score in each.step_scores if score is not None] for each in found.samples]
+            means = [sum(scores) / len(scores) for scores in steps]
+            assert [each.score for each in found.samples] == pytest.approx(means)
+            assert means != [scores[-1] for scores in steps]
     with offshoot.Scorer(folder, form={**FORM, "output": {"logit": {"token": 0}}}, device="cpu",
                          kv_memory=64) as logits:
         assert logits.facts["scale"] == "logit"
