@@ -232,7 +232,7 @@ fn a_scorer_computes_the_steps_of_a_search_once() {
     let mut live = vec![(handle.root(prompt.clone()).unwrap(), prompt)];
     let mut ends: Vec<Vec<u32>> = vec![Vec::new()];
     let mut distinct = 500;
-    let mut finish = |engine: &mut Engine, extends: Vec<Extend>| {
+    let finish = |engine: &mut Engine, extends: Vec<Extend>| {
         let (count, mut events, mut found) = (extends.len(), handle.start(extends).unwrap(), 0);
         while engine.turn().unwrap() == Turn::Stepped {}
         while let Poll::Ready(Some(event)) = events.poll(Duration::ZERO) {

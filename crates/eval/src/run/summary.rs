@@ -163,8 +163,9 @@ fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32
             format!("no item has more than {}", counted(most as u64, "sample"))
         }
         method if !method.draws_alike() => format!("the samples of `{}` depend on each other", method.name()),
-        method if let Some(warm_up) = method.warm_up() => {
-            format!("only the {} of the warm-up are drawn whole", counted(u64::from(warm_up.get()), "sample"))
+        method if method.warm_up().is_some() => {
+            let whole = method.warm_up().map_or(0, NonZeroU32::get);
+            format!("only the {} of the warm-up are drawn whole", counted(u64::from(whole), "sample"))
         }
         method if scores.cancelled > 0 || !method.draws_all() => {
             "samples may be cancelled, which biases the others".to_string()
