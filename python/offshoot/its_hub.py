@@ -61,8 +61,8 @@ class ProcessReward(AbstractProcessRewardModel):  # type: ignore[misc]
 
 
 class OutcomeReward(AbstractOutcomeRewardModel):  # type: ignore[misc]
-    """Scores whole conversations, whose last turn is the assistant's, for BestOfN: as numbers from 0 to 1. ``strict`` as
-    of ``ProcessReward``."""
+    """Scores whole conversations, whose last turn is the assistant's, for BestOfN: as numbers from 0 to 1. ``strict``
+    as of ``ProcessReward``."""
 
     def __init__(self, scorer: Scorer, *, strict: bool = False):
         self.scorer, self.strict = scorer, strict

@@ -21,7 +21,8 @@ pub enum Aggregate {
 }
 
 impl Aggregate {
-    /// Whether it makes one score of scores of this scale: logits have no product, as that of two negative ones is high.
+    /// Whether it makes one score of scores of this scale: logits have no product, as that of two negative ones is
+    /// high.
     pub fn fits(self, scale: Scale) -> bool {
         (self, scale) != (Aggregate::Product, Scale::Logit)
     }

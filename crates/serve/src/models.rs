@@ -165,8 +165,8 @@ fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
             (ModelRole::Embedder, _) => Chosen::Embedder(model),
             (ModelRole::Scorer, None) => Chosen::Scorer(Box::new(ScorerFolder::open(model, None)?)),
             (ModelRole::Scorer, Some(scorer)) => {
-                let expected = "none, as the model is a scorer itself; its form is chosen where the scorer stands alone, \
-                                without a model";
+                let expected = "none, as the model is a scorer itself; its form is chosen where it is served as the \
+                                scorer, without a model";
                 return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
             }
         },
