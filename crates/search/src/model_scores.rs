@@ -269,8 +269,11 @@ fn unscorable(why: &str) -> Error {
 /// An error that ends all, which says that it is the scorer's: another engine runs beside its own.
 fn named(scorer: &str, error: Error) -> Error {
     match error {
-        Error::EngineStopped { why } => Error::EngineStopped { why: format!("that of the scorer {scorer}: {why}") },
-        Error::Internal(why) => Error::EngineStopped { why: format!("that of the scorer {scorer}: {why}") },
+        // A scorer that is a model says it itself.
+        Error::EngineStopped { why } if why.contains(scorer) => Error::EngineStopped { why },
+        Error::EngineStopped { why } | Error::Internal(why) => {
+            Error::EngineStopped { why: format!("that of the scorer {scorer}: {why}") }
+        }
         other => other,
     }
 }
