@@ -77,7 +77,9 @@ impl ValueReading {
         let is_probability = match &self.how {
             Reading::Column { activation, .. } => *activation != Activation::None,
             Reading::Weighted { weights, activation } => {
-                let is_share = weights.iter().all(|&weight| weight >= 0.0) && weights.iter().sum::<f64>() <= 1.0;
+                // Shares that are 1 together may be a little more by rounding.
+                let most = 1.0 + weights.len() as f64 * f64::EPSILON;
+                let is_share = weights.iter().all(|&weight| weight >= 0.0) && weights.iter().sum::<f64>() <= most;
                 *activation != Activation::None && is_share
             }
             Reading::Words { .. } => true,
@@ -106,13 +108,15 @@ impl ValueReading {
         if let Some(wrong) = values.iter().find(|value| !value.is_finite()) {
             return Err(Error::value("a value of the scorer", "a finite number", format!("{wrong}")));
         }
-        Ok(match &self.how {
+        let score: f64 = match &self.how {
             Reading::Column { column, activation } => activation.of(values)[*column],
             Reading::Weighted { weights, activation } => {
                 activation.of(values).iter().zip(weights).map(|(value, weight)| value * weight).sum()
             }
             Reading::Words { good } => Activation::Softmax.of(values)[..*good].iter().sum(),
-        })
+        };
+        // A sum of shares may be above 1 by rounding.
+        Ok(if self.scale() == Scale::Probability { score.clamp(0.0, 1.0) } else { score })
     }
 }
 
@@ -188,6 +192,25 @@ mod tests {
 
     fn score(output: &Output, head: &HeadFacts, values: &[f32]) -> f64 {
         ValueReading::new(output, None, head).unwrap().score(values).unwrap()
+    }
+
+    #[test]
+    fn probabilities_are_at_most_1_however_their_shares_are_rounded() {
+        let words = |n: usize| Output::Words { good: vec![TokenName::Id(1); n], bad: vec![TokenName::Id(2)] };
+        for n in 2..9 {
+            let mut values: Vec<f32> = (0..n).map(|ix| ix as f32 * 0.37).collect();
+            values.push(-200.0);
+            let output = words(n);
+            let reading = ValueReading::new(&output, Some(n + 1), &head(n + 1, &[])).unwrap();
+            assert!(reading.score(&values).unwrap() <= 1.0);
+        }
+        let tenths = Output::Weighted { weights: vec![0.1; 10], activation: Activation::Sigmoid };
+        let thirds = Output::Weighted { weights: vec![0.7, 0.1, 0.2 + f64::EPSILON], activation: Activation::Sigmoid };
+        for (output, width) in [(tenths, 10), (thirds, 3)] {
+            let reading = ValueReading::new(&output, None, &head(width, &[])).unwrap();
+            assert_eq!(reading.scale(), Scale::Probability);
+            assert!(reading.score(&vec![90.0; width]).unwrap() <= 1.0);
+        }
     }
 
     #[test]
