@@ -120,7 +120,7 @@ impl Scorer<'_> {
     /// It is one.
     pub fn check(&self, aggregate: Aggregate) -> Result<()> {
         match self {
-            Scorer::Model(scores) if (scores.scale(), aggregate) == (Scale::Logit, Aggregate::Product) => {
+            Scorer::Model(scores) if !aggregate.fits(scores.scale()) => {
                 let expected = "another than product, or a form with the activation sigmoid: the scores are logits";
                 Err(Error::value("the aggregate of a scorer's scores", expected, "product"))
             }

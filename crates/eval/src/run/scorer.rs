@@ -26,7 +26,10 @@ impl RunScorer {
         if task.method.reward_key().is_none() {
             if asked.is_some() {
                 let method = task.method.name();
-                out::aside(format_args!("note: `{method}` of the task asks for no `reward`: the scorer is not loaded"));
+                out::aside(format_args!(
+                    "note: `{method}` of the task asks for no `reward` (as its `by`, `weigh_by` or `scorer`): the scorer \
+                     is not loaded"
+                ));
             }
             return Ok(None);
         }

@@ -142,8 +142,7 @@ fn an_engine_that_stops_or_leaves_values_out_leaves_no_answer_waiting() {
         tree.start(NodeId(node), None, &[format!("It is {node}.")]).unwrap();
     }
     for (_, result) in all(&mut *tree) {
-        let Err(error @ Error::EngineStopped { .. }) = result else { panic!("{result:?}") };
-        assert!(error.to_string().contains("the scorer scripted"), "{error}");
+        assert!(matches!(result, Err(Error::EngineStopped { .. })), "{result:?}");
     }
 }
 
