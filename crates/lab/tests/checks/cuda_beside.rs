@@ -53,6 +53,7 @@ fn ends(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Finish> {
     while let Some(event) = events.next() {
         let ix = branches.iter().position(|&branch| branch == event.id()).unwrap();
         match event {
+            Event::Tokens { .. } => {}
             Event::Finished { finish, .. } => found[ix] = Some(finish),
             other => panic!("{other:?}"),
         }
