@@ -19,7 +19,7 @@ use offshoot_core::json;
 use offshoot_core::json::{describe, listed, names};
 use offshoot_core::out;
 use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whole};
-use offshoot_core::setting::{ID, OUT, SCORES, SET, Setting, TEXT};
+use offshoot_core::setting::{ID, OUT, SCALE, SCORES, SET, Setting, TEXT};
 use offshoot_engine::FinishReason;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Outcome, Sample, verdict_on};
@@ -28,7 +28,7 @@ use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
 use super::summary::{best_at, scores, usual_ks};
-use super::vote_scores::{PickScores, Picks, ReplayOptions, VoteBy, best, heaviest, read_scores};
+use super::vote_scores::{PickScores, Picks, ReplayOptions, Scale, VoteBy, best, heaviest, read_scores};
 
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
@@ -69,6 +69,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     let path = options.out.clone().unwrap_or_else(|| with_ending(&options.samples, "_votes.jsonl"));
     check_output(&path)?;
     let form = form_of(&path)?;
+    options.scores.iter().try_for_each(ReplayOptions::check)?;
     let read = texts_by_item(options)?;
     let most = read.iter().map(|item| item.texts.len()).max().unwrap_or(0);
     let task = task_of(options, &read, most)?;
@@ -79,6 +80,9 @@ pub fn main(options: &VoteOptions) -> Result<()> {
             "note: whole texts vote, because nothing says where in them the answers are ({SET} \
              answer.regex='#### (.*)' or answer.json=/answer does, or a task file)"
         ));
+    }
+    if let Some(how) = &options.scores {
+        note_of_scale(how, &read);
     }
     let (mut finished, mut lines, mut picked) = (Vec::new(), Vec::new(), Vec::new());
     let counts = read.iter().map(|item| item.texts.len());
@@ -94,10 +98,13 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
         let mut outcome = vote(samples, n, no_answer);
         if let Some(how) = &options.scores {
-            choose(&mut outcome, &scores, how.by, no_answer);
+            choose(&mut outcome, &scores, how, no_answer);
         }
-        let of_k = ks.iter().map(|&k| k as usize).filter(|&k| k <= n && options.scores.is_some());
-        let picks: Vec<Picks> = of_k.map(|k| Picks::among(&outcome.samples, &scores, k)).collect();
+        let of_k = ks.iter().map(|&k| k as usize).filter(|&k| k <= n);
+        let picks = |how: &ReplayOptions| {
+            of_k.map(|k| Picks::among(&outcome.samples, &scores, how.scale, k)).collect::<Vec<_>>()
+        };
+        let picks = options.scores.as_ref().map(picks).unwrap_or_default();
         let mut line = json!({
             "id": item.id, "question": question_of(&task, item)?, "reference": item.reference(),
             "prediction": outcome.prediction, "correct": outcome.correct, "chosen": outcome.chosen,
@@ -148,11 +155,23 @@ struct PrintedScores {
     first: Option<Vec<PickScores>>,
 }
 
+/// Says that scores which are no probabilities are summed as they are.
+fn note_of_scale(how: &ReplayOptions, read: &[VotingTexts]) {
+    let mut scores = read.iter().flat_map(|item| item.scores.iter().flatten());
+    let odd = scores.find(|score| !(0.0..=1.0).contains(*score));
+    if let (Some(odd), Scale::Probability) = (odd, how.scale) {
+        out::aside(format_args!(
+            "note: the scores are no probabilities (one is {odd}), and weighted votes are sums of them as they are \
+             ({SCALE} logit weighs their sigmoids, as a run does)"
+        ));
+    }
+}
+
 /// Replaces the choice of the majority. No sample ties with it.
-fn choose(outcome: &mut Outcome, scores: &[Option<f64>], by: VoteBy, no_answer: Option<bool>) {
-    let at = match by {
+fn choose(outcome: &mut Outcome, scores: &[Option<f64>], how: &ReplayOptions, no_answer: Option<bool>) {
+    let at = match how.by {
         VoteBy::Majority => return,
-        VoteBy::Weighted => heaviest(&outcome.samples, scores),
+        VoteBy::Weighted => heaviest(&outcome.samples, scores, how.scale),
         VoteBy::Best => best(scores),
     };
     let chosen = at.and_then(|at| outcome.samples.get(at));
