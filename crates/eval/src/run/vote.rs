@@ -285,16 +285,42 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
     }
 }
 
-/// Items in the order of their first samples.
+/// Items in the order of their first samples. A run that is not finished has a sample that was scored twice, without
+/// its score and with it: the second line adds the score alone. Records without the field of scores have none, where
+/// another has it.
 fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
     let path = &options.samples;
     let (mut items, mut places): (Vec<VotingTexts>, HashMap<String, usize>) = Default::default();
+    // Where the text is of each record that has an index and was not scored by a run, by its item and the index.
+    let mut unscored: HashMap<(usize, u64), usize> = HashMap::new();
+    let (mut has_scores, mut missing) = (options.scores.is_none(), None);
     for record in records(path, Format::of(path).unwrap_or(Format::JsonLines), None)? {
         let record = record?;
         let (id, id_field) = id_of(options, &record)?;
         let (texts, text_field) = texts_of(options, &record)?;
-        let scores = scores_of(options, &record, texts.len(), record.1[&text_field].is_string())?;
+        let is_lone = record.1[&text_field].is_string();
+        let scores = match scores_of(options, &record, texts.len(), is_lone)? {
+            Ok(scores) => {
+                has_scores = true;
+                scores
+            }
+            Err(error) => {
+                missing.get_or_insert(error);
+                vec![None; texts.len()]
+            }
+        };
         let place = *places.entry(id.clone()).or_insert(items.len());
+        if let Some(index) = record.1.get("index").and_then(Value::as_u64).filter(|_| is_lone) {
+            let is_scored = ["score", "score_error"].iter().any(|field| record.1.contains_key(*field));
+            if !is_scored {
+                unscored.insert((place, index), items.get(place).map_or(0, |item: &VotingTexts| item.texts.len()));
+            } else if let Some(at) = unscored.remove(&(place, index))
+                && items[place].texts[at] == texts[0]
+            {
+                items[place].scores.iter_mut().skip(at).zip(scores).for_each(|(known, score)| *known = score);
+                continue;
+            }
+        }
         if place == items.len() {
             let mut fields = record.1;
             fields.shift_remove(&id_field);
@@ -304,9 +330,10 @@ fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
         items[place].texts.extend(texts);
         items[place].scores.extend(scores);
     }
-    match items.is_empty() {
-        true => Err(Error::format(path, "no samples")),
-        false => Ok(items),
+    match (items.is_empty(), missing.filter(|_| !has_scores)) {
+        (true, _) => Err(Error::format(path, "no samples")),
+        (false, Some(error)) => Err(error),
+        (false, None) => Ok(items),
     }
 }
 
@@ -338,11 +365,21 @@ fn texts_of(options: &VoteOptions, record: &FileRecord) -> Result<(Vec<String>, 
     Ok((texts, field))
 }
 
-/// The scores of a record's texts; none where none are asked for.
-fn scores_of(options: &VoteOptions, record: &FileRecord, texts: usize, is_lone: bool) -> Result<Vec<Option<f64>>> {
-    let Some(how) = &options.scores else { return Ok(Vec::new()) };
-    let field = field_of(options, record, Some(&how.field), &[], SCORES)?;
-    read_scores(&options.samples, record.0, &field, &record.1[&field], (texts, is_lone), how.aggregate)
+/// The scores of a record's texts, none where none are asked for; or that the record does not have the field.
+fn scores_of(
+    options: &VoteOptions,
+    record: &FileRecord,
+    texts: usize,
+    is_lone: bool,
+) -> Result<Result<Vec<Option<f64>>>> {
+    let Some(how) = &options.scores else { return Ok(Ok(Vec::new())) };
+    match field_of(options, record, Some(&how.field), &[], SCORES) {
+        Ok(field) => {
+            let value = &record.1[&field];
+            read_scores(&options.samples, record.0, &field, value, (texts, is_lone), how.aggregate).map(Ok)
+        }
+        Err(missing) => Ok(Err(missing)),
+    }
 }
 
 /// The name of the given field, or of the first of `usual` that the record has.

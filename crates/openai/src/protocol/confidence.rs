@@ -61,12 +61,13 @@ fn deepconf_stop(fields: &mut BodyFields) -> Result<Option<(ConfidenceStop, NonZ
         ("vllm_xargs.conf_threshold", inner.finite("vllm_xargs.conf_threshold")?),
         ("vllm_xargs.conf_group_size", window(&mut inner, "vllm_xargs.conf_group_size")?),
     )?;
-    let server = inner.finite("vllm_xargs.threshold")?.zip(window(&mut inner, "vllm_xargs.window_size")?);
+    let (below, size) = (inner.finite("vllm_xargs.threshold")?, window(&mut inner, "vllm_xargs.window_size")?);
+    let (is_any, server) = (below.is_some() || size.is_some(), below.zip(size));
     let top = tokens(&mut inner, "vllm_xargs.conf_topk")?.unwrap_or(USUAL_TOP);
     inner.finish()?;
     let stop = |(below, window)| (ConfidenceStop { window, below }, top);
     match (is_on, server) {
-        (None, Some(_)) => {
+        (None, _) if is_any => {
             let expected = "true or false, beside `threshold` and `window_size`";
             Err(Refusal::value("vllm_xargs.enable_conf", expected, "nothing"))
         }
@@ -166,6 +167,7 @@ mod tests {
             (json!({"vllm_xargs": {"a": 1}}), "vllm_xargs.a"),
             (json!({"vllm_xargs": {"enable_conf": true, "threshold": 17}}), "vllm_xargs.enable_conf"),
             (json!({"vllm_xargs": {"threshold": 17, "window_size": 2048}}), "vllm_xargs.enable_conf"),
+            (json!({"vllm_xargs": {"threshold": 17}}), "vllm_xargs.enable_conf"),
             (json!({"vllm_xargs": {"conf_threshold": 17}}), "vllm_xargs.conf_group_size"),
             (json!({"vllm_xargs": {"conf_group_size": 2048}}), "vllm_xargs.conf_threshold"),
             (

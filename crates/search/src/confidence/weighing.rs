@@ -63,7 +63,8 @@ impl ConfidenceVote {
         if drawn.len() < warm_up as usize {
             return None;
         }
-        let lowest: Vec<f64> = drawn.into_iter().filter_map(|sample| self.confidence(sample, Measure::Lowest)).collect();
+        let lowest: Vec<f64> =
+            drawn.into_iter().filter_map(|sample| self.confidence(sample, Measure::Lowest)).collect();
         bar(&lowest, self.windows.keep)
     }
 
