@@ -88,6 +88,7 @@ fn scored(
     how: &SampleScoring,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
+    scorer.check(how.aggregate)?;
     let mut nodes: HashMap<u64, NodeId> = HashMap::new();
     let hand_in = |tree: &SamplingTree, sample: &Sample| {
         if nodes.is_empty() {

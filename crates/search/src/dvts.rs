@@ -18,6 +18,7 @@ pub fn dvts(
     stepper: &mut Stepper<'_>,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
+    stepper.scorer.check(how.aggregate)?;
     let subtrees = (how.samples / how.expansions) as usize;
     let mut tips = vec![Solution::start(at); subtrees];
     let mut ended: Vec<Solution> = Vec::new();

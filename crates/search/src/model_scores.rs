@@ -42,17 +42,18 @@ pub struct ScorerWork {
     pub first_error: Option<String>,
     /// The scorer's tokens of the scored texts, each text counted whole.
     pub tokens: usize,
-    /// How many tokens it computed. It depends on what else the scorer held, so results do not record it.
-    #[serde(skip)]
-    pub computed: usize,
 }
 
 /// The scores of the texts of one problem.
 pub struct ModelScores {
+    /// The scorer's name.
+    name: String,
     /// `Err`: why the scorer cannot take the problem.
     tree: Result<Box<dyn ScoredTree>, String>,
     on_error: OnScorerError,
     texts: Vec<ScoredText>,
+    /// The indices of the texts that the scorer holds.
+    held: Vec<usize>,
     by_steps: HashMap<Vec<String>, usize>,
     by_node: HashMap<NodeId, usize>,
     work: ScorerWork,
@@ -62,8 +63,6 @@ pub struct ModelScores {
 struct ScoredText {
     /// The node by which the scorer knows it.
     carrier: NodeId,
-    /// Whether the scorer holds it.
-    is_held: bool,
     /// All nodes that end with it.
     nodes: Vec<NodeId>,
     state: ScoreState,
@@ -90,22 +89,17 @@ impl ModelScores {
         let tree = match (scorer.begin(question), on_error) {
             (Ok(tree), _) => Ok(tree),
             (Err(error), OnScorerError::Unscored) if !ends_all(&error) => Err(error.to_string()),
-            (Err(error), _) => return Err(error),
+            (Err(error), _) => return Err(named(&scorer.identity().name, error)),
         };
         Ok(ModelScores {
+            name: scorer.identity().name.clone(),
             tree,
             on_error,
             texts: Vec::new(),
+            held: Vec::new(),
             by_steps: HashMap::new(),
             by_node: HashMap::new(),
-            work: ScorerWork {
-                scale: scorer.scale(),
-                texts: 0,
-                unscored: 0,
-                first_error: None,
-                tokens: 0,
-                computed: 0,
-            },
+            work: ScorerWork { scale: scorer.scale(), texts: 0, unscored: 0, first_error: None, tokens: 0 },
         })
     }
 
@@ -149,12 +143,13 @@ impl ModelScores {
         };
         let (is_held, state) = match started {
             Ok(()) => (true, ScoreState::Waiting),
-            Err(error) if ends_all(&error) => return Err(error),
+            Err(error) if ends_all(&error) => return Err(named(&self.name, error)),
             Err(error) => (false, ScoreState::Unscored(error.to_string())),
         };
+        self.held.extend(is_held.then_some(self.texts.len()));
         self.by_node.insert(node, self.texts.len());
         self.by_steps.insert(steps, self.texts.len());
-        self.texts.push(ScoredText { carrier: node, is_held, nodes: vec![node], state, is_counted: false });
+        self.texts.push(ScoredText { carrier: node, nodes: vec![node], state, is_counted: false });
         Ok(())
     }
 
@@ -171,11 +166,8 @@ impl ModelScores {
                 return Err(Error::Internal(format!("a scorer names node {node}, which was not handed in")));
             };
             text.state = match scores {
-                Ok(scores) => {
-                    self.work.computed += scores.computed;
-                    ScoreState::Scored(scores)
-                }
-                Err(error) if ends_all(&error) => return Err(error),
+                Ok(scores) => ScoreState::Scored(scores),
+                Err(error) if ends_all(&error) => return Err(named(&self.name, error)),
                 Err(error) => ScoreState::Unscored(error.to_string()),
             };
         }
@@ -248,27 +240,39 @@ impl ModelScores {
     /// before they had one.
     pub(crate) fn release(&mut self, tree: &SamplingTree) {
         let Ok(scored) = &mut self.tree else { return };
-        for text in self.texts.iter_mut().filter(|text| text.is_held) {
+        let texts = &mut self.texts;
+        self.held.retain(|&at| {
+            let text = &mut texts[at];
             let is_waiting = matches!(text.state, ScoreState::Waiting);
             let is_over = |&node: &NodeId| match tree.node(node).state() {
                 NodeState::Open => false,
                 NodeState::Closed => !is_waiting,
                 NodeState::Pruned => true,
             };
-            if text.nodes.iter().all(is_over) {
+            let is_held = !text.nodes.iter().all(is_over);
+            if !is_held {
                 scored.prune(text.carrier);
-                text.is_held = false;
                 if is_waiting {
                     text.state = ScoreState::GivenUp;
                 }
             }
-        }
+            is_held
+        });
     }
 }
 
 /// The error of a text that cannot be scored.
 fn unscorable(why: &str) -> Error {
     Error::value("text for the scorer", "one that it can score", why)
+}
+
+/// An error that ends all, which says that it is the scorer's: another engine runs beside its own.
+fn named(scorer: &str, error: Error) -> Error {
+    match error {
+        Error::EngineStopped { why } => Error::EngineStopped { why: format!("that of the scorer {scorer}: {why}") },
+        Error::Internal(why) => Error::EngineStopped { why: format!("that of the scorer {scorer}: {why}") },
+        other => other,
+    }
 }
 
 /// Whether an error is not of a text alone: without its engine a scorer can score nothing, and the search can go on

@@ -113,6 +113,21 @@ impl Scorer<'_> {
         }
     }
 
+    /// Refuses an aggregate that the scorer's scores have no meaning under: a product of logits.
+    ///
+    /// # Errors
+    ///
+    /// It is one.
+    pub fn check(&self, aggregate: Aggregate) -> Result<()> {
+        match self {
+            Scorer::Model(scores) if (scores.scale(), aggregate) == (Scale::Logit, Aggregate::Product) => {
+                let expected = "another than product, or a form with the activation sigmoid: the scores are logits";
+                Err(Error::value("the aggregate of a scorer's scores", expected, "product"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Hands a text to a scorer that works beside the search.
     pub(crate) fn begin(&mut self, tree: &SamplingTree, text: &NodeText<'_>) -> Result<()> {
         match self {

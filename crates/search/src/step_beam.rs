@@ -19,6 +19,7 @@ pub fn step_beam(
     stepper: &mut Stepper<'_>,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
+    stepper.scorer.check(how.aggregate)?;
     let samples = how.samples as usize;
     let kept = samples / how.expansions as usize;
     let (mut beams, mut ended) = (vec![Solution::start(at)], Vec::new());

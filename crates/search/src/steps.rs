@@ -59,7 +59,9 @@ impl Solution {
     /// What the search's scorer made of it; `None`: it was not asked.
     pub(crate) fn scored(&self, aggregate: Aggregate) -> Option<SampleScore> {
         let unscored = || SampleScore::Unscored { score_error: self.score_error.clone().unwrap_or_default() };
-        let step_scores = || self.scores.clone();
+        // Of a search that values whole solutions alone, the earlier steps have none.
+        let before = self.ends.len().saturating_sub(self.scores.len());
+        let step_scores = || std::iter::repeat_n(None, before).chain(self.scores.iter().copied()).collect();
         let scored = |score| SampleScore::Scored { score, step_scores: step_scores(), score_tokens: None };
         (!self.scores.is_empty()).then(|| self.value(aggregate).map_or_else(unscored, scored))
     }

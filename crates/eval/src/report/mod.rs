@@ -228,6 +228,9 @@ pub struct Summary {
     /// Sum over all processes of the run, except killed ones, which recorded no count.
     pub prompts: PromptTokens,
     pub uncounted_processes: usize,
+    /// Tokens that the scorer's engine was given and computed in this process; `None`: there was no scorer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer_prompts: Option<PromptTokens>,
     /// Root first, the samples last; empty if no item has finished.
     pub levels: Vec<LevelUse>,
     /// Seconds of wall-clock time of this process, from the first prompt to the last sample, without loading the model.

@@ -97,6 +97,10 @@ impl Display for Summary {
         for level in &self.levels {
             page.line("", level)?;
         }
+        if let Some(PromptTokens { asked: asked @ 1.., computed, .. }) = self.scorer_prompts {
+            let [all, own] = [asked, computed].map(count);
+            page.line("scorer", format!("{all} tokens to score, {own} computed: {} saved", saved(computed, asked)))?;
+        }
         if engine.rows == 0 {
             return Ok(()); // Nothing was computed: there is nothing to compare.
         }

@@ -427,6 +427,11 @@ struct Difference {
     found: String,
 }
 
+/// What a task's key `scorer` says beside its folder and form.
+fn told_to_scorer(scorer: Option<&Value>) -> [Option<&Value>; 2] {
+    ["question", "on_error"].map(|key| scorer.and_then(|scorer| scorer.get(key)).filter(|value| !value.is_null()))
+}
+
 /// What differences between two task files affect samples or their grading.
 struct DifferenceRules<'a> {
     samples_may_rise: bool,
@@ -439,9 +444,9 @@ impl DifferenceRules<'_> {
     fn first(&self, at: &str, before: Option<&Value>, now: Option<&Value>) -> Option<Difference> {
         // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
         let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit")
-            // A scorer is compared by its identity; its key may be its path.
+            // A scorer is compared by its identity.
             || matches!(at, "scorer.model" | "scorer.form")
-            || (at == "scorer" && ![before, now].into_iter().flatten().any(Value::is_object));
+            || (at == "scorer" && told_to_scorer(before) == told_to_scorer(now));
         let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
         let may_rise = is_count && self.samples_may_rise;
         let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

@@ -39,6 +39,8 @@ pub fn summarise(
     let task = &prepared.task;
     let levels = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
     let engine = launched.engine.metrics()?;
+    let of_scorer = launched.scorer.as_ref().map(|scorer| scorer.engine().metrics()).transpose()?;
+    let of_scorer = of_scorer.map(|metrics| PromptTokens::of(&metrics));
     Ok(Summary {
         task: task.name.clone(),
         method: task.method.described(),
@@ -57,6 +59,7 @@ pub fn summarise(
         scores: scores(task, finished, options.k.as_deref()),
         prompts: PromptTokens::of(&engine),
         uncounted_processes: 0,
+        scorer_prompts: of_scorer,
         levels,
         seconds,
         seconds_loading: launched.seconds_loading,

@@ -1,7 +1,7 @@
 //! The task file's key `scorer`: the model that scores solutions where the method asks for `reward`, what it is told of
 //! an item, and what becomes of solutions that it cannot score. The method says what is scored.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -68,8 +68,15 @@ impl Task {
         self.method.reward_key()?;
         let of_task = || self.scorer.model.as_ref().map(ScorerOptions::new);
         let options = asked.cloned().or_else(of_task)?;
-        Some(ScorerOptions { form: options.form.or_else(|| self.scorer.form.clone()), ..options })
+        // The task's form is that of the folder that the task names.
+        let is_the_tasks = self.scorer.model.as_ref().is_none_or(|model| same_folder(model, &options.path));
+        let of_task = || self.scorer.form.clone().filter(|_| is_the_tasks);
+        Some(ScorerOptions { form: options.form.or_else(of_task), ..options })
     }
+}
+
+fn same_folder(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 impl TaskScorer {

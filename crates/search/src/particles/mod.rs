@@ -34,6 +34,7 @@ pub fn particle_gibbs(
     stepper: &mut Stepper<'_>,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
+    stepper.scorer.check(how.aggregate)?;
     let of_iteration = (how.samples / how.iterations) as usize;
     let mut cloud = Cloud::new(at, how);
     let (mut particles, mut references) = (Vec::new(), Vec::new());

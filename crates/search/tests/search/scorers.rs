@@ -9,7 +9,9 @@ use offshoot_core::{Error, Result};
 use offshoot_engine::scripted::text_of;
 use offshoot_engine::{Continuation, EngineHandle, FinishReason, ScriptedReply};
 use offshoot_score::scripted::ScriptedEvent;
-use offshoot_score::{Aggregate, Scale, ScriptedAnswer, ScriptedScore, ScriptedScorer};
+use offshoot_score::{
+    Aggregate, Scale, ScoredTree, ScorerIdentity, ScriptedAnswer, ScriptedScore, ScriptedScorer, TextScorer,
+};
 use offshoot_search::settings::{
     Decide, Mcts, MctsDecide, MctsSelect, ParticleSearch, Resampling, RolloutScoring, SampleScoring, StepSearch,
     StepSettings,
@@ -443,6 +445,10 @@ fn simulations_value_their_ends_or_their_leaves() {
     let (outcome, texts) = run(&how(RolloutScoring::Leaf, best), 3);
     assert!(!texts.is_empty() && texts.iter().all(|text| !text.contains('z')), "nothing is sampled behind a leaf");
     assert!(outcome.samples.iter().all(|sample| sample.text.matches('\n').count() == 2), "samples have ended");
+    for sample in &outcome.samples {
+        let Some(SampleScore::Scored { score, step_scores, .. }) = &sample.scored else { panic!("{sample:?}") };
+        assert_eq!(step_scores, &[None, None, Some(*score)], "the whole is valued, not its earlier steps");
+    }
     assert_eq!(outcome.samples[outcome.chosen.expect("one") as usize].text.chars().last(), Some('c'));
     // Too deep to end: where most simulations have gone, a solution is sampled to its end.
     for by in [best, MctsDecide::Visits] {
@@ -470,4 +476,54 @@ fn an_interrupt_ends_the_wait_for_a_score() {
     assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
     drop(job);
     assert_eq!(recorded, 3);
+}
+
+#[test]
+fn logits_are_not_multiplied() {
+    let logits = || ScriptedScorer::new(|_: &ScriptedAnswer<'_>| ScriptedScore::whole(-5.0)).of_scale(Scale::Logit);
+    let how = SampleScoring { aggregate: Aggregate::Product, ..SampleScoring::default() };
+    for votes in [false, true] {
+        let (outcome, _) = whole(&mut texts(&["a", "b"]), 2, &logits(), &how, OnScorerError::Unscored, votes);
+        let error = outcome.expect_err("a product of logits").to_string();
+        assert!(error.contains("product") && error.contains("logits"), "{error}");
+    }
+    let how = StepSearch { aggregate: Aggregate::Product, ..beams(4, 2, 2, 0, Decide::Best) };
+    for driver in [step_beam, dvts] {
+        let mut tree = world("ab", 2);
+        let root = tree.root();
+        let ran =
+            stepping(&logits(), OnScorerError::Unscored, 2, |stepper, job| driver(&mut tree, root, &how, stepper, job));
+        assert!(ran.is_err_and(|error| error.to_string().contains("logits")));
+    }
+}
+
+/// A scorer whose engine is gone.
+struct Stopped(ScorerIdentity);
+
+impl TextScorer for Stopped {
+    fn begin(&self, _: &[Message]) -> Result<Box<dyn ScoredTree>> {
+        Err(Error::EngineStopped { why: "out of luck".to_owned() })
+    }
+
+    fn scale(&self) -> Scale {
+        Scale::Probability
+    }
+
+    fn aggregate(&self) -> Aggregate {
+        Aggregate::Last
+    }
+
+    fn identity(&self) -> &ScorerIdentity {
+        &self.0
+    }
+}
+
+#[test]
+fn a_scorer_whose_engine_has_stopped_is_named_and_ends_the_search() {
+    let [name, form, digest] = ["judge-1b", "last-token", "0"].map(str::to_owned);
+    let scorer = Stopped(ScorerIdentity { name, form, digest });
+    let error = ModelScores::new(&scorer, &[Message::user("Why?")], OnScorerError::Unscored).err().expect("it stopped");
+    assert!(matches!(error, Error::EngineStopped { .. }));
+    let said = error.to_string();
+    assert!(said.contains("scorer judge-1b") && said.contains("out of luck"), "{said}");
 }

@@ -370,7 +370,7 @@ impl Method {
 
     /// Whether samples are recorded before they have their scores.
     pub fn scores_late(&self) -> bool {
-        matches!(self, Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. })
+        self.reward_of_samples().is_some()
     }
 
     /// How the task's scorer scores whole samples; `None`: it does not, or scores steps too.
