@@ -419,9 +419,10 @@ class Records:
 
 @final
 class SearchPrompt:
-    """A prompt to search, with the name that its random numbers follow from."""
+    """A prompt to search, with the name that its random numbers follow from, and the question that a scorer is told, a
+    conversation as JSON; None: the prompt's text."""
 
-    def __new__(cls, token_ids: list[int], text: str, name: str) -> SearchPrompt: ...
+    def __new__(cls, token_ids: list[int], text: str, name: str, question: str | None = None) -> SearchPrompt: ...
 
 @final
 class Assessed:

@@ -109,6 +109,10 @@ class PoolingLLM(LLM):
     ) -> list[ScoringRequestOutput]:
         return self._scorer.pairs(data_1, data_2, pooling_params=pooling_params)
 
+    def embed(self, prompts: Any, **_: Any) -> NoReturn:
+        raise ValueError(f"LLM.embed: {self.model} scores texts and makes no vectors of them; it has encode, classify, "
+                         "score and reward")
+
 
 def _refused(name: str) -> Any:
     def refuse(self: PoolingLLM, *_: Any, **__: Any) -> NoReturn:

@@ -248,7 +248,7 @@ def _turns(question: Any) -> list[dict[str, Any]]:
         return [{"role": "user", "content": question}]
     if _is_conversation(question) and all(isinstance(turn, Mapping) for turn in question):
         return [dict(turn) for turn in question]
-    raise TypeError(f"questions: expected texts or lists of turns with `role` and `content`, found {question!r}")
+    raise TypeError(f"question: expected a text or a list of turns with `role` and `content`, found {question!r}")
 
 
 def _steps(answer: Any) -> list[str]:

@@ -23,7 +23,7 @@ from offshoot._native import Assessed, NativeCalls, NativePointer, Records, Sear
 from offshoot._native import search as _native_search
 from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _flag, _number, _whole
 from offshoot._rollouts import RolloutTrie
-from offshoot._scorer import Scorer
+from offshoot._scorer import Scorer, _turns
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ Answer = str | re.Pattern[str] | Callable[[str], "str | None"]
 #: Whether a text or an answer is right, and what a text is worth; a second argument is the prompt's index.
 Grade = Callable[[str], bool] | Callable[[str, int], bool]
 Score = Callable[[str], float] | Callable[[str, int], float]
+
+#: What a scorer is told: a text or the turns of a conversation; for several prompts a list of them.
+Question = str | Sequence[Any]
 
 _P = ParamSpec("_P")
 
@@ -132,7 +135,9 @@ def vote(
     tool_call: bool = False, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None,
     stop_when: Literal["never", "certain"] | float | Mapping[str, int] = "never", min_finished: int | None = None,
-    scorer: Scorer | None = None, delimiter: str = "\n", aggregate: _Aggregate = "last", use_tqdm: bool = False,
+    scorer: Scorer | None = None,
+    question: Question | None = None, delimiter: str = "\n", aggregate: _Aggregate | None = None,
+    use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Self-consistency: ``n`` samples vote by their answers: those that ``answer`` finds; with ``json`` the values at
     this JSON pointer, such as "/answer", in the JSON of their texts; with ``tool_call`` their calls of tools, or with
@@ -141,7 +146,8 @@ def vote(
     outcome.
     ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely
     to; ``{"window": 5}`` those behind five that gave one answer, where every five samples are a window.
-    With ``scorer`` each vote weighs what the scorer makes of its sample, whose steps end with ``delimiter``."""
+    With ``scorer`` each vote weighs what the scorer makes of its sample, whose steps end with ``delimiter``;
+    ``question`` and ``aggregate`` as in ``best_of_n``."""
     if isinstance(stop_when, Mapping):
         if set(stop_when) != {"window"}:
             raise ValueError(f"stop_when: expected a dict with the key window, found {dict(stop_when)!r}")
@@ -159,11 +165,11 @@ def vote(
         raise ValueError(f"stop_when: expected never beside scorer, found {stop_when!r}")
     method = {"vote": {
         "n": _whole("n", n, 1, MOST_SAMPLES), "stop_when": until, "delimiter": _text("delimiter", delimiter),
-        "aggregate": _choice("aggregate", aggregate, _AGGREGATES)}}
+        "aggregate": _aggregate_of_steps(aggregate, scorer)}}
     assess = _Assess(answer=_voted(answer, json, _flag("tool_call", tool_call)), grade=grade)
     return _search(
         llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-        min_finished=_min_finished(min_finished, n), scorer=scorer)
+        min_finished=_min_finished(min_finished, n), scorer=scorer, question=question)
 
 
 @_search_of
@@ -171,26 +177,33 @@ def best_of_n(
     llm: LLM, prompts: Any, n: int = 16, *, score: Score | None = None, grade: Grade | None = None,
     by: Literal["score", "grade", "logprob", "mean_logprob"] | None = None, answer: Answer | None = None,
     stop_when_passed: bool = False, min_finished: int | None = None, scorer: Scorer | None = None,
-    delimiter: str = "\n", aggregate: _Aggregate = "last", sampling_params: SamplingParams | None = None,
+    question: Question | None = None, delimiter: str = "\n", aggregate: _Aggregate | None = None,
+    sampling_params: SamplingParams | None = None,
     seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """The best of ``n`` samples: by ``score(text)``, by ``scorer``, a reward model that reads each sample as it
     finishes, by ``grade(text)`` (the first that passes), or by the model's own ``by="logprob"`` or ``"mean_logprob"``.
     ``stop_when_passed`` ends the others once one passes, ``min_finished`` once so many have finished. A scorer's steps
-    end with ``delimiter``; ``aggregate``: how their scores become the sample's."""
+    end with ``delimiter``; ``aggregate``: how their scores become the sample's, by default as its form says.
+    ``question``: what it is told, a text or the turns of a conversation, for several prompts a list of them; by default
+    the prompt's text, which must have no special tokens, as a chat template writes them, and be no token ids."""
     _one_of(score, scorer)
     measure = _choice("by", by or ("score" if score or scorer else "grade" if grade else "mean_logprob"),
                       ("score", "grade", "logprob", "mean_logprob"))
     if measure == "score" and score is None and scorer is None or measure == "grade" and grade is None:
         raise TypeError(f"best_of_n: `by={measure!r}` needs the function `{measure}`")
+    if scorer is not None and measure != "score":
+        raise TypeError(f"by: expected score or None beside scorer, found {by!r}")
+    if measure == "score" and stop_when_passed:
+        raise ValueError("stop_when_passed: expected False, as samples are chosen by their scores, found True")
     method = {"best_of_n": {
         "n": _whole("n", n, 1, MOST_SAMPLES), "by": None if measure == "score" else measure,
         "stop_when_passed": bool(stop_when_passed), "delimiter": _text("delimiter", delimiter),
-        "aggregate": _choice("aggregate", aggregate, _AGGREGATES)}}
+        "aggregate": _aggregate_of_steps(aggregate, scorer)}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(
         llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-        min_finished=_min_finished(min_finished, n), scorer=scorer)
+        min_finished=_min_finished(min_finished, n), scorer=scorer, question=question)
 
 
 @_search_of
@@ -309,6 +322,7 @@ def beam_search(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
     delimiter: str = "\n", most_steps: int = 40, lookahead: int = 0, aggregate: _Aggregate = "last",
     by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
+    question: Question | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
@@ -316,7 +330,7 @@ def beam_search(
     does), together with the next ``lookahead`` steps, which are sampled greedily and thrown away; ``aggregate``: last,
     min, product or mean of the steps' values; ``by``: best, vote or weighted_vote."""
     return _stepwise("beam_search", llm, prompts, score, samples, expansions, delimiter, most_steps, lookahead,
-                     aggregate, by, answer, grade, sampling_params, seed, use_tqdm, scorer)
+                     aggregate, by, answer, grade, sampling_params, seed, use_tqdm, scorer, question)
 
 
 @_search_of
@@ -324,18 +338,20 @@ def dvts(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
     delimiter: str = "\n", most_steps: int = 40, lookahead: int = 0, aggregate: _Aggregate = "last",
     by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
+    question: Question | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side.
     The settings are those of ``beam_search``."""
     return _stepwise("dvts", llm, prompts, score, samples, expansions, delimiter, most_steps, lookahead, aggregate, by,
-                     answer, grade, sampling_params, seed, use_tqdm, scorer)
+                     answer, grade, sampling_params, seed, use_tqdm, scorer, question)
 
 
 def _stepwise(
     name: str, llm: LLM, prompts: Any, score: Score | None, samples: int, expansions: int, delimiter: str,
     most_steps: int, lookahead: int, aggregate: _Aggregate, by: _Decide, answer: Answer | None, grade: Grade | None,
     sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool, scorer: Scorer | None,
+    question: Question | None,
 ) -> Outcome | list[Outcome]:
     """A search over steps by its name."""
     _one_of(score, scorer)
@@ -348,7 +364,7 @@ def _stepwise(
         raise ValueError(f"samples: expected a multiple of expansions ({expansions}), found {samples}")
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-                   scorer=scorer)
+                   scorer=scorer, question=question)
 
 
 @_search_of
@@ -356,6 +372,7 @@ def particle_filtering(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, delimiter: str = "\n",
     most_steps: int = 40, aggregate: _Aggregate = "last", resampling: _Resampling = "multinomial",
     by: _Decide = "best", answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
+    question: Question | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Particle filtering over steps (Puri et al., 2025): after each step ``samples`` partial solutions are drawn anew
@@ -363,7 +380,7 @@ def particle_filtering(
     a reward model (without either, of their mean probability). ``resampling``: multinomial or systematic;
     ``aggregate`` and ``by`` as in ``beam_search``."""
     return _particles(llm, prompts, score, samples, 1, 0, delimiter, most_steps, aggregate, resampling, by, answer,
-                      grade, sampling_params, seed, use_tqdm, scorer)
+                      grade, sampling_params, seed, use_tqdm, scorer, question)
 
 
 @_search_of
@@ -371,21 +388,22 @@ def particle_gibbs(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, iterations: int = 2, references: int = 1,
     delimiter: str = "\n", most_steps: int = 40, aggregate: _Aggregate = "last",
     resampling: _Resampling = "multinomial", by: _Decide = "best", answer: Answer | None = None,
-    grade: Grade | None = None, scorer: Scorer | None = None, sampling_params: SamplingParams | None = None,
+    grade: Grade | None = None, scorer: Scorer | None = None,
+    question: Question | None = None, sampling_params: SamplingParams | None = None,
     seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Particle filtering ``iterations`` times, with ``samples`` / ``iterations`` particles each. From the second time
     on ``references`` solutions of the time before, drawn by their scores, take part. The settings are those of
     ``particle_filtering``."""
     return _particles(llm, prompts, score, samples, iterations, references, delimiter, most_steps, aggregate,
-                      resampling, by, answer, grade, sampling_params, seed, use_tqdm, scorer)
+                      resampling, by, answer, grade, sampling_params, seed, use_tqdm, scorer, question)
 
 
 def _particles(
     llm: LLM, prompts: Any, score: Score | None, samples: int, iterations: int, references: int, delimiter: str,
     most_steps: int, aggregate: _Aggregate, resampling: _Resampling, by: _Decide, answer: Answer | None,
     grade: Grade | None, sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
-    scorer: Scorer | None,
+    scorer: Scorer | None, question: Question | None,
 ) -> Outcome | list[Outcome]:
     """A search by particles."""
     _one_of(score, scorer)
@@ -403,7 +421,7 @@ def _particles(
             f"references: expected less than the {samples // iterations} particles of an iteration, found {references}")
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-                   scorer=scorer)
+                   scorer=scorer, question=question)
 
 
 @_search_of
@@ -412,6 +430,7 @@ def mcts(
     parallel: int = 8, delimiter: str = "\n", most_steps: int = 40, select: Literal["uct", "puct"] = "uct",
     exploration: float = 1.4, widening: float | None = None, tokens: int | None = None, by: _Decide | None = None,
     answer: Answer | None = None, grade: Grade | None = None, scorer: Scorer | None = None,
+    question: Question | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)``, by ``scorer``, a reward
@@ -428,7 +447,7 @@ def mcts(
         "by": "visits" if by is None else {"rollouts": _choice("by", by, _DECIDE)}}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-                   scorer=scorer)
+                   scorer=scorer, question=question)
 
 
 class _Assess:
@@ -561,6 +580,43 @@ def _finite(name: str, value: Any) -> float:
     return number
 
 
+def _aggregate_of_steps(aggregate: Any, scorer: Scorer | None) -> str | None:
+    """How the scores of a sample's steps become its own; None: as the scorer's form says."""
+    if aggregate is None:
+        return None
+    if scorer is None:
+        raise TypeError(f"aggregate: expected None without scorer, found {aggregate!r}")
+    return _choice("aggregate", aggregate, _AGGREGATES)
+
+
+def _questions(
+    llm: LLM, scorer: Scorer | None, question: Question | None, encoded: Sequence[tuple[str | None, list[int]]],
+    one: bool,
+) -> list[str | None]:
+    """What the scorer is told of each prompt, a conversation as JSON. What a chat template wrote is no question: the
+    scorer has its own."""
+    if scorer is None:
+        if question is not None:
+            raise TypeError(f"question: expected None without scorer, found {question!r}")
+        return [None] * len(encoded)
+    if question is None:
+        tokenizer = llm._engine.tokenizer
+        for at, (text, _) in enumerate(encoded):
+            if text is None:
+                raise ValueError(
+                    f"question: expected what the scorer is told, as prompt {at} is token ids, found None")
+            [ids] = tokenizer.encode([text], False, None)
+            if tokenizer.decode(ids, skip_special_tokens=False) != tokenizer.decode(ids, skip_special_tokens=True):
+                raise ValueError("question: expected what the scorer is told, such as the messages of the chat, as "
+                                 f"prompt {at} has special tokens of the model, found None")
+        return [json.dumps(_turns(text)) for text, _ in encoded]
+    each: Any = [question] if one else question
+    if isinstance(each, str) or len(each) != len(encoded):
+        found = "a text" if isinstance(each, str) else len(each)
+        raise ValueError(f"question: expected a list of {len(encoded)}, one for each prompt, found {found}")
+    return [json.dumps(_turns(own)) for own in each]
+
+
 def _one_of(score: Any, scorer: Any) -> None:
     """A search has one that values."""
     if score is not None and scorer is not None:
@@ -570,7 +626,8 @@ def _one_of(score: Any, scorer: Any) -> None:
 def _search(
     llm: LLM, prompts: Any, method: dict[str, Any], sampling_params: SamplingParams | None, seed: int | None,
     use_tqdm: bool, *, assess: _Assess, grades: bool, min_finished: int | None = None, rollouts: bool = False,
-    scorer: Scorer | None = None, **callables: Callable[[int, Any], Any] | None,
+    scorer: Scorer | None = None, question: Question | None = None,
+    **callables: Callable[[int, Any], Any] | None,
 ) -> Outcome | list[Outcome]:
     if not isinstance(llm, LLM):
         raise TypeError(f"llm: expected an LLM, found {llm!r}")
@@ -587,6 +644,7 @@ def _search(
             f"sampling_params.n: expected 1, found {params.samples}: the search's own numbers say how many")
     if seed is None:
         seed = 0 if params.seed is None else params.seed
+    questions = _questions(llm, scorer, question, encoded, one)
     named, room = [], llm.max_model_len
     for at, (text, ids) in enumerate(encoded):
         kept = params.truncated(ids, llm.max_model_len)
@@ -595,7 +653,7 @@ def _search(
             text = llm._engine.tokenizer.decode(ids, skip_special_tokens=False)
         if len(ids) >= llm.max_model_len:
             raise ValueError(f"prompt {at} has {len(ids)} tokens; the model's context is {llm.max_model_len}")
-        named.append(SearchPrompt(ids, text, str(at)))
+        named.append(SearchPrompt(ids, text, str(at), questions[at]))
         room = min(room, llm.max_model_len - len(ids))
     with _progress(use_tqdm, len(named)) as bar:
         shown = 0

@@ -188,9 +188,8 @@ impl NativeScorer {
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
             let options = EngineOptions { devices, budget, ..EngineOptions::default() };
-            let folder = ScorerFolder::open(&model, form.as_ref())?;
             let launched = options.open_scorer(&model, form.as_ref())?;
-            let scorer = NativeScorer::of(launched.scorer, &folder, launched.seconds_loading)?;
+            let scorer = NativeScorer::of(launched.scorer, &launched.folder, launched.seconds_loading)?;
             Ok(NativeScorer { not_cuda: launched.not_cuda.map(|why| why.to_string()), ..scorer })
         });
         launched.or_raise()
@@ -244,10 +243,8 @@ impl NativeScorer {
         aggregate: Option<&str>,
     ) -> PyResult<Vec<Vec<AnswerScores>>> {
         let model = self.model()?;
-        let aggregate = match aggregate {
-            Some(word) => named("aggregate", word)?,
-            None => model.aggregate(),
-        };
+        let aggregate = aggregate.map(|word| named("aggregate", word)).transpose()?;
+        let aggregate = aggregate_of(aggregate, &model)?;
         let conversations = questions.iter().map(|question| conversation(question)).collect::<PyResult<Vec<_>>>()?;
         let begin = |(question, answers): (&Vec<Message>, Vec<Vec<String>>)| -> Result<ScoredQuestion> {
             let mut tree = model.begin(question)?;
@@ -305,8 +302,18 @@ fn node(ix: usize) -> Result<NodeId> {
     u32::try_from(ix).map(NodeId).map_err(too_many)
 }
 
+/// How one score is made of those of steps: as asked for, or else as the scorer's form says.
+pub fn aggregate_of(asked: Option<Aggregate>, model: &ScorerModel) -> PyResult<Aggregate> {
+    let aggregate = asked.unwrap_or(model.aggregate());
+    if !aggregate.fits(model.scale()) {
+        let expected = "expected last, min or mean, as the scorer's scores are logits";
+        return Err(PyValueError::new_err(format!("aggregate: {expected}, found product")));
+    }
+    Ok(aggregate)
+}
+
 /// A conversation from JSON.
-fn conversation(question: &str) -> PyResult<Vec<Message>> {
+pub fn conversation(question: &str) -> PyResult<Vec<Message>> {
     let wrong = |error: serde_json::Error| PyValueError::new_err(format!("question: {error}"));
     let turns: Vec<Map<String, Value>> = serde_json::from_str(question).map_err(wrong)?;
     Ok(turns.into_iter().map(Message::of).collect())

@@ -31,7 +31,7 @@ use crate::engine::{Engine, PATIENCE};
 use crate::errors::{OrRaise, exception};
 use crate::params::{self, Sampling};
 use crate::rollouts::NativeTrie;
-use crate::scorer::NativeScorer;
+use crate::scorer::{NativeScorer, aggregate_of, conversation};
 
 /// Prompts searched at once: their drivers mostly wait.
 const SEARCHES_AT_ONCE: usize = 256;
@@ -45,12 +45,12 @@ type SearchResult = (Value, Option<RolloutTrie>);
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Method {
-    /// `delimiter` and `aggregate`: of the steps of samples that a scorer reads.
+    /// `delimiter` and `aggregate`: of the steps of samples that a scorer reads; `None`: as its form says.
     Vote {
         n: usize,
         stop_when: Decided,
         delimiter: String,
-        aggregate: Aggregate,
+        aggregate: Option<Aggregate>,
     },
     /// `by`: `None`: a Python callable or a scorer scores the samples.
     BestOfN {
@@ -58,7 +58,7 @@ enum Method {
         by: Option<BestBy>,
         stop_when_passed: bool,
         delimiter: String,
-        aggregate: Aggregate,
+        aggregate: Option<Aggregate>,
     },
     Sample {
         n: usize,
@@ -80,6 +80,22 @@ enum Method {
     Mcts(Mcts),
     TreePo(TreePo),
     EntropyBranching(EntropyBranching),
+}
+
+impl Method {
+    /// How one score is to be made of those of steps; `None`: as the scorer's form says.
+    fn aggregate(&self) -> Option<Aggregate> {
+        match self {
+            Method::Vote { aggregate, .. } | Method::BestOfN { aggregate, .. } => *aggregate,
+            Method::BeamSearch { settings, .. } | Method::Dvts { settings, .. } => Some(settings.aggregate),
+            Method::Particles { settings, .. } => Some(settings.aggregate),
+            Method::Mcts(_)
+            | Method::Sample { .. }
+            | Method::TreeOfThoughts(_)
+            | Method::TreePo(_)
+            | Method::EntropyBranching(_) => Some(Aggregate::Last),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -311,20 +327,26 @@ struct Searches<'a> {
     rollouts: bool,
     /// A reward model that values texts in place of callables.
     scorer: Option<Arc<ScorerModel>>,
+    /// How the scores of a sample's steps become its own.
+    aggregate: Aggregate,
 }
 
-/// A prompt with the name that its random numbers follow from.
+/// A prompt with the name that its random numbers follow from, and the question that a scorer is told, a conversation
+/// as JSON; None: the prompt's text.
 #[pyclass(frozen, module = "offshoot._offshoot")]
 pub struct SearchPrompt {
     prompt: Prompt,
     name: String,
+    question: Vec<Message>,
 }
 
 #[pymethods]
 impl SearchPrompt {
     #[new]
-    fn new(token_ids: Vec<u32>, text: String, name: String) -> SearchPrompt {
-        SearchPrompt { prompt: Prompt { text, tokens: params::token_ids(token_ids) }, name }
+    #[pyo3(signature = (token_ids, text, name, question=None))]
+    fn new(token_ids: Vec<u32>, text: String, name: String, question: Option<&str>) -> PyResult<SearchPrompt> {
+        let question = question.map_or_else(|| Ok(vec![Message::user(&text)]), conversation)?;
+        Ok(SearchPrompt { prompt: Prompt { text, tokens: params::token_ids(token_ids) }, name, question })
     }
 }
 
@@ -364,7 +386,11 @@ pub fn search(
     rollouts: bool,
     scorer: Option<&NativeScorer>,
 ) -> PyResult<Found> {
-    let method = serde_json::from_str(method).map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
+    let method: Method =
+        serde_json::from_str(method).map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
+    let scorer = scorer.map(NativeScorer::model).transpose()?;
+    let asked = method.aggregate();
+    let aggregate = scorer.as_ref().map_or(Ok(asked.unwrap_or_default()), |model| aggregate_of(asked, model))?;
     let searches = Searches {
         engine: engine.ready()?,
         tokenizer: engine.tokenizer(),
@@ -375,7 +401,8 @@ pub fn search(
         failure: Failure::default(),
         group_end: min_finished.map(GroupEnd::new),
         rollouts,
-        scorer: scorer.map(NativeScorer::model).transpose()?,
+        scorer,
+        aggregate,
     };
     let outcomes = py.detach(|| searches.run(&prompts, done.as_ref())).or_raise()?;
     let object = |outcome: offshoot::Result<SearchResult>| match outcome {
@@ -444,17 +471,17 @@ impl Searches<'_> {
     }
 
     fn search(&self, index: usize, prompt: &SearchPrompt) -> offshoot::Result<SearchResult> {
-        let SearchPrompt { prompt, name } = prompt;
+        let SearchPrompt { prompt, name, question } = prompt;
         let mut tree = SamplingTree::new(self.engine.clone(), prompt.clone())?.seed(self.seed).named(name);
         let assess =
             PythonAssess { index, callables: &self.callables, failure: &self.failure, known: RefCell::default() };
         let Sampling { params, stop, .. } = &self.sampling.beginning(|| ContentStart::of(&prompt.text, None, None));
         let job = SearchJob { group_end: self.group_end, ..SearchJob::new(params, stop) };
         let mut job = job.assessed_by(assess).interrupted_by(&self.failure.ended);
-        let scorer = self.scorer.as_ref().map(|model| {
-            let question = [Message::user(&prompt.text)];
-            Ok(Scorer::Model(Box::new(ModelScores::new(&**model, &question, OnScorerError::Unscored)?)))
-        });
+        let scorer = self
+            .scorer
+            .as_ref()
+            .map(|model| Ok(Scorer::Model(Box::new(ModelScores::new(&**model, question, OnScorerError::Unscored)?))));
         let outcome = self.drive(index, &mut tree, scorer.transpose()?, &mut job)?;
         let not_json = |error: serde_json::Error| Error::Internal(format!("an outcome is not JSON: {error}"));
         let mut value = serde_json::to_value(&outcome).map_err(not_json)?;
@@ -479,18 +506,18 @@ impl Searches<'_> {
     ) -> offshoot::Result<Outcome> {
         let root = tree.root();
         match &self.method {
-            Method::Vote { n, stop_when, delimiter, aggregate } => match scorer {
+            Method::Vote { n, stop_when, delimiter, .. } => match scorer {
                 None => self_consistency(tree, root, *n, *stop_when, job),
                 Some(mut scorer) => {
-                    let how = SampleScoring { delimiter: delimiter.clone(), aggregate: *aggregate };
+                    let how = SampleScoring { delimiter: delimiter.clone(), aggregate: self.aggregate };
                     vote_by_scorer(tree, root, *n, &mut scorer, &how, job)
                 }
             },
             &Method::BestOfN { n, by: Some(by), stop_when_passed, .. } => {
                 best_of_n(tree, root, &BestOfN { samples: n, by, stop_when_passed }, job)
             }
-            Method::BestOfN { n, by: None, delimiter, aggregate, .. } => {
-                let how = SampleScoring { delimiter: delimiter.clone(), aggregate: *aggregate };
+            Method::BestOfN { n, by: None, delimiter, .. } => {
+                let how = SampleScoring { delimiter: delimiter.clone(), aggregate: self.aggregate };
                 best_by_scorer(tree, root, *n, &mut scorer.unwrap_or(Scorer::Grade), &how, job)
             }
             &Method::Sample { n } => sample(tree, root, n, job),

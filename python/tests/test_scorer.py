@@ -98,6 +98,8 @@ def test_vllms_methods_for_models_that_score(llm, folder, question):
             pooling.encode(text)
         with pytest.raises(ValueError, match="task"):
             pooling.encode(text, pooling_task="embed")
+        with pytest.raises(ValueError, match="makes no vectors"):
+            pooling.embed(text)
         with pytest.raises(TypeError, match="max_lora"):
             offshoot.LLM(folder, runner="pooling", max_loras=2)
 
@@ -139,6 +141,63 @@ def test_searches_choose_by_a_scorer(llm, scorer, question):
         offshoot.best_of_n(llm, question, 2, scorer="reward")
 
 
+def test_a_scorer_is_told_the_question(llm, scorer, question):
+    params = SamplingParams(max_tokens=20)
+    chat = [{"role": "user", "content": "Tom has 5 pens. " + question}]
+    found = offshoot.best_of_n(llm, question, 4, scorer=scorer, question=chat, sampling_params=params)
+    texts = [sample.text for sample in found.samples]
+    assert [sample.score for sample in found.samples] == pytest.approx(scorer.score(chat, texts), abs=1e-6)
+    ids = llm.encode(question)
+    for search in (offshoot.best_of_n, offshoot.beam_search, offshoot.mcts, offshoot.particle_filtering):
+        with pytest.raises(ValueError, match="question.*token ids"):
+            search(llm, ids, scorer=scorer, sampling_params=params)
+    told = offshoot.best_of_n(llm, [ids, ids], 4, scorer=scorer, question=[chat, question], sampling_params=params)
+    assert [sample.score for sample in told[0].samples] == pytest.approx(
+        scorer.score(chat, [sample.text for sample in told[0].samples]), abs=1e-6)
+    [end] = llm.get_tokenizer().all_special_tokens[:1]
+    with pytest.raises(ValueError, match="question.*special tokens"):
+        offshoot.vote(llm, question + end, 2, answer=r"(\d+)", scorer=scorer)
+    with pytest.raises(ValueError, match="one for each prompt"):
+        offshoot.best_of_n(llm, [question, question], 2, scorer=scorer, question=question)
+    with pytest.raises(TypeError, match="question"):
+        offshoot.best_of_n(llm, question, 2, question=question)
+
+
+def test_what_has_no_meaning_beside_a_scorer_is_refused(llm, scorer, question):
+    with pytest.raises(TypeError, match="by: expected score"):
+        offshoot.best_of_n(llm, question, 2, scorer=scorer, by="logprob")
+    for by in ({"scorer": scorer}, {"score": len}):
+        with pytest.raises(ValueError, match="stop_when_passed"):
+            offshoot.best_of_n(llm, question, 2, stop_when_passed=True, **by)
+    with pytest.raises(TypeError, match="aggregate"):
+        offshoot.best_of_n(llm, question, 2, aggregate="min")
+
+
+def test_the_form_says_how_steps_become_a_score(llm, folder, question):
+    params = SamplingParams(max_tokens=40)
+    parts = {"plain": {**FORM["text"]["plain"], "read": {"parts": {"separator": "\n"}}}}
+    mean = {**FORM, "text": parts, "aggregate": "mean"}
+    with offshoot.Scorer(folder, form=mean, device="cpu", kv_memory=64) as by_mean:
+        for found in (
+            offshoot.best_of_n(llm, question, 8, scorer=by_mean, sampling_params=params),
+            offshoot.vote(llm, question, 8, answer=r"(\d+)", scorer=by_mean, sampling_params=params),
+        ):
+            steps = [[score for score in each.step_scores if score is not None] for each in found.samples]
+            means = [sum(scores) / len(scores) for scores in steps]
+            assert [each.score for each in found.samples] == pytest.approx(means)
+            assert means != [scores[-1] for scores in steps]
+    with offshoot.Scorer(folder, form={**FORM, "output": {"logit": {"token": 0}}}, device="cpu",
+                         kv_memory=64) as logits:
+        assert logits.facts["scale"] == "logit"
+        for call in (
+            lambda: logits.rate(question, ["7"], aggregate="product"),
+            lambda: offshoot.best_of_n(llm, question, 2, scorer=logits, aggregate="product"),
+            lambda: offshoot.beam_search(llm, question, samples=4, scorer=logits, aggregate="product"),
+        ):
+            with pytest.raises(ValueError, match="aggregate: expected last, min or mean.*logits"):
+                call()
+
+
 def test_its_hubs_reward_models(monkeypatch, scorer, question):
     """its_hub's interfaces, as its version 1.2 has them."""
     class Message:
@@ -178,6 +237,11 @@ def test_its_hubs_reward_models(monkeypatch, scorer, question):
     chats = [[Message("user", question), Message("assistant", answer)] for answer in ANSWERS]
     assert asyncio.run(outcome.ascore(chats, orchestrator=None)) == scores
     assert outcome.score(chats[1]) == scores[1]
+    # An answer that is too long ends nothing.
+    with pytest.warns(UserWarning, match="1 of 2 answers have no score and count as 0.*context"):
+        assert process.score(question, [ANSWERS[0], " 7" * 5000]) == [scores[0], 0.0]
+    with pytest.raises(ValueError, match="no score"):
+        adapter.ProcessReward(scorer, strict=True).score(question, [" 7" * 5000])
     monkeypatch.delitem(sys.modules, "offshoot.its_hub", raising=False)
 
 

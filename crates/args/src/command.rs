@@ -190,6 +190,7 @@ fn value_error(error: &clap::Error) -> Option<Error> {
     let of_parser = std::error::Error::source(error).and_then(|source| source.downcast_ref());
     let expected = match (of_parser, error.get(ContextKind::ValidValue)) {
         (Some(Error::Value { expected, .. }), _) => expected.clone(),
+        (Some(unread), _) => format!("what can be read ({unread})"),
         (_, Some(ContextValue::Strings(known))) if !known.is_empty() => format!("one of {}", known.join(", ")),
         _ => "a value".to_string(),
     };

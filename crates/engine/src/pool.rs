@@ -12,7 +12,7 @@ pub enum PoolSize {
     /// This share (0 to 1) of the free memory, at most `at_most` bytes.
     Share { of_free: f64, at_most: usize },
     /// This many bytes, states included, as several models divide what is free; at most `at_most` of them for keys and
-    /// values. An error if fewer are free.
+    /// values. Fewer if fewer are free, as a device may round up what another model was given.
     Part { bytes: usize, at_most: usize },
 }
 
@@ -20,13 +20,13 @@ impl PoolSize {
     /// The bytes to allocate if `free` bytes are free.
     pub fn bytes(self, free: usize) -> Result<usize> {
         match self {
-            PoolSize::Bytes(bytes) | PoolSize::Part { bytes, .. } if bytes > free => {
+            PoolSize::Bytes(bytes) if bytes > free => {
                 let expected = format!("at least {}", figures::bytes(bytes as u64));
                 let what = format!("free memory for keys and values ({KV_MEMORY})");
                 Err(Error::value(what, expected, figures::bytes(free as u64)))
             }
             PoolSize::Bytes(bytes) => Ok(bytes),
-            PoolSize::Part { bytes, at_most } => Ok(bytes.min(at_most)),
+            PoolSize::Part { bytes, at_most } => Ok(bytes.min(at_most).min(free)),
             PoolSize::Share { of_free, at_most } => match (0.0..=1.0).contains(&of_free) {
                 true => Ok(((free as f64 * of_free) as usize).min(at_most)),
                 false => {
@@ -76,7 +76,7 @@ impl PoolSize {
     fn all_bytes(self, free: usize) -> Result<(usize, usize)> {
         match self {
             PoolSize::Bytes(_) => Ok((self.bytes(free)?, usize::MAX)),
-            PoolSize::Part { bytes, at_most } => Ok((PoolSize::Bytes(bytes).bytes(free)?, at_most)),
+            PoolSize::Part { bytes, at_most } => Ok((bytes.min(free), at_most)),
             PoolSize::Share { of_free, at_most } => {
                 Ok((PoolSize::Share { of_free, at_most: usize::MAX }.bytes(free)?, at_most))
             }
@@ -126,7 +126,9 @@ mod tests {
         let part = |bytes, at_most| PoolSize::Part { bytes, at_most };
         assert_eq!(divided(part(1000, 100), 10, 1000), divided(share(100), 10, 1000));
         assert_eq!(divided(part(1000, 400), 0, 9), (400, 0, 9));
-        assert!(part(3000, 100).divide(2000, 0, 9).is_err());
+        // What a device has rounded up for another model is missing from it.
+        assert_eq!(divided(part(2001, usize::MAX), 0, 9), (2000, 0, 9));
+        assert_eq!(divided(part(2001, 100), 10, 9), (100, 20, 9));
     }
 
     #[test]

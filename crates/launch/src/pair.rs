@@ -20,6 +20,8 @@ use offshoot_score::{FormChoice, ScorerModel};
 /// A scorer without a generator, in memory.
 pub struct LaunchedScorer {
     pub scorer: Arc<ScorerModel>,
+    /// Its folder, with the weights that were asked for.
+    pub folder: ScorerFolder,
     /// Why no GPU is used; `None` if the user chose the device or a GPU is used.
     pub not_cuda: Option<WhyNotCuda>,
     pub seconds_loading: f64,
@@ -33,25 +35,26 @@ impl EngineOptions {
     ///
     /// A budget is out of its range, the folder is no scorer, or no device has room for it.
     pub fn open_scorer(&self, path: &Path, form: Option<&FormChoice>) -> Result<LaunchedScorer> {
-        self.budget.check()?;
-        ScorerFolder::open(path, form)?.with(self.budget.weights)?.start(self)
+        ScorerFolder::open(path, form)?.start(self)
     }
 }
 
 impl ScorerFolder {
-    /// Loads the scorer as the only model.
+    /// Loads the scorer as the only model, with the weights that the options ask for.
     ///
     /// # Errors
     ///
-    /// The options name a scorer beside it, or no device has room for it.
-    pub fn start(&self, options: &EngineOptions) -> Result<LaunchedScorer> {
+    /// The options name a scorer beside it, a budget is out of its range, or no device has room for it.
+    pub fn start(self, options: &EngineOptions) -> Result<LaunchedScorer> {
         if let Some(ScorerOptions { path, .. }) = &options.scorer {
             let expected = "none, as the model is a scorer itself";
             return Err(Error::value(SCORER, expected, path.display().to_string()));
         }
-        let launched = options.launch(self.source(), None, Demand::unbounded()).start()?;
+        options.budget.check()?;
+        let folder = self.with(options.budget.weights)?;
+        let launched = options.launch(folder.source(), None, Demand::unbounded()).start()?;
         let Launched { engine, not_cuda, seconds_loading, .. } = launched;
-        Ok(LaunchedScorer { scorer: self.on(engine)?, not_cuda, seconds_loading })
+        Ok(LaunchedScorer { scorer: folder.on(engine)?, folder, not_cuda, seconds_loading })
     }
 
     /// The scorer whose model runs in this engine.

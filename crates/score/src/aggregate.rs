@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::scale::Scale;
+
 /// How the scores of the steps are combined into the score of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -19,6 +21,12 @@ pub enum Aggregate {
 }
 
 impl Aggregate {
+    /// Whether it makes one score of scores of this scale: logits have no product, as that of two negative ones is
+    /// high.
+    pub fn fits(self, scale: Scale) -> bool {
+        (self, scale) != (Aggregate::Product, Scale::Logit)
+    }
+
     /// The answer's score; `None`: no step has one.
     pub fn of(self, scores: &[f64]) -> Option<f64> {
         let last = *scores.last()?;
@@ -34,6 +42,12 @@ impl Aggregate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logits_are_not_multiplied() {
+        assert!(!Aggregate::Product.fits(Scale::Logit));
+        assert!(Aggregate::Product.fits(Scale::Probability) && Aggregate::Min.fits(Scale::Logit));
+    }
 
     #[test]
     fn four_ways_and_no_scores() {

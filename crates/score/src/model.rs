@@ -70,7 +70,8 @@ impl TextScorer for ScorerModel {
         let tree = self.thread.name_tree();
         self.thread.send(Work::Begin { tree, question: question.into(), begun, results })?;
         let thread = Arc::clone(&self.thread);
-        Ok(Box::new(ModelTree { tree, received, answers: HashMap::new(), waiting: 0, started: 0, thread }))
+        let name = self.identity.name.clone();
+        Ok(Box::new(ModelTree { name, tree, received, answers: HashMap::new(), waiting: 0, started: 0, thread }))
     }
 
     fn scale(&self) -> Scale {
@@ -88,6 +89,8 @@ impl TextScorer for ScorerModel {
 
 /// The answers to one question, as its client has them.
 struct ModelTree {
+    /// The name of the model, for errors.
+    name: String,
     tree: TreeId,
     received: Receiver<AnswerScores>,
     /// The answers that were started and not pruned.
@@ -98,6 +101,14 @@ struct ModelTree {
     /// start are dropped.
     started: u64,
     thread: Arc<ScorerThread>,
+}
+
+/// The error of a scorer's engine that has ended: it says whose it was, as a generator's may run beside it.
+fn of_scorer(name: &str, error: Error) -> Error {
+    match error {
+        Error::EngineStopped { why } => Error::EngineStopped { why: format!("that of the scorer {name}: {why}") },
+        other => other,
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -113,7 +124,7 @@ impl ModelTree {
         let answer = self.answers.get_mut(&node).filter(|answer| answer.is_waiting && answer.start == start)?;
         answer.is_waiting = false;
         self.waiting -= 1;
-        Some((node, result))
+        Some((node, result.map_err(|error| of_scorer(&self.name, error))))
     }
 
     /// The failure of an answer that waits, once the scorer's thread has ended.

@@ -70,7 +70,7 @@ impl ResolvedForm {
     pub fn new(form: &ScoreForm, tokenizer: Arc<Tokenizer>, head: &HeadFacts, now: SystemTime) -> Result<ResolvedForm> {
         let words = form.words(&tokenizer)?.map(|words| words.len());
         let values = ValueReading::new(&form.output, words, head)?;
-        if form.aggregate == Aggregate::Product && values.scale() == Scale::Logit {
+        if !form.aggregate.fits(values.scale()) {
             let expected = "`last`, `min` or `mean`, as scores that are no probabilities have no product; or an \
                             `activation`";
             return Err(Error::value(field("aggregate"), expected, "`product`"));

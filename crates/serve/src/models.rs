@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::{MODEL, SCORER};
+use offshoot_core::setting::{MODEL, SCORER, SCORER_MEMORY};
 use offshoot_engine::{AdapterSource, EngineHandle};
-use offshoot_launch::{Demand, EngineOptions, ModelSource, ScorerFolder, ScorerOptions};
+use offshoot_launch::{Demand, EngineOptions, LaunchedScorer, ModelSource, ScorerFolder, ScorerOptions};
 use offshoot_model::hashes::hash_of_folder;
 use offshoot_model::{Adapter, EmbedderPooling, ModelConfig, ModelFolder, ModelRole};
 use offshoot_openai::batch::{AnswerOrigin, name_of_model};
@@ -82,7 +82,7 @@ impl Models {
     pub fn start(options: &ServeOptions) -> Result<Models> {
         match chosen(options)? {
             Chosen::Generator(path) => Models::generator(path, options),
-            Chosen::Scorer(folder) => Models::scorer(&folder, options),
+            Chosen::Scorer(folder) => Models::scorer(*folder, options),
             Chosen::Embedder(path) => Models::embedder(path, options),
         }
     }
@@ -115,12 +115,12 @@ impl Models {
         })
     }
 
-    fn scorer(folder: &ScorerFolder, options: &ServeOptions) -> Result<Models> {
+    fn scorer(folder: ScorerFolder, options: &ServeOptions) -> Result<Models> {
         let given = if options.names.is_empty() { &options.scorer_names } else { &options.names };
         let alone = EngineOptions { scorer: None, ..options.engine.clone() };
-        let model = folder.start(&alone)?.scorer;
-        let digest = model.identity().digest.clone();
-        Ok(Models::alone(ScorerParts::scorer(model, folder, names(given, folder.path()))?, digest))
+        let LaunchedScorer { scorer, folder, .. } = folder.start(&alone)?;
+        let digest = scorer.identity().digest.clone();
+        Ok(Models::alone(ScorerParts::scorer(scorer, &folder, names(given, folder.path()))?, digest))
     }
 
     fn embedder(path: &Path, options: &ServeOptions) -> Result<Models> {
@@ -165,11 +165,18 @@ fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
             (ModelRole::Embedder, _) => Chosen::Embedder(model),
             (ModelRole::Scorer, None) => Chosen::Scorer(Box::new(ScorerFolder::open(model, None)?)),
             (ModelRole::Scorer, Some(scorer)) => {
-                let expected = "none, as the model is a scorer itself";
+                let expected = "none, as the model is a scorer itself; its form is chosen where it is served as the \
+                                scorer, without a model";
                 return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
             }
         },
-        (None, Some(scorer)) => Chosen::Scorer(Box::new(scorer.open()?)),
+        (None, Some(scorer)) => match scorer.memory {
+            None => Chosen::Scorer(Box::new(scorer.open()?)),
+            Some(share) => {
+                let expected = "none, as no model stands beside the scorer: it has all of the memory";
+                return Err(Error::value(SCORER_MEMORY, expected, share.to_string()));
+            }
+        },
         (None, None) => return Err(Error::value(MODEL, "a model to serve", "none")),
     };
     let only_of_generators = [

@@ -60,6 +60,14 @@ impl ServedScorer {
         }
     }
 
+    /// An error of its engine, which says whose it is.
+    pub fn named(&self, error: Error) -> Error {
+        match error {
+            Error::EngineStopped { why } => Error::EngineStopped { why: format!("that of {}: {why}", self.names[0]) },
+            other => other,
+        }
+    }
+
     /// Reads requests for it.
     pub fn reader<'a>(&'a self, server: &'a Server, names: &'a OwnNames<'a>) -> RequestReader<'a> {
         RequestReader {

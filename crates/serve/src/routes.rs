@@ -209,7 +209,7 @@ async fn health(State(server): AppState) -> Answer {
     server.dispatcher.check_alive()?;
     if let Some(scorer) = &server.scorer {
         // An engine that has stopped says why.
-        scorer.engine.live().map_err(|error| Refusal::of(&error))?;
+        scorer.engine.live().map_err(|error| Refusal::of(&scorer.named(error)))?;
     }
     Ok(reply::value(&json!({ "status": "ok" })))
 }

@@ -11,7 +11,6 @@ use offshoot_core::figures::count;
 use offshoot_core::out;
 use offshoot_core::setting::SCORER;
 use offshoot_launch::{ScorerFolder, ScorerOptions};
-use offshoot_score::{Aggregate, Scale};
 use offshoot_text::{AddSpecial, Message};
 
 /// A scorer whose weights are not loaded.
@@ -34,7 +33,7 @@ impl RunScorer {
         let Some(options) = task.scorer_options(asked) else { return Ok(None) };
         let folder = options.open()?;
         let aggregate = task.method.reward_aggregate().unwrap_or(folder.resolved()?.aggregate());
-        if (aggregate, folder.resolved()?.scale()) == (Aggregate::Product, Scale::Logit) {
+        if !aggregate.fits(folder.resolved()?.scale()) {
             let expected =
                 "another than product, or a form with the activation sigmoid: the scorer's scores are logits";
             return Err(Error::field(&task.path, key(&task.method, "aggregate"), expected, "product"));

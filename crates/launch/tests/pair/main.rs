@@ -14,7 +14,7 @@ use offshoot_launch::{
     Demand, DeviceChoice, Devices, EngineBudget, EngineOptions, Launch, Launched, ModelSource, PromptRequest,
     ScorerFolder, ScorerOptions, generate,
 };
-use offshoot_model::ModelFolder;
+use offshoot_model::{MadeFormat, ModelFolder};
 use offshoot_score::{FormChoice, TextScorer};
 use offshoot_text::{AddSpecial, Message, Tokenizer};
 
@@ -208,5 +208,10 @@ fn a_scorer_starts_alone() {
     assert!(beside.expect_err("a scorer has none beside it").to_string().contains("`scorer`"));
     let generator = generator();
     assert!(options(None, None).open_scorer(generator.path(), None).is_err());
+    // The weights that are asked for are those of the only model there is.
+    let mut int8 = options(None, Some(MIB));
+    int8.budget.weights.weights = Some(MadeFormat::Int8);
+    let rounded = ScorerFolder::open(folder.path(), None).unwrap().start(&int8).unwrap();
+    assert_ne!(scores(&*rounded.scorer), scores(&*launched.scorer));
     drop::<Arc<_>>(launched.scorer);
 }

@@ -145,7 +145,8 @@ impl RequestReader<'_> {
         match (fields.take("input"), fields.take("messages")) {
             (Some(input), None) => self.inputs(fields, &input, users, cut),
             (None, Some(messages)) => self.chats_to_read(fields, messages, users, cut),
-            _ => Err(Refusal::value("input", "either `input`, or a chat in `messages`", "both or none")),
+            (None, None) => Err(Refusal::value("input", "texts in `input`, or a chat in `messages`", "neither")),
+            (Some(_), Some(_)) => Err(Refusal::value("input", "either `input`, or a chat in `messages`", "both")),
         }
     }
 
