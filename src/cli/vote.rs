@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::words::{AGGREGATES, RULES};
+use super::words::{AGGREGATES, RULES, SCALES};
 use offshoot_args::words::one_of;
 use offshoot_args::{each_once, whole};
 use offshoot_eval::run::vote::VoteOptions;
-use offshoot_eval::run::vote_scores::{ReplayOptions, VoteBy};
+use offshoot_eval::run::vote_scores::{ReplayOptions, Scale, VoteBy};
 use offshoot_search::settings::Aggregate;
 
 #[derive(Debug, Args)]
@@ -44,6 +44,9 @@ pub struct VoteArgs {
     /// What makes one score of those of a text's steps
     #[arg(long, value_name = "HOW", requires = "scores", default_value = "last", value_parser = one_of(AGGREGATES))]
     pub aggregate: Aggregate,
+    /// What the scores are, for the weighted vote
+    #[arg(long, value_name = "SCALE", requires = "scores", default_value = "probability", value_parser = one_of(SCALES))]
+    pub scale: Scale,
     /// What chooses an item's answer: the largest sum of scores, the best score or the most votes
     #[arg(long, value_name = "RULE", requires = "scores", default_value = "weighted", value_parser = one_of(RULES))]
     pub by: VoteBy,
@@ -54,8 +57,8 @@ pub struct VoteArgs {
 
 impl From<VoteArgs> for VoteOptions {
     fn from(args: VoteArgs) -> Self {
-        let VoteArgs { samples, task, set, id, text, out, k, scores, aggregate, by, json } = args;
-        let scores = scores.map(|field| ReplayOptions { field, aggregate, by });
+        let VoteArgs { samples, task, set, id, text, out, k, scores, aggregate, scale, by, json } = args;
+        let scores = scores.map(|field| ReplayOptions { field, aggregate, scale, by });
         Self { samples, task, set, id, text, out, k: k.map(each_once), scores, json }
     }
 }

@@ -4,7 +4,7 @@ use offshoot_args::words::Word;
 use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
-use offshoot_eval::run::vote_scores::VoteBy;
+use offshoot_eval::run::vote_scores::{Scale, VoteBy};
 use offshoot_eval::scoring::ExtractMode;
 use offshoot_openai::protocol::Reasoning;
 use offshoot_search::settings::Aggregate;
@@ -66,6 +66,12 @@ pub(super) const AGGREGATES: &[Word<Aggregate>] = &[
     ("min", Aggregate::Min, "The smallest"),
     ("product", Aggregate::Product, "Their product"),
     ("mean", Aggregate::Mean, "Their mean"),
+];
+
+/// What scores are.
+pub(super) const SCALES: &[Word<Scale>] = &[
+    ("probability", Scale::Probability, "Probabilities, which a vote weighs as they are"),
+    ("logit", Scale::Logit, "Logits, which a vote weighs by their sigmoids"),
 ];
 
 /// What chooses among scored samples.

@@ -1156,6 +1156,10 @@ fn scores_made_elsewhere_choose_among_the_first_samples() {
     assert!(stdout(&best).contains("first 4     best 50.0 %   weighted 100.0 %   majority 0.0 %"), "{}", stdout(&best));
     assert_eq!(lines(&folder.path().join("v.jsonl"))[0]["chosen"], json!(0), "0.5 comes first");
 
+    // Of logits a vote weighs the sigmoids; products of them say nothing.
+    let logits = vote(&["--scale", "logit"]);
+    assert!(logits.status.success(), "{}", stderr(&logits));
+    fails(&vote(&["--scale", "logit", "--aggregate", "product"]), &["--aggregate", "logits", "product"]);
     fails(
         &offshoot_in(folder.path(), &["vote", "made.jsonl", "--scores", "rewards"]),
         &["line 1", "`rewards`", "--scores"],
@@ -1168,6 +1172,38 @@ fn scores_made_elsewhere_choose_among_the_first_samples() {
         &offshoot_in(folder.path(), &["vote", "few.jsonl", "--scores", "scores"]),
         &["`scores`", "2 scores", "line 1", "1"],
     );
+}
+
+/// A run writes a sample when it is sampled, and again once it is scored.
+#[test]
+fn a_vote_counts_a_scored_sample_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let line = |index: u64, text: &str| json!({"id": "a", "index": index, "text": text});
+    let with = |mut line: Value, field: &str, value: Value| {
+        line[field] = value;
+        line
+    };
+    let made = [
+        line(0, "4"),
+        line(1, "5"),
+        with(line(1, "5"), "score", json!(2.0)),
+        with(line(0, "4"), "score_error", json!("it is too long")),
+        // Not scored yet; and a sample of the same index that is another one.
+        line(2, "4"),
+        with(line(2, "5"), "score", json!(3.0)),
+    ];
+    let text: String = made.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.path().join("made.jsonl"), text).expect("writable");
+    let vote = |more: &[&str]| {
+        let voted = offshoot_in(folder.path(), &[&["vote", "made.jsonl", "--out", "v.jsonl"], more].concat());
+        assert!(voted.status.success(), "{}", stderr(&voted));
+        lines(&folder.path().join("v.jsonl")).remove(0)
+    };
+    let equal = vote(&[]);
+    assert_eq!((&equal["samples"], &equal["votes"]), (&json!(4), &json!([["4", 2], ["5", 2]])));
+    let scored = vote(&["--scores", "score", "--scale", "logit", "--k", "1,2"]);
+    assert_eq!((&scored["prediction"], &scored["chosen"]), (&json!("5"), &json!(1)));
+    assert_eq!(scored["first"][0], json!({"k": 1, "best": null, "weighted": null, "majority": "4"}));
 }
 
 #[test]

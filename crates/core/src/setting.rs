@@ -52,6 +52,7 @@ macro_rules! settings {
 settings! {
     ACTIVATIONS "activations",
     AGAINST "against",
+    AGGREGATE "aggregate",
     ALL_ATTEMPTED "all_attempted",
     API_KEYS "api_keys",
     CONTEXT "context",
@@ -83,6 +84,7 @@ settings! {
     ROLLOUT "rollout",
     ROLLOUT_KEYS "rollout_keys",
     SAMPLES "samples",
+    SCALE "scale",
     SCORER "scorer",
     SCORER_MEMORY "scorer_memory",
     SEED "seed",

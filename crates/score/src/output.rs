@@ -280,4 +280,32 @@ mod tests {
         assert_eq!(of(&weighted([0.0, 0.5]), 2), Scale::Probability);
         assert_eq!(of(&weighted([-1.0, 1.0]), 2), Scale::Logit);
     }
+
+    /// Particles refuse a probability above 1.
+    #[test]
+    fn sums_of_shares_stay_probabilities_however_they_round() {
+        let words = |count: u32| (0..count).map(TokenName::Id).collect::<Vec<_>>();
+        let score = |good: u32, values: &[f32]| {
+            let output = Output::Words { good: words(good), bad: vec![TokenName::Id(good)] };
+            ValueReading::new(&output, Some(values.len()), &head(values.len(), &[])).unwrap().score(values).unwrap()
+        };
+        // The bad word has no share, and the shares of the good ones are rounded.
+        let mut values = Vec::new();
+        let sums = (2..40).flat_map(|good| (1..20).map(move |step| (good, step)));
+        for (good, step) in sums {
+            values.clear();
+            values.extend((0..good).map(|ix| (ix * step) as f32 * 0.37).chain([-200.0]));
+            let sum: f64 = Activation::Softmax.of(&values)[..good as usize].iter().sum();
+            let found = score(good, &values);
+            assert!(found <= 1.0 && (found - sum).abs() < 1e-12, "{found}");
+        }
+        let third = Output::Weighted { weights: vec![0.1; 10], activation: Activation::Sigmoid };
+        let above = Output::Weighted { weights: vec![0.7, 0.1, 0.2000000000000001], activation: Activation::Sigmoid };
+        for (output, width) in [(third, 10), (above, 3)] {
+            let reading = ValueReading::new(&output, None, &head(width, &[])).unwrap();
+            assert_eq!(reading.scale(), Scale::Probability);
+            let found = reading.score(&vec![500.0; width]).unwrap();
+            assert!(found <= 1.0 && found > 1.0 - 1e-12, "{found}");
+        }
+    }
 }

@@ -156,6 +156,7 @@ impl Place<'_> {
                 return Ok((branch, false, before.written.rendered.trunk));
             }
             self.engine.release(&[branch]);
+            made.retain(|&made| made != branch);
         }
         let place = RootOptions { beside: self.beside, ..RootOptions::default() };
         let root = self.engine.root_with(rendered.tokens[..rendered.trunk].to_vec(), place)?;

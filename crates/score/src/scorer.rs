@@ -41,7 +41,8 @@ pub trait ScoredTree: Send {
     /// [`poll`](Self::poll).
     fn start(&mut self, node: NodeId, parent: Option<NodeId>, steps: &[String]) -> Result<()>;
 
-    /// Gives up the answer that ends at `node`; it is not reported any more. Nodes that go on from it stay.
+    /// Gives up the answer that ends at `node`; it is not reported any more. Nodes that go on from it stay. What was
+    /// started before this takes over from it first: calls are followed in their order.
     fn prune(&mut self, node: NodeId);
 
     /// The next answer that has its scores, waiting at most `patience` for one. `None`: none has come, or none is being

@@ -39,7 +39,8 @@ pub fn self_consistency(
 
 /// The same with votes that count by confidence. With a warm-up, that is the first wave, drawn whole; it sets the bar,
 /// and later samples end where a window of their tokens is below it. The bar follows from the recorded confidences of
-/// the warm-up, so a resumed search has the same. Where no confidence of it is known, all samples are drawn whole.
+/// the whole warm-up, so a resumed search has the same. Where one of its samples failed, or none has a known
+/// confidence, all samples are drawn whole.
 ///
 /// `stop`: decided by the samples that pass the bar, as if their votes were equal.
 pub fn confident_self_consistency(

@@ -19,7 +19,7 @@ use offshoot_core::json;
 use offshoot_core::json::{describe, listed, names};
 use offshoot_core::out;
 use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whole};
-use offshoot_core::setting::{ID, OUT, SCORES, SET, Setting, TEXT};
+use offshoot_core::setting::{ID, OUT, SCALE, SCORES, SET, Setting, TEXT};
 use offshoot_engine::FinishReason;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Outcome, Sample, verdict_on};
@@ -28,7 +28,7 @@ use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
 use super::summary::{best_at, scores, usual_ks};
-use super::vote_scores::{PickScores, Picks, ReplayOptions, VoteBy, best, heaviest, read_scores};
+use super::vote_scores::{PickScores, Picks, ReplayOptions, Scale, VoteBy, best, heaviest, read_scores};
 
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
@@ -69,6 +69,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     let path = options.out.clone().unwrap_or_else(|| with_ending(&options.samples, "_votes.jsonl"));
     check_output(&path)?;
     let form = form_of(&path)?;
+    options.scores.iter().try_for_each(ReplayOptions::check)?;
     let read = texts_by_item(options)?;
     let most = read.iter().map(|item| item.texts.len()).max().unwrap_or(0);
     let task = task_of(options, &read, most)?;
@@ -79,6 +80,9 @@ pub fn main(options: &VoteOptions) -> Result<()> {
             "note: whole texts vote, because nothing says where in them the answers are ({SET} \
              answer.regex='#### (.*)' or answer.json=/answer does, or a task file)"
         ));
+    }
+    if let Some(how) = &options.scores {
+        note_of_scale(how, &read);
     }
     let (mut finished, mut lines, mut picked) = (Vec::new(), Vec::new(), Vec::new());
     let counts = read.iter().map(|item| item.texts.len());
@@ -94,10 +98,13 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
         let mut outcome = vote(samples, n, no_answer);
         if let Some(how) = &options.scores {
-            choose(&mut outcome, &scores, how.by, no_answer);
+            choose(&mut outcome, &scores, how, no_answer);
         }
-        let of_k = ks.iter().map(|&k| k as usize).filter(|&k| k <= n && options.scores.is_some());
-        let picks: Vec<Picks> = of_k.map(|k| Picks::among(&outcome.samples, &scores, k)).collect();
+        let of_k = ks.iter().map(|&k| k as usize).filter(|&k| k <= n);
+        let picks = |how: &ReplayOptions| {
+            of_k.map(|k| Picks::among(&outcome.samples, &scores, how.scale, k)).collect::<Vec<_>>()
+        };
+        let picks = options.scores.as_ref().map(picks).unwrap_or_default();
         let mut line = json!({
             "id": item.id, "question": question_of(&task, item)?, "reference": item.reference(),
             "prediction": outcome.prediction, "correct": outcome.correct, "chosen": outcome.chosen,
@@ -148,11 +155,23 @@ struct PrintedScores {
     first: Option<Vec<PickScores>>,
 }
 
+/// Says that scores which are no probabilities are summed as they are.
+fn note_of_scale(how: &ReplayOptions, read: &[VotingTexts]) {
+    let mut scores = read.iter().flat_map(|item| item.scores.iter().flatten());
+    let odd = scores.find(|score| !(0.0..=1.0).contains(*score));
+    if let (Some(odd), Scale::Probability) = (odd, how.scale) {
+        out::aside(format_args!(
+            "note: the scores are no probabilities (one is {odd}), and weighted votes are sums of them as they are \
+             ({SCALE} logit weighs their sigmoids, as a run does)"
+        ));
+    }
+}
+
 /// Replaces the choice of the majority. No sample ties with it.
-fn choose(outcome: &mut Outcome, scores: &[Option<f64>], by: VoteBy, no_answer: Option<bool>) {
-    let at = match by {
+fn choose(outcome: &mut Outcome, scores: &[Option<f64>], how: &ReplayOptions, no_answer: Option<bool>) {
+    let at = match how.by {
         VoteBy::Majority => return,
-        VoteBy::Weighted => heaviest(&outcome.samples, scores),
+        VoteBy::Weighted => heaviest(&outcome.samples, scores, how.scale),
         VoteBy::Best => best(scores),
     };
     let chosen = at.and_then(|at| outcome.samples.get(at));
@@ -266,16 +285,42 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
     }
 }
 
-/// Items in the order of their first samples.
+/// Items in the order of their first samples. A run that is not finished has a sample that was scored twice, without
+/// its score and with it: the second line adds the score alone. Records without the field of scores have none, where
+/// another has it.
 fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
     let path = &options.samples;
     let (mut items, mut places): (Vec<VotingTexts>, HashMap<String, usize>) = Default::default();
+    // Where the text is of each record that has an index and was not scored by a run, by its item and the index.
+    let mut unscored: HashMap<(usize, u64), usize> = HashMap::new();
+    let (mut has_scores, mut missing) = (options.scores.is_none(), None);
     for record in records(path, Format::of(path).unwrap_or(Format::JsonLines), None)? {
         let record = record?;
         let (id, id_field) = id_of(options, &record)?;
         let (texts, text_field) = texts_of(options, &record)?;
-        let scores = scores_of(options, &record, texts.len(), record.1[&text_field].is_string())?;
+        let is_lone = record.1[&text_field].is_string();
+        let scores = match scores_of(options, &record, texts.len(), is_lone)? {
+            Ok(scores) => {
+                has_scores = true;
+                scores
+            }
+            Err(error) => {
+                missing.get_or_insert(error);
+                vec![None; texts.len()]
+            }
+        };
         let place = *places.entry(id.clone()).or_insert(items.len());
+        if let Some(index) = record.1.get("index").and_then(Value::as_u64).filter(|_| is_lone) {
+            let is_scored = ["score", "score_error"].iter().any(|field| record.1.contains_key(*field));
+            if !is_scored {
+                unscored.insert((place, index), items.get(place).map_or(0, |item: &VotingTexts| item.texts.len()));
+            } else if let Some(at) = unscored.remove(&(place, index))
+                && items[place].texts[at] == texts[0]
+            {
+                items[place].scores.iter_mut().skip(at).zip(scores).for_each(|(known, score)| *known = score);
+                continue;
+            }
+        }
         if place == items.len() {
             let mut fields = record.1;
             fields.shift_remove(&id_field);
@@ -285,9 +330,10 @@ fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
         items[place].texts.extend(texts);
         items[place].scores.extend(scores);
     }
-    match items.is_empty() {
-        true => Err(Error::format(path, "no samples")),
-        false => Ok(items),
+    match (items.is_empty(), missing.filter(|_| !has_scores)) {
+        (true, _) => Err(Error::format(path, "no samples")),
+        (false, Some(error)) => Err(error),
+        (false, None) => Ok(items),
     }
 }
 
@@ -319,11 +365,21 @@ fn texts_of(options: &VoteOptions, record: &FileRecord) -> Result<(Vec<String>, 
     Ok((texts, field))
 }
 
-/// The scores of a record's texts; none where none are asked for.
-fn scores_of(options: &VoteOptions, record: &FileRecord, texts: usize, is_lone: bool) -> Result<Vec<Option<f64>>> {
-    let Some(how) = &options.scores else { return Ok(Vec::new()) };
-    let field = field_of(options, record, Some(&how.field), &[], SCORES)?;
-    read_scores(&options.samples, record.0, &field, &record.1[&field], (texts, is_lone), how.aggregate)
+/// The scores of a record's texts, none where none are asked for; or that the record does not have the field.
+fn scores_of(
+    options: &VoteOptions,
+    record: &FileRecord,
+    texts: usize,
+    is_lone: bool,
+) -> Result<Result<Vec<Option<f64>>>> {
+    let Some(how) = &options.scores else { return Ok(Ok(Vec::new())) };
+    match field_of(options, record, Some(&how.field), &[], SCORES) {
+        Ok(field) => {
+            let value = &record.1[&field];
+            read_scores(&options.samples, record.0, &field, value, (texts, is_lone), how.aggregate).map(Ok)
+        }
+        Err(missing) => Ok(Err(missing)),
+    }
 }
 
 /// The name of the given field, or of the first of `usual` that the record has.

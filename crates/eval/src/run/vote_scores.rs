@@ -12,8 +12,11 @@ use crate::records::RecordPlace;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::percent;
 use offshoot_core::json::describe;
+use offshoot_core::setting::AGGREGATE;
 use offshoot_search::settings::Aggregate;
 use offshoot_search::{Sample, first_with, tally};
+
+pub use offshoot_score::Scale;
 
 /// How the scores of samples are used.
 #[derive(Clone, Debug)]
@@ -22,14 +25,28 @@ pub struct ReplayOptions {
     pub field: String,
     /// What makes one score of those of a sample's steps.
     pub aggregate: Aggregate,
+    /// What the scores are: a vote weighs a probability as it is, a logit by its sigmoid.
+    pub scale: Scale,
     /// What chooses the prediction of an item among all its samples.
     pub by: VoteBy,
+}
+
+impl ReplayOptions {
+    /// Refuses products of logits: two steps of -5 would be better than two of 4.
+    pub(super) fn check(&self) -> Result<()> {
+        match (self.aggregate, self.scale) {
+            (Aggregate::Product, Scale::Logit) => {
+                Err(Error::value(AGGREGATE, "last, min or mean, as the scores are logits", "product"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What chooses among scored samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VoteBy {
-    /// The answer with the largest sum of scores.
+    /// The answer with the largest sum of scores, each as a probability.
     #[default]
     Weighted,
     /// The sample with the best score.
@@ -50,13 +67,13 @@ pub struct Picks {
 
 impl Picks {
     /// The choices among the first `k` of an item's samples; `scores`: one for each sample, where it has one.
-    pub fn among(samples: &[Sample], scores: &[Option<f64>], k: usize) -> Self {
+    pub fn among(samples: &[Sample], scores: &[Option<f64>], scale: Scale, k: usize) -> Self {
         let (samples, scores) = (&samples[..k.min(samples.len())], &scores[..k.min(scores.len())]);
         let answer = |at: Option<usize>| at.and_then(|at| samples[at].answer.clone());
         Picks {
             k,
             best: answer(best(scores)),
-            weighted: answer(heaviest(samples, scores)),
+            weighted: answer(heaviest(samples, scores, scale)),
             majority: tally(samples).leader().map(|votes| votes.value.clone()),
         }
     }
@@ -71,19 +88,19 @@ impl Picks {
     }
 }
 
-/// The sample with the best score; of equal ones, the first. One without a score is the last.
+/// The sample with the best score; of equal ones, the first. `None`: none has a score.
 pub(super) fn best(scores: &[Option<f64>]) -> Option<usize> {
-    let key = |at: usize| scores[at].unwrap_or(f64::NEG_INFINITY);
-    (0..scores.len()).reduce(|best, next| if key(next) > key(best) { next } else { best })
+    let known = scores.iter().enumerate().filter_map(|(at, score)| Some((at, (*score)?)));
+    known.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(at, _)| at)
 }
 
-/// The first sample with the answer whose scores have the largest sum; of equal sums, the answer that was given first.
-/// A sample without a score adds nothing.
-pub(super) fn heaviest(samples: &[Sample], scores: &[Option<f64>]) -> Option<usize> {
+/// The first scored sample with the answer whose scores have the largest sum as probabilities; of equal sums, the
+/// answer that was given first. A sample without a score has no vote. `None`: none has a vote.
+pub(super) fn heaviest(samples: &[Sample], scores: &[Option<f64>], scale: Scale) -> Option<usize> {
     let mut sums: Vec<(usize, &str, f64)> = Vec::new();
     for (at, sample) in samples.iter().enumerate() {
-        let Some(answer) = sample.answer.as_deref() else { continue };
-        let score = scores[at].unwrap_or(0.0);
+        let Some((answer, score)) = sample.answer.as_deref().zip(scores[at]) else { continue };
+        let score = scale.probability(score);
         match sums.iter_mut().find(|(_, known, _)| *known == answer) {
             Some((.., sum)) => *sum += score,
             None => sums.push((at, answer, score)),
@@ -132,7 +149,7 @@ impl fmt::Display for PickScores {
 }
 
 /// The scores of a record's texts: a number or the numbers of the steps for each; of a lone text also without a list
-/// around it. Null, and a text without steps, is no score.
+/// around it. Null, and a text without steps, is no score; nor has a text one whose last step has none, as in searches.
 pub(super) fn read_scores(
     path: &Path,
     place: RecordPlace,
@@ -150,7 +167,8 @@ pub(super) fn read_scores(
     let score = |value: &Value| match value {
         Value::Array(steps) => {
             let steps: Vec<Option<f64>> = steps.iter().map(number).collect::<Result<_>>()?;
-            Ok(aggregate.of(&steps.into_iter().flatten().collect::<Vec<f64>>()))
+            let is_whole = steps.last().is_some_and(Option::is_some);
+            Ok(aggregate.of(&steps.into_iter().flatten().collect::<Vec<f64>>()).filter(|_| is_whole))
         }
         other => number(other),
     };
@@ -201,8 +219,8 @@ mod tests {
     #[test]
     fn scores_are_numbers_or_lists_of_steps() {
         assert_eq!(read(json!([0.5, null, -2]), 3, false).unwrap(), [Some(0.5), None, Some(-2.0)]);
-        let steps = json!([[0.5, 0.25, 0.75], [], [1], [null, 0.5]]);
-        assert_eq!(read(steps, 4, false).unwrap(), [Some(0.25), None, Some(1.0), Some(0.5)]);
+        let steps = json!([[0.5, 0.25, 0.75], [], [1], [null, 0.5], [0.5, null]]);
+        assert_eq!(read(steps, 5, false).unwrap(), [Some(0.25), None, Some(1.0), Some(0.5), None]);
         assert_eq!(read(json!(0.5), 1, true).unwrap(), [Some(0.5)]);
         assert_eq!(read(json!([0.5, 0.25]), 1, true).unwrap(), [Some(0.25)]);
         assert_eq!(read(json!([[0.5, 0.25]]), 1, true).unwrap(), [Some(0.25)]);
@@ -223,7 +241,7 @@ mod tests {
         let all = samples(&answers, "6");
         let scores = [0.9, 0.5, 0.5, 0.1, 0.95, 0.2, 0.1, 0.25].map(Some);
         let of = |k| {
-            let Picks { best, weighted, majority, .. } = Picks::among(&all, &scores, k);
+            let Picks { best, weighted, majority, .. } = Picks::among(&all, &scores, Scale::Probability, k);
             [best, weighted, majority].map(Option::unwrap)
         };
         assert_eq!(of(1), ["4", "4", "4"]);
@@ -232,25 +250,38 @@ mod tests {
         assert_eq!(of(4), ["4", "4", "4"]);
         // 4: 1.25, 5: 1.0, 6: 1.25; three, two and three votes.
         assert_eq!(of(8), ["6", "4", "4"]);
-        let items = [(vec![Picks::among(&all, &scores, 8)], &all[..])];
+        let items = [(vec![Picks::among(&all, &scores, Scale::Probability, 8)], &all[..])];
         let right = PickScores { k: 8, items: 1, best: 1.0, weighted: 0.0, majority: 0.0 };
         assert_eq!(PickScores::of(8, &items), Some(right));
         assert_eq!(PickScores::of(4, &items), None);
     }
 
     #[test]
-    fn what_has_no_score_or_no_answer_is_chosen_last() {
+    fn what_has_no_score_or_no_answer_has_no_vote() {
         let all = samples(&[None, Some("7"), Some("8"), Some("8")], "7");
-        let picks = |scores: [Option<f64>; 4]| Picks::among(&all, &scores, 4);
+        let picks = |scores: [Option<f64>; 4]| Picks::among(&all, &scores, Scale::Probability, 4);
         let none = picks([None; 4]);
-        assert_eq!((none.best, none.weighted.as_deref(), none.majority.as_deref()), (None, Some("7"), Some("8")));
+        assert_eq!((none.best, none.weighted, none.majority.as_deref()), (None, None, Some("8")));
         let some = picks([Some(0.1), None, Some(0.2), None]);
         assert_eq!((some.best.as_deref(), some.weighted.as_deref()), (Some("8"), Some("8")));
         // The best sample has no answer, and is wrong.
         let silent = vec![picks([Some(0.9), Some(0.5), None, None])];
         let share = PickScores::of(4, &[(silent, &all[..])]).unwrap();
         assert_eq!((share.best, share.weighted, share.majority), (0.0, 1.0, 0.0));
-        // Sums of logits may be negative; the largest still wins.
-        assert_eq!(picks([None, Some(-1.0), Some(-2.0), Some(-3.0)]).weighted.as_deref(), Some("7"));
+        // What nothing has scored does not win over what is scored low.
+        let low = picks([None, None, Some(-1.0), Some(-2.0)]);
+        assert_eq!((low.best.as_deref(), low.weighted.as_deref()), (Some("8"), Some("8")));
+    }
+
+    #[test]
+    fn votes_weigh_logits_by_their_sigmoids() {
+        let all = samples(&[Some("7"), Some("8"), Some("8")], "7");
+        let weighted =
+            |scores: [f64; 3], scale| Picks::among(&all, &scores.map(Some), scale, 3).weighted.expect("all have votes");
+        // The sigmoids of 4 and 4 are 1.96 together, that of 9 is below 1.
+        assert_eq!(weighted([9.0, 4.0, 4.0], Scale::Logit), "8");
+        assert_eq!(weighted([9.0, 4.0, 4.0], Scale::Probability), "7");
+        // A second vote helps an answer, however low it is.
+        assert_eq!(weighted([-1.0, -1.0, -2.0], Scale::Logit), "8");
     }
 }

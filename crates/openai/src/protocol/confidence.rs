@@ -57,18 +57,36 @@ fn deepconf_stop(fields: &mut BodyFields) -> Result<Option<(ConfidenceStop, NonZ
     let Some(mut inner) = inner_fields(fields, "vllm_xargs")? else { return Ok(None) };
     inner.ignore(&["vllm_xargs.eos_token_id"]);
     let is_on = inner.choice("vllm_xargs.enable_conf")?;
-    let processor = inner.finite("vllm_xargs.conf_threshold")?.zip(window(&mut inner, "vllm_xargs.conf_group_size")?);
-    let server = inner.finite("vllm_xargs.threshold")?.zip(window(&mut inner, "vllm_xargs.window_size")?);
+    let processor = both(
+        ("vllm_xargs.conf_threshold", inner.finite("vllm_xargs.conf_threshold")?),
+        ("vllm_xargs.conf_group_size", window(&mut inner, "vllm_xargs.conf_group_size")?),
+    )?;
+    let (below, size) = (inner.finite("vllm_xargs.threshold")?, window(&mut inner, "vllm_xargs.window_size")?);
+    let (is_any, server) = (below.is_some() || size.is_some(), below.zip(size));
     let top = tokens(&mut inner, "vllm_xargs.conf_topk")?.unwrap_or(USUAL_TOP);
     inner.finish()?;
     let stop = |(below, window)| (ConfidenceStop { window, below }, top);
     match (is_on, server) {
+        (None, _) if is_any => {
+            let expected = "true or false, beside `threshold` and `window_size`";
+            Err(Refusal::value("vllm_xargs.enable_conf", expected, "nothing"))
+        }
         (Some(true), None) => {
             let expected = "`threshold` and `window_size` beside it";
             Err(Refusal::value("vllm_xargs.enable_conf", expected, "not both"))
         }
         (Some(true), server) => Ok(server.map(stop)),
         _ => Ok(processor.map(stop)),
+    }
+}
+
+/// Two fields of which neither says anything alone.
+fn both<A, B>(a: (&str, Option<A>), b: (&str, Option<B>)) -> Result<Option<(A, B)>, Refusal> {
+    let missing = |name, other| Refusal::value(name, &format!("a number, beside `{other}`"), "nothing");
+    match (a, b) {
+        ((_, Some(a)), (_, Some(b))) => Ok(Some((a, b))),
+        ((_, None), (_, None)) => Ok(None),
+        ((name, None), (other, Some(_))) | ((other, Some(_)), (name, None)) => Err(missing(name, other)),
     }
 }
 
@@ -148,6 +166,10 @@ mod tests {
             (json!({"confidence_stop": 3}), "confidence_stop"),
             (json!({"vllm_xargs": {"a": 1}}), "vllm_xargs.a"),
             (json!({"vllm_xargs": {"enable_conf": true, "threshold": 17}}), "vllm_xargs.enable_conf"),
+            (json!({"vllm_xargs": {"threshold": 17, "window_size": 2048}}), "vllm_xargs.enable_conf"),
+            (json!({"vllm_xargs": {"threshold": 17}}), "vllm_xargs.enable_conf"),
+            (json!({"vllm_xargs": {"conf_threshold": 17}}), "vllm_xargs.conf_group_size"),
+            (json!({"vllm_xargs": {"conf_group_size": 2048}}), "vllm_xargs.conf_threshold"),
             (
                 json!({"confidence_stop": {"window": 2, "below": 1},
                     "vllm_xargs": {"conf_threshold": 1, "conf_group_size": 2}}),

@@ -55,11 +55,16 @@ impl ConfidenceVote {
     }
 
     /// The bar that the warm-up among `samples` sets: the share [`Windows::keep`] of it is not below the bar, as far as
-    /// [`percentile`] can divide it. `None`: there is no warm-up, or no confidence of it is known.
+    /// [`percentile`] can divide it. `None`: there is no warm-up, one of its samples is missing (it failed, and a
+    /// resumed search draws it again), or no confidence of it is known.
     pub fn bar(&self, samples: &[Sample]) -> Option<f64> {
-        let warm_up = u64::from(self.warm_up()?.get());
-        let lowest = samples.iter().filter(|sample| sample.index < warm_up);
-        let lowest: Vec<f64> = lowest.filter_map(|sample| self.confidence(sample, Measure::Lowest)).collect();
+        let warm_up = self.warm_up()?.get();
+        let drawn: Vec<&Sample> = samples.iter().filter(|sample| sample.index < u64::from(warm_up)).collect();
+        if drawn.len() < warm_up as usize {
+            return None;
+        }
+        let lowest: Vec<f64> =
+            drawn.into_iter().filter_map(|sample| self.confidence(sample, Measure::Lowest)).collect();
         bar(&lowest, self.windows.keep)
     }
 

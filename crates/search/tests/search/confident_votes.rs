@@ -123,6 +123,10 @@ fn a_resumed_search_has_the_bar_of_the_recorded_warm_up() {
             assert_eq!((again.outcome.bar, &again.outcome.votes), (whole.outcome.bar, &whole.outcome.votes));
         }
     }
+    // A sample of the warm-up failed: there is no bar, and no further sample ends, so that it can be drawn again.
+    let failed = whole.outcome.samples.iter().filter(|sample| sample.index != 2).cloned().collect();
+    let without = weigh_votes(vote(failed, SAID.len(), Some(false)), &how);
+    assert_eq!(without.bar, None);
     // The samples alone tell the vote.
     let told = weigh_votes(vote(whole.outcome.samples.clone(), SAID.len(), Some(false)), &how);
     assert_eq!((told.bar, told.votes, told.chosen), (whole.outcome.bar, whole.outcome.votes, whole.outcome.chosen));
