@@ -45,7 +45,8 @@ pub struct VoteArgs {
     #[arg(long, value_name = "HOW", requires = "scores", default_value = "last", value_parser = one_of(AGGREGATES))]
     pub aggregate: Aggregate,
     /// What the scores are, for the weighted vote
-    #[arg(long, value_name = "SCALE", requires = "scores", default_value = "probability", value_parser = one_of(SCALES))]
+    #[arg(long, value_name = "SCALE", requires = "scores")]
+    #[arg(default_value = "probability", value_parser = one_of(SCALES))]
     pub scale: Scale,
     /// What chooses an item's answer: the largest sum of scores, the best score or the most votes
     #[arg(long, value_name = "RULE", requires = "scores", default_value = "weighted", value_parser = one_of(RULES))]
