@@ -302,9 +302,11 @@ class SamplingParams:
         """The window, the lowest mean and the number of likeliest tokens by which a sample ends."""
         deepconf = self.extra_args or {}
         if self.confidence_stop is None:
-            if None in (deepconf.get("conf_threshold"), deepconf.get("conf_group_size")):
+            window, below = deepconf.get("conf_group_size"), deepconf.get("conf_threshold")
+            if window is None and below is None:
                 return None
-            window, below = deepconf["conf_group_size"], deepconf["conf_threshold"]
+            if window is None or below is None:
+                raise ValueError(f"extra_args: expected conf_threshold with conf_group_size, found {deepconf!r}")
             top, of = deepconf.get("conf_topk"), "extra_args.conf_"
             names = (f"{of}group_size", f"{of}threshold", f"{of}topk")
         else:

@@ -447,7 +447,7 @@ WRONG = [
     (dict(structured_outputs={"regex": "a", "choice": ["b"]}), ValueError),
     (dict(structured_outputs={"patern": "a"}), TypeError), (dict(structured_outputs="a+"), TypeError),
     (dict(structured_outputs={"choice": []}), ValueError), (dict(structured_outputs={"json": "{"}), ValueError),
-    (dict(extra_args={"conf_threshold": 1.0}), NotImplementedError), (dict(ignore_eos="no"), TypeError),
+    (dict(extra_args={"conf_threshold": 1.0}), ValueError), (dict(ignore_eos="no"), TypeError),
     (dict(detokenize=None), TypeError), (dict(flat_logprobs=2), TypeError), (dict(output_kind=3), ValueError),
     (dict(output_kind="delta"), TypeError), (dict(logit_bias={1: math.nan}), ValueError),
     (dict(logprob_token_ids=[1]), NotImplementedError), (dict(thinking_token_budget=0), NotImplementedError),

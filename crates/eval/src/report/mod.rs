@@ -13,6 +13,7 @@ use offshoot_engine::Metrics;
 use offshoot_judge as judge;
 use offshoot_kv::plan::Planner;
 use offshoot_model::WeightChoice;
+use offshoot_score::ScorerIdentity;
 
 /// A share and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -204,6 +205,9 @@ pub struct Summary {
     pub task: String,
     pub method: String,
     pub model: String,
+    /// The model that scores; `None`: there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer_model: Option<ScorerIdentity>,
     pub device: String,
     /// Storage format of keys and values.
     pub kv_dtype: KvDtype,

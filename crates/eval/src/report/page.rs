@@ -10,6 +10,7 @@ use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
 use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, times};
 use offshoot_core::setting::{RESUME, SET};
+use offshoot_score::ScorerIdentity;
 
 /// The keys of a task file that stop samples early.
 const DECIDED: &str = "method.self_consistency.stop_when_decided";
@@ -67,6 +68,9 @@ impl Display for Summary {
         page.line("task", format!("{}, {}", self.task, self.method))?;
         let weights = if self.weights.is_as_stored() { String::new() } else { format!(", {}", self.weights) };
         page.line("model", format!("{}{weights}", self.model))?;
+        if let Some(ScorerIdentity { name, form, .. }) = &self.scorer_model {
+            page.line("scorer", format!("{name}, form {form}"))?;
+        }
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         let kv = match self.kv_dtype {
             KvDtype::Model => "",
@@ -99,7 +103,7 @@ impl Display for Summary {
         }
         if let Some(PromptTokens { asked: asked @ 1.., computed, .. }) = self.scorer_prompts {
             let [all, own] = [asked, computed].map(count);
-            page.line("scorer", format!("{all} tokens to score, {own} computed: {} saved", saved(computed, asked)))?;
+            page.line("scoring", format!("{all} tokens to score, {own} computed: {} saved", saved(computed, asked)))?;
         }
         if engine.rows == 0 {
             return Ok(()); // Nothing was computed: there is nothing to compare.

@@ -14,6 +14,7 @@ use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::FinishReason;
 use offshoot_judge as judge;
+use offshoot_score::TextScorer;
 use offshoot_search::settings::BestBy;
 use offshoot_search::{Details, Outcome, Sample, tally, verdict_on};
 
@@ -45,6 +46,7 @@ pub fn summarise(
         task: task.name.clone(),
         method: task.method.described(),
         model: prepared.model.display().to_string(),
+        scorer_model: launched.scorer.as_ref().map(|scorer| scorer.identity().clone()),
         device: launched.engine.facts().device.clone(),
         kv_dtype: options.engine.budget.kv,
         weights: prepared.folder.config.effect_of(options.engine.budget.weights),
