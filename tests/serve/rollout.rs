@@ -250,6 +250,8 @@ fn requests_in_progress_end_or_come_to_their_end_or_stand_still() {
     served.post_nothing("/resume").succeeds();
     let answer = served.complete(&ask);
     assert_eq!(served.get("/is_paused").succeeds(), json!({"is_paused": false}));
+    // The counts of a step are told behind its ends.
+    served.wait_for("offshoot_engine_branches_running", 0.0);
     // Wait: they come to their end.
     let whole = json!({"prompt": QUESTION, "max_tokens": 200, "ignore_eos": true, "seed": 1});
     std::thread::scope(|scope| {
@@ -260,6 +262,7 @@ fn requests_in_progress_end_or_come_to_their_end_or_stand_still() {
         assert_eq!(open.join().expect("no panic")["usage"]["completion_tokens"], 200);
     });
     served.post_nothing("/resume").succeeds();
+    served.wait_for("offshoot_engine_branches_running", 0.0);
     // Keep: they stand still and go on, and so do those that come meanwhile.
     served.post_nothing("/pause?mode=keep").succeeds();
     std::thread::scope(|scope| {

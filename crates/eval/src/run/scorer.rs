@@ -27,8 +27,8 @@ impl RunScorer {
             if asked.is_some() {
                 let method = task.method.name();
                 out::aside(format_args!(
-                    "note: `{method}` of the task asks for no `reward` (as its `by`, `weigh_by` or `scorer`): the scorer \
-                     is not loaded"
+                    "note: `{method}` of the task asks for no `reward` (as its `by`, `weigh_by` or `scorer`): the \
+                     scorer is not loaded"
                 ));
             }
             return Ok(None);
