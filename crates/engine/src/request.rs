@@ -466,10 +466,10 @@ pub enum Scoring {
         /// Of these only `min_tokens` counts, before which no token that ends a text may be drawn.
         stop: Box<Stop>,
     },
-    /// By a scorer: what its head computes for the rows of some tokens of the branch ([`Finish::values`]). Only of an
-    /// engine whose model is a scorer ([`EngineFacts::values`](crate::EngineFacts::values)), which scores in no other
-    /// way. No value is computed twice while the keys and values of its token are kept: neither for the same branch nor
-    /// for others whose tokens begin alike. The given tokens behind the last position are not computed yet.
+    /// By a scorer's head: its values at some tokens of the branch ([`Finish::values`]). An engine takes this only if
+    /// its model is a scorer ([`EngineFacts::values`](crate::EngineFacts::values)), and such an engine scores in no
+    /// other way. No value is computed twice while the keys and values of its token are kept: neither for the same
+    /// branch nor for others whose tokens begin alike. The given tokens behind the last position are not computed yet.
     Values {
         /// The positions of these tokens in the branch, rising, each below its length with the given tokens. They may
         /// name earlier tokens, and the given tokens may be none.

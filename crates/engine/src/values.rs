@@ -30,9 +30,9 @@ pub(super) struct ValuesState {
     pub begin: usize,
     /// The positions whose values are asked for, rising.
     at: Arc<[u32]>,
-    /// One for each of `at`.
+    /// What is known of the values of each position in `at`.
     found: Vec<KnownValues>,
-    /// Of the first entries of `found`, how many are read.
+    /// Number of entries of `found` that are read without a gap, from the first on.
     leading: usize,
     /// Empty until the end.
     text: BranchText,

@@ -370,7 +370,7 @@ fn what_is_kept_costs_no_row(mode: Mode) {
     };
     let (of_first, metrics) = values(first, &tokens[30..], &[9, 35]);
     assert_eq!((metrics.rows, metrics.prompt_tokens_computed, metrics.values_read), (36, 36, 2));
-    // By a fork, by the branch itself, and by a root of equal tokens.
+    // A fork, the branch itself and a root of equal tokens ask for them.
     let fork = engine.fork(first, 1).unwrap()[0];
     let again = engine.root(tokens.clone()).unwrap();
     for branch in [first, fork, again] {
@@ -393,8 +393,8 @@ fn what_is_kept_costs_no_row(mode: Mode) {
     assert_eq!((evicted, metrics.prompt_tokens_computed), (of_first, 42 + 36));
 }
 
-/// Of a branch that has gone on: values of tokens that its windows have passed, and of those behind which it has no
-/// state.
+/// A branch that has gone on asks for values of tokens that its windows have passed, and of tokens behind which it has
+/// no state.
 fn earlier_values_of_a_branch_that_has_gone_on(mode: Mode) {
     for shape in [Shape::Full, Shape::Windowed, Shape::LongMixed, Shape::Hybrid] {
         for (step_rows, beside) in [(256, 2000), (13, 2000), (13, 4), (13, 1)] {
@@ -432,7 +432,7 @@ fn salts_share_nothing(mode: Mode) {
 /// Makes the values of every row of one token no numbers.
 struct Spoils {
     token: TokenId,
-    /// Of each step that was submitted and not collected, whether the rows of its values are of that token.
+    /// For each step that was submitted and not collected, whether each of its rows of values is that token's.
     rows: Vec<Vec<bool>>,
 }
 

@@ -104,7 +104,7 @@ fn branches_of_an_engine_that_ends_are_sampled_as_if_it_had_not() {
     }
 }
 
-/// Of samples that end where they lose confidence, whose windows go on on another engine.
+/// Samples end where they lose confidence, also where their windows go on with another engine.
 #[test]
 fn windows_of_confidences_go_on_where_an_engine_has_ended() {
     let samples = |engine: &EngineHandle| {

@@ -22,7 +22,7 @@ pub enum RecordKind {
     Item,
     /// A record of what `offshoot vote` writes.
     Vote,
-    /// The same of samples with scores.
+    /// A record of what `offshoot vote` writes of samples with scores.
     ScoredVote,
 }
 

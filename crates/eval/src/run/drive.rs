@@ -98,7 +98,7 @@ fn scores(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, scorer: Option<&dyn T
     ModelScores::new(scorer, &question, task.scorer.on_error)
 }
 
-/// The same for whole samples, and how it scores them.
+/// The scorer of an item's whole samples, and how it scores them.
 fn of_samples(
     prepared: &PreparedRun,
     prompt: &ItemPrompt<'_>,
