@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::Place;
 use crate::task::method::scoring::{ScorerSettings, ThoughtScoring};
+use crate::task::verdict::VerdictKey;
 use offshoot_core::error::Result;
 use offshoot_search::settings::{
     Aggregate, Decide, Mcts, MctsDecide, MctsSelect, ParticleSearch, Resampling, RolloutScoring, StepEnd, StepSearch,
@@ -159,7 +160,7 @@ pub(crate) struct MctsSettings {
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(extend(
-    "x-expected" = "`agreement`, `mean_logprob`, `grade`, `reward`, or an object with `prompt` and `words`"
+    "x-expected" = "`agreement`, `mean_logprob`, `grade`, `reward`, or an object with `prompt` and `words` or `score`"
 ))]
 enum MctsScorerSettings {
     Agreement(Agreement),
@@ -255,7 +256,7 @@ pub(crate) fn step_search(place: &Place<'_>, settings: StepSearchSettings) -> Re
     if samples % expansions != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `expansions`, {expansions}")));
     }
-    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer)?;
+    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Steps)?;
     let steps = split(place, delimiter, step_tokens, steps)?;
     Ok((StepSearch { samples, expansions, steps, lookahead, aggregate, by }, scorer))
 }
@@ -267,7 +268,7 @@ pub(crate) fn particle_filtering(
 ) -> Result<(ParticleSearch, ThoughtScoring)> {
     let ParticleFilteringSettings { samples, delimiter, step_tokens, steps, scorer, aggregate, resampling, by } =
         settings;
-    let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
+    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Chances)?;
     let steps = split(place, delimiter, step_tokens, steps)?;
     Ok((ParticleSearch { samples, iterations: 1, references: 0, steps, aggregate, resampling, by }, scorer))
 }
@@ -296,7 +297,7 @@ pub(crate) fn particle_gibbs(
         let expected = format!("less than the particles of an iteration, {}", samples / iterations);
         return Err(place.key("references").wrong(expected));
     }
-    let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
+    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Chances)?;
     let steps = split(place, delimiter, step_tokens, steps)?;
     Ok((ParticleSearch { samples, iterations, references, steps, aggregate, resampling, by }, scorer))
 }
@@ -305,7 +306,7 @@ pub(crate) fn particle_gibbs(
 pub(crate) fn mcts(place: &Place<'_>, settings: MctsSettings) -> Result<(Mcts, Option<ThoughtScoring>)> {
     let scorer = match settings.scorer {
         MctsScorerSettings::Agreement(Agreement::Agreement) => None,
-        MctsScorerSettings::Scorer(scorer) => Some(ThoughtScoring::new(&place.key("scorer"), scorer)?),
+        MctsScorerSettings::Scorer(scorer) => Some(ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Steps)?),
     };
     let scoring = match (&scorer, settings.value) {
         (None, MctsValue::Rollout) => RolloutScoring::Agreement,
