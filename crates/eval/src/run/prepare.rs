@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
-use crate::task::{Item, Method, Overrides, Task};
+use crate::task::{Item, JudgeChoice, Method, Overrides, OwnQuestion, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{bytes, count};
 use offshoot_core::hub;
@@ -20,6 +20,7 @@ use offshoot_model::{Adapter, ModelFolder};
 use offshoot_text::Tokenizer;
 
 use super::assess::RunJudge;
+use super::judge::JudgeModel;
 use super::options::RunOptions;
 use super::prompts::{
     ContextLimit, ItemPrompt, PromptEncoder, PromptText, every_item_counts, in_token_order, with_advice,
@@ -47,6 +48,8 @@ pub struct PreparedRun {
     pub adapter: Option<RunAdapter>,
     /// What scores solutions; `None`: the method asks for no scores, or nothing names a scorer.
     pub scorer: Option<RunScorer>,
+    /// Who answers the questions of the task's verdicts; `None`: it has none.
+    pub judge: Option<JudgeModel>,
     pub facts: Facts,
     pub tokenizer: Arc<Tokenizer>,
     /// The task's sampling section in the engine's terms.
@@ -96,10 +99,12 @@ impl RenderedTask {
     /// The first `limit` items of the task in `path`.
     pub fn new(path: &Path, overrides: &Overrides, limit: Option<usize>) -> Result<Self> {
         let (task, model, folder) = open(path, overrides)?;
-        Self::of(task, model, folder, limit)
+        let is_own = matches!(task.judge.by, JudgeChoice::Own);
+        Self::of(task, model, folder, limit, is_own)
     }
 
-    fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>) -> Result<Self> {
+    /// `is_own`: whether the model is the judge, too.
+    fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>, is_own: bool) -> Result<Self> {
         if limit == Some(0) {
             return Err(Error::value(LIMIT, "a number from 1 up", "0"));
         }
@@ -116,7 +121,7 @@ impl RenderedTask {
         }
         let stage = Stage::new("prompts", items.len());
         let text = |item: &Item| {
-            let text = PromptText::of(&task, item, &tokenizer)?;
+            let text = PromptText::of(&task, item, &tokenizer, is_own)?;
             stage.step();
             Ok((item.index, text))
         };
@@ -150,7 +155,8 @@ impl RenderedTask {
     /// A prompt is too long, or no prompt can be encoded.
     pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
         let context = ContextLimit::new(&self.folder, None);
-        let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, context);
+        let is_own = matches!(self.task.judge.by, JudgeChoice::Own);
+        let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, context, is_own);
         let stage = Stage::new("prompts in tokens", self.items.len());
         let (prompts, left_out) =
             sound(self.items.iter().map(|item| encoder.encode(item)).inspect(|_| stage.step()), false)
@@ -168,12 +174,14 @@ impl PreparedRun {
         check_name(&task, options)?;
         let adapter = task.adapter.as_deref().map(|path| RunAdapter::open(path, &folder)).transpose()?;
         let scorer = RunScorer::open(&task, options.engine.scorer.as_ref())?;
+        let judge = JudgeModel::open(&task, &options.judge_model, &model)?;
+        let is_own = judge.as_ref().is_some_and(JudgeModel::is_own);
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
-            RenderedTask::of(task, model, folder, options.limit)?;
+            RenderedTask::of(task, model, folder, options.limit, is_own)?;
         let context = ContextLimit::new(&folder, options.engine.budget.context);
         let skip_too_long = options.skip_too_long;
-        PromptEncoder::new(&task, &folder, &tokenizer, context).check(&items, &texts, skip_too_long)?;
+        PromptEncoder::new(&task, &folder, &tokenizer, context, is_own).check(&items, &texts, skip_too_long)?;
         let judging = match options.dry_run {
             true => None,
             false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
@@ -185,6 +193,7 @@ impl PreparedRun {
             folder,
             adapter,
             scorer,
+            judge,
             facts,
             tokenizer,
             params,
@@ -200,7 +209,28 @@ impl PreparedRun {
     }
 
     pub fn encoder(&self) -> PromptEncoder<'_> {
-        PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, self.context)
+        PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, self.context, self.is_own_judge())
+    }
+
+    /// Whether the run's own model answers the questions of its verdicts.
+    fn is_own_judge(&self) -> bool {
+        self.judge.as_ref().is_some_and(JudgeModel::is_own)
+    }
+
+    /// What the model is asked about solutions, in its own batch.
+    pub fn own_question(&self) -> Option<OwnQuestion<'_>> {
+        self.task.own_question(self.is_own_judge())
+    }
+
+    /// Whether a judge is asked, beside what the model is asked in its own batch.
+    pub fn asks_judge(&self) -> bool {
+        let [of_method, of_grade] = self.task.verdicts();
+        of_grade.is_some() || (of_method.is_some() && self.own_question().is_none())
+    }
+
+    /// Whether samples are recorded before they have their scores.
+    pub fn scores_late(&self) -> bool {
+        self.task.method.sample_scorer().is_some() && self.own_question().is_none()
     }
 
     /// Encodes all prompts; those that share a prefix follow each other. Also returns the errors of items that are left
@@ -240,7 +270,8 @@ impl PreparedRun {
 
     /// The inputs for this run's engine. KV memory is unbounded if the method generates prompts during the search.
     pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
-        let tokens = |branches, page_tokens| match self.task.method.asks() {
+        let asks = self.task.method.asks() || self.is_own_judge();
+        let tokens = |branches, page_tokens| match asks {
             true => usize::MAX,
             false => self.most_kv_tokens(self.in_flight(branches), page_tokens),
         };

@@ -36,7 +36,7 @@ pub use method::{
 };
 pub use prompt::TaskPrompt;
 pub use scorer::TaskScorer;
-pub use verdict::{SAMPLE_ANSWER, TaskVerdict, about_one};
+pub use verdict::{OwnQuestion, SAMPLE_ANSWER, TaskVerdict};
 
 use crate::answer::{ExtractedAnswer, Extractor, TaskAnswer};
 use crate::source::TaskSource;
@@ -384,6 +384,11 @@ impl Task {
             Some(TaskGrading::Verdict(grade)) => Some(grade),
             Some(TaskGrading::Text(_) | TaskGrading::Judge(_)) | None => None,
         }
+    }
+
+    /// The method's question that the run's own model answers in its own batch. `is_own`: whether it is the judge.
+    pub fn own_question(&self, is_own: bool) -> Option<OwnQuestion<'_>> {
+        self.method.verdict().filter(|_| is_own).and_then(TaskVerdict::own_question)
     }
 
     /// What a judge is asked about the samples: by the method, and by the grader.

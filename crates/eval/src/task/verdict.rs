@@ -198,6 +198,15 @@ pub struct TaskVerdict {
     at: String,
 }
 
+/// A question that the run's own model answers in its own batch: the probabilities of words behind a prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnQuestion<'a> {
+    /// Where it stands.
+    pub verdict: &'a TaskVerdict,
+    /// The answers, as direct continuations of the prompt, with their values.
+    pub words: &'a [(String, f64)],
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Asks {
     /// One question about each text, answered by words, which the run's own model can read in its own batch.
@@ -326,13 +335,36 @@ impl TaskVerdict {
         }
     }
 
-    /// The words with their values, where they answer one question about each text: the run's own model can read them
-    /// in its own batch. `None`: a judge must be asked.
-    pub fn words(&self) -> Option<&[(String, f64)]> {
+    /// The question that the run's own model can answer in its own batch, where it is the judge: one about each text,
+    /// by words. `None`: a judge must be asked.
+    pub fn own_question(&self) -> Option<OwnQuestion<'_>> {
         match &self.asks {
-            Asks::Words(words) => Some(words),
+            Asks::Words(words) => Some(OwnQuestion { verdict: self, words }),
             Asks::Fixed(_) | Asks::RubricOf { .. } => None,
         }
+    }
+
+    /// Refuses values that only the run's own model takes: a judge's are from 0 to 1.
+    pub fn check_values(&self) -> Result<()> {
+        match &self.asks {
+            Asks::Words(words) => self.rule_of(words).map(drop),
+            Asks::Fixed(_) | Asks::RubricOf { .. } => Ok(()),
+        }
+    }
+
+    fn rule_of(&self, words: &[(String, f64)]) -> Result<AnswerRule> {
+        WordValues::new(words.iter().cloned()).map(AnswerRule::Words).map_err(|error| match error {
+            Error::Value { what, expected, found } => {
+                let expected = format!("{expected} as the {what}, for a judge's scores are such numbers");
+                Error::field(&self.task, format!("{}.words", self.at), expected, found)
+            }
+            other => other,
+        })
+    }
+
+    /// Whether samples of an item are compared with each other.
+    pub fn compares(&self) -> bool {
+        matches!(&self.asks, Asks::Fixed(verdict) if verdict.compares())
     }
 
     /// What a judge is asked about the samples of `item`, which is of the file `path`.
@@ -343,17 +375,7 @@ impl TaskVerdict {
     pub fn of_item(&self, path: &Path, item: &Item) -> Result<Arc<Verdict>> {
         match &self.asks {
             Asks::Fixed(verdict) => Ok(Arc::clone(verdict)),
-            Asks::Words(words) => {
-                let wrong = |error| match error {
-                    Error::Value { what, expected, found } => {
-                        let expected = format!("{expected} as the {what}, for a judge's scores are such numbers");
-                        Error::field(&self.task, format!("{}.words", self.at), expected, found)
-                    }
-                    other => other,
-                };
-                let words = WordValues::new(words.iter().cloned()).map_err(wrong)?;
-                Ok(Arc::new(Verdict::Each(AnswerRule::Words(words))))
-            }
+            Asks::Words(words) => Ok(Arc::new(Verdict::Each(self.rule_of(words)?))),
             Asks::RubricOf { field, rule } => {
                 let wrong = |found: String| {
                     let expected = format!("{RUBRIC}, in item `{}`, as `{}.rubric` says", item.id, self.at);
@@ -424,7 +446,7 @@ impl TaskVerdict {
 }
 
 /// The names of a question about one text.
-pub fn about_one(text: &str) -> Map<String, Value> {
+fn about_one(text: &str) -> Map<String, Value> {
     Map::from_iter([SAMPLE, THOUGHTS].map(|name| (name.to_owned(), json!(text))))
 }
 
