@@ -2,7 +2,7 @@
 //! line names is taken, or else the task's, or else the run's own model. `drive` hands its scores to searches, `assess`
 //! its grades.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub enum JudgeModel {
 impl JudgeModel {
     /// The judge of a task, whose model is in the folder `model`; `None`: nothing is asked. `asked`: what the command
     /// line says of it.
-    pub fn open(task: &Task, asked: &AskedJudge, model: &std::path::Path) -> Result<Option<JudgeModel>> {
+    pub fn open(task: &Task, asked: &AskedJudge, model: &Path) -> Result<Option<JudgeModel>> {
         let mut verdicts = task.verdicts().into_iter().flatten().peekable();
         if verdicts.peek().is_none() {
             if asked.by.is_some() {
@@ -63,7 +63,7 @@ impl JudgeModel {
     pub fn connect(&self) -> Result<Option<Arc<dyn Ask>>> {
         match self {
             JudgeModel::Own => Ok(None),
-            JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::open((**options).clone())?))),
+            JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::new((**options).clone())?))),
         }
     }
 
@@ -92,7 +92,7 @@ impl JudgeModel {
     }
 }
 
-fn is_same(one: &std::path::Path, other: &std::path::Path) -> bool {
+fn is_same(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
@@ -107,6 +107,10 @@ pub struct JudgeRecord {
 }
 
 impl JudgeRecord {
+    pub fn of_server(judge: &dyn Ask) -> JudgeRecord {
+        JudgeRecord { folder: None, identity: judge.identity().clone() }
+    }
+
     pub fn shown(&self) -> String {
         let JudgeIdentity { name, digest } = &self.identity;
         let place = self.folder.as_ref().map_or_else(String::new, |folder| format!(" in {}", folder.display()));

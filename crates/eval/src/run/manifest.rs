@@ -19,8 +19,9 @@ use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_engine::EngineFacts;
 
+use super::judge::JudgeRecord;
 use super::prepare::PreparedRun;
-use offshoot_core::setting::{DETERMINISTIC, KV_DTYPE, STATE_DTYPE};
+use offshoot_core::setting::{DETERMINISTIC, JUDGE, JUDGE_MODEL, JUDGE_URL, KV_DTYPE, STATE_DTYPE};
 use offshoot_launch::{EngineBudget, Launched};
 use offshoot_model::WeightChoice;
 use offshoot_model::hashes::{files_named, hash_of_folder, hashes};
@@ -42,6 +43,9 @@ pub struct Manifest {
     /// The model whose scores its method asks for, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scorer: Option<ScorerFiles>,
+    /// The model that answers the questions of its verdicts, if that is not its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<JudgeRecord>,
     pub task_file: PathBuf,
     /// The run's own folder, from which model and task file are found again where all were moved together.
     #[serde(default)]
@@ -146,6 +150,7 @@ impl Manifest {
             model_hash: hash_of_folder(&prepared.model)?,
             adapter: prepared.adapter.as_ref().map(|adapter| AdapterFiles::of(&adapter.path)).transpose()?,
             scorer,
+            judge: None,
             task_file: absolute(&task.path)?,
             folder: None,
             task: task.source.clone(),
@@ -219,6 +224,13 @@ impl Manifest {
             let scorer = |of: &Manifest| of.scorer.as_ref().map_or_else(|| "no scorer".to_owned(), ScorerFiles::shown);
             return differs("scorer", scorer(self), scorer(now));
         }
+        let identity = |of: &Manifest| of.judge.as_ref().map(|judge| judge.identity.clone());
+        if identity(self) != identity(now) {
+            let judge =
+                |of: &Manifest| of.judge.as_ref().map_or_else(|| "the run's own model".to_owned(), JudgeRecord::shown);
+            let before = format!("{} ({JUDGE}, {JUDGE_URL} and {JUDGE_MODEL} name a judge)", judge(self));
+            return differs("judge", before, judge(now));
+        }
         if self.kv_dtype != now.kv_dtype {
             let option = |of: &Manifest| format!("{KV_DTYPE} {}", of.kv_dtype);
             return differs("kv_dtype", option(self), option(now));
@@ -270,6 +282,23 @@ impl Manifest {
         };
         moves.retain(is_confirmed);
         moves
+    }
+
+    /// Notes the judge by which the samples of the run in `folder` are graded now. `scores`: whether its method asks a
+    /// judge, too.
+    ///
+    /// # Errors
+    ///
+    /// The samples have scores of another judge.
+    pub fn is_regraded_by(&mut self, judge: JudgeRecord, scores: bool, folder: &Path) -> Result<()> {
+        let before = self.judge.as_ref().map(|judge| &judge.identity);
+        if scores && before != Some(&judge.identity) {
+            let before = self.judge.as_ref().map_or_else(|| "the run's own model".to_owned(), JudgeRecord::shown);
+            let expected = format!("{before}, whose scores its samples have");
+            return Err(Error::field(folder.join(NAME), "judge", expected, judge.shown()));
+        }
+        self.judge = Some(judge);
+        Ok(())
     }
 
     /// The first of the files with `task`'s items that the run did not use or that has changed since. Inline items
@@ -429,7 +458,16 @@ struct Difference {
 
 /// What a task's key `scorer` says beside its folder and form.
 fn told_to_scorer(scorer: Option<&Value>) -> [Option<&Value>; 2] {
-    ["question", "on_error"].map(|key| scorer.and_then(|scorer| scorer.get(key)).filter(|value| !value.is_null()))
+    ["question", "on_error"].map(|key| value_of(scorer, key))
+}
+
+/// What a task's key `judge` says beside who it is and how it is reached.
+fn told_to_judge(judge: Option<&Value>) -> [Option<&Value>; 2] {
+    ["request", "on_error"].map(|key| value_of(judge, key))
+}
+
+fn value_of<'v>(object: Option<&'v Value>, key: &str) -> Option<&'v Value> {
+    object.and_then(|object| object.get(key)).filter(|value| !value.is_null())
 }
 
 /// What differences between two task files affect samples or their grading.
@@ -446,7 +484,11 @@ impl DifferenceRules<'_> {
         let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit")
             // A scorer is compared by its identity.
             || matches!(at, "scorer.model" | "scorer.form")
-            || (at == "scorer" && told_to_scorer(before) == told_to_scorer(now));
+            || (at == "scorer" && told_to_scorer(before) == told_to_scorer(now))
+            // And a judge by its own.
+            || matches!(at, "judge.model" | "judge.memory" | "judge.url" | "judge.name")
+            || matches!(at, "judge.requests" | "judge.timeout" | "judge.retries")
+            || (at == "judge" && told_to_judge(before) == told_to_judge(now));
         let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
         let may_rise = is_count && self.samples_may_rise;
         let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

@@ -7,6 +7,9 @@ pub mod attention;
 pub mod demo;
 mod drive;
 mod dry_run;
+mod judge;
+#[cfg(test)]
+mod judge_runs;
 pub mod judging;
 mod levels;
 mod manifest;
@@ -22,6 +25,7 @@ mod scored_runs;
 mod scorer;
 mod summary;
 mod tables;
+mod verdict_queue;
 pub mod vote;
 pub mod vote_scores;
 mod worker;
@@ -40,6 +44,8 @@ use offshoot_core::out;
 use offshoot_core::out::Progress;
 use offshoot_score::TextScorer;
 
+use drive::Scorers;
+use judge::{JudgeModel, JudgeRecord};
 use manifest::Process;
 pub use options::RunOptions;
 pub use prepare::{PreparedRun, RenderedTask};
@@ -61,8 +67,14 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut place = RunFolder::find(&prepared, options, prepared.scorer.as_ref().map(RunScorer::files).transpose()?)?;
+    let connected = prepared.judge.as_ref().map_or(Ok(None), JudgeModel::connect)?;
+    let scorer = prepared.scorer.as_ref().map(RunScorer::files).transpose()?;
+    let mut place = RunFolder::find(&prepared, options, scorer, connected.as_deref().map(JudgeRecord::of_server))?;
     let launched = prepared.start(options)?;
+    let judge = match prepared.judge.as_ref().filter(|_| prepared.asks_judge()) {
+        Some(judge) => Some(judge.start(connected, &prepared, &launched)?),
+        None => None,
+    };
     if !place.is_resumed() {
         prepared.check_longest_path(launched.engine.facts(), |_| false)?;
     }
@@ -81,7 +93,10 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let runner = ItemRunner {
         prepared: &prepared,
         launched: &launched,
-        scorer: launched.scorer.as_deref().map(|scorer| scorer as &dyn TextScorer),
+        by: Scorers {
+            reward: launched.scorer.as_deref().map(|scorer| scorer as &dyn TextScorer),
+            judge: judge.as_ref(),
+        },
         options,
         journal: Some(&journal),
         progress: &progress,
@@ -106,7 +121,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         json::pretty("the summary", &run.summary).and_then(|text| journal.file("summary.json", &(text + "\n")));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     // Lines that others replace are left out by it.
-    let sorted = match run.ended.is_none() || prepared.task.method.scores_late() {
+    let sorted = match run.ended.is_none() || prepared.writes_again() {
         true => journal.finish(),
         false => Ok(()),
     };

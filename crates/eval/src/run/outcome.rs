@@ -59,10 +59,25 @@ impl RunOutcome {
             return Err(Error::format(folder.join("items.jsonl"), what));
         }
         let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
-        let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
+        let Some((index, FailedBranches { first, .. })) = failed.next() else { return self.unjudged(folder) };
         let id = items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
         let branches = counted(self.summary.failed_branches as u64, "continuation");
         let what = format!("{branches} failed, first of item `{id}`: {first} ({RESUME} tries again)");
         Err(Error::format(folder.join("items.jsonl"), what))
+    }
+
+    /// The run's error if a judge could not judge samples, which are all on disk.
+    fn unjudged(&self, folder: &Path) -> Result<()> {
+        if self.summary.judge.is_none() {
+            return Ok(());
+        }
+        let scores = &self.summary.scores;
+        let of_method = scores.scorer.as_ref().filter(|scorer| scorer.unscored > 0);
+        let of_method = of_method.and_then(|scorer| Some((scorer.unscored, "text", "score", scorer.first_error.as_ref()?)));
+        let of_grade = scores.first_ungraded.as_ref().map(|why| (scores.ungraded, "sample", "grade", why));
+        let Some((some, what, lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
+        let some = counted(some as u64, what);
+        let what = format!("{some} without a {lacking} by the judge, first: {why} ({RESUME} asks again)");
+        Err(Error::format(folder.join("samples.jsonl"), what))
     }
 }

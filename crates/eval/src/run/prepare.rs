@@ -228,6 +228,11 @@ impl PreparedRun {
         of_grade.is_some() || (of_method.is_some() && self.own_question().is_none())
     }
 
+    /// Whether a sample's line may be written again, with a score or a grade.
+    pub fn writes_again(&self) -> bool {
+        self.scores_late() || self.task.graded_by_judge().is_some()
+    }
+
     /// Whether samples are recorded before they have their scores.
     pub fn scores_late(&self) -> bool {
         self.task.method.sample_scorer().is_some() && self.own_question().is_none()

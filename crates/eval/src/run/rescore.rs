@@ -6,23 +6,26 @@
 use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
-use crate::task::{EarlyStop, Method, Overrides, SampleScorer, Task};
+use crate::task::{AskedJudge, EarlyStop, JudgeChoice, Method, Overrides, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
 use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
-use offshoot_core::setting::{RESUME, SET};
+use offshoot_core::setting::{JUDGE_URL, RESUME, SET};
 use offshoot_judge::JudgeSetup;
 use offshoot_search::confidence::ConfidenceSource;
+use offshoot_verdict::{Ask, ServerJudge};
 
-use super::assess::RunJudge;
+use super::assess::{Graders, RunJudge};
+use super::judge::JudgeRecord;
 use super::manifest::{self, Manifest};
 use super::regrade::{Graded, Regrader};
 use super::summary::scores;
@@ -44,6 +47,8 @@ pub struct RescoreOptions {
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
+    /// What the user says of the model that `grade.verdict` asks, in place of the task's `judge`.
+    pub judge_model: AskedJudge,
 }
 
 const SAMPLES: &str = "samples.jsonl";
@@ -73,7 +78,12 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     check_method(&task, &manifest, &was, &lines)?;
     let withheld = [run.clone(), folder.to_path_buf()];
     let judging = RunJudge::open(&task, &items, &options.judge, &withheld, options.judges)?;
-    let grading = Regrader { task: &task, judging: judging.as_ref() };
+    let judge = open_judge(&task, options)?;
+    if let Some(judge) = &judge {
+        manifest.is_regraded_by(JudgeRecord::of_server(&**judge), task.method.verdict().is_some(), run)?;
+    }
+    let graders = Graders { programs: judging.as_ref(), judge: judge.as_ref() };
+    let grading = Regrader { task: &task, graders };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
     say_what_is_left_out(&graded);
     say_what_was_stopped(&graded, &task, &manifest);
@@ -90,7 +100,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     if let Ok(Value::Object(scores)) = serde_json::to_value(&scores) {
         before.extend(scores);
     }
-    for key in ["answer", "grade", "method"] {
+    for key in ["answer", "grade", "method", "judge"] {
         match (task.source.get(key), manifest.task.as_object_mut()) {
             (Some(value), Some(recorded)) => drop(recorded.insert(key.to_string(), value.clone())),
             (None, Some(recorded)) => drop(recorded.shift_remove(key)),
@@ -129,6 +139,24 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     Err(Error::format(folder.join(ITEMS), what))
 }
 
+/// The judge that grades the samples, where `grade` asks one: a server, as no model is loaded.
+fn open_judge(task: &Task, options: &RescoreOptions) -> Result<Option<Arc<dyn Ask>>> {
+    if task.graded_by_judge().is_none() {
+        if options.judge_model.by.is_some() {
+            out::aside(format_args!("note: `grade` of the task has no `verdict`: the judge is not asked"));
+        }
+        return Ok(None);
+    }
+    match task.judge.asked(&options.judge_model)? {
+        JudgeChoice::Server(server) => Ok(Some(Arc::new(ServerJudge::new(*server)?))),
+        JudgeChoice::Own | JudgeChoice::Folder { .. } => {
+            let expected = format!("a server, by {JUDGE_URL} or as `judge.url`, for `grade.verdict` asks a judge");
+            let found = "a model that would have to be loaded, which only a run does";
+            Err(Error::field(&task.path, "judge", expected, found))
+        }
+    }
+}
+
 /// Whether the folder of results gets Parquet files: if the user asks for them, or the run has them.
 fn wants_tables(options: &RescoreOptions) -> bool {
     options.format == ResultFormat::Parquet || TABLES.iter().any(|(_, table, _)| options.run.join(table).exists())
@@ -152,7 +180,7 @@ fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Resul
     const OF_SAMPLES: [&str; 6] = ["sampling", "prompt", "model", "adapter", "scorer", "name"];
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
     if let Some(set) = options.set.iter().find(of_samples) {
-        let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";
+        let expected = "a key of `answer`, `grade`, `judge`, `method` or `items`, because the samples do not change";
         return Err(Error::value(SET, expected, format!("`{set}`")));
     }
     let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
@@ -175,10 +203,10 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
     }
     let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
     let is_told_by_samples = match task.method {
-        Method::SelfConsistency { reward: None, .. } | Method::BestOfN { .. } | Method::Sample { .. } => true,
+        Method::SelfConsistency { scorer: None, .. } | Method::BestOfN { .. } | Method::Sample { .. } => true,
         // Samples have the scores by which they were chosen, and these alone.
-        Method::SelfConsistency { .. } | Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
-            task.method.reward_of_samples() == was.reward_of_samples()
+        Method::SelfConsistency { .. } | Method::BestByScorer { .. } => {
+            lines.iter().all(|line| line.contains_key("scorer")) && task.method.sample_scorer() == was.sample_scorer()
         }
         _ => false,
     };

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
+use super::drive::Scorers;
 use super::manifest::ScorerFiles;
 use super::options::RunOptions;
 use super::outcome::RunOutcome;
@@ -13,7 +14,7 @@ use super::prepare::PreparedRun;
 use super::resume::RunFolder;
 use super::tables::ResultFormat;
 use super::worker::ItemRunner;
-use crate::task::Overrides;
+use crate::task::{AskedJudge, Overrides};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
 use offshoot_judge::{Isolation, JudgeSetup};
@@ -62,20 +63,21 @@ impl TestTask {
             skip_too_long: false,
             dry_run: false,
             json: false,
+            judge_model: AskedJudge::default(),
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
             engine: EngineOptions { devices: DeviceChoice::Cpu.into(), ..EngineOptions::default() },
         };
         let prepared = PreparedRun::new(&self.folder.path().join("task.json"), &options)?;
         let files = ScorerFiles::new(Path::new("reward"), scorer.identity().clone())?;
-        let place = RunFolder::find(&prepared, &options, Some(files))?;
+        let place = RunFolder::find(&prepared, &options, Some(files), None)?;
         let launched = prepared.start(&options)?;
         let (journal, earlier) = place.open(&prepared)?;
         let (progress, interrupted) = (Progress::new(3), AtomicBool::new(false));
         let runner = ItemRunner {
             prepared: &prepared,
             launched: &launched,
-            scorer: Some(scorer),
+            by: Scorers { reward: Some(scorer), judge: None },
             options: &options,
             journal: Some(&journal),
             progress: &progress,

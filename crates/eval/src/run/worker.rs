@@ -74,7 +74,7 @@ impl<'a> ItemRunner<'a> {
         let Searched { mut finished, mut failed, ended, unfinished_samples, levels } = searched;
         sort_by_number(&mut finished, |item| item.index as u64);
         sort_by_number(&mut failed, |item| item.index as u64);
-        match summarise(self.prepared, self.launched, self.options, &finished, levels, seconds) {
+        match summarise(self.prepared, self.launched, self.by.judge.map(|judge| &**judge), self.options, &finished, levels, seconds) {
             Ok(summary) => {
                 let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
                 let failed_branches = finished.iter().map(of).sum();
@@ -293,7 +293,8 @@ impl<'a> WorkerContext<'a> {
         drop(others);
         let grade = |text: &str| grade(task, prompt.item, text);
         let graders = Graders { programs: prepared.judging.as_ref(), judge: by.judge };
-        let anew = graders.grade_again(task, prompt.item, &grade, &mut earlier)?;
+        let check = || if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
+        let anew = graders.grade_again(task, prompt.item, &grade, &mut earlier, check)?;
         if let Some(journal) = journal {
             for sample in anew {
                 journal.sample(prompt.item.index, sample.index, &LineWithId { id: &prompt.item.id, rest: sample })?;

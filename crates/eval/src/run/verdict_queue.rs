@@ -1,38 +1,15 @@
 //! Grades samples by a judge, which is a model, while other samples decode: each text is a question, and its grade
 //! comes with the answer. What the judge is asked is the task's to say.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
+use crate::judged::GradeByJudge;
 use crate::task::SAMPLE_ANSWER;
 use offshoot_core::error::Result;
 use offshoot_core::json;
-use offshoot_search::{Assess, Assessment, AssessmentRequest, OnScorerError, Sample};
+use offshoot_search::{Assess, Assessment, AssessmentRequest, OnScorerError};
 use offshoot_text::reasoning::answer_part;
 use offshoot_verdict::{ItemVerdicts, TextVerdict};
-
-/// What a judge made of a sample: its [`Assessment::detail`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum GradeByJudge {
-    /// It is graded.
-    Graded {
-        /// From 0 to 1.
-        score: f64,
-        /// What the judge answered, or the probabilities of the words.
-        verdict: Value,
-    },
-    /// It is not.
-    Ungraded {
-        /// Why.
-        error: String,
-    },
-}
-
-/// Why a sample that a judge was to grade has no grade; `None`: it has one, or no judge was asked.
-pub fn ungraded(sample: &Sample) -> Option<&str> {
-    sample.detail.as_ref()?.get("error")?.as_str()
-}
 
 /// Asks a judge about the texts of one item.
 pub struct VerdictQueue<'a> {
