@@ -8,19 +8,20 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::manifest::absolute;
 use super::prepare::PreparedRun;
 use crate::task::{AskedJudge, Item, JudgeChoice, Task, TaskPrompt, TaskVerdict};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
-use offshoot_core::setting::JUDGE_URL;
-use offshoot_launch::Launched;
+use offshoot_launch::{JudgeFolder, Launched, LaunchedJudge};
 use offshoot_verdict::{Ask, EngineJudge, ItemVerdicts, JudgeIdentity, JudgePrompt, ServerJudge, ServerOptions};
 
 /// Who answers the questions of a run's verdicts. No weights are loaded, and no server is asked.
-#[derive(Debug)]
 pub enum JudgeModel {
     /// The run's own model, in its own engine.
     Own,
+    /// A model that is loaded beside it.
+    Folder(Arc<JudgeFolder>),
     /// A server.
     Server(Box<ServerOptions>),
 }
@@ -29,8 +30,8 @@ impl JudgeModel {
     /// The judge of a task, whose model is in the folder `model`; `None`: nothing is asked. `asked`: what the command
     /// line says of it.
     pub fn open(task: &Task, asked: &AskedJudge, model: &Path) -> Result<Option<JudgeModel>> {
-        let mut verdicts = task.verdicts().into_iter().flatten().peekable();
-        if verdicts.peek().is_none() {
+        let verdicts: Vec<&TaskVerdict> = task.verdicts().into_iter().flatten().collect();
+        if verdicts.is_empty() {
             if asked.by.is_some() {
                 let method = task.method.name();
                 out::aside(format_args!(
@@ -40,18 +41,16 @@ impl JudgeModel {
             }
             return Ok(None);
         }
-        match task.judge.asked(asked)? {
-            JudgeChoice::Own => Ok(Some(JudgeModel::Own)),
-            JudgeChoice::Folder { path, .. } if is_same(&path, model) => Ok(Some(JudgeModel::Own)),
-            JudgeChoice::Folder { path, .. } => {
-                let expected = format!("the model's own folder, {}, or a server ({JUDGE_URL})", model.display());
-                Err(Error::field(&task.path, "judge", expected, path.display().to_string()))
-            }
-            JudgeChoice::Server(server) => {
-                verdicts.try_for_each(TaskVerdict::check_values)?;
-                Ok(Some(JudgeModel::Server(server)))
-            }
+        let judge = match task.judge.asked(asked)? {
+            JudgeChoice::Own => JudgeModel::Own,
+            JudgeChoice::Folder(folder) if folder.is_the_model(model) => JudgeModel::Own,
+            JudgeChoice::Folder(folder) => JudgeModel::Folder(Arc::new(folder.open()?)),
+            JudgeChoice::Server(server) => JudgeModel::Server(server),
+        };
+        if !judge.is_own() {
+            verdicts.into_iter().try_for_each(TaskVerdict::check_values)?;
         }
+        Ok(Some(judge))
     }
 
     /// Whether the run's own engine answers.
@@ -59,23 +58,51 @@ impl JudgeModel {
         matches!(self, JudgeModel::Own)
     }
 
+    /// The model that is loaded beside the run's own; `None`: none is.
+    pub fn folder(&self) -> Option<&Arc<JudgeFolder>> {
+        match self {
+            JudgeModel::Folder(folder) => Some(folder),
+            JudgeModel::Own | JudgeModel::Server(_) => None,
+        }
+    }
+
     /// Connects to the server, where the judge is one.
     pub fn connect(&self) -> Result<Option<Arc<dyn Ask>>> {
         match self {
-            JudgeModel::Own => Ok(None),
+            JudgeModel::Own | JudgeModel::Folder(_) => Ok(None),
             JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::new((**options).clone())?))),
         }
     }
 
-    /// The judge at work; `connected`: what [`connect`](Self::connect) returned.
+    /// What the run's manifest says of it; `None`: it is the run's own model. `connected`: what
+    /// [`connect`](Self::connect) returned.
+    pub fn record(&self, connected: Option<&dyn Ask>) -> Result<Option<JudgeRecord>> {
+        match self {
+            JudgeModel::Own => Ok(None),
+            JudgeModel::Folder(folder) => {
+                let identity = JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
+                Ok(Some(JudgeRecord { folder: Some(absolute(folder.path())?), identity }))
+            }
+            JudgeModel::Server(_) => Ok(connected.map(JudgeRecord::of_server)),
+        }
+    }
+
+    /// The judge at work, on the engine that it needs; `connected`: what [`connect`](Self::connect) returned.
     pub fn start(&self, connected: Option<Arc<dyn Ask>>, run: &PreparedRun, on: &Launched) -> Result<Arc<dyn Ask>> {
-        match connected {
-            Some(judge) => Ok(judge),
-            None => {
+        let special = run.task.special_text_of_questions();
+        match (self, connected, on.judge()) {
+            (_, Some(judge), _) => Ok(judge),
+            (JudgeModel::Folder(_), None, Some(LaunchedJudge { engine, tokenizer, name, digest })) => {
+                let identity = JudgeIdentity { name: name.clone(), digest: Some(digest.clone()) };
+                Ok(Arc::new(EngineJudge::new(engine.clone(), tokenizer.clone(), special, identity)?))
+            }
+            (JudgeModel::Own, None, _) => {
                 let name = run.model.file_name().unwrap_or(run.model.as_os_str()).to_string_lossy().into_owned();
                 let identity = JudgeIdentity { name, digest: None };
-                let special = run.task.special_text_of_questions();
                 Ok(Arc::new(EngineJudge::new(on.engine.clone(), run.tokenizer.clone(), special, identity)?))
+            }
+            (JudgeModel::Folder(_), None, None) | (JudgeModel::Server(_), None, _) => {
+                Err(Error::Internal("a run's judge is neither loaded nor connected".to_owned()))
             }
         }
     }
@@ -84,16 +111,13 @@ impl JudgeModel {
     pub fn described(&self) -> String {
         match self {
             JudgeModel::Own => "the model itself".to_owned(),
+            JudgeModel::Folder(folder) => folder.path().display().to_string(),
             JudgeModel::Server(server) => match &server.model {
                 Some(name) => format!("{name} at {}", server.url),
                 None => format!("the only model at {}", server.url),
             },
         }
     }
-}
-
-fn is_same(one: &Path, other: &Path) -> bool {
-    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 /// What tells a run's judge from others, in its manifest.

@@ -345,7 +345,7 @@ impl Manifest {
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
+pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(Error::io(path, "find the current folder beside"))
 }
 

@@ -45,7 +45,7 @@ use offshoot_core::out::Progress;
 use offshoot_score::TextScorer;
 
 use drive::Scorers;
-use judge::{JudgeModel, JudgeRecord};
+use judge::JudgeModel;
 use manifest::Process;
 pub use options::RunOptions;
 pub use prepare::{PreparedRun, RenderedTask};
@@ -69,7 +69,8 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     }
     let connected = prepared.judge.as_ref().map_or(Ok(None), JudgeModel::connect)?;
     let scorer = prepared.scorer.as_ref().map(RunScorer::files).transpose()?;
-    let mut place = RunFolder::find(&prepared, options, scorer, connected.as_deref().map(JudgeRecord::of_server))?;
+    let judge = prepared.judge.as_ref().map_or(Ok(None), |judge| judge.record(connected.as_deref()))?;
+    let mut place = RunFolder::find(&prepared, options, scorer, judge)?;
     let launched = prepared.start(options)?;
     let judge = match prepared.judge.as_ref().filter(|_| prepared.asks_judge()) {
         Some(judge) => Some(judge.start(connected, &prepared, &launched)?),
@@ -94,7 +95,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         prepared: &prepared,
         launched: &launched,
         by: Scorers {
-            reward: launched.scorer.as_deref().map(|scorer| scorer as &dyn TextScorer),
+            reward: launched.scorer().map(|scorer| &**scorer as &dyn TextScorer),
             judge: judge.as_ref(),
         },
         options,

@@ -149,7 +149,7 @@ fn open_judge(task: &Task, options: &RescoreOptions) -> Result<Option<Arc<dyn As
     }
     match task.judge.asked(&options.judge_model)? {
         JudgeChoice::Server(server) => Ok(Some(Arc::new(ServerJudge::new(*server)?))),
-        JudgeChoice::Own | JudgeChoice::Folder { .. } => {
+        JudgeChoice::Own | JudgeChoice::Folder(_) => {
             let expected = format!("a server, by {JUDGE_URL} or as `judge.url`, for `grade.verdict` asks a judge");
             let found = "a model that would have to be loaded, which only a run does";
             Err(Error::field(&task.path, "judge", expected, found))

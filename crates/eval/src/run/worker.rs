@@ -460,6 +460,7 @@ mod tests {
             judge_model: AskedJudge::default(),
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
+            scorer: None,
             engine: EngineOptions {
                 devices: DeviceChoice::Cpu.into(),
                 budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },

@@ -1,7 +1,7 @@
 //! The task file's key `judge`: the model that is asked about samples where the method or `grade` has a verdict object.
 //! By default that is the run's own model. The verdict objects say what is asked.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -10,8 +10,10 @@ use serde_json::{Map, Value};
 
 use crate::source::Place;
 use crate::source::values::TaskPath;
+use crate::task::Task;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{JUDGE_MODEL, JUDGE_URL};
+use offshoot_launch::JudgeFolderOptions;
 use offshoot_search::OnScorerError;
 use offshoot_verdict::{JudgeKey, ServerOptions};
 
@@ -77,12 +79,7 @@ pub enum JudgeChoice {
     #[default]
     Own,
     /// The model in a folder, which is loaded beside the run's own.
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Its share of the memory for keys and values; `None`: as much as holds texts of equal length.
-        memory: Option<f64>,
-    },
+    Folder(JudgeFolderOptions),
     /// A server of the OpenAI protocol.
     Server(Box<ServerOptions>),
 }
@@ -101,8 +98,8 @@ pub struct AskedJudge {
 /// Who is to answer, as a user says it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AskedBy {
-    /// A model's folder, and its share of the memory for keys and values.
-    Folder(PathBuf, Option<f64>),
+    /// A model in a folder.
+    Folder(JudgeFolderOptions),
     /// The address of a server.
     Url(String),
 }
@@ -112,7 +109,7 @@ impl TaskJudge {
     pub(crate) fn new(place: &Place<'_>, settings: JudgeModelSettings) -> Result<TaskJudge> {
         let keys = match settings {
             JudgeModelSettings::Model(model) => {
-                let by = JudgeChoice::Folder { path: place.source.resolve(&model.0), memory: None };
+                let by = JudgeChoice::Folder(JudgeFolderOptions::new(place.source.resolve(&model.0)));
                 return Ok(TaskJudge { by, on_error: OnScorerError::default() });
             }
             JudgeModelSettings::Keys(keys) => *keys,
@@ -136,7 +133,9 @@ impl TaskJudge {
                 return Err(place.key("memory").wrong("nothing where no `model` names a folder"));
             }
             (None, None) => JudgeChoice::Own,
-            (Some(model), None) => JudgeChoice::Folder { path: place.source.resolve(&model.0), memory },
+            (Some(model), None) => {
+                JudgeChoice::Folder(JudgeFolderOptions { path: place.source.resolve(&model.0), memory })
+            }
             (None, Some(url)) => {
                 let server = ServerOptions {
                     model: name,
@@ -165,7 +164,7 @@ impl TaskJudge {
     pub fn asked(&self, asked: &AskedJudge) -> Result<JudgeChoice> {
         let by = match (&asked.by, &self.by) {
             (None, by) => by.clone(),
-            (Some(AskedBy::Folder(path, memory)), _) => JudgeChoice::Folder { path: path.clone(), memory: *memory },
+            (Some(AskedBy::Folder(folder)), _) => JudgeChoice::Folder(folder.clone()),
             (Some(AskedBy::Url(url)), JudgeChoice::Server(server)) => {
                 JudgeChoice::Server(Box::new(ServerOptions { url: url.clone(), ..(**server).clone() }))
             }
@@ -182,6 +181,20 @@ impl TaskJudge {
             }
             by => Ok(by),
         }
+    }
+}
+
+impl Task {
+    /// The judge's folder, where a run of the task with the model in `model` loads one beside it. `asked`: the one that
+    /// the user names, in place of the task's.
+    pub fn judge_folder_options(&self, asked: Option<&JudgeFolderOptions>, model: &Path) -> Option<JudgeFolderOptions> {
+        self.verdicts().into_iter().flatten().next()?;
+        let folder = match (asked, &self.judge.by) {
+            (Some(asked), _) => asked,
+            (None, JudgeChoice::Folder(folder)) => folder,
+            (None, JudgeChoice::Own | JudgeChoice::Server(_)) => return None,
+        };
+        (!folder.is_the_model(model)).then(|| folder.clone())
     }
 }
 
