@@ -14,6 +14,7 @@ use crate::task::{AskedJudge, Item, JudgeChoice, Task, TaskPrompt, TaskVerdict};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
 use offshoot_launch::{JudgeFolder, Launched, LaunchedJudge};
+use offshoot_text::{Message, Tokenizer};
 use offshoot_verdict::{Ask, EngineJudge, ItemVerdicts, JudgeIdentity, JudgePrompt, ServerJudge, ServerOptions};
 
 /// Who answers the questions of a run's verdicts. No weights are loaded, and no server is asked.
@@ -66,11 +67,20 @@ impl JudgeModel {
         }
     }
 
+    /// What writes its chats; `None`: a server does.
+    fn tokenizer<'a>(&'a self, run: &'a PreparedRun) -> Option<&'a Tokenizer> {
+        match self {
+            JudgeModel::Own => Some(&run.tokenizer),
+            JudgeModel::Folder(folder) => Some(folder.tokenizer()),
+            JudgeModel::Server(_) => None,
+        }
+    }
+
     /// Connects to the server, where the judge is one.
     pub fn connect(&self) -> Result<Option<Arc<dyn Ask>>> {
         match self {
             JudgeModel::Own | JudgeModel::Folder(_) => Ok(None),
-            JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::new((**options).clone())?))),
+            JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::open((**options).clone())?))),
         }
     }
 
@@ -140,6 +150,49 @@ impl JudgeRecord {
         let place = self.folder.as_ref().map_or_else(String::new, |folder| format!(" in {}", folder.display()));
         let digest = digest.as_ref().map_or_else(String::new, |digest| format!(" ({digest})"));
         format!("{name}{place}{digest}")
+    }
+}
+
+/// What a run asks its judge, before it begins.
+pub struct PlannedQuestions {
+    /// The most questions; `None`: as many as there will be thoughts.
+    pub most: Option<usize>,
+    /// The dotted path of the key that asks the first one, and how that reads.
+    pub first: (String, String),
+}
+
+impl PlannedQuestions {
+    /// The questions of a run about these items; `None`: it asks none.
+    pub fn of(run: &PreparedRun, items: &[&Item]) -> Result<Option<PlannedQuestions>> {
+        let (task, method) = (&run.task, &run.task.method);
+        let [of_method, of_grade] = task.verdicts();
+        let graded = Some(method.samples() as usize);
+        let asked = [(of_method, method.most_scored()), (of_grade, graded)];
+        let asked: Vec<_> = asked.into_iter().filter_map(|(verdict, texts)| Some((verdict?, texts))).collect();
+        let (Some((verdict, _)), Some(item)) = (asked.first(), items.first()) else { return Ok(None) };
+        let mut most = Some(0_usize);
+        for item in items {
+            for (verdict, texts) in &asked {
+                let each = |texts| match verdict.own_question() {
+                    // Values that a judge cannot give are the model's own.
+                    Some(_) => Ok(texts),
+                    None => verdict.of_item(task.items_path(), item).map(|verdict| verdict.questions(texts)),
+                };
+                let more = texts.map(each).transpose()?;
+                most = most.zip(more).and_then(|(most, more)| most.checked_add(more));
+            }
+        }
+        let tokenizer = run.judge.as_ref().and_then(|judge| judge.tokenizer(run));
+        let text = match (verdict.first_prompt(task.items_path(), item)?, tokenizer) {
+            (prompt, Some(tokenizer)) => prompt.text(tokenizer)?,
+            (TaskPrompt::Levels(levels), None) => levels.concat(),
+            // A server has its own template.
+            (TaskPrompt::Chat { messages, .. }, None) => {
+                let turn = |turn: &Message| format!("[{}]\n{}", turn.role(), turn.last_text().unwrap_or_default());
+                messages.iter().map(turn).collect::<Vec<_>>().join("\n")
+            }
+        };
+        Ok(Some(PlannedQuestions { most, first: (verdict.key().to_owned(), text) }))
     }
 }
 

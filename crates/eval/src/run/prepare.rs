@@ -283,7 +283,7 @@ impl PreparedRun {
     /// The inputs for this run's engine. KV memory is unbounded if the method generates prompts during the search.
     pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
         let asks = self.task.method.asks() || self.is_own_judge();
-        let tokens = |branches, page_tokens| match asks {
+        let tokens = move |branches, page_tokens| match asks {
             true => usize::MAX,
             false => self.most_kv_tokens(self.in_flight(branches), page_tokens),
         };

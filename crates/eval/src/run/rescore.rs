@@ -148,7 +148,7 @@ fn open_judge(task: &Task, options: &RescoreOptions) -> Result<Option<Arc<dyn As
         return Ok(None);
     }
     match task.judge.asked(&options.judge_model)? {
-        JudgeChoice::Server(server) => Ok(Some(Arc::new(ServerJudge::new(*server)?))),
+        JudgeChoice::Server(server) => Ok(Some(Arc::new(ServerJudge::open(*server)?))),
         JudgeChoice::Own | JudgeChoice::Folder(_) => {
             let expected = format!("a server, by {JUDGE_URL} or as `judge.url`, for `grade.verdict` asks a judge");
             let found = "a model that would have to be loaded, which only a run does";

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::source::Place;
+use crate::source::{Place, read_text};
 use crate::source::values::TaskPath;
 use crate::task::Task;
 use offshoot_core::error::{Error, Result};
@@ -63,6 +63,9 @@ const TIMEOUT: f64 = 60.0;
 /// How often a failed request is sent again, where nothing else is said.
 const RETRIES: u32 = 3;
 
+/// The environment's variable with the key for a judge's server.
+const KEY_VARIABLE: &str = "OFFSHOOT_JUDGE_KEY";
+
 /// The judge of a task. By default it is the run's own model.
 #[derive(Clone, Debug, Default)]
 pub struct TaskJudge {
@@ -93,6 +96,22 @@ pub struct AskedJudge {
     pub name: Option<String>,
     /// What the server is shown.
     pub key: Option<JudgeKey>,
+}
+
+impl AskedJudge {
+    /// With the key in a file, or else in the environment's OFFSHOOT_JUDGE_KEY, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read; what is there is no key.
+    pub fn with_key(self, file: Option<&Path>) -> Result<AskedJudge> {
+        let key = match (file, std::env::var(KEY_VARIABLE)) {
+            (Some(file), _) => Some(JudgeKey::new(&read_text(file)?)?),
+            (None, Ok(key)) if !key.is_empty() => Some(JudgeKey::new(&key)?),
+            (None, _) => None,
+        };
+        Ok(AskedJudge { key, ..self })
+    }
 }
 
 /// Who is to answer, as a user says it.

@@ -412,22 +412,21 @@ impl TaskVerdict {
         self.prompt(item, &about_one(text))
     }
 
-    /// The prompt of the first question about `item`, with samples that are empty texts.
+    /// The prompt of the first question about `item`, in which samples are only named.
     pub fn first_prompt(&self, path: &Path, item: &Item) -> Result<TaskPrompt> {
-        let named = |names: &[(&str, Value)]| names.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let (sample, answer) = (about_one("[a sample]"), (SAMPLE_ANSWER, json!("[its answer]")));
         let more = match &self.asks {
-            Asks::Words(_) => about_one(""),
+            Asks::Words(_) => sample,
             Asks::Fixed(_) | Asks::RubricOf { .. } => match &*self.of_item(path, item)? {
-                Verdict::Each(_) => about_one("").into_iter().chain(named(&[(SAMPLE_ANSWER, json!(""))])).collect(),
+                Verdict::Each(_) => sample.into_iter().chain(fields([answer])).collect(),
                 Verdict::Rubric(rubric) => {
                     let Criterion { criterion, points } = &rubric.criteria()[0];
-                    let of_rubric = [("criterion", json!(criterion)), ("points", json!(points)), (SAMPLE_ANSWER, json!(""))];
-                    about_one("").into_iter().chain(named(&of_rubric)).collect()
+                    let of_rubric = fields([("criterion", json!(criterion)), ("points", json!(points)), answer]);
+                    sample.into_iter().chain(of_rubric).collect()
                 }
-                Verdict::Pairs(_) => named(&[("first", json!("")), ("second", json!(""))]).collect(),
+                Verdict::Pairs(_) => fields([("first", json!("[a sample]")), ("second", json!("[another one]"))]),
                 Verdict::Groups(rule) => {
-                    let names = [("samples", json!(["", ""])), ("count", json!(2)), ("take", json!(rule.take()))];
-                    named(&names).collect()
+                    fields([("samples", json!(["[a sample]", "[another one]"])), ("count", json!(2)), ("take", json!(rule.take()))])
                 }
             },
         };
@@ -447,7 +446,11 @@ impl TaskVerdict {
 
 /// The names of a question about one text.
 fn about_one(text: &str) -> Map<String, Value> {
-    Map::from_iter([SAMPLE, THOUGHTS].map(|name| (name.to_owned(), json!(text))))
+    fields([SAMPLE, THOUGHTS].map(|name| (name, json!(text))))
+}
+
+fn fields<const N: usize>(named: [(&str, Value); N]) -> Map<String, Value> {
+    named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The criteria in an item's field.

@@ -26,7 +26,7 @@ use offshoot_search::confidence::ConfidenceVote;
 use offshoot_search::settings::{
     Aggregate, BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
 };
-use offshoot_search::tree_of_thought::{Evaluate, Generate};
+use offshoot_search::tree_of_thought::{Evaluate, Generate, ThoughtTraversal};
 use offshoot_search::vote::Decided;
 
 pub use choose::Choose;
@@ -391,6 +391,19 @@ impl Method {
             Method::SelfConsistency { scorer, .. } => scorer.as_ref(),
             Method::BestByScorer { scorer, .. } => Some(scorer),
             _ => None,
+        }
+    }
+
+    /// The most texts of an item that it has scored, if a judge scores them; `None`: that many are not known before.
+    pub fn most_scored(&self) -> Option<usize> {
+        let samples = self.samples() as usize;
+        match self {
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => samples.checked_mul(search.steps.most),
+            Method::Particles { search, .. } => samples.checked_mul(search.steps.most),
+            Method::TreeOfThought(how) if matches!(how.settings.generate, Generate::Propose { .. }) => None,
+            Method::TreeOfThought(how) if how.settings.search != ThoughtTraversal::Bfs => None,
+            Method::TreeOfThought(how) => samples.checked_mul(how.settings.steps as usize),
+            _ => Some(samples),
         }
     }
 
