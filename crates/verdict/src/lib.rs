@@ -20,6 +20,7 @@ mod pairs;
 mod question;
 mod rubric;
 pub mod scripted;
+mod server;
 mod tree;
 mod verdict;
 
@@ -31,4 +32,5 @@ pub use pairs::{PairAnswer, PairRule, WinnerField};
 pub use question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
 pub use rubric::{Criterion, RubricRule};
 pub use scripted::ScriptedJudge;
+pub use server::{JudgeKey, ServerOptions};
 pub use verdict::Verdict;
