@@ -188,7 +188,7 @@ impl PlannedQuestions {
             (TaskPrompt::Levels(levels), None) => levels.concat(),
             // A server has its own template.
             (TaskPrompt::Chat { messages, .. }, None) => {
-                let turn = |turn: &Message| format!("[{}]\n{}", turn.role(), turn.last_text().unwrap_or_default());
+                let turn = |turn: &Message| format!("[{}]\n{}", turn.role().unwrap_or_default(), turn.last_text().unwrap_or_default());
                 messages.iter().map(turn).collect::<Vec<_>>().join("\n")
             }
         };

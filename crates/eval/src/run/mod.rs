@@ -25,6 +25,8 @@ mod scored_runs;
 mod scorer;
 mod summary;
 mod tables;
+#[cfg(test)]
+mod test_task;
 mod verdict_queue;
 pub mod vote;
 pub mod vote_scores;
