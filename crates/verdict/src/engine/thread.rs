@@ -63,8 +63,10 @@ impl JudgeThread {
 
     /// Has a question answered.
     pub fn ask(&self, question: Question, reply: Reply) {
-        // A reply that is dropped says itself that the judge has ended.
-        let _ = self.questions.as_ref().map(|questions| questions.send((question, reply)));
+        if let Some(questions) = &self.questions {
+            // A reply that is dropped says itself that the judge has ended.
+            drop(questions.send((question, reply)));
+        }
     }
 }
 
@@ -128,7 +130,7 @@ enum Awaited {
     /// The natural-log probabilities of its words; `None`: not known yet.
     Words(Vec<Option<f64>>),
     /// The text of its answer.
-    Json(WrittenJson),
+    Json(Box<WrittenJson>),
 }
 
 impl Placing {

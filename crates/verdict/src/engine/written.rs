@@ -25,7 +25,7 @@ pub(crate) enum WrittenAnswer {
     /// One of these runs of tokens.
     Words(Vec<Vec<TokenId>>),
     /// JSON.
-    Json(WrittenJson),
+    Json(Box<WrittenJson>),
 }
 
 /// How JSON is sampled, and where it stands in the sampled text.
@@ -53,7 +53,7 @@ pub(crate) fn write(encoder: &mut SharedEncoder<'_>, question: &Question) -> Res
         WantedAnswer::Json { schema, max_tokens } => {
             let json = json(encoder, &question.prompt, &text, schema, *max_tokens);
             let prompt = encoder.encode_levels(&[text], special)?.tokens;
-            Ok(WrittenQuestion { prompt, answer: WrittenAnswer::Json(json) })
+            Ok(WrittenQuestion { prompt, answer: WrittenAnswer::Json(Box::new(json)) })
         }
     }
 }
