@@ -13,6 +13,7 @@
 mod answer;
 mod ask;
 mod draw;
+mod engine;
 mod gather;
 mod groups;
 mod item;
@@ -26,6 +27,7 @@ mod verdict;
 
 pub use answer::{AnswerRule, ScoreField, WordValues};
 pub use ask::{Ask, JudgeCounts, JudgeIdentity, Reply};
+pub use engine::EngineJudge;
 pub use groups::GroupRule;
 pub use item::{ItemVerdicts, TextVerdict, Then, WritePrompt};
 pub use pairs::{PairAnswer, PairRule, WinnerField};
