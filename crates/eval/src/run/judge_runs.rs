@@ -1,6 +1,7 @@
 //! Runs whose samples a scripted judge judges: what is asked, what is written and when, and what a later process makes
 //! of it.
 
+use std::fs;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -9,9 +10,10 @@ use super::drive::Scorers;
 use super::judge::{JudgeRecord, PlannedQuestions};
 use super::outcome::RunOutcome;
 use super::prepare::PreparedRun;
-use super::test_task::{SAMPLES, TestTask};
+use super::test_task::{SAMPLES, TestTask, demo_model};
 use crate::task::{AskedBy, AskedJudge};
 use offshoot_core::error::{Error, Result};
+use offshoot_launch::JudgeFolderOptions;
 use offshoot_verdict::{Ask, JudgeAnswer, JudgeIdentity, JudgePrompt, Question, ScriptedJudge, WantedAnswer};
 
 /// No run of these tests connects to it: a scripted judge answers.
@@ -415,4 +417,86 @@ fn the_command_line_names_another_judge() {
     assert_eq!(described(asked).expect("a server"), "the only model at https://host/v1");
     let error = described(AskedJudge { by: None, name: Some("other".to_owned()), key: None }).expect_err("no server");
     assert!(error.to_string().contains("judge_model"), "{error}");
+}
+
+/// The model's own answers are the same numbers, whether the run reads them in its own batch or a judge does.
+#[test]
+fn the_model_itself_judges() {
+    let by = verdicts().remove(0);
+    let own = TestTask::with(json!({"method": {"best_of_n": {"samples": SAMPLES, "by": by}}}));
+    let run = own.run_whole("run", AskedJudge::default(), None).expect("a sound task");
+    assert!(run.failed.is_empty() && run.summary.judge.is_none(), "it is read in the run's own batch");
+    let votes = TestTask::with(json!({"method": {"self_consistency": {"samples": SAMPLES, "weigh_by": by}}}));
+    let run = votes.run_whole("run", AskedJudge::default(), None).expect("a sound task");
+    assert!(run.failed.is_empty());
+    let judge = run.summary.judge.expect("a judge was asked");
+    assert_eq!((judge.identity.name.as_str(), judge.counts.questions), ("demo", 3 * SAMPLES));
+    let (samples, items) = (votes.samples("run"), own.items("run"));
+    for sample in &samples {
+        let item = items.iter().find(|item| item["id"] == sample["id"]).expect("its item");
+        let at = sample["index"].as_u64().expect("an index") as usize;
+        let [one, other] = [&item["scores"][at], &sample["score"]].map(|score| score.as_f64().expect("a score"));
+        assert!((one - other).abs() < 1e-6, "{one} {other}");
+        let yes = sample["verdict"][" yes"].as_f64().expect("its probability");
+        assert!((yes - other).abs() < 1e-12);
+    }
+    votes.run_whole("again", AskedJudge::default(), None).expect("a sound task");
+    assert!(votes.files("again") == votes.files("run"));
+}
+
+/// A score in an answer that says nothing else, which a small model can write.
+fn bare_score(max_tokens: u32) -> Value {
+    let schema = json!({"type": "object", "properties": {"score": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["score"], "additionalProperties": false});
+    json!({"prompt": "{{sample}}\nPoints:", "score": {"high": 9, "schema": schema}, "max_tokens": max_tokens})
+}
+
+#[test]
+fn the_model_itself_writes_its_scores() {
+    let task = |max_tokens: u32| {
+        let (by, verdict) = (bare_score(max_tokens), bare_score(32));
+        TestTask::with(json!({"method": {"best_of_n": {"samples": SAMPLES, "by": by}}, "grade": {"verdict": verdict}}))
+    };
+    let sound = task(32);
+    let run = sound.run_whole("whole", AskedJudge::default(), None).expect("a sound task");
+    assert!(run.ended.is_none() && run.failed.is_empty());
+    for sample in sound.samples("whole") {
+        let points = sample["verdict"]["score"].as_u64().expect("the points");
+        assert_eq!(sample["score"].as_f64(), Some(points as f64 / 9.0));
+        assert_eq!(sample["judged"]["verdict"], sample["verdict"], "method and grader ask the same");
+        assert_eq!(sample["correct"], json!(points >= 5));
+    }
+    let killed = sound.run_whole("killed", AskedJudge::default(), Some(5)).expect("what is sampled is kept");
+    assert!(killed.ended.is_none() || matches!(killed.ended, Some(Error::Interrupted)));
+    sound.run_whole("killed", AskedJudge::default(), None).expect("it goes on");
+    assert!(sound.files("killed") == sound.files("whole"));
+
+    let short = task(1);
+    let run = short.run_whole("run", AskedJudge::default(), None).expect("a sound task");
+    let scorer = run.summary.scores.scorer.expect("a judge was asked");
+    assert!(scorer.unscored > 0 && scorer.first_error.is_some_and(|why| why.contains("max_tokens")), "it is cut");
+}
+
+/// A copy of the model's folder is another model: it stands beside the model, and says the same.
+#[test]
+fn a_model_beside_the_model_judges() {
+    let by = verdicts().remove(0);
+    let votes = TestTask::with(json!({"method": {"self_consistency": {"samples": SAMPLES, "weigh_by": by}}}));
+    votes.run_whole("own", AskedJudge::default(), None).expect("a sound task");
+    let (own, copy) = (demo_model(), votes.out("copy"));
+    fs::create_dir(&copy).expect("the folder is writable");
+    let files = fs::read_dir(&own).expect("the demo model").flatten().filter(|entry| entry.path().is_file());
+    for file in files {
+        fs::copy(file.path(), copy.join(file.file_name())).expect("the folder is writable");
+    }
+    let asked = || AskedJudge { by: Some(AskedBy::Folder(JudgeFolderOptions::new(&copy))), ..AskedJudge::default() };
+    let run = votes.run_whole("beside", asked(), None).expect("a sound task");
+    let judge = run.summary.judge.expect("a judge was asked");
+    assert_eq!((judge.identity.name.as_str(), judge.identity.digest.is_some()), ("copy", true));
+    assert!(votes.files("beside") == votes.files("own"));
+    let error = votes.run_whole("beside", AskedJudge::default(), None).err().expect("the model itself").to_string();
+    assert!(error.contains("copy") && error.contains("the run's own model"), "{error}");
+    let itself = AskedBy::Folder(JudgeFolderOptions::new(own));
+    let run = votes.run_whole("own", AskedJudge { by: Some(itself), ..AskedJudge::default() }, None);
+    assert!(run.is_ok(), "its own folder is the model itself");
 }

@@ -19,10 +19,15 @@ use crate::task::{AskedJudge, Overrides};
 use offshoot_core::error::Result;
 use offshoot_core::out::Progress;
 use offshoot_judge::{Isolation, JudgeSetup};
-use offshoot_launch::{DeviceChoice, EngineOptions};
+use offshoot_launch::{DeviceChoice, EngineOptions, Launched};
 
 /// Samples of each item, in tests that have as many.
 pub const SAMPLES: usize = 4;
+
+/// The folder of the bundled model.
+pub fn demo_model() -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo")
+}
 
 /// A folder with a task of three items.
 pub struct TestTask {
@@ -40,7 +45,7 @@ impl TestTask {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut task = json!({
             "name": "scored",
-            "model": Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo"),
+            "model": demo_model(),
             "items": [{"id": "a", "pens": 3}, {"id": "b", "pens": 4}, {"id": "c", "pens": 5}],
             "prompt": {"levels": ["A question.\n", "Tom has {{pens}} pens."]},
             "sampling": {"max_tokens": 12, "temperature": 1, "seed": 3},
@@ -107,17 +112,45 @@ impl TestTask {
         (scorer, judge): (Option<ScorerFiles>, Option<JudgeRecord>),
         killed_at: Option<usize>,
     ) -> Result<RunOutcome> {
-        let (out, options) = (self.out(name), self.options(name));
+        let options = self.options(name);
         let prepared = PreparedRun::new(&self.path(), &options)?;
         let place = RunFolder::find(&prepared, &options, scorer, judge)?;
         let launched = prepared.start(&options)?;
-        let (journal, earlier) = place.open(&prepared)?;
+        self.process(&prepared, &options, &place, &launched, by, killed_at)
+    }
+
+    /// One process of a run into the folder `name`, which opens its own judge, as the command does.
+    pub fn run_whole(&self, name: &str, asked: AskedJudge, killed_at: Option<usize>) -> Result<RunOutcome> {
+        let options = RunOptions { judge_model: asked, ..self.options(name) };
+        let prepared = PreparedRun::new(&self.path(), &options)?;
+        let model = prepared.judge.as_ref().expect("the task asks a judge");
+        let connected = model.connect()?;
+        let place = RunFolder::find(&prepared, &options, None, model.record(connected.as_deref())?)?;
+        let launched = prepared.start(&options)?;
+        let judge = match prepared.asks_judge() {
+            true => Some(model.start(connected, &prepared, &launched)?),
+            false => None,
+        };
+        let by = Scorers { reward: None, judge: judge.as_ref() };
+        self.process(&prepared, &options, &place, &launched, by, killed_at)
+    }
+
+    fn process(
+        &self,
+        prepared: &PreparedRun,
+        options: &RunOptions,
+        place: &RunFolder,
+        launched: &Launched,
+        by: Scorers<'_>,
+        killed_at: Option<usize>,
+    ) -> Result<RunOutcome> {
+        let (journal, earlier) = place.open(prepared)?;
         let (progress, interrupted) = (Progress::new(3), AtomicBool::new(false));
         let runner = ItemRunner {
-            prepared: &prepared,
-            launched: &launched,
+            prepared,
+            launched,
             by,
-            options: &options,
+            options,
             journal: Some(&journal),
             progress: &progress,
             interrupted: &interrupted,
@@ -125,7 +158,7 @@ impl TestTask {
         let run = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let Some(killed_at) = killed_at else { return };
-                while lines(&out.join("samples.jsonl")).len() < killed_at {
+                while lines(&place.path().join("samples.jsonl")).len() < killed_at {
                     std::thread::yield_now();
                 }
                 interrupted.store(true, Ordering::Relaxed);

@@ -296,3 +296,31 @@ fn the_help_has_all_keys_of_judges() {
     let task = desk.load_with(&judged(Value::Null), &overrides).unwrap();
     assert!(matches!(task.judge.by, JudgeChoice::Server(_)));
 }
+
+/// Each example of docs/judges.md is a task, or keys that are put into the first one.
+#[test]
+fn the_examples_of_the_page_are_tasks() {
+    let page = include_str!("../../../../docs/judges.md");
+    let blocks: Vec<Value> = page
+        .split("```json\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().expect("it has a beginning"))
+        .map(|block| serde_json::from_str(block).unwrap_or_else(|error| panic!("{error}: {block}")))
+        .collect();
+    assert!(blocks.len() > 8, "{}", blocks.len());
+    let desk = Desk::new();
+    let checks = json!([{"criterion": "It is short.", "points": 2}]);
+    let item = json!({"question": "1+1?", "answer": "2", "checks": checks});
+    desk.put("questions.jsonl", item.to_string());
+    for block in &blocks {
+        let mut task = blocks[0].clone();
+        task.as_object_mut().unwrap().extend(block.as_object().unwrap().clone());
+        let task = desk.load(&task).unwrap_or_else(|error| panic!("{error}: {block}"));
+        let item = &task.items(None).unwrap()[0];
+        let verdicts: Vec<_> = task.verdicts().into_iter().flatten().collect();
+        assert!(!verdicts.is_empty(), "{block}");
+        for verdict in verdicts {
+            verdict.first_prompt(task.items_path(), item).unwrap_or_else(|error| panic!("{error}: {block}"));
+        }
+    }
+}
