@@ -30,11 +30,19 @@ pub struct Demand<'a> {
     /// Tokens of keys and values worth caching, as a function of the number of branches that run at once and the page
     /// size in tokens.
     pub tokens: Box<dyn Fn(usize, usize) -> usize + 'a>,
+    /// Tokens of the longest text, prompt and sample together; `None`: it is not known.
+    pub longest: Option<usize>,
 }
 
 impl<'a> Demand<'a> {
     pub fn new(branches: usize, tokens: impl Fn(usize, usize) -> usize + 'a) -> Self {
-        Demand { branches, tokens: Box::new(tokens) }
+        Demand { branches, tokens: Box::new(tokens), longest: None }
+    }
+
+    /// The demand of a job whose longest text, prompt and sample together, has so many tokens.
+    #[must_use]
+    pub fn with_longest(self, tokens: usize) -> Self {
+        Demand { longest: Some(tokens), ..self }
     }
 
     /// No bounds: for jobs that are not known in advance.
@@ -352,6 +360,7 @@ impl HeldSizes {
             bytes_per_token: kv_bytes_per_token,
             states: useful_states(self.config.max_branches).saturating_mul(state_bytes),
             least: self.groups.count() * page_bytes,
+            page_tokens: self.page_tokens as usize,
         }
     }
 }

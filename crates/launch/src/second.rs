@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{JudgeFolder, LaunchSizes, LaunchedJudge, ModelSource, ScorerFolder};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::{JUDGE, SCORER, Setting};
+use offshoot_core::setting::{JUDGE, JUDGE_MEMORY, SCORER, SCORER_MEMORY, Setting};
 use offshoot_score::ScorerModel;
 use offshoot_text::Tokenizer;
 
@@ -107,6 +107,14 @@ impl SecondKind {
         match self {
             SecondKind::Scorer => SCORER,
             SecondKind::Judge => JUDGE,
+        }
+    }
+
+    /// The setting that says which share of the memory for keys and values it has.
+    pub fn share(self) -> Setting {
+        match self {
+            SecondKind::Scorer => SCORER_MEMORY,
+            SecondKind::Judge => JUDGE_MEMORY,
         }
     }
 }

@@ -148,6 +148,9 @@ fn the_scorer_s_share_can_be_given_and_too_little_is_said_of_the_model_that_lack
     let (of_scorer, of_model) = (refused(0.000_1), refused(0.999_9));
     assert!(of_scorer.starts_with("the scorer: ") && of_scorer.contains("at least one page"), "{of_scorer}");
     assert!(of_model.starts_with("the model: ") && of_model.contains("at least one page"), "{of_model}");
+    for said in [of_scorer, of_model] {
+        assert!(said.contains("`scorer_memory` is the part of the scorer"), "{said}");
+    }
     for share in [0.0, 1.0, f64::NAN] {
         let said = given(share).map(drop).expect_err("no share").to_string();
         assert!(said.contains("`scorer_memory`"), "{said}");
