@@ -117,7 +117,7 @@ impl Launched {
     pub fn scorer(&self) -> Option<&Arc<ScorerModel>> {
         match &self.second {
             Some(LaunchedSecond::Scorer(scorer)) => Some(scorer),
-            Some(LaunchedSecond::Judge(_)) | None => None,
+            Some(LaunchedSecond::Embedder(_) | LaunchedSecond::Judge(_)) | None => None,
         }
     }
 
@@ -125,7 +125,7 @@ impl Launched {
     pub fn judge(&self) -> Option<&LaunchedJudge> {
         match &self.second {
             Some(LaunchedSecond::Judge(judge)) => Some(judge),
-            Some(LaunchedSecond::Scorer(_)) | None => None,
+            Some(LaunchedSecond::Scorer(_) | LaunchedSecond::Embedder(_)) | None => None,
         }
     }
 }

@@ -65,6 +65,7 @@ impl SecondFolder {
     fn on(&self, engine: EngineHandle) -> Result<LaunchedSecond> {
         Ok(match self {
             SecondFolder::Scorer(scorer) => LaunchedSecond::Scorer(scorer.on(engine)?),
+            SecondFolder::Embedder(_) => LaunchedSecond::Embedder(engine),
             SecondFolder::Judge(judge) => LaunchedSecond::Judge(judge.on(engine)),
         })
     }
@@ -74,15 +75,14 @@ impl SecondFolder {
         // Its tokenizer may make more of them, and forms, templates and turns add to them.
         let read = |tokens: usize| tokens.saturating_add(tokens / 8);
         let expected = read(samples.expected);
-        let longest = |context: usize| samples.longest.map(|longest| read(longest).min(context));
-        match self {
-            SecondFolder::Scorer(scorer) => {
-                TextTokens { useful: read(samples.useful), expected, longest: longest(scorer.context()) }
-            }
-            SecondFolder::Judge(judge) => TextTokens {
-                useful: judge.context().saturating_mul(branches),
-                expected: expected.max(judge.context().min(LONG_QUESTION)),
-                longest: longest(judge.context()),
+        let context = self.source().config.context;
+        let longest = samples.longest.map(|longest| read(longest).min(context));
+        match self.kind() {
+            SecondKind::Scorer | SecondKind::Embedder => TextTokens { useful: read(samples.useful), expected, longest },
+            SecondKind::Judge => TextTokens {
+                useful: context.saturating_mul(branches),
+                expected: expected.max(context.min(LONG_QUESTION)),
+                longest,
             },
         }
     }
@@ -129,7 +129,7 @@ impl Launch<'_> {
             ..EngineOptions::default()
         };
         let branches = match second.kind() {
-            SecondKind::Scorer => self.demand.branches,
+            SecondKind::Scorer | SecondKind::Embedder => self.demand.branches,
             // A sample may be asked about many times.
             SecondKind::Judge => usize::MAX,
         };
