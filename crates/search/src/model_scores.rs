@@ -88,8 +88,8 @@ impl ModelScores {
     pub fn new(scorer: &dyn TextScorer, question: &[Message], on_error: OnScorerError) -> Result<ModelScores> {
         let tree = match (scorer.begin(question), on_error) {
             (Ok(tree), _) => Ok(tree),
-            (Err(error), OnScorerError::Unscored) if !ends_all(&error) => Err(error.to_string()),
-            (Err(error), _) => return Err(named(&scorer.identity().name, error)),
+            (Err(error), OnScorerError::Unscored) => Err(why_unscored(&scorer.identity().name, error)?),
+            (Err(error), OnScorerError::Fail) => return Err(named(&scorer.identity().name, error)),
         };
         Ok(ModelScores {
             name: scorer.identity().name.clone(),
@@ -143,8 +143,7 @@ impl ModelScores {
         };
         let (is_held, state) = match started {
             Ok(()) => (true, ScoreState::Waiting),
-            Err(error) if ends_all(&error) => return Err(named(&self.name, error)),
-            Err(error) => (false, ScoreState::Unscored(error.to_string())),
+            Err(error) => (false, ScoreState::Unscored(why_unscored(&self.name, error)?)),
         };
         self.held.extend(is_held.then_some(self.texts.len()));
         self.by_node.insert(node, self.texts.len());
@@ -167,8 +166,7 @@ impl ModelScores {
             };
             text.state = match scores {
                 Ok(scores) => ScoreState::Scored(scores),
-                Err(error) if ends_all(&error) => return Err(named(&self.name, error)),
-                Err(error) => ScoreState::Unscored(error.to_string()),
+                Err(error) => ScoreState::Unscored(why_unscored(&self.name, error)?),
             };
         }
         Ok(())
@@ -210,16 +208,14 @@ impl ModelScores {
         let text = &mut self.texts[at];
         let is_first = !std::mem::replace(&mut text.is_counted, true);
         let why = match &text.state {
-            ScoreState::Scored(TextScores { scores, tokens, .. }) => match scores.aggregated(aggregate) {
-                Some(score) if score.is_finite() => {
+            ScoreState::Scored(found) => match SampleScore::of(found, steps, aggregate) {
+                SampleScore::Unscored { score_error } => score_error,
+                scored => {
                     if is_first {
-                        (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + tokens);
+                        (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + found.tokens);
                     }
-                    let (step_scores, score_tokens) = (scores.by_step(steps), Some(*tokens));
-                    return Ok(SampleScore::Scored { score, step_scores, score_tokens });
+                    return Ok(scored);
                 }
-                Some(score) => format!("its score is {score}, which is no number"),
-                None => "it has no step that the scorer's form values".to_owned(),
             },
             ScoreState::Unscored(why) => why.clone(),
             ScoreState::Waiting | ScoreState::GivenUp => {
@@ -266,13 +262,25 @@ fn unscorable(why: &str) -> Error {
     Error::value("text for the scorer", "one that it can score", why)
 }
 
+/// Why a text has no score, by the error about it of the scorer `name`.
+///
+/// # Errors
+///
+/// The error is not of this text alone, and ends all work with the scorer.
+pub fn why_unscored(name: &str, error: Error) -> Result<String> {
+    match ends_all(&error) {
+        true => Err(named(name, error)),
+        false => Ok(error.to_string()),
+    }
+}
+
 /// An error that ends all, which says that it is the scorer's: another engine runs beside its own.
-fn named(scorer: &str, error: Error) -> Error {
+fn named(name: &str, error: Error) -> Error {
     match error {
         // A scorer that is a model says it itself.
-        Error::EngineStopped { why } if why.contains(scorer) => Error::EngineStopped { why },
+        Error::EngineStopped { why } if why.contains(name) => Error::EngineStopped { why },
         Error::EngineStopped { why } | Error::Internal(why) => {
-            Error::EngineStopped { why: format!("that of the scorer {scorer}: {why}") }
+            Error::EngineStopped { why: format!("that of the scorer {name}: {why}") }
         }
         other => other,
     }

@@ -184,7 +184,7 @@ impl Scorer<'_> {
 fn value_of(score: f64) -> SampleScore {
     match score.is_nan() {
         true => SampleScore::Unscored { score_error: "its value is not a number".to_owned() },
-        false => SampleScore::Scored { score, step_scores: Vec::new(), score_tokens: None },
+        false => SampleScore::Scored { score, step_scores: Vec::new(), part_scores: Vec::new(), score_tokens: None },
     }
 }
 

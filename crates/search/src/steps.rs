@@ -62,7 +62,10 @@ impl Solution {
         // Of a search that values whole solutions alone, the earlier steps have none.
         let before = self.ends.len().saturating_sub(self.scores.len());
         let step_scores = || std::iter::repeat_n(None, before).chain(self.scores.iter().copied()).collect();
-        let scored = |score| SampleScore::Scored { score, step_scores: step_scores(), score_tokens: None };
+        let scored = |score| {
+            let (part_scores, score_tokens) = (Vec::new(), None);
+            SampleScore::Scored { score, step_scores: step_scores(), part_scores, score_tokens }
+        };
         (!self.scores.is_empty()).then(|| self.value(aggregate).map_or_else(unscored, scored))
     }
 
