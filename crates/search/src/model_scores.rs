@@ -86,20 +86,37 @@ impl ModelScores {
     ///
     /// The scorer cannot take the question, and that is to end the search.
     pub fn new(scorer: &dyn TextScorer, question: &[Message], on_error: OnScorerError) -> Result<ModelScores> {
-        let tree = match (scorer.begin(question), on_error) {
+        let identity = scorer.identity();
+        ModelScores::over(identity.name.clone(), scorer.scale(), scorer.begin(question), on_error)
+    }
+
+    /// The scores that a tree gives, of whose answers none is started yet. `name`: what errors call its scorer; `tree`:
+    /// its error where the scorer cannot take the problem.
+    ///
+    /// # Errors
+    ///
+    /// That error, where it is to end the search.
+    pub fn over(
+        name: impl Into<String>,
+        scale: Scale,
+        tree: Result<Box<dyn ScoredTree>>,
+        on_error: OnScorerError,
+    ) -> Result<ModelScores> {
+        let name = name.into();
+        let tree = match (tree, on_error) {
             (Ok(tree), _) => Ok(tree),
-            (Err(error), OnScorerError::Unscored) => Err(why_unscored(&scorer.identity().name, error)?),
-            (Err(error), OnScorerError::Fail) => return Err(named(&scorer.identity().name, error)),
+            (Err(error), OnScorerError::Unscored) => Err(why_unscored(&name, error)?),
+            (Err(error), OnScorerError::Fail) => return Err(named(&name, error)),
         };
         Ok(ModelScores {
-            name: scorer.identity().name.clone(),
+            name,
             tree,
             on_error,
             texts: Vec::new(),
             held: Vec::new(),
             by_steps: HashMap::new(),
             by_node: HashMap::new(),
-            work: ScorerWork { scale: scorer.scale(), texts: 0, unscored: 0, first_error: None, tokens: 0 },
+            work: ScorerWork { scale, texts: 0, unscored: 0, first_error: None, tokens: 0 },
         })
     }
 
@@ -111,6 +128,11 @@ impl ModelScores {
     /// What was done so far.
     pub fn work(&self) -> &ScorerWork {
         &self.work
+    }
+
+    /// Whether a text's score depends on the texts that are scored with it.
+    pub(crate) fn compares(&self) -> bool {
+        self.tree.as_ref().is_ok_and(|tree| tree.compares())
     }
 
     /// How many texts are being scored.
@@ -173,7 +195,7 @@ impl ModelScores {
     }
 
     /// The score of each text, waiting for those that have not come: `check_interrupted` is called between waits, and
-    /// its error ends them. `aggregate`: how the scores of a text's steps become its own.
+    /// its error ends them. Where texts are compared, it is with those that were handed in before and with these. `aggregate`: how the scores of a text's steps become its own.
     ///
     /// # Errors
     ///
@@ -187,6 +209,9 @@ impl ModelScores {
         check_interrupted: impl Fn() -> Result<()>,
     ) -> Result<Vec<SampleScore>> {
         of.iter().try_for_each(|text| self.begin(tree, text))?;
+        if let (Ok(scored), false) = (&mut self.tree, of.is_empty()) {
+            scored.complete();
+        }
         let mut found = Vec::with_capacity(of.len());
         for text in of {
             let at = self.by_node[&text.node];
@@ -268,7 +293,7 @@ fn unscorable(why: &str) -> Error {
 ///
 /// The error is not of this text alone, and ends all work with the scorer.
 pub fn why_unscored(name: &str, error: Error) -> Result<String> {
-    match ends_all(&error) {
+    match error.ends_all() {
         true => Err(named(name, error)),
         false => Ok(error.to_string()),
     }
@@ -284,10 +309,4 @@ fn named(name: &str, error: Error) -> Error {
         }
         other => other,
     }
-}
-
-/// Whether an error is not of a text alone: without its engine a scorer can score nothing, and the search can go on
-/// where it was once the engine is there again.
-fn ends_all(error: &Error) -> bool {
-    matches!(error, Error::EngineStopped { .. } | Error::Interrupted | Error::Cuda { .. } | Error::Internal(_))
 }

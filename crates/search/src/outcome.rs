@@ -100,6 +100,9 @@ pub enum SampleScore {
         /// The scorer's tokens of the question and the text, where another model scored the text as a whole.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         score_tokens: Option<usize>,
+        /// What a judge said of the text: its answers, or the probabilities of the words that it could answer with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        verdict: Option<Value>,
     },
     /// It has none.
     Unscored {
@@ -118,7 +121,8 @@ impl SampleScore {
                 let parts: Vec<f64> = found.scores.scores.iter().map(|part| part.score).collect();
                 let is_cut = step_scores.iter().flatten().count() < parts.len();
                 let part_scores = if is_cut { parts } else { Vec::new() };
-                return SampleScore::Scored { score, step_scores, part_scores, score_tokens: Some(found.tokens) };
+                let (score_tokens, verdict) = (Some(found.tokens), found.detail.clone());
+                return SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict };
             }
             Some(score) => format!("its score is {score}, which is no number"),
             None => "it has no step that the scorer's form values".to_owned(),
@@ -315,12 +319,13 @@ mod tests {
     fn parts_are_told_where_steps_have_several() {
         let found = |scores: &[(usize, f64)]| {
             let scores = scores.iter().map(|&(step, score)| StepScore { step, score }).collect();
-            TextScores { scores: StepScores { scores }, tokens: 7, computed: 7 }
+            TextScores { scores: StepScores { scores }, tokens: 7, computed: 7, detail: None }
         };
         let of = |scores: &[(usize, f64)], steps, aggregate| SampleScore::of(&found(scores), steps, aggregate);
         let whole = of(&[(0, 0.5), (2, 0.25)], 3, Aggregate::Min);
         let step_scores = vec![Some(0.5), None, Some(0.25)];
-        let expected = SampleScore::Scored { score: 0.25, step_scores, part_scores: Vec::new(), score_tokens: Some(7) };
+        let (part_scores, score_tokens) = (Vec::new(), Some(7));
+        let expected = SampleScore::Scored { score: 0.25, step_scores, part_scores, score_tokens, verdict: None };
         assert_eq!((&whole, whole.parts()), (&expected, vec![0.5, 0.25]));
         let cut = of(&[(0, 0.125), (0, 0.5), (1, 0.25)], 2, Aggregate::Min);
         assert_eq!((cut.score(), cut.parts()), (Some(0.125), vec![0.125, 0.5, 0.25]));
