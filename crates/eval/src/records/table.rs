@@ -83,6 +83,7 @@ impl RecordKind {
                 ),
                 ("score", F64),
                 ("step_scores", list(F64)),
+                ("part_scores", list(F64)),
                 ("score_tokens", I64),
                 ("verdict", Text),
                 ("score_error", Text),

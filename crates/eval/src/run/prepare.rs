@@ -265,6 +265,12 @@ impl PreparedRun {
         prompts + 2 * page_tokens * self.items.len() + samples
     }
 
+    /// Most tokens of a prompt with one sample.
+    fn longest_path(&self) -> usize {
+        let longest = self.texts.values().map(PromptText::most_tokens).max().unwrap_or(0);
+        (longest + self.own_tokens()).min(self.context.tokens)
+    }
+
     /// Number of items worked on at once: enough to fill the engine's branches with their samples, and some more, so
     /// that a sample always waits to start.
     pub fn in_flight(&self, branches: usize) -> usize {
@@ -293,8 +299,8 @@ impl PreparedRun {
         if let Some(RunAdapter { rank, .. }) = self.adapter {
             engine.budget.adapters = AdapterLimits { most: 1, rank };
         }
-        let launch = engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens));
-        launch.beside(self.second.clone())
+        let demand = Demand::new(samples, tokens).with_longest(self.longest_path());
+        engine.launch(model, Some(&self.tokenizer), demand).beside(self.second.clone())
     }
 
     /// Starts the engine of this run, with its adapter and the model beside it.
@@ -339,7 +345,10 @@ impl PreparedRun {
         let more = self.more_tokens(facts.context, prompt);
         let what = || format!("the prompt of item `{}`", prompt.item.id);
         let checked = check_path(facts, what, prompt.tokens().len(), more);
-        if self.second.is_some() { checked.map_err(beside_second) } else { checked }
+        match &self.second {
+            Some(second) => checked.map_err(|error| beside_second(error, second.kind())),
+            None => checked,
+        }
     }
 
     /// Most tokens after a prompt, of one sample or of the longest offered answer.

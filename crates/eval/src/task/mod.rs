@@ -15,7 +15,7 @@ mod prompt;
 pub mod scaffold;
 mod scorer;
 mod shots;
-mod template;
+pub(crate) mod template;
 mod verdict;
 
 use std::collections::BTreeSet;
