@@ -90,7 +90,8 @@ impl JudgeModel {
         match self {
             JudgeModel::Own => Ok(None),
             JudgeModel::Folder(folder) => {
-                let identity = JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
+                let identity =
+                    JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
                 Ok(Some(JudgeRecord { folder: Some(absolute(folder.path())?), identity }))
             }
             JudgeModel::Server(_) => Ok(connected.map(JudgeRecord::of_server)),
@@ -188,7 +189,9 @@ impl PlannedQuestions {
             (TaskPrompt::Levels(levels), None) => levels.concat(),
             // A server has its own template.
             (TaskPrompt::Chat { messages, .. }, None) => {
-                let turn = |turn: &Message| format!("[{}]\n{}", turn.role().unwrap_or_default(), turn.last_text().unwrap_or_default());
+                let turn = |turn: &Message| {
+                    format!("[{}]\n{}", turn.role().unwrap_or_default(), turn.last_text().unwrap_or_default())
+                };
                 messages.iter().map(turn).collect::<Vec<_>>().join("\n")
             }
         };

@@ -98,10 +98,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let runner = ItemRunner {
         prepared: &prepared,
         launched: &launched,
-        by: Scorers {
-            reward: launched.scorer().map(|scorer| &**scorer as &dyn TextScorer),
-            judge: judge.as_ref(),
-        },
+        by: Scorers { reward: launched.scorer().map(|scorer| &**scorer as &dyn TextScorer), judge: judge.as_ref() },
         options,
         journal: Some(&journal),
         progress: &progress,

@@ -73,7 +73,8 @@ impl RunOutcome {
         }
         let scores = &self.summary.scores;
         let of_method = scores.scorer.as_ref().filter(|scorer| scorer.unscored > 0);
-        let of_method = of_method.and_then(|scorer| Some((scorer.unscored, "text", "score", scorer.first_error.as_ref()?)));
+        let of_method =
+            of_method.and_then(|scorer| Some((scorer.unscored, "text", "score", scorer.first_error.as_ref()?)));
         let of_grade = scores.first_ungraded.as_ref().map(|why| (scores.ungraded, "sample", "grade", why));
         let Some((some, what, lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
         let some = counted(some as u64, what);

@@ -74,7 +74,15 @@ impl<'a> ItemRunner<'a> {
         let Searched { mut finished, mut failed, ended, unfinished_samples, levels } = searched;
         sort_by_number(&mut finished, |item| item.index as u64);
         sort_by_number(&mut failed, |item| item.index as u64);
-        match summarise(self.prepared, self.launched, self.by.judge.map(|judge| &**judge), self.options, &finished, levels, seconds) {
+        match summarise(
+            self.prepared,
+            self.launched,
+            self.by.judge.map(|judge| &**judge),
+            self.options,
+            &finished,
+            levels,
+            seconds,
+        ) {
             Ok(summary) => {
                 let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
                 let failed_branches = finished.iter().map(of).sum();

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::source::{Place, read_text};
 use crate::source::values::TaskPath;
+use crate::source::{Place, read_text};
 use crate::task::Task;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{JUDGE_MODEL, JUDGE_URL};

@@ -250,8 +250,12 @@ impl TaskVerdict {
     pub(crate) fn new(place: &Place<'_>, settings: VerdictSettings, key: VerdictKey) -> Result<TaskVerdict> {
         let VerdictSettings { prompt, words, score, rubric, pairs, groups, max_tokens } = settings;
         let prompt = Arc::new(PromptTemplate::new(&place.key("prompt"), prompt)?);
-        let is_given =
-            [("words", words.is_some()), ("score", score.is_some()), ("pairs", pairs.is_some()), ("groups", groups.is_some())];
+        let is_given = [
+            ("words", words.is_some()),
+            ("score", score.is_some()),
+            ("pairs", pairs.is_some()),
+            ("groups", groups.is_some()),
+        ];
         let given: Vec<&str> = is_given.iter().filter(|(_, is_given)| *is_given).map(|(key, _)| *key).collect();
         if given.len() != 1 {
             let found = if given.is_empty() { "none of the four".to_owned() } else { listed(&given) };
@@ -265,7 +269,8 @@ impl TaskVerdict {
             return Err(place.key("rubric").wrong(format!("nothing beside `{}`", given[0])));
         }
         if !key.compares() && (pairs.is_some() || groups.is_some()) {
-            let expected = "nothing here: only `by` of `best_of_n` and `weigh_by` of `self_consistency` compare samples";
+            let expected =
+                "nothing here: only `by` of `best_of_n` and `weigh_by` of `self_consistency` compare samples";
             return Err(place.key(given[0]).wrong(expected));
         }
         let tokens = max_tokens.map_or(MOST_TOKENS, |tokens| tokens as usize);
@@ -289,7 +294,8 @@ impl TaskVerdict {
         let asks = match (rule, rubric, pairs, groups) {
             (Some(rule), Some(RubricSettings::Field(field)), ..) => Asks::RubricOf { field, rule },
             (Some(rule), Some(RubricSettings::Criteria(criteria)), ..) => {
-                let criteria = criteria.into_iter().map(|CriterionSettings { criterion, points }| Criterion { criterion, points });
+                let criteria =
+                    criteria.into_iter().map(|CriterionSettings { criterion, points }| Criterion { criterion, points });
                 let rubric = RubricRule::new(criteria.collect(), rule).map_err(placed(&place.key("rubric")))?;
                 Asks::Fixed(Arc::new(Verdict::Rubric(rubric)))
             }
@@ -425,9 +431,11 @@ impl TaskVerdict {
                     sample.into_iter().chain(of_rubric).collect()
                 }
                 Verdict::Pairs(_) => fields([("first", json!("[a sample]")), ("second", json!("[another one]"))]),
-                Verdict::Groups(rule) => {
-                    fields([("samples", json!(["[a sample]", "[another one]"])), ("count", json!(2)), ("take", json!(rule.take()))])
-                }
+                Verdict::Groups(rule) => fields([
+                    ("samples", json!(["[a sample]", "[another one]"])),
+                    ("count", json!(2)),
+                    ("take", json!(rule.take())),
+                ]),
             },
         };
         self.prompt(item, &more)

@@ -283,8 +283,15 @@ fn votes_that_a_judge_weighs_are_drawn_whole() {
 fn the_help_has_all_keys_of_judges() {
     let page = help::text();
     for key in [
-        "judge:", "judge.url:", "judge.request:", "grade.verdict:", "grade.verdict.right_from:", "grade.verdict.score:",
-        "grade.verdict.pairs.opponents:", "grade.verdict.groups.take:", "method.tree_of_thought.evaluate.judge:",
+        "judge:",
+        "judge.url:",
+        "judge.request:",
+        "grade.verdict:",
+        "grade.verdict.right_from:",
+        "grade.verdict.score:",
+        "grade.verdict.pairs.opponents:",
+        "grade.verdict.groups.take:",
+        "method.tree_of_thought.evaluate.judge:",
     ] {
         let verdict_keys = ["score:", "pairs.opponents:", "groups.take:"];
         let found = page.contains(&format!("\n{key} "));

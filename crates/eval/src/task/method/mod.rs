@@ -367,7 +367,9 @@ impl Method {
         match self {
             Method::TreeOfThought(how) => how.judge.as_ref(),
             other => match (other.sample_scorer(), other.scoring()) {
-                (Some(SampleScorer::Verdict(verdict)), _) | (_, Some(ThoughtScoring::Verdict(verdict))) => Some(verdict),
+                (Some(SampleScorer::Verdict(verdict)), _) | (_, Some(ThoughtScoring::Verdict(verdict))) => {
+                    Some(verdict)
+                }
                 _ => None,
             },
         }

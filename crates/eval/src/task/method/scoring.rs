@@ -75,9 +75,7 @@ impl ThoughtScoring {
             ScorerSettings::Named(ScorerName::MeanLogprob) => Ok(ThoughtScoring::MeanLogprob),
             ScorerSettings::Named(ScorerName::Grade) => Ok(ThoughtScoring::Grade),
             ScorerSettings::Named(ScorerName::Reward) => Ok(ThoughtScoring::Reward),
-            ScorerSettings::Verdict(settings) => {
-                TaskVerdict::new(place, *settings, key).map(ThoughtScoring::Verdict)
-            }
+            ScorerSettings::Verdict(settings) => TaskVerdict::new(place, *settings, key).map(ThoughtScoring::Verdict),
         }
     }
 }

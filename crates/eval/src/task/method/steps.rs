@@ -306,7 +306,9 @@ pub(crate) fn particle_gibbs(
 pub(crate) fn mcts(place: &Place<'_>, settings: MctsSettings) -> Result<(Mcts, Option<ThoughtScoring>)> {
     let scorer = match settings.scorer {
         MctsScorerSettings::Agreement(Agreement::Agreement) => None,
-        MctsScorerSettings::Scorer(scorer) => Some(ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Steps)?),
+        MctsScorerSettings::Scorer(scorer) => {
+            Some(ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Steps)?)
+        }
     };
     let scoring = match (&scorer, settings.value) {
         (None, MctsValue::Rollout) => RolloutScoring::Agreement,
