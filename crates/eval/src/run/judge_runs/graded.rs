@@ -42,7 +42,9 @@ fn what_a_judge_cannot_grade_counts_nowhere() {
         json!({"self_consistency": {"samples": SAMPLES}}),
         json!({"best_of_n": {"samples": SAMPLES, "by": "grade"}}),
         json!({"sample": {"samples": SAMPLES}}),
-        json!({"step_beam": {"samples": SAMPLES, "expansions": 2, "scorer": "mean_logprob", "delimiter": " ", "steps": 2}}),
+        json!({"step_beam": {
+            "samples": SAMPLES, "expansions": 2, "scorer": "mean_logprob", "delimiter": " ", "steps": 2
+        }}),
     ] {
         let task = graded(method.clone(), RIGHT_FROM);
         task.whole("whole", ScriptedJudge::new(vowels));

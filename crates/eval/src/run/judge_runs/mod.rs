@@ -1,6 +1,6 @@
 //! Runs whose samples a judge judges: what is asked, what is written and when, and what a later process makes of it.
-//! Runs that a scripted judge scores are in `scored`, those that it grades in `graded`; `models` has the run's own model,
-//! another one and servers as judges, `plans` what is said before a run.
+//! Runs that a scripted judge scores are in `scored`, those that it grades in `graded`; `models` has the run's own
+//! model, another one and servers as judges, `plans` what is said before a run.
 
 mod graded;
 mod models;
@@ -32,7 +32,7 @@ impl TestTask {
         self.run_by(name, Scorers { reward: None, judge: Some(judge) }, (None, Some(record)), killed_at)
     }
 
-    /// The whole run of an error: no item failed.
+    /// A run to its end, in which no item failed.
     pub(super) fn whole(&self, name: &str, judge: ScriptedJudge) -> RunOutcome {
         let run = self.judged(name, judge, None).expect("a sound task");
         assert!(
