@@ -52,13 +52,13 @@ fn world(letters: &'static str, depth: usize) -> SamplingTree {
 }
 
 /// Samples of whole texts, in the order of their branches.
-fn texts(says: &'static [&'static str]) -> SamplingTree {
+pub(super) fn texts(says: &'static [&'static str]) -> SamplingTree {
     let engine = EngineHandle::scripted(move |call| ScriptedReply::text(says[call.branch.0 as usize - 1]));
     job::tree_on(engine, "Q:")
 }
 
 /// The answer is the first letter; `a` is right.
-fn assess(text: &str) -> Assessment {
+pub(super) fn assess(text: &str) -> Assessment {
     let answer = text.chars().next().map(String::from);
     Assessment { correct: Some(answer.as_deref() == Some("a")), answer, ..Assessment::default() }
 }
@@ -77,7 +77,7 @@ fn scores(scorer: &ScriptedScorer, on_error: OnScorerError) -> Result<Scorer<'st
     Ok(Scorer::Model(Box::new(ModelScores::new(scorer, &question, on_error)?)))
 }
 
-fn order(interrupted: bool) -> Order {
+pub(super) fn order(interrupted: bool) -> Order {
     Order { interrupted: AtomicBool::new(interrupted), ..Order::default() }
 }
 
