@@ -29,7 +29,7 @@ mod words;
 mod work;
 
 pub use aggregate::Aggregate;
-pub use choice::{FORM_FILE, FormChoice, built_in_names};
+pub use choice::{FORM_FILE, FormChoice, built_in_names, names_that_fit};
 pub use config::ScorerConfig;
 pub use form::{
     Activation, ChatForm, ChatRead, Column, FormText, Output, PlainForm, PlainRead, ScoreForm, StepParts, StepTags,

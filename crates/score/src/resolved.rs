@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::aggregate::Aggregate;
-use crate::form::{ChatRead, FormText, Output, PlainRead, ScoreForm, StepParts, StepTags};
+use crate::form::{ChatRead, FormText, PlainRead, ScoreForm, StepParts, StepTags};
 use crate::frame::{ChatFrame, Frame};
 use crate::marked::{MARK, MarkedTokens, encode, hidden, marked_end};
 use crate::output::{HeadFacts, ValueReading};
 use crate::parts::{Part, parts};
 use crate::rendered::{ReadPlace, Rendered, StepScore, StepScores};
 use crate::scale::Scale;
-use crate::words::{field, one_token};
+use crate::words::{check_special, field, one_token};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::{AddSpecial, HiddenEncoding, Message, Speaker, Tokenizer};
@@ -65,7 +65,7 @@ impl ResolvedForm {
     ///
     /// # Errors
     ///
-    /// A tag or a word is not one token; there is no chat template, or it loses steps; the head has no such column; a
+    /// A tag or a word is not one token, nor is what looks like a special token; there is no chat template, or it loses steps; the head has no such column; a
     /// text lacks the place of question or answer; the form multiplies logits.
     pub fn new(form: &ScoreForm, tokenizer: Arc<Tokenizer>, head: &HeadFacts, now: SystemTime) -> Result<ResolvedForm> {
         let words = form.words(&tokenizer)?.map(|words| words.len());
@@ -75,8 +75,7 @@ impl ResolvedForm {
                             `activation`";
             return Err(Error::value(field("aggregate"), expected, "`product`"));
         }
-        let is_classifier = matches!(form.output, Output::Column { .. } | Output::Weighted { .. });
-        let padding = head.padding.filter(|_| is_classifier);
+        let padding = head.padding.filter(|_| !form.reads_words());
         let layout = Layout::new(form, &tokenizer, padding, now)?;
         let resolved = ResolvedForm { tokenizer, layout, values, aggregate: form.aggregate };
         resolved.render(&[Message::user("What is 1 + 1?")], &["1 + 1 = 2.\n\n", SOME_ANSWER])?;
@@ -335,9 +334,16 @@ impl ResolvedForm {
 
 impl Layout {
     fn new(form: &ScoreForm, tokenizer: &Tokenizer, padding: Option<TokenId>, now: SystemTime) -> Result<Layout> {
-        let token = |tags: &StepTags| one_token(tokenizer, "tag", &tags.tag);
+        let token = |tags: &StepTags| {
+            check_special(tokenizer, "between", &tags.between)?;
+            one_token(tokenizer, "tag", &tags.tag)
+        };
         let parts_in = |frame: Frame, parts: &StepParts| -> Result<Layout> {
-            let end = parts.end.as_ref().unwrap_or(&parts.separator);
+            let (name, end) = match &parts.end {
+                Some(end) => ("end", end),
+                None => ("separator", &parts.separator),
+            };
+            check_special(tokenizer, name, end)?;
             let tokens = tokenizer.encode(end, AddSpecial::No)?;
             if tokens.is_empty() {
                 return Err(Error::value(field("end"), "a text behind each part, where values are read", "none"));
@@ -347,6 +353,7 @@ impl Layout {
         };
         let chat = match &form.text {
             FormText::Plain(plain) => {
+                check_special(tokenizer, "text", &plain.text)?;
                 return match &plain.read {
                     PlainRead::End {} => {
                         let frame = Frame::plain(plain, false)?;
@@ -362,12 +369,11 @@ impl Layout {
         };
         let frame = ChatFrame::new(tokenizer, chat, now)?;
         match &chat.read {
-            ChatRead::End { generation_prompt, append } => Ok(Layout::End {
-                frame: Frame::Chat(frame),
-                generation_prompt: *generation_prompt,
-                append: append.clone(),
-                padding,
-            }),
+            ChatRead::End { generation_prompt, append } => {
+                check_special(tokenizer, "append", append.as_deref().unwrap_or_default())?;
+                let (generation_prompt, append) = (*generation_prompt, append.clone());
+                Ok(Layout::End { frame: Frame::Chat(frame), generation_prompt, append, padding })
+            }
             ChatRead::Tags(tags) => {
                 Ok(Layout::Tags { frame: Frame::Chat(frame), tags: tags.clone(), token: token(tags)? })
             }
@@ -377,6 +383,7 @@ impl Layout {
             }
             ChatRead::Parts(parts) => parts_in(Frame::Chat(frame), parts),
             ChatRead::Question { text } => {
+                check_special(tokenizer, "text", text)?;
                 let frame = Frame::Question(frame, crate::plain::TextTemplate::read(text, false)?);
                 Ok(Layout::End { frame, generation_prompt: true, append: None, padding })
             }
