@@ -73,7 +73,17 @@ fn a_scorer_beside_the_model_is_asked_by_its_name() {
     assert_eq!(served.get("/v1/models/reward").succeeds()["max_model_len"], 4096);
     let refused = served.post("/v1/completions", &json!({"model": "reward", "prompt": "a"}));
     assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")));
-    let refused = served.post("/pooling", &json!({"model": "demo", "input": "a"}));
+    for path in ["/pooling", "/score"] {
+        let body = json!({"model": "demo", "input": "a", "queries": "a", "documents": "b"});
+        let refused = served.post(path, &body);
+        assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")), "{path}");
+        assert!(refused.text.contains("a model that scores texts: reward"), "{}", refused.text);
+        assert!(refused.text.contains("which generates"), "{}", refused.text);
+        let refused = served.get(path);
+        assert_eq!(refused.refused(405).0, "method_not_allowed", "{path}");
+        assert!(refused.text.contains("POST"), "{}", refused.text);
+    }
+    let refused = served.post("/pooling", &json!({"model": "nobody", "input": "a"}));
     assert_eq!(refused.refused(404).0, "model_not_found");
     assert_eq!(served.post("/v1/embeddings", &json!({"input": "a"})).refused(404).1, json!("model"));
     assert_eq!(served.post("/score", &json!({"queries": "a", "documents": []})).refused(400).1, json!("documents"));

@@ -25,6 +25,7 @@ mod resolved;
 mod scale;
 mod scorer;
 pub mod scripted;
+mod step_end;
 mod words;
 mod work;
 
@@ -42,3 +43,4 @@ pub use resolved::ResolvedForm;
 pub use scale::Scale;
 pub use scorer::{ScoredTree, ScorerIdentity, TextScorer, TextScores};
 pub use scripted::{ScriptedAnswer, ScriptedScore, ScriptedScorer};
+pub use step_end::StepEnd;

@@ -13,6 +13,7 @@ use crate::output::{HeadFacts, ValueReading};
 use crate::parts::{Part, parts};
 use crate::rendered::{ReadPlace, Rendered, StepScore, StepScores};
 use crate::scale::Scale;
+use crate::step_end::StepEnd;
 use crate::words::{check_special, field, one_token};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
@@ -55,8 +56,15 @@ enum Layout {
     Tags { frame: Frame, tags: StepTags, token: TokenId },
     /// Before each reply.
     Turns { chat: ChatFrame, reply: String, separator: String },
-    /// At the last of the tokens `end` behind each part.
-    Parts { frame: Frame, separator: String, keeps_empty: bool, end: Vec<TokenId> },
+    /// At the last token of `end` behind each part.
+    Parts { frame: Frame, separator: String, keeps_empty: bool, end: PartEnd },
+}
+
+/// What stands behind each part of an answer, encoded alone.
+struct PartEnd {
+    text: String,
+    /// At least one.
+    tokens: Vec<TokenId>,
 }
 
 impl ResolvedForm {
@@ -102,11 +110,16 @@ impl ResolvedForm {
         !matches!(self.layout, Layout::End { .. })
     }
 
-    /// The token behind each step at which values are read, where there is one.
-    pub fn step_tag(&self) -> Option<TokenId> {
+    /// What stands behind each step where values are read; `None`: the form reads a whole text, or before what stands
+    /// behind a step.
+    pub fn step_end(&self) -> Option<StepEnd> {
         match &self.layout {
-            Layout::Tags { token, .. } => Some(*token),
-            Layout::End { .. } | Layout::Turns { .. } | Layout::Parts { .. } => None,
+            Layout::Tags { token, .. } => Some(StepEnd::Token(*token)),
+            Layout::Parts { end, keeps_empty, .. } => Some(match &*end.tokens {
+                [token] if self.tokenizer.is_special(*token) => StepEnd::Token(*token),
+                _ => StepEnd::Text { text: end.text.clone(), keeps_empty: *keeps_empty },
+            }),
+            Layout::End { .. } | Layout::Turns { .. } => None,
         }
     }
 
@@ -174,7 +187,7 @@ impl ResolvedForm {
                 let cut = some_parts(parts(steps, separator, *keeps_empty))?;
                 let text = frame.before(&self.tokenizer, question)?;
                 let (marked, whole) = self.encode(&text, frame.special(), 0, whole)?;
-                let parts = self.parts(&cut, end, before)?;
+                let parts = self.parts(&cut, &end.tokens, before)?;
                 let mut tokens = marked.tokens;
                 let mut reads = Vec::with_capacity(parts.len());
                 for (part, written) in cut.iter().zip(&parts) {
@@ -349,7 +362,8 @@ impl Layout {
                 return Err(Error::value(field("end"), "a text behind each part, where values are read", "none"));
             }
             let (separator, keeps_empty) = (parts.separator.clone(), parts.keeps_empty);
-            Ok(Layout::Parts { frame, separator, keeps_empty, end: tokens })
+            let end = PartEnd { text: end.clone(), tokens };
+            Ok(Layout::Parts { frame, separator, keeps_empty, end })
         };
         let chat = match &form.text {
             FormText::Plain(plain) => {

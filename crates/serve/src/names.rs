@@ -98,3 +98,24 @@ impl ModelNames for ServedNames {
         }
     }
 }
+
+/// What requests may call the model that scores texts.
+pub struct ScorerNames<'a> {
+    /// Its names.
+    pub own: &'a [String],
+    /// The names of the model beside it.
+    pub generator: Option<&'a ServedNames>,
+}
+
+impl ModelNames for ScorerNames<'_> {
+    fn adapter_of(&self, model: &str) -> Result<Option<AdapterVersion>, Refusal> {
+        if self.own.iter().any(|name| name == model) {
+            return Ok(None);
+        }
+        if self.generator.is_some_and(|generator| generator.adapter_of(model).is_ok()) {
+            let expected = format!("a model that scores texts: {}", self.own.join(" or "));
+            return Err(Refusal::value("model", &expected, &format!("{model:?}, which generates")));
+        }
+        Err(Refusal::model_not_found(model, self.own))
+    }
+}

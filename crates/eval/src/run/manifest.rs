@@ -514,7 +514,7 @@ mod tests {
         let of = |scorer: Value| -> Manifest {
             let manifest = json!({"offshoot": env!("CARGO_PKG_VERSION"), "model": "m", "model_hash": "0",
                 "scorer": scorer, "task_file": "t", "task": {}, "files": {}, "prompt_files": {}, "seed": 1,
-                "kv_dtype": "f32", "processes": []});
+                "kv_dtype": "model", "processes": []});
             serde_json::from_value(manifest).expect("a manifest")
         };
         let scorer = |folder: &str, name: &str, digest: &str| {
