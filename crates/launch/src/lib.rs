@@ -2,7 +2,7 @@
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
 //! [`PromptOrder`], the order in which the prompts of a job start, [`work_ahead`], which computes results, such as
 //! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, [`ScorerFolder`], a scorer beside a
-//! model or alone, and [`UpdateFolder`], new weights for one that is loaded. Searches, tasks and protocols are left to
+//! model or alone, [`LaunchedEmbedder`], a model of vectors, and [`UpdateFolder`], new weights for one that is loaded. Searches, tasks and protocols are left to
 //! the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
@@ -12,6 +12,7 @@ mod assemble;
 mod budget;
 mod device;
 mod devices;
+mod embedder;
 mod generate;
 mod gpu;
 mod model_on_device;
@@ -31,6 +32,7 @@ pub use assemble::{Demand, Launch, LaunchSizes, Launched, in_bytes, open};
 pub use budget::{EngineBudget, MoreTokens, check_path};
 pub use device::{DeviceChoice, Opened, WhyNotCuda};
 pub use devices::Devices;
+pub use embedder::LaunchedEmbedder;
 pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, FormBegun, Generation, GenerationEvent, Generator, PromptRequest,
     RefusedPrompt, Release, SampleId, generate,

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{MODEL, SCORER, SCORER_MEMORY};
 use offshoot_engine::{AdapterSource, EngineHandle};
-use offshoot_launch::{Demand, EngineOptions, LaunchedScorer, ModelSource, ScorerFolder, ScorerOptions};
+use offshoot_launch::{
+    Demand, EngineOptions, LaunchedEmbedder, LaunchedScorer, ModelSource, ScorerFolder, ScorerOptions,
+};
 use offshoot_model::hashes::hash_of_folder;
-use offshoot_model::{Adapter, EmbedderPooling, ModelConfig, ModelFolder, ModelRole};
+use offshoot_model::{Adapter, ModelConfig, ModelFolder, ModelRole};
 use offshoot_openai::batch::{AnswerOrigin, name_of_model};
 use offshoot_openai::protocol::{EmbedderValues, ScorerValues};
 use offshoot_score::{ScorerConfig, ScorerModel, TextScorer};
@@ -128,14 +130,12 @@ impl Models {
             let expected = "none beside a model that makes vectors of texts";
             return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
         }
-        let EmbedderPooling { normalises } = EmbedderPooling::read(path)?;
-        let folder = ModelFolder::open_embedder(path)?.with(options.engine.budget.weights)?;
-        let tokenizer = Arc::new(Tokenizer::load(path)?);
-        let launch = options.engine.launch(ModelSource::folder(&folder)?, None, Demand::unbounded());
+        let launched = options.engine.open_embedder(path)?;
+        let LaunchedEmbedder { engine, tokenizer, config, normalises, .. } = launched;
         let parts = ScorerParts {
-            engine: launch.start()?.engine,
+            engine,
             tokenizer,
-            config: folder.config.clone(),
+            config,
             kind: ValueKind::Embedder(EmbedderValues { normalises }),
             names: names(&options.names, path),
         };
