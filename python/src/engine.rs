@@ -15,7 +15,7 @@ use offshoot_engine::{
 };
 use offshoot_launch::{
     BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, ScorerOptions,
-    UpdateFolder,
+    SecondFolder, UpdateFolder,
 };
 use offshoot_model::{Sleep, SleepTags, TensorSource, UpdateScope, WeightChoice};
 use offshoot_text::Tokenizer;
@@ -166,10 +166,10 @@ impl Engine {
         let scorer = scorer.map(|path| ScorerOptions { path, form, memory: scorer_memory });
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
-            let options = EngineOptions { devices, budget, plan: Some(planner), prefix_store, scorer };
-            let folder = options.scorer.as_ref().map(ScorerOptions::open).transpose()?;
-            let (launched, tokenizer) = options.open(&model)?;
-            let scorer = launched.scorer.clone().zip(folder);
+            let options = EngineOptions { devices, budget, plan: Some(planner), prefix_store };
+            let folder = scorer.as_ref().map(ScorerOptions::open).transpose()?.map(Arc::new);
+            let (launched, tokenizer) = options.open_beside(&model, folder.clone().map(SecondFolder::Scorer))?;
+            let scorer = launched.scorer().cloned().zip(folder);
             let scorer = scorer.map(|(model, folder)| NativeScorer::of(model, &folder, launched.seconds_loading));
             Ok((launched, tokenizer, scorer.transpose()?))
         });

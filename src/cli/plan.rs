@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::words::PREDICTIONS;
 use offshoot_args::words::{DTYPES, one_of};
-use offshoot_args::{AdapterArgs, BudgetArgs, ScorerArgs, arrivals, whole};
+use offshoot_args::{AdapterArgs, BudgetArgs, JudgeFolderArgs, ScorerArgs, arrivals, whole};
 use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::count;
@@ -83,6 +83,8 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub scorer: ScorerArgs,
     #[command(flatten)]
+    pub judge: JudgeFolderArgs,
+    #[command(flatten)]
     pub budget: BudgetArgs,
     #[command(flatten)]
     pub room: AdapterArgs,
@@ -97,8 +99,8 @@ fn predict_help() -> String {
 }
 
 /// Options that do not apply to a trace.
-const JOB: [&str; 10] =
-    ["input", "limit", "samples", "set", "output_tokens", "predict", "parts", "explain", "svg", "scorer"];
+const JOB: [&str; 11] =
+    ["input", "limit", "samples", "set", "output_tokens", "predict", "parts", "explain", "svg", "scorer", "judge"];
 
 /// What to estimate: a job or a trace.
 pub enum PlanCommand {
@@ -146,6 +148,7 @@ impl PlanArgs {
                 device_profile: args.device_profile,
                 budget,
                 scorer: args.scorer.into(),
+                judge: args.judge.into(),
                 predict: args.predict,
                 parts: args.parts,
                 replicas,

@@ -10,7 +10,7 @@ use offshoot_args::{JudgingArgs, LaunchArgs, ScorerArgs, each_once, number, whol
 use offshoot_eval::run::rescore::RescoreOptions;
 use offshoot_eval::run::{ResultFormat, RunOptions};
 use offshoot_eval::task::Overrides;
-use offshoot_launch::{Devices, EngineOptions};
+use offshoot_launch::Devices;
 
 /// Options that set keys of the task file.
 #[derive(Debug, Args)]
@@ -102,7 +102,6 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn on(self, devices: Devices) -> RunOptions {
         let args = self;
-        let engine = EngineOptions { scorer: args.scorer.into(), ..args.engine.on(devices) };
         RunOptions {
             task: args.task,
             overrides: args.keys.into(),
@@ -117,7 +116,8 @@ impl RunArgs {
             json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-            engine,
+            scorer: args.scorer.into(),
+            engine: args.engine.on(devices),
         }
     }
 }

@@ -162,7 +162,6 @@ impl ServeArgs {
     pub fn on(self, devices: Devices) -> ServeOptions {
         let args = self;
         let mut engine = args.engine.on(devices);
-        engine.scorer = args.scorer.into();
         engine.budget.keeps_routes = args.return_routed_experts;
         engine.budget.adapters = args.room.limits(args.adapters.len());
         if let Some(store) = &mut engine.prefix_store {
@@ -174,6 +173,7 @@ impl ServeArgs {
             host: args.host,
             port: args.port,
             names: args.names,
+            scorer: args.scorer.into(),
             scorer_names: args.scorer_names,
             adapters: args.adapters,
             keys: args.keys,

@@ -16,7 +16,9 @@ use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::{Isolation, JudgeSetup};
 use offshoot_kv::plan::Planner;
-use offshoot_launch::{AdapterLimits, Devices, EngineBudget, EngineOptions, PrefixFolder, ScorerOptions};
+use offshoot_launch::{
+    AdapterLimits, Devices, EngineBudget, EngineOptions, JudgeFolderOptions, PrefixFolder, ScorerOptions,
+};
 use offshoot_model::{ActivationChoice, MadeFormat, WeightChoice};
 use offshoot_score::FormChoice;
 use words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, PLANNERS, STATE_DTYPES, one_of};
@@ -77,7 +79,7 @@ pub struct LaunchArgs {
 impl LaunchArgs {
     pub fn on(self, devices: Devices) -> EngineOptions {
         let Self { plan, engine, prefixes } = self;
-        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into(), scorer: None }
+        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into() }
     }
 }
 
@@ -101,6 +103,26 @@ impl From<ScorerArgs> for Option<ScorerOptions> {
     fn from(args: ScorerArgs) -> Self {
         let ScorerArgs { scorer, scorer_form, scorer_memory } = args;
         scorer.map(|path| ScorerOptions { path, form: scorer_form, memory: scorer_memory })
+    }
+}
+
+/// A judge beside the model.
+#[derive(Clone, Debug, Args)]
+pub struct JudgeFolderArgs {
+    /// Folder of the model that judges samples, instead of the model itself. Both stand on one device and divide the
+    /// memory for keys and values
+    #[arg(long, value_name = "DIR")]
+    pub judge: Option<PathBuf>,
+    /// Share of the memory for keys and values that the judge has (default: what the model's samples cannot use, or as
+    /// much as holds texts of the length that the model's part holds)
+    #[arg(long, value_name = "SHARE", value_parser = number, requires = "judge")]
+    pub judge_memory: Option<f64>,
+}
+
+impl From<JudgeFolderArgs> for Option<JudgeFolderOptions> {
+    fn from(args: JudgeFolderArgs) -> Self {
+        let JudgeFolderArgs { judge, judge_memory } = args;
+        judge.map(|path| JudgeFolderOptions { path, memory: judge_memory })
     }
 }
 

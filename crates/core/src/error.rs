@@ -239,6 +239,11 @@ impl Error {
         }
     }
 
+    /// Whether it is not of one text or branch alone: what computes cannot go on, or shall not.
+    pub fn ends_all(&self) -> bool {
+        matches!(self, Error::EngineStopped { .. } | Error::Interrupted | Error::Cuda { .. } | Error::Internal(_))
+    }
+
     /// Whether a prompt does not fit the context: the model's, or the one that the user chose.
     pub fn is_too_long(&self) -> bool {
         matches!(self, Error::ContextTooLong { .. } | Error::BeyondChosenContext { .. })

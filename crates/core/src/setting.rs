@@ -65,6 +65,8 @@ settings! {
     ID "id",
     ITEM "item",
     JSON "json",
+    JUDGE "judge",
+    JUDGE_MEMORY "judge_memory",
     KV_DTYPE "kv_dtype",
     KV_MEMORY "kv_memory",
     LIMIT "limit",

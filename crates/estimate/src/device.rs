@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::plan_model::PlanModel;
 use super::pool::Pool;
 use super::replicas::Copying;
-use super::scorer::{ScorerSizes, build_pair};
+use super::second::{SecondAs, SecondModel, build_pair};
+use crate::job::PlannedJob;
 use crate::options::PlanOptions;
 use crate::replay::{ReplaySettings, SimulatedMachine};
 use offshoot_backend::ranks::{PARTS, divides_experts};
@@ -17,7 +18,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::{DEVICE_PROFILE, DEVICES, TENSOR_PARALLEL, WEIGHTS};
 use offshoot_kv::plan::PlanHints;
-use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, ScorerFolder, ScorerOptions, gpu_names};
+use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, SecondFolder, gpu_names};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use offshoot_sim::{BackendKind, DeviceProfile, Sim};
 
@@ -51,8 +52,8 @@ pub struct DescribedDevice {
     pub ranks: Option<RankSizes>,
     /// What replicas on such devices would copy.
     pub copying: Copying,
-    /// The scorer beside the model.
-    pub scorer: Option<ScorerSizes>,
+    /// The model beside it.
+    pub second: Option<SecondAs<SecondModel>>,
     /// Branches that run at once.
     pub branches: usize,
     /// Says that it was not chosen, unless it is what this machine has.
@@ -103,30 +104,26 @@ impl DescribedDevice {
         Self::with(profile, ranks, &EngineOptions { budget: *budget, ..EngineOptions::default() }, None, model)
     }
 
-    /// As [`open`](Self::open), with the devices of a job's options and the scorer of the job.
-    pub fn beside(
-        profile: Option<&str>,
-        options: &PlanOptions,
-        scorer: Option<&ScorerOptions>,
-        model: &PlanModel,
-    ) -> Result<Self> {
+    /// As [`open`](Self::open), with the devices of a job's options and the second model of the job.
+    pub fn beside(profile: Option<&str>, options: &PlanOptions, job: &PlannedJob, model: &PlanModel) -> Result<Self> {
         let PlanOptions { ranks, replicas, budget, .. } = options;
-        let engine = EngineOptions { budget: *budget, scorer: scorer.cloned(), ..EngineOptions::default() };
-        let Some(scorer) = scorer else { return Self::with(profile, *ranks, &engine, None, model) };
-        for (devices, setting) in [(ranks, TENSOR_PARALLEL), (replicas, DEVICES)] {
-            if let Some(devices) = devices.filter(|&devices| devices > 1) {
-                let expected = format!("one device, as the scorer {} stands beside the model", scorer.path.display());
-                return Err(Error::value(setting, expected, devices.to_string()));
-            }
+        let second = job.second()?;
+        let several = [(ranks, TENSOR_PARALLEL), (replicas, DEVICES)];
+        let several = several.iter().find_map(|(devices, setting)| Some((devices.filter(|&n| n > 1)?, *setting)));
+        if let (Some(second), Some((devices, setting))) = (&second, several) {
+            let expected =
+                format!("one device, as {} {} stands beside the model", second.kind(), second.path().display());
+            return Err(Error::value(setting, expected, devices.to_string()));
         }
-        Self::with(profile, *ranks, &engine, Some(&scorer.open()?), model)
+        let engine = EngineOptions { budget: *budget, ..EngineOptions::default() };
+        Self::with(profile, *ranks, &engine, second.as_ref(), model)
     }
 
     fn with(
         profile: Option<&str>,
         ranks: Option<usize>,
         engine: &EngineOptions,
-        scorer: Option<&ScorerFolder>,
+        second: Option<&SecondFolder>,
         model: &PlanModel,
     ) -> Result<Self> {
         let budget = &engine.budget;
@@ -169,9 +166,9 @@ impl DescribedDevice {
             return Err(Error::value(WEIGHTS, expected, format!("{made} on {}", profile.name)));
         }
         let (weights, memory) = (held.weight_bytes(model.dtype), sim.free_bytes()?);
-        let beside = scorer.map_or(0, |scorer| scorer.source().weight_bytes_on(&sim));
+        let beside = second.map_or(0, |second| second.source().weight_bytes_on(&sim));
         if weights + beside > memory {
-            let of_both = if beside > 0 { " of the model and the scorer" } else { "" };
+            let of_both = second.map_or_else(String::new, |second| format!(" of the model and {}", second.kind()));
             let expected = format!("at least {}, the size of the weights{of_both}", bytes((weights + beside) as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         }
@@ -179,13 +176,13 @@ impl DescribedDevice {
         let loaded = launch.load(sim)?;
         let RunnerFacts { kv_bytes_per_token, plan_hints, layers_by_plan, .. } = loaded.facts();
         let hints = plan_hints.into_iter().zip(layers_by_plan.into_iter().map(|layers| layers as u64)).collect();
-        let (engine, handle, scorer) = match scorer {
+        let (engine, handle, second) = match second {
             None => {
                 let (engine, handle) = launch.build(loaded)?;
                 (engine, handle, None)
             }
-            Some(scorer) => {
-                let (engine, handle, sizes) = build_pair(&launch, scorer, &profile)?;
+            Some(second) => {
+                let (engine, handle, sizes) = build_pair(&launch, second, &profile)?;
                 (engine, handle, Some(sizes))
             }
         };
@@ -225,7 +222,7 @@ impl DescribedDevice {
                 kv_copies: if let SharedKeys::Copied { copies, .. } = shared { copies } else { 1 },
             }),
             copying: Copying::of(facts),
-            scorer,
+            second,
             branches: facts.max_branches,
             note,
         })
@@ -245,6 +242,7 @@ mod tests {
     use offshoot_backend::Dtype;
     use offshoot_engine::AdapterLimits;
     use offshoot_gguf::TensorType;
+    use offshoot_launch::{JudgeFolderOptions, ScorerOptions};
 
     #[test]
     fn the_default_is_not_taken_for_the_device_of_this_machine() {
@@ -266,43 +264,76 @@ mod tests {
         ModelConfig::from_json(&fields.to_string()).unwrap()
     }
 
+    fn model() -> PlanModel {
+        PlanModel { path: PathBuf::from("a test"), config: dense(), dtype: Dtype::Bf16 }
+    }
+
+    fn beside(second: Option<&SecondFolder>) -> DescribedDevice {
+        DescribedDevice::with(Some("h200"), None, &EngineOptions::default(), second, &model()).unwrap()
+    }
+
+    /// Checks the memory of a pair whose second model has so many bytes of weights, and returns what is left beside
+    /// weights and steps.
+    fn left_by(pair: &DescribedDevice, of_second: usize) -> u64 {
+        let sizes = pair.second.as_ref().expect("a second model was asked for").model();
+        // Norms are loaded in f32.
+        let (of_model, of_second) = (dense().weight_bytes(Dtype::Bf16) as u64, of_second as u64);
+        assert!(sizes.generator.weight_bytes.abs_diff(of_model) < of_model / 100);
+        assert!(sizes.memory.weight_bytes.abs_diff(of_second) < of_second / 100);
+        assert!(sizes.memory.step_bytes > 0 && sizes.generator.step_bytes > 0);
+        assert_eq!(pair.pool.bytes(), sizes.generator.pool_bytes);
+        let all = sizes.generator.total() + sizes.memory.total();
+        assert!(all <= sizes.device_bytes, "{all}");
+        sizes.device_bytes - (all - sizes.generator.pool_bytes - sizes.memory.pool_bytes)
+    }
+
     #[test]
     fn a_scorer_and_the_model_divide_the_memory_of_the_device() {
-        let model = PlanModel { path: PathBuf::from("a test"), config: dense(), dtype: Dtype::Bf16 };
         let path = folders::scorer();
-        let scorer = ScorerFolder::open(path.path(), None).unwrap();
-        let open = |memory, scorer| {
-            let options = ScorerOptions { memory, ..ScorerOptions::new(path.path()) };
-            let engine = EngineOptions { scorer: Some(options), ..EngineOptions::default() };
-            DescribedDevice::with(Some("h200"), None, &engine, scorer, &model).unwrap()
+        let open = |memory| {
+            let scorer = ScorerOptions { memory, ..ScorerOptions::new(path.path()) }.open().unwrap();
+            let weights = scorer.config().weight_bytes(Dtype::F32);
+            (beside(Some(&SecondFolder::Scorer(Arc::new(scorer)))), weights)
         };
-        let alone = open(None, None);
-        let beside = open(None, Some(&scorer));
-        let sizes = beside.scorer.as_ref().expect("a scorer was asked for");
-        // Norms are loaded in f32.
-        let of_model = dense().weight_bytes(Dtype::Bf16) as u64;
-        assert!(sizes.generator.weight_bytes.abs_diff(of_model) < of_model / 100);
-        let of_scorer = scorer.config().weight_bytes(Dtype::F32) as u64;
-        assert!(sizes.memory.weight_bytes.abs_diff(of_scorer) < of_scorer / 100);
-        assert!(sizes.memory.step_bytes > 0 && sizes.generator.step_bytes > 0);
+        let (pair, weights) = open(None);
+        let left = left_by(&pair, weights);
+        let second = pair.second.as_ref().expect("a scorer was asked for");
+        let sizes = second.model();
         // Both pools are nine tenths of what weights and steps leave.
         let pools = sizes.generator.pool_bytes + sizes.memory.pool_bytes;
-        let left = sizes.device_bytes - (sizes.generator.total() + sizes.memory.total() - pools);
         assert!(pools.abs_diff(left / 10 * 9) < 1 << 20, "{pools} of {left}");
         // They hold texts of one length.
-        assert_eq!(beside.pool.bytes(), sizes.generator.pool_bytes);
-        assert!(beside.pool.tokens().abs_diff(sizes.pool_tokens) <= 2 * u64::from(beside.pool.page_tokens));
-        assert!(beside.pool.bytes() < alone.pool.bytes());
-        let third = open(Some(1.0 / 3.0), Some(&scorer)).scorer.expect("a scorer was asked for");
+        assert!(pair.pool.tokens().abs_diff(sizes.pool_tokens) <= 2 * u64::from(pair.pool.page_tokens));
+        assert!(pair.pool.bytes() < beside(None).pool.bytes());
+        let third = open(Some(1.0 / 3.0)).0.second.expect("a scorer was asked for");
+        let third = third.model();
         assert!((third.generator.pool_bytes / 2).abs_diff(third.memory.pool_bytes) < 1 << 20);
-        let said: Vec<String> = sizes.estimate(1000).lines().into_iter().map(|(_, text)| text).collect();
+        let said: Vec<String> = second.estimate(1000).lines().into_iter().map(|(_, text)| text).collect();
         assert!(said[0].contains("form custom") && said[1].contains("1,000 tokens to score"), "{said:?}");
-        assert!(said[4].starts_with("both: "), "{said:?}");
+        assert!(said[3].starts_with("the scorer: ") && said[4].starts_with("both: "), "{said:?}");
+        assert_eq!(serde_json::to_value(second).unwrap()["scorer"]["form"], "custom");
+    }
+
+    #[test]
+    fn a_judge_has_memory_for_as_many_questions_as_it_answers_at_once() {
+        let path = folders::generator();
+        let judge = JudgeFolderOptions::new(path.path()).open().unwrap();
+        let (weights, context) = (judge.config().weight_bytes(Dtype::F32), judge.context() as u64);
+        let pair = beside(Some(&SecondFolder::Judge(Arc::new(judge))));
+        left_by(&pair, weights);
+        let second = pair.second.as_ref().expect("a judge was asked for");
+        let sizes = second.model();
+        assert_eq!(sizes.pool_tokens, context * sizes.branches as u64);
+        let said: Vec<String> = second.estimate(1000).lines().into_iter().map(|(_, text)| text).collect();
+        assert!(!said[0].contains("form") && said[1].contains("about 1,000 tokens"), "{said:?}");
+        assert!(said[3].starts_with("the judge: ") && said[4].starts_with("both: "), "{said:?}");
+        let json = serde_json::to_value(second.estimate(1000)).unwrap();
+        assert_eq!((json["judge"]["tokens"].as_u64(), json["judge"]["context"].as_u64()), (Some(1000), Some(context)));
     }
 
     #[test]
     fn memory_for_adapters_is_no_part_of_the_pool() {
-        let model = PlanModel { path: PathBuf::from("a test"), config: dense(), dtype: Dtype::Bf16 };
+        let model = model();
         let pool = |adapters| {
             let budget = EngineBudget { adapters, ..EngineBudget::default() };
             DescribedDevice::open(Some("h200"), None, &budget, &model).unwrap().pool

@@ -1,7 +1,11 @@
 //! A job as it is known before it runs: its prompts in tokens, and the samples of each.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use offshoot_core::error::Result;
 use offshoot_kv::PackedPrompts;
-use offshoot_launch::ScorerOptions;
+use offshoot_launch::{JudgeFolderOptions, ScorerOptions, SecondFolder};
 
 /// The samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,11 +23,34 @@ pub struct PlannedJob {
     pub per_prompt: Vec<PromptSamples>,
     /// The scorer that a run would load beside the model.
     pub scorer: Option<ScorerOptions>,
+    /// The judge that a run would load beside the model.
+    pub judge: Option<JudgeFolderOptions>,
     /// What the estimate leaves out, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl PlannedJob {
+    /// The model that a run would load beside the job's, read and checked.
+    ///
+    /// # Errors
+    ///
+    /// Its folder is no such model; there are a scorer and a judge.
+    pub fn second(&self) -> Result<Option<SecondFolder>> {
+        let scorer = self.scorer.as_ref().map(ScorerOptions::open).transpose()?;
+        let judge = self.judge.as_ref().map(JudgeFolderOptions::open).transpose()?;
+        SecondFolder::one_of(scorer.map(Arc::new), judge.map(Arc::new))
+    }
+
+    /// Adds the judge that a run would load beside the model in the folder `model`: none, if it is that model.
+    pub fn judged_by(&mut self, judge: Option<JudgeFolderOptions>, model: &Path) {
+        match judge {
+            Some(judge) if judge.is_the_model(model) => {
+                self.notes.push("the judge is the model itself: no second model is loaded".to_owned());
+            }
+            judge => self.judge = judge,
+        }
+    }
+
     /// Expected output tokens of each prompt, over all its samples.
     pub fn draws(&self) -> Vec<u64> {
         self.per_prompt.iter().map(|ask| u64::from(ask.samples) * u64::from(ask.tokens)).collect()

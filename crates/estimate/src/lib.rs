@@ -18,7 +18,7 @@ pub mod replay;
 mod replicas;
 mod report;
 mod rows;
-mod scorer;
+mod second;
 mod sharing;
 mod source;
 pub mod trace;
@@ -63,7 +63,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
     let profile = options.device_profile.as_deref();
-    let device = DescribedDevice::beside(profile, options, job.scorer.as_ref(), &model)?;
+    let device = DescribedDevice::beside(profile, options, &job, &model)?;
     let tree = PromptTree::new(&job.prompts);
     let draws = job.draws();
     let need = PageDemand::new(&job, &tree, device.pool);
@@ -99,7 +99,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         pool: device.pool,
         states: device.states,
         ranks: device.ranks,
-        scorer: device.scorer.as_ref().map(|scorer| scorer.estimate(sizes.distinct_prompt_tokens + sizes.drawn_tokens)),
+        second: device.second.as_ref().map(|second| second.estimate(sizes.distinct_prompt_tokens + sizes.drawn_tokens)),
         levels: sharing::levels(&sample_tree),
         sharing: sharing::policies(&sample_tree, &device.pool),
         kv_bytes: kv * device.pool.page_bytes,

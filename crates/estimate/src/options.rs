@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use offshoot_backend::Dtype;
-use offshoot_launch::{EngineBudget, ScorerOptions};
+use offshoot_launch::{EngineBudget, JudgeFolderOptions, ScorerOptions};
 
 /// The options of `offshoot plan`.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub struct PlanOptions {
     pub budget: EngineBudget,
     /// A scorer beside the model, with which it divides the device's memory.
     pub scorer: Option<ScorerOptions>,
+    /// A judge beside the model, in the scorer's place.
+    pub judge: Option<JudgeFolderOptions>,
     pub predict: Predict,
     /// Also cuts the job into so many parts for several processes.
     pub parts: Option<usize>,

@@ -14,7 +14,7 @@ use super::plan_model::PlanModel;
 use super::pool::{Pool, Wave};
 use super::predict::Prediction;
 use super::replicas::JobReplicas;
-use super::scorer::ScorerEstimate;
+use super::second::{SecondAs, SecondWork};
 use super::sharing::{SharingCost, TreeLevel};
 use offshoot_backend::Dtype;
 use offshoot_core::figures::{bytes, count, counted, saved, seconds, times};
@@ -34,9 +34,9 @@ pub struct JobEstimate {
     /// With `--tensor-parallel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<RankSizes>,
-    /// The scorer beside the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scorer: Option<ScorerEstimate>,
+    /// The scorer or the judge beside the model.
+    #[serde(flatten)]
+    pub second: Option<SecondAs<SecondWork>>,
     /// Levels of the tree, from the roots down.
     pub levels: Vec<TreeLevel>,
     pub sharing: Vec<SharingCost>,
@@ -161,7 +161,7 @@ impl fmt::Display for JobEstimate {
                 format!("{all} for {} of {}, whatever a sequence's length", count(states), bytes(state_bytes)),
             )?;
         }
-        for (name, text) in self.scorer.iter().flat_map(ScorerEstimate::lines) {
+        for (name, text) in self.second.iter().flat_map(SecondAs::lines) {
             line(name, text)?;
         }
         let (all, distinct) = (counted(job.prompt_tokens, "token"), count(job.distinct_prompt_tokens));

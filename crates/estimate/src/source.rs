@@ -31,11 +31,13 @@ pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     };
     let model = PlanModel::open(model, options.dtype, options.budget.weights)?;
     let bytes = whole(path, open(path)?)?;
-    let job = match holds_requests(&bytes) {
+    let mut job = match holds_requests(&bytes) {
         true => of_requests(options, &model)?,
         false => rows::read(path, &bytes, &model, options.output_tokens)?,
     };
-    Ok((model, PlannedJob { scorer: options.scorer.clone(), ..job }))
+    job.scorer = options.scorer.clone();
+    job.judged_by(options.judge.clone(), &model.path);
+    Ok((model, job))
 }
 
 /// Whether the first line that is a JSON object is a Batch request. Invalid lines are left to the reader of request
@@ -77,6 +79,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         let (name, path) = (task.method.name(), asked.path.display());
         job.notes.push(format!("{name}: the method asks for no `reward`, and the scorer {path} is not loaded"));
     }
+    job.judged_by(options.judge.clone(), &rendered.model);
     if task.method.asks() {
         let what = "prompts generated during the search are unknown and not counted";
         job.notes.push(format!("{}: {what}", task.method.name()));

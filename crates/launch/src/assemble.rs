@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::shares::PoolDemand;
+use super::shares::{PoolDemand, TextTokens};
 use super::{
-    DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, PrefixFolder, ScorerFolder, WhyNotCuda,
+    DeviceKind, Devices, EngineBudget, EngineOptions, LaunchedJudge, LaunchedSecond, ModelSource, OnBackend,
+    PrefixFolder, SecondFolder, SecondSizes, WhyNotCuda,
 };
 use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
@@ -49,8 +50,8 @@ pub struct Launch<'a> {
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub demand: Demand<'a>,
     pub options: EngineOptions,
-    /// The scorer of the options, where it is open already.
-    pub scorer: Option<&'a ScorerFolder>,
+    /// The model beside it, with which it divides the memory of the device; `None`: there is none.
+    pub second: Option<SecondFolder>,
 }
 
 impl EngineOptions {
@@ -60,11 +61,20 @@ impl EngineOptions {
     ///
     /// A budget is out of its range, the folder is no model that is known, or no device has room for it.
     pub fn open(&self, model: &Path) -> Result<(Launched, Arc<Tokenizer>)> {
+        self.open_beside(model, None)
+    }
+
+    /// As [`open`](Self::open), with a second model beside it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), with the second model's.
+    pub fn open_beside(&self, model: &Path, second: Option<SecondFolder>) -> Result<(Launched, Arc<Tokenizer>)> {
         self.budget.check()?;
         let folder = ModelFolder::open(model)?.with(self.budget.weights)?;
         let tokenizer = Arc::new(Tokenizer::load(model)?);
         let launch = self.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
-        Ok((launch.start()?, tokenizer))
+        Ok((launch.beside(second).start()?, tokenizer))
     }
 
     /// The inputs of an engine. Without a tokenizer it returns tokens without text.
@@ -74,7 +84,7 @@ impl EngineOptions {
         tokenizer: Option<&Arc<Tokenizer>>,
         demand: Demand<'a>,
     ) -> Launch<'a> {
-        Launch { model, tokenizer: tokenizer.cloned(), demand, options: self.clone(), scorer: None }
+        Launch { model, tokenizer: tokenizer.cloned(), demand, options: self.clone(), second: None }
     }
 }
 
@@ -87,11 +97,29 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
 /// A model in memory, and the engine that runs it.
 pub struct Launched {
     pub engine: EngineHandle,
-    /// The scorer beside it, if one was asked for.
-    pub scorer: Option<Arc<ScorerModel>>,
+    /// The model beside it, if one was asked for.
+    pub second: Option<LaunchedSecond>,
     /// Why no GPU is used; `None` if the user chose the device or a GPU is used.
     pub not_cuda: Option<WhyNotCuda>,
     pub seconds_loading: f64,
+}
+
+impl Launched {
+    /// The scorer beside the model, if there is one.
+    pub fn scorer(&self) -> Option<&Arc<ScorerModel>> {
+        match &self.second {
+            Some(LaunchedSecond::Scorer(scorer)) => Some(scorer),
+            Some(LaunchedSecond::Judge(_)) | None => None,
+        }
+    }
+
+    /// The judge beside the model, if there is one.
+    pub fn judge(&self) -> Option<&LaunchedJudge> {
+        match &self.second {
+            Some(LaunchedSecond::Judge(judge)) => Some(judge),
+            Some(LaunchedSecond::Scorer(_)) | None => None,
+        }
+    }
 }
 
 /// Sizes of the engine of one device, as far as they are known before the model is loaded.
@@ -119,25 +147,24 @@ pub struct LaunchSizes {
     pub active_weights: usize,
     /// Bytes that are kept free for adapters.
     pub adapters: usize,
-    /// The sizes of the scorer beside the model.
-    pub scorer: Option<Box<LaunchSizes>>,
+    /// The sizes of the model beside it.
+    pub second: Option<SecondSizes>,
 }
 
 impl<'a> Launch<'a> {
-    /// The launch with the scorer of its options, which is open already.
+    /// The launch with a second model beside it.
     #[must_use]
-    pub fn beside(self, scorer: Option<&'a ScorerFolder>) -> Launch<'a> {
-        Launch { scorer, ..self }
+    pub fn beside(self, second: Option<SecondFolder>) -> Launch<'a> {
+        Launch { second, ..self }
     }
 }
 
 impl Launch<'_> {
     /// Loads the model on the chosen device, or on each of several, and starts its engine. The KV cache gets as much
-    /// memory as the budget allows and the job can use. With a scorer both are loaded, and divide that memory.
+    /// memory as the budget allows and the job can use. With a second model both are loaded, and divide that memory.
     pub fn start(&self) -> Result<Launched> {
-        let mut opened = None;
-        if let Some(scorer) = self.scorer_folder(&mut opened)? {
-            return self.start_pair(scorer);
+        if let Some(second) = &self.second {
+            return self.start_pair(second);
         }
         if self.options.budget.keeps_routes {
             self.model.config.route_shape()?; // Before the model is loaded.
@@ -173,7 +200,7 @@ impl Launch<'_> {
         engine.spawn()?;
         let seconds_loading = started.elapsed().as_secs_f64();
         log::info!("the model was loaded in {seconds_loading:.2} s");
-        Ok(Launched { engine: handle, scorer: None, not_cuda: None, seconds_loading })
+        Ok(Launched { engine: handle, second: None, not_cuda: None, seconds_loading })
     }
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
@@ -233,9 +260,8 @@ impl Launch<'_> {
 
     /// The sizes of the engine of each device, without loading the model.
     pub fn sizes(&self) -> Result<Vec<LaunchSizes>> {
-        let mut opened = None;
-        if let Some(scorer) = self.scorer_folder(&mut opened)? {
-            return Ok(vec![self.sizes_of_pair(scorer)?]);
+        if let Some(second) = &self.second {
+            return Ok(vec![self.sizes_of_pair(second)?]);
         }
         let choices = self.options.devices.choices()?;
         match self.options.devices {
@@ -319,7 +345,7 @@ impl HeldSizes {
     }
 
     /// What it can use of the memory for keys and values, for so many tokens of text.
-    pub fn demand(&self, tokens: usize) -> PoolDemand {
+    pub fn demand(&self, tokens: TextTokens) -> PoolDemand {
         let LaunchSizes { kv_bytes_per_token, state_bytes, page_bytes, .. } = self.sizes;
         PoolDemand {
             tokens,
@@ -369,7 +395,7 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
         weights,
         active_weights,
         adapters,
-        scorer: None,
+        second: None,
     };
     Ok(HeldSizes { sizes, config, taken: all - free, page_tokens, groups })
 }

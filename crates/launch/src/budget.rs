@@ -106,9 +106,9 @@ impl EngineBudget {
         EngineBudget { swap_bytes, memory, ..*self }
     }
 
-    /// The budget of a scorer beside a model of this budget: its texts are read in whole steps, and what is short of
-    /// memory is computed again.
-    pub(super) fn of_scorer(&self) -> Self {
+    /// The budget of the model beside one of this budget. What it gives up for lack of memory is computed again: host
+    /// memory is the generator's.
+    pub(super) fn of_second(&self) -> Self {
         EngineBudget {
             max_branches: self.max_branches,
             pool_bytes: self.pool_bytes,

@@ -1,9 +1,9 @@
 //! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
 //! [`PromptOrder`], the order in which the prompts of a job start, [`work_ahead`], which computes results, such as
-//! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, [`ScorerFolder`], a scorer beside a
-//! model or alone, [`LaunchedEmbedder`], a model of vectors, and [`UpdateFolder`], new weights for one that is loaded. Searches, tasks and protocols are left to
-//! the callers.
+//! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, [`SecondFolder`], a scorer or a judge
+//! beside a model, [`LaunchedEmbedder`], a model of vectors, and [`UpdateFolder`], new weights for one that is loaded.
+//! Searches, tasks and protocols are left to the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -15,12 +15,14 @@ mod devices;
 mod embedder;
 mod generate;
 mod gpu;
+mod judge;
 mod model_on_device;
 mod options;
 mod order;
 mod pair;
 mod ranks;
 mod scorer;
+mod second;
 mod several;
 mod shares;
 mod source;
@@ -38,12 +40,14 @@ pub use generate::{
     RefusedPrompt, Release, SampleId, generate,
 };
 pub use gpu::{TrainerLink, device_lender, gpu_names, trainer_link};
+pub use judge::{JudgeFolder, JudgeFolderOptions, LaunchedJudge};
 pub use model_on_device::{AttentionAlong, ModelOnDevice};
 pub use offshoot_engine::AdapterLimits;
 pub use options::{EngineOptions, PrefixFolder};
 pub use order::{OutputTokens, PromptOrder, TextKey};
-pub use pair::{LaunchedScorer, beside_scorer};
+pub use pair::{LaunchedScorer, beside_second};
 pub use scorer::{ScorerFolder, ScorerOptions};
+pub use second::{LaunchedSecond, SecondFolder, SecondKind, SecondSizes, same_folder};
 pub use source::ModelSource;
 pub use update::UpdateFolder;
 pub use work::{DeviceBackend, DeviceKind, OnBackend, OnDevice};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Devices, EngineBudget, ScorerOptions};
+use super::{Devices, EngineBudget};
 use offshoot_engine::StoredPrefixes;
 use offshoot_kv::plan::Planner;
 
@@ -16,8 +16,6 @@ pub struct EngineOptions {
     pub plan: Option<Planner>,
     /// Where computed prefixes are kept on disk; `None`: nowhere.
     pub prefix_store: Option<PrefixFolder>,
-    /// A scorer beside the model, with which it divides the memory of the device; `None`: there is none.
-    pub scorer: Option<ScorerOptions>,
 }
 
 /// The folder of a prefix store, the most bytes of all its files, and whose prefixes are written to it.

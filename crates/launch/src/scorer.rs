@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::ModelSource;
+use super::second::{checked_share, name_of_folder};
 use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::SCORER_MEMORY;
@@ -41,10 +42,8 @@ impl ScorerOptions {
     ///
     /// See [`ScorerFolder::open`]; or its share of the memory is out of its range.
     pub fn open(&self) -> Result<ScorerFolder> {
-        if let Some(share) = self.memory.filter(|&share| !(share > 0.0 && share < 1.0)) {
-            return Err(Error::value(SCORER_MEMORY, "a number above 0 and below 1", share.to_string()));
-        }
-        ScorerFolder::open(&self.path, self.form.as_ref())
+        let memory = checked_share(SCORER_MEMORY, self.memory)?;
+        Ok(ScorerFolder { memory, ..ScorerFolder::open(&self.path, self.form.as_ref())? })
     }
 }
 
@@ -56,6 +55,7 @@ pub struct ScorerFolder {
     form: ScoreForm,
     head: HeadFacts,
     identity: ScorerIdentity,
+    memory: Option<f64>,
 }
 
 impl ScorerFolder {
@@ -84,7 +84,7 @@ impl ScorerFolder {
         let dtype = facts(&folder)?.dtype;
         let head = config.head(folder.config.outputs());
         let identity = identity(path, &form)?;
-        let scorer = ScorerFolder { folder, dtype, tokenizer, form, head, identity };
+        let scorer = ScorerFolder { folder, dtype, tokenizer, form, head, identity, memory: None };
         scorer.resolved()?;
         Ok(scorer)
     }
@@ -128,6 +128,11 @@ impl ScorerFolder {
         &self.identity
     }
 
+    /// Its share of the memory for keys and values beside a generator; see [`ScorerOptions::memory`].
+    pub fn memory(&self) -> Option<f64> {
+        self.memory
+    }
+
     /// The folder with the weights that the user asks for.
     ///
     /// # Errors
@@ -165,9 +170,7 @@ fn shown(form: &ScoreForm) -> String {
 /// The folder's name, the form's, and a digest of both.
 fn identity(path: &Path, form: &ScoreForm) -> Result<ScorerIdentity> {
     let named = form.built_in_name().unwrap_or("custom").to_owned();
-    let whole = path.canonicalize().map_err(Error::io(path, "read"))?;
-    let name =
-        whole.file_name().map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned());
+    let name = name_of_folder(path)?;
     let form = serde_json::to_string(form).map_err(|error| Error::Internal(format!("a form as JSON: {error}")))?;
     let digest = blake3::hash(format!("{}\n{form}", hash_of_folder(path)?).as_bytes());
     Ok(ScorerIdentity { name, form: named, digest: digest.to_hex().to_string() })

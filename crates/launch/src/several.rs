@@ -41,7 +41,7 @@ impl Launch<'_> {
         let engine = replicas::join(engines)?;
         let seconds_loading = started.elapsed().as_secs_f64();
         log::info!("the model was loaded on {} devices in {seconds_loading:.2} s", choices.len());
-        Ok(Launched { engine, scorer: None, not_cuda: None, seconds_loading })
+        Ok(Launched { engine, second: None, not_cuda: None, seconds_loading })
     }
 
     pub(super) fn sizes_of_each(&self, choices: &[DeviceChoice]) -> Result<Vec<LaunchSizes>> {

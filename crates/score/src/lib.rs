@@ -12,6 +12,7 @@
 mod aggregate;
 mod choice;
 mod config;
+mod expected;
 mod form;
 mod frame;
 mod marked;
@@ -32,6 +33,7 @@ mod work;
 pub use aggregate::Aggregate;
 pub use choice::{FORM_FILE, FormChoice, built_in_names, names_that_fit};
 pub use config::ScorerConfig;
+pub use expected::expected_value;
 pub use form::{
     Activation, ChatForm, ChatRead, Column, FormText, Output, PlainForm, PlainRead, ScoreForm, StepParts, StepTags,
     TokenName,

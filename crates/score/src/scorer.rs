@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::aggregate::Aggregate;
 use crate::rendered::StepScores;
 use crate::scale::Scale;
@@ -41,6 +43,16 @@ pub trait ScoredTree: Send {
     /// [`poll`](Self::poll).
     fn start(&mut self, node: NodeId, parent: Option<NodeId>, steps: &[String]) -> Result<()>;
 
+    /// No further answer is compared with those that were started. Where answers are compared with each other, they are
+    /// scored from now on, and answers that are started later are compared among themselves. Elsewhere it does nothing.
+    fn complete(&mut self) {}
+
+    /// Whether the score of an answer depends on the others that are started with it, so that none is scored before
+    /// [`complete`](Self::complete).
+    fn compares(&self) -> bool {
+        false
+    }
+
     /// Gives up the answer that ends at `node`; it is not reported any more. Nodes that go on from it stay. What was
     /// started before this takes over from it first: calls are followed in their order.
     fn prune(&mut self, node: NodeId);
@@ -62,6 +74,8 @@ pub struct TextScores {
     pub tokens: usize,
     /// How many of them were computed for this answer: the others were there from answers before.
     pub computed: usize,
+    /// What records say of the scores: the answers of a judge. `None`: the scores say all.
+    pub detail: Option<Value>,
 }
 
 /// What tells a scorer from others in records.

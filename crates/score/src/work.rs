@@ -254,8 +254,8 @@ impl Scorer {
         let Some(values) = placed.values() else { return };
         let (rendered, start) = (&placed.written().rendered, answer.start);
         let result = values.and_then(|values| self.form.scores(rendered, &values));
-        let result =
-            result.map(|scores| TextScores { scores, tokens: rendered.tokens.len(), computed: placed.computed() });
+        let (tokens, computed) = (rendered.tokens.len(), placed.computed());
+        let result = result.map(|scores| TextScores { scores, tokens, computed, detail: None });
         // The client may be gone by now.
         let _ = tree.results.send(AnswerScores { node, start, result });
     }

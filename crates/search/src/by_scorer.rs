@@ -94,8 +94,8 @@ fn scored(
         if nodes.is_empty() {
             nodes.extend(tree.children(at).into_iter().map(|node| (tree.node(node).ordinal, node)));
         }
-        // What an earlier process scored keeps its score.
-        if sample.scored.is_none() {
+        // What an earlier process scored keeps its score, or takes part in a comparison with samples that have none.
+        if sample.scored.is_none() || scorer.compares() {
             let ends = step_ends(&sample.text, &how.delimiter);
             scorer.begin(tree, &NodeText { node: nodes[&sample.index], text: &sample.text, ends: &ends })?;
         }
@@ -103,6 +103,9 @@ fn scored(
     };
     let mut outcome = until(tree, at, n, job, |_| false, hand_in)?;
     job.check_interrupted()?;
+    if scorer.compares() && outcome.samples.iter().any(|sample| sample.scored.is_none()) {
+        outcome.samples.iter_mut().for_each(|sample| sample.scored = None);
+    }
     let missing: Vec<&mut Sample> = outcome.samples.iter_mut().filter(|sample| sample.scored.is_none()).collect();
     let ends: Vec<Vec<usize>> = missing.iter().map(|sample| step_ends(&sample.text, &how.delimiter)).collect();
     let of = missing.iter().zip(&ends);

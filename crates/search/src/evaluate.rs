@@ -1,5 +1,5 @@
 //! Reads the model's judgements: the value that an answer gives to one path, and votes among several paths. Pure
-//! functions of texts and probabilities; the drivers ask the questions.
+//! functions of texts; the drivers ask the questions.
 
 use regex::Regex;
 
@@ -20,19 +20,6 @@ pub fn value_in(text: &str, words: &[(String, f64)]) -> f64 {
 fn stands_alone(text: &str, at: usize, length: usize) -> bool {
     let outside = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
     outside(text[..at].chars().next_back()) && outside(text[at + length..].chars().next())
-}
-
-/// The mean of the values, weighted by the words' probabilities `exp(logprob)` relative to each other. Input: value and
-/// natural-log probability per word. 0 if no word has a probability above 0.
-pub fn expected_value(words: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
-    let most = words.clone().map(|(_, logprob)| logprob).fold(f64::NEG_INFINITY, f64::max);
-    if most == f64::NEG_INFINITY {
-        return 0.0;
-    }
-    let share = |logprob: f64| (logprob - most).exp();
-    let (sum, total) =
-        words.fold((0.0, 0.0), |(sum, total), (value, logprob)| (sum + value * share(logprob), total + share(logprob)));
-    sum / total
 }
 
 /// The candidate, from 0, that `text` votes for: the first group of `choice` (or the whole match) is its number,
@@ -67,16 +54,6 @@ mod tests {
         ] {
             assert_eq!(value_in(text, &words()), value, "{text:?}");
         }
-    }
-
-    #[test]
-    fn an_expected_value_weighs_by_probability() {
-        let value =
-            |chances: [f64; 3]| expected_value(words().into_iter().map(|(_, value)| value).zip(chances.map(f64::ln)));
-        assert!((value([0.5, 0.25, 0.25]) - 10.25025).abs() < 1e-9);
-        assert!((value([0.002, 0.001, 0.001]) - 10.25025).abs() < 1e-9, "whatever else could have been said");
-        assert_eq!(value([0.0, 0.0, 0.0]), 0.0);
-        assert_eq!(value([0.0, 0.0, 1e-300]), 0.001);
     }
 
     #[test]

@@ -86,20 +86,37 @@ impl ModelScores {
     ///
     /// The scorer cannot take the question, and that is to end the search.
     pub fn new(scorer: &dyn TextScorer, question: &[Message], on_error: OnScorerError) -> Result<ModelScores> {
-        let tree = match (scorer.begin(question), on_error) {
+        let identity = scorer.identity();
+        ModelScores::over(identity.name.clone(), scorer.scale(), scorer.begin(question), on_error)
+    }
+
+    /// The scores that a tree gives, of whose answers none is started yet. `name`: what errors call its scorer; `tree`:
+    /// its error where the scorer cannot take the problem.
+    ///
+    /// # Errors
+    ///
+    /// That error, where it is to end the search.
+    pub fn over(
+        name: impl Into<String>,
+        scale: Scale,
+        tree: Result<Box<dyn ScoredTree>>,
+        on_error: OnScorerError,
+    ) -> Result<ModelScores> {
+        let name = name.into();
+        let tree = match (tree, on_error) {
             (Ok(tree), _) => Ok(tree),
-            (Err(error), OnScorerError::Unscored) if !ends_all(&error) => Err(error.to_string()),
-            (Err(error), _) => return Err(named(&scorer.identity().name, error)),
+            (Err(error), OnScorerError::Unscored) if !error.ends_all() => Err(error.to_string()),
+            (Err(error), _) => return Err(named(&name, error)),
         };
         Ok(ModelScores {
-            name: scorer.identity().name.clone(),
+            name,
             tree,
             on_error,
             texts: Vec::new(),
             held: Vec::new(),
             by_steps: HashMap::new(),
             by_node: HashMap::new(),
-            work: ScorerWork { scale: scorer.scale(), texts: 0, unscored: 0, first_error: None, tokens: 0 },
+            work: ScorerWork { scale, texts: 0, unscored: 0, first_error: None, tokens: 0 },
         })
     }
 
@@ -111,6 +128,11 @@ impl ModelScores {
     /// What was done so far.
     pub fn work(&self) -> &ScorerWork {
         &self.work
+    }
+
+    /// Whether a text's score depends on the texts that are scored with it.
+    pub(crate) fn compares(&self) -> bool {
+        self.tree.as_ref().is_ok_and(|tree| tree.compares())
     }
 
     /// How many texts are being scored.
@@ -143,7 +165,7 @@ impl ModelScores {
         };
         let (is_held, state) = match started {
             Ok(()) => (true, ScoreState::Waiting),
-            Err(error) if ends_all(&error) => return Err(named(&self.name, error)),
+            Err(error) if error.ends_all() => return Err(named(&self.name, error)),
             Err(error) => (false, ScoreState::Unscored(error.to_string())),
         };
         self.held.extend(is_held.then_some(self.texts.len()));
@@ -167,7 +189,7 @@ impl ModelScores {
             };
             text.state = match scores {
                 Ok(scores) => ScoreState::Scored(scores),
-                Err(error) if ends_all(&error) => return Err(named(&self.name, error)),
+                Err(error) if error.ends_all() => return Err(named(&self.name, error)),
                 Err(error) => ScoreState::Unscored(error.to_string()),
             };
         }
@@ -175,7 +197,7 @@ impl ModelScores {
     }
 
     /// The score of each text, waiting for those that have not come: `check_interrupted` is called between waits, and
-    /// its error ends them. `aggregate`: how the scores of a text's steps become its own.
+    /// its error ends them. Where texts are compared, it is with those that were handed in before and with these. `aggregate`: how the scores of a text's steps become its own.
     ///
     /// # Errors
     ///
@@ -189,6 +211,9 @@ impl ModelScores {
         check_interrupted: impl Fn() -> Result<()>,
     ) -> Result<Vec<SampleScore>> {
         of.iter().try_for_each(|text| self.begin(tree, text))?;
+        if let (Ok(scored), false) = (&mut self.tree, of.is_empty()) {
+            scored.complete();
+        }
         let mut found = Vec::with_capacity(of.len());
         for text in of {
             let at = self.by_node[&text.node];
@@ -210,13 +235,13 @@ impl ModelScores {
         let text = &mut self.texts[at];
         let is_first = !std::mem::replace(&mut text.is_counted, true);
         let why = match &text.state {
-            ScoreState::Scored(TextScores { scores, tokens, .. }) => match scores.aggregated(aggregate) {
+            ScoreState::Scored(TextScores { scores, tokens, detail, .. }) => match scores.aggregated(aggregate) {
                 Some(score) if score.is_finite() => {
                     if is_first {
                         (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + tokens);
                     }
                     let (step_scores, score_tokens) = (scores.by_step(steps), Some(*tokens));
-                    return Ok(SampleScore::Scored { score, step_scores, score_tokens });
+                    return Ok(SampleScore::Scored { score, step_scores, score_tokens, verdict: detail.clone() });
                 }
                 Some(score) => format!("its score is {score}, which is no number"),
                 None => "it has no step that the scorer's form values".to_owned(),
@@ -276,10 +301,4 @@ fn named(scorer: &str, error: Error) -> Error {
         }
         other => other,
     }
-}
-
-/// Whether an error is not of a text alone: without its engine a scorer can score nothing, and the search can go on
-/// where it was once the engine is there again.
-fn ends_all(error: &Error) -> bool {
-    matches!(error, Error::EngineStopped { .. } | Error::Interrupted | Error::Cuda { .. } | Error::Internal(_))
 }

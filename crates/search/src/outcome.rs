@@ -94,6 +94,9 @@ pub enum SampleScore {
         /// The scorer's tokens of the question and the text, where another model scored the text as a whole.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         score_tokens: Option<usize>,
+        /// What a judge said of the text: its answers, or the probabilities of the words that it could answer with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        verdict: Option<Value>,
     },
     /// It has none.
     Unscored {

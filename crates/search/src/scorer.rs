@@ -2,7 +2,6 @@
 //! text, by its assessment, or by a scorer such as a reward model. Verdict words are not sampled: their probabilities
 //! are read from the model. The drivers decide what to do with the values.
 
-use super::evaluate::expected_value;
 use crate::assess::PATIENCE;
 use crate::job::SearchJob;
 use crate::model_scores::{ModelScores, ScorerWork};
@@ -11,7 +10,7 @@ use crate::particles::log_odds;
 use crate::tree::{After, Probe, SamplingTree};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_score::{Aggregate, Scale};
+use offshoot_score::{Aggregate, Scale, expected_value};
 
 /// A question about a text, in tokens, and its possible one-word answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +127,14 @@ impl Scorer<'_> {
         }
     }
 
+    /// Whether a text's value depends on the texts that are valued with it.
+    pub(crate) fn compares(&self) -> bool {
+        match self {
+            Scorer::Model(scores) => scores.compares(),
+            Scorer::MeanLogprob | Scorer::Grade | Scorer::Verdicts { .. } => false,
+        }
+    }
+
     /// Hands a text to a scorer that works beside the search.
     pub(crate) fn begin(&mut self, tree: &SamplingTree, text: &NodeText<'_>) -> Result<()> {
         match self {
@@ -184,7 +191,7 @@ impl Scorer<'_> {
 fn value_of(score: f64) -> SampleScore {
     match score.is_nan() {
         true => SampleScore::Unscored { score_error: "its value is not a number".to_owned() },
-        false => SampleScore::Scored { score, step_scores: Vec::new(), score_tokens: None },
+        false => SampleScore::Scored { score, step_scores: Vec::new(), score_tokens: None, verdict: None },
     }
 }
 

@@ -6,6 +6,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::task::Poll;
 
+use serde_json::Value;
+
 use super::settings::{Aggregate, StepEnd, StepSettings};
 use crate::assess::PATIENCE;
 use crate::job::{SearchJob, token_records};
@@ -36,6 +38,8 @@ pub struct Solution {
     pub scores: Vec<Option<f64>>,
     /// Why the newest step could not be scored.
     pub score_error: Option<String>,
+    /// What a judge said of the solution as it is with the newest step.
+    pub verdict: Option<Value>,
     /// How many samples of its last step had the same text.
     pub copies: u32,
     /// Why it ended; `None`: it can continue.
@@ -45,8 +49,8 @@ pub struct Solution {
 impl Solution {
     /// A solution without steps.
     pub fn start(at: NodeId) -> Solution {
-        let (text, ends, scores, score_error) = (String::new(), Vec::new(), Vec::new(), None);
-        Solution { node: at, text, tokens: 0, ends, scores, score_error, copies: 1, end: None }
+        let (text, ends, scores, score_error, verdict) = (String::new(), Vec::new(), Vec::new(), None, None);
+        Solution { node: at, text, tokens: 0, ends, scores, score_error, verdict, copies: 1, end: None }
     }
 
     /// The combined value of its steps, of those that have one; `None` if the newest has none.
@@ -62,7 +66,9 @@ impl Solution {
         // Of a search that values whole solutions alone, the earlier steps have none.
         let before = self.ends.len().saturating_sub(self.scores.len());
         let step_scores = || std::iter::repeat_n(None, before).chain(self.scores.iter().copied()).collect();
-        let scored = |score| SampleScore::Scored { score, step_scores: step_scores(), score_tokens: None };
+        let (score_tokens, verdict) = (None, self.verdict.as_ref());
+        let scored =
+            |score| SampleScore::Scored { score, step_scores: step_scores(), score_tokens, verdict: verdict.cloned() };
         (!self.scores.is_empty()).then(|| self.value(aggregate).map_or_else(unscored, scored))
     }
 
@@ -306,9 +312,9 @@ fn keep(tree: &mut SamplingTree, solutions: &mut [&mut Solution], values: Vec<Sa
     for (solution, value) in solutions.iter_mut().zip(values) {
         value.score().into_iter().for_each(|score| tree.set_score(solution.node, score));
         solution.scores.push(value.score());
-        solution.score_error = match value {
-            SampleScore::Scored { .. } => None,
-            SampleScore::Unscored { score_error } => Some(score_error),
+        (solution.score_error, solution.verdict) = match value {
+            SampleScore::Scored { verdict, .. } => (None, verdict),
+            SampleScore::Unscored { score_error } => (Some(score_error), None),
         };
     }
 }
@@ -380,7 +386,8 @@ pub(crate) fn read(
     let border = |end: usize| (0..=end.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     let mut ends: Vec<usize> = parent.ends.iter().filter_map(|&end| border(end)).collect();
     ends.push(text.len());
-    Ok(Solution { node, text, tokens: drawn, ends, scores: parent.scores.clone(), score_error: None, copies: 1, end })
+    let (scores, score_error, verdict) = (parent.scores.clone(), None, None);
+    Ok(Solution { node, text, tokens: drawn, ends, scores, score_error, verdict, copies: 1, end })
 }
 
 /// Merges solutions with equal text: the first node is kept, the others are pruned and counted.

@@ -8,7 +8,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{MODEL, SCORER, SCORER_MEMORY};
 use offshoot_engine::{AdapterSource, EngineHandle};
 use offshoot_launch::{
-    Demand, EngineOptions, LaunchedEmbedder, LaunchedScorer, ModelSource, ScorerFolder, ScorerOptions,
+    Demand, LaunchedEmbedder, LaunchedScorer, ModelSource, ScorerFolder, ScorerOptions, SecondFolder,
 };
 use offshoot_model::hashes::hash_of_folder;
 use offshoot_model::{Adapter, ModelConfig, ModelFolder, ModelRole};
@@ -91,7 +91,7 @@ impl Models {
 
     fn generator(path: &Path, options: &ServeOptions) -> Result<Models> {
         let folder = ModelFolder::open(path)?.with(options.engine.budget.weights)?;
-        let scorer = options.engine.scorer.as_ref().map(ScorerOptions::open).transpose()?;
+        let scorer = options.scorer.as_ref().map(ScorerOptions::open).transpose()?.map(Arc::new);
         let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed.unwrap_or(0))?;
         let tokenizer = Arc::new(Tokenizer::load(path)?);
         let adapters = options.adapters.iter().map(|adapter| read(adapter, &folder)).collect::<Result<_>>()?;
@@ -103,8 +103,8 @@ impl Models {
             return Err(Error::value("name of the scorer", expected, format!("{both:?}, as the model is called")));
         }
         let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
-        let launched = launch.beside(scorer.as_ref()).start()?;
-        let scorer = launched.scorer.zip(scorer);
+        let launched = launch.beside(scorer.clone().map(SecondFolder::Scorer)).start()?;
+        let scorer = launched.scorer().cloned().zip(scorer);
         let scorer = scorer.map(|(model, folder)| ScorerParts::scorer(model, &folder, scorer_names)).transpose()?;
         Ok(Models {
             engine: launched.engine,
@@ -119,14 +119,13 @@ impl Models {
 
     fn scorer(folder: ScorerFolder, options: &ServeOptions) -> Result<Models> {
         let given = if options.names.is_empty() { &options.scorer_names } else { &options.names };
-        let alone = EngineOptions { scorer: None, ..options.engine.clone() };
-        let LaunchedScorer { scorer, folder, .. } = folder.start(&alone)?;
+        let LaunchedScorer { scorer, folder, .. } = folder.start(&options.engine)?;
         let digest = scorer.identity().digest.clone();
         Ok(Models::alone(ScorerParts::scorer(scorer, &folder, names(given, folder.path()))?, digest))
     }
 
     fn embedder(path: &Path, options: &ServeOptions) -> Result<Models> {
-        if let Some(scorer) = &options.engine.scorer {
+        if let Some(scorer) = &options.scorer {
             let expected = "none beside a model that makes vectors of texts";
             return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
         }
@@ -159,7 +158,7 @@ impl Models {
 
 /// A model that is a scorer or an embedder by its folder is served as one.
 fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
-    let chosen = match (&options.model, &options.engine.scorer) {
+    let chosen = match (&options.model, &options.scorer) {
         (Some(model), scorer) => match (ModelRole::of(model)?, scorer) {
             (ModelRole::Generator, _) => return Ok(Chosen::Generator(model)),
             (ModelRole::Embedder, _) => Chosen::Embedder(model),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use offshoot_engine::LogprobsMode;
-use offshoot_launch::EngineOptions;
+use offshoot_launch::{EngineOptions, ScorerOptions};
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 
 use super::dispatch::QueueLimits;
@@ -16,14 +16,16 @@ use super::rollout::RolloutOptions;
 /// The options of `offshoot serve`.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// `None`: the scorer of `engine` alone is served.
+    /// `None`: the scorer alone is served.
     pub model: Option<PathBuf>,
     pub host: IpAddr,
     /// 0: any free port.
     pub port: u16,
     /// The names that requests may call the model; empty: its folder's name.
     pub names: Vec<String>,
-    /// The names that requests may call the scorer beside it; empty: its folder's name.
+    /// A scorer beside the model, or alone; `None`: there is none.
+    pub scorer: Option<ScorerOptions>,
+    /// The names that requests may call the scorer; empty: its folder's name.
     pub scorer_names: Vec<String>,
     /// Adapters that are loaded at the start.
     pub adapters: Vec<AdapterFolder>,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use offshoot_core::error::Result;
 use offshoot_core::figures::{bytes, count, saved};
 use offshoot_kv::PromptTree;
-use offshoot_launch::LaunchSizes;
+use offshoot_launch::{LaunchSizes, SecondSizes};
 use offshoot_text::LevelTokens;
 use offshoot_text::reasoning::ContentStart;
 
@@ -99,18 +99,12 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         false => String::new(),
     };
     line("kv pool", format!("{}{of_each}{too_little}", bytes(pool as u64)));
-    if let Some(scorer) = &each[0].scorer {
-        let [of_scorer, of_both] = [scorer.pool, scorer.pool + pool].map(|pool| bytes(pool as u64));
-        let tokens = scorer.pool / scorer.kv_bytes_per_token.max(1);
-        line(
-            "scorer",
-            format!(
-                "weights {}, kv pool {of_scorer} for {} tokens",
-                bytes(scorer.weights as u64),
-                count(tokens as u64)
-            ),
-        );
-        let all = [scorer.weights, weights, scorer.pool, pool].into_iter().sum::<usize>();
+    if let Some(SecondSizes { kind, sizes: second }) = &each[0].second {
+        let [of_second, of_both] = [second.pool, second.pool + pool].map(|pool| bytes(pool as u64));
+        let tokens = second.pool / second.kv_bytes_per_token.max(1);
+        let (weights_of_second, tokens) = (bytes(second.weights as u64), count(tokens as u64));
+        line(kind.name(), format!("weights {weights_of_second}, kv pool {of_second} for {tokens} tokens"));
+        let all = [second.weights, weights, second.pool, pool].into_iter().sum::<usize>();
         line("both models", format!("kv pools {of_both}; with their weights {}", bytes(all as u64)));
     }
     if adapters > 0 {

@@ -81,7 +81,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let runner = ItemRunner {
         prepared: &prepared,
         launched: &launched,
-        scorer: launched.scorer.as_deref().map(|scorer| scorer as &dyn TextScorer),
+        scorer: launched.scorer().map(|scorer| &**scorer as &dyn TextScorer),
         options,
         journal: Some(&journal),
         progress: &progress,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::tables::ResultFormat;
 use crate::task::Overrides;
 use offshoot_judge::JudgeSetup;
-use offshoot_launch::EngineOptions;
+use offshoot_launch::{EngineOptions, ScorerOptions};
 
 /// The options of `offshoot run`.
 #[derive(Clone, Debug)]
@@ -31,5 +31,7 @@ pub struct RunOptions {
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
+    /// A scorer beside the model, in place of the task's; `None`: the task's, if it names one.
+    pub scorer: Option<ScorerOptions>,
     pub engine: EngineOptions,
 }

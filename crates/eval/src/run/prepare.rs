@@ -26,7 +26,9 @@ use super::prompts::{
 };
 use super::scorer::RunScorer;
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
-use offshoot_launch::{Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, beside_scorer, check_path};
+use offshoot_launch::{
+    Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, SecondFolder, beside_second, check_path,
+};
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -167,7 +169,7 @@ impl PreparedRun {
         let folder = folder.with(options.engine.budget.weights)?;
         check_name(&task, options)?;
         let adapter = task.adapter.as_deref().map(|path| RunAdapter::open(path, &folder)).transpose()?;
-        let scorer = RunScorer::open(&task, options.engine.scorer.as_ref())?;
+        let scorer = RunScorer::open(&task, options.scorer.as_ref())?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit)?;
@@ -247,12 +249,11 @@ impl PreparedRun {
         let samples = self.items.len() * self.task.method.samples() as usize;
         let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
         let mut engine = options.engine.clone();
-        engine.scorer = self.scorer.as_ref().map(|scorer| scorer.options.clone());
         if let Some(RunAdapter { rank, .. }) = self.adapter {
             engine.budget.adapters = AdapterLimits { most: 1, rank };
         }
         let launch = engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens));
-        launch.beside(self.scorer.as_ref().map(|scorer| &scorer.folder))
+        launch.beside(self.scorer.as_ref().map(|scorer| SecondFolder::Scorer(scorer.folder.clone())))
     }
 
     /// Starts the engine of this run, with its adapter and its scorer.
@@ -297,7 +298,7 @@ impl PreparedRun {
         let more = self.more_tokens(facts.context, prompt);
         let what = || format!("the prompt of item `{}`", prompt.item.id);
         let checked = check_path(facts, what, prompt.tokens().len(), more);
-        if self.scorer.is_some() { checked.map_err(beside_scorer) } else { checked }
+        if self.scorer.is_some() { checked.map_err(beside_second) } else { checked }
     }
 
     /// Most tokens after a prompt, of one sample or of the longest offered answer.

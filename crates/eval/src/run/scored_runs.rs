@@ -64,6 +64,7 @@ impl TestTask {
             json: false,
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
+            scorer: None,
             engine: EngineOptions { devices: DeviceChoice::Cpu.into(), ..EngineOptions::default() },
         };
         let prepared = PreparedRun::new(&self.folder.path().join("task.json"), &options)?;

@@ -2,6 +2,7 @@
 //! weights are loaded; the engine loads it beside the model.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::manifest::ScorerFiles;
 use super::prepare::PreparedRun;
@@ -15,8 +16,7 @@ use offshoot_text::{AddSpecial, Message};
 
 /// A scorer whose weights are not loaded.
 pub struct RunScorer {
-    pub options: ScorerOptions,
-    pub folder: ScorerFolder,
+    pub folder: Arc<ScorerFolder>,
 }
 
 impl RunScorer {
@@ -34,14 +34,14 @@ impl RunScorer {
             return Ok(None);
         }
         let Some(options) = task.scorer_options(asked) else { return Ok(None) };
-        let folder = options.open()?;
+        let folder = Arc::new(options.open()?);
         let aggregate = task.method.reward_aggregate().unwrap_or(folder.resolved()?.aggregate());
         if !aggregate.fits(folder.resolved()?.scale()) {
             let expected =
                 "another than product, or a form with the activation sigmoid: the scorer's scores are logits";
             return Err(Error::field(&task.path, key(&task.method, "aggregate"), expected, "product"));
         }
-        Ok(Some(RunScorer { options, folder }))
+        Ok(Some(RunScorer { folder }))
     }
 
     /// Refuses a run whose method asks for a scorer that nothing names.

@@ -40,13 +40,13 @@ pub fn summarise(
     let task = &prepared.task;
     let levels = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
     let engine = launched.engine.metrics()?;
-    let of_scorer = launched.scorer.as_ref().map(|scorer| scorer.engine().metrics()).transpose()?;
+    let of_scorer = launched.scorer().map(|scorer| scorer.engine().metrics()).transpose()?;
     let of_scorer = of_scorer.map(|metrics| PromptTokens::of(&metrics));
     Ok(Summary {
         task: task.name.clone(),
         method: task.method.described(),
         model: prepared.model.display().to_string(),
-        scorer_model: launched.scorer.as_ref().map(|scorer| scorer.identity().clone()),
+        scorer_model: launched.scorer().map(|scorer| scorer.identity().clone()),
         device: launched.engine.facts().device.clone(),
         kv_dtype: options.engine.budget.kv,
         weights: prepared.folder.config.effect_of(options.engine.budget.weights),

@@ -451,6 +451,7 @@ mod tests {
             json: false,
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
+            scorer: None,
             engine: EngineOptions {
                 devices: DeviceChoice::Cpu.into(),
                 budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },

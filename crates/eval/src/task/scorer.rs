@@ -1,7 +1,7 @@
 //! The task file's key `scorer`: the model that scores solutions where the method asks for `reward`, what it is told of
 //! an item, and what becomes of solutions that it cannot score. The method says what is scored.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use crate::task::items::Item;
 use crate::task::prompt::TaskPrompt;
 use crate::task::template::Template;
 use offshoot_core::error::Result;
-use offshoot_launch::ScorerOptions;
+use offshoot_launch::{ScorerOptions, same_folder};
 use offshoot_score::FormChoice;
 use offshoot_search::OnScorerError;
 use offshoot_text::Message;
@@ -73,10 +73,6 @@ impl Task {
         let of_task = || self.scorer.form.clone().filter(|_| is_the_tasks);
         Some(ScorerOptions { form: options.form.or_else(of_task), ..options })
     }
-}
-
-fn same_folder(one: &Path, other: &Path) -> bool {
-    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 impl TaskScorer {

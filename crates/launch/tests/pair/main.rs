@@ -1,7 +1,8 @@
-//! A generator and a scorer in one process: what is checked before they load, how they divide the memory, and that the
-//! generator's samples do not depend on the scorer.
+//! A generator and a second model in one process: what is checked before they load, how they divide the memory, and
+//! that the generator's samples do not depend on the other. Judges are in `judges`.
 
 mod folders;
+mod judges;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use offshoot_core::ids::NodeId;
 use offshoot_engine::{EngineHandle, Hear, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_launch::{
     Demand, DeviceChoice, Devices, EngineBudget, EngineOptions, Launch, Launched, ModelSource, PromptRequest,
-    ScorerFolder, ScorerOptions, generate,
+    ScorerFolder, ScorerOptions, SecondFolder, SecondKind, SecondSizes, generate,
 };
 use offshoot_model::{MadeFormat, ModelFolder};
 use offshoot_score::{FormChoice, TextScorer};
@@ -22,22 +23,27 @@ use folders::{LINES, demo, folder, generator, scorer};
 
 const MIB: usize = 1 << 20;
 
-fn options(scorer: Option<&Path>, pool_bytes: Option<usize>) -> EngineOptions {
+fn options(pool_bytes: Option<usize>) -> EngineOptions {
     EngineOptions {
         devices: DeviceChoice::Cpu.into(),
         budget: EngineBudget { pool_bytes, max_branches: Some(8), ..EngineBudget::default() },
-        scorer: scorer.map(ScorerOptions::new),
         ..EngineOptions::default()
     }
 }
 
-fn launched(options: &EngineOptions) -> Result<Launched, Error> {
-    let folder = generator();
-    Ok(options.open(folder.path())?.0)
+/// A scorer for a place beside a model.
+fn beside(path: &Path, memory: Option<f64>) -> Result<SecondFolder, Error> {
+    let options = ScorerOptions { memory, ..ScorerOptions::new(path) };
+    Ok(SecondFolder::Scorer(Arc::new(options.open()?)))
 }
 
-fn refused(options: &EngineOptions) -> String {
-    launched(options).map(drop).expect_err("it is refused").to_string()
+fn launched(options: &EngineOptions, second: Option<SecondFolder>) -> Result<Launched, Error> {
+    let folder = generator();
+    Ok(options.open_beside(folder.path(), second)?.0)
+}
+
+fn refused(options: &EngineOptions, second: SecondFolder) -> String {
+    launched(options, Some(second)).map(drop).expect_err("it is refused").to_string()
 }
 
 fn pool_bytes(engine: &EngineHandle) -> usize {
@@ -64,14 +70,15 @@ fn samples(engine: &EngineHandle) -> Vec<Vec<u32>> {
 #[test]
 fn two_models_in_one_process_divide_one_budget_and_samples_stay_as_they_are() {
     let scorer = scorer();
-    let alone = samples(&launched(&options(None, Some(4 * MIB))).unwrap().engine);
-    let Launched { engine, scorer: beside, .. } = launched(&options(Some(scorer.path()), Some(4 * MIB))).unwrap();
-    let beside = beside.expect("a scorer was asked for");
-    let (generator, scorer) = (pool_bytes(&engine), pool_bytes(beside.engine()));
+    let alone = samples(&launched(&options(Some(4 * MIB)), None).unwrap().engine);
+    let pair = launched(&options(Some(4 * MIB)), Some(beside(scorer.path(), None).unwrap())).unwrap();
+    let (engine, beside) = (&pair.engine, pair.scorer().expect("a scorer was asked for"));
+    assert!(pair.judge().is_none());
+    let (generator, scorer) = (pool_bytes(engine), pool_bytes(beside.engine()));
     assert!(generator + scorer <= 4 * MIB && generator + scorer > 3 * MIB, "{generator} and {scorer}");
     // A token has keys and values of one size in both: they hold texts of one length.
     assert_eq!(generator, scorer);
-    assert_eq!(samples(&engine), alone);
+    assert_eq!(samples(engine), alone);
     assert_eq!((beside.identity().form.as_str(), beside.identity().digest.len()), ("custom", 64));
 }
 
@@ -88,15 +95,15 @@ fn scores(scorer: &dyn TextScorer) -> Vec<f64> {
 #[test]
 fn both_work_at_once_and_each_computes_what_it_computes_alone() {
     let scorer = scorer();
-    let alone = options(None, Some(MIB)).open_scorer(scorer.path(), None).unwrap();
-    let (alone, sampled) = (scores(&*alone.scorer), samples(&launched(&options(None, Some(MIB))).unwrap().engine));
+    let alone = options(Some(MIB)).open_scorer(scorer.path(), None).unwrap();
+    let (alone, sampled) = (scores(&*alone.scorer), samples(&launched(&options(Some(MIB)), None).unwrap().engine));
     assert_eq!(alone.len(), 2);
-    let Launched { engine, scorer: beside, .. } = launched(&options(Some(scorer.path()), Some(2 * MIB))).unwrap();
-    let beside = beside.expect("a scorer was asked for");
+    let pair = launched(&options(Some(2 * MIB)), Some(beside(scorer.path(), None).unwrap())).unwrap();
+    let beside = pair.scorer().expect("a scorer was asked for");
     std::thread::scope(|scope| {
-        let scoring = scope.spawn(|| (0..5).map(|_| scores(&*beside)).collect::<Vec<_>>());
+        let scoring = scope.spawn(|| (0..5).map(|_| scores(&**beside)).collect::<Vec<_>>());
         for _ in 0..5 {
-            assert_eq!(samples(&engine), sampled);
+            assert_eq!(samples(&pair.engine), sampled);
         }
         assert_eq!(scoring.join().expect("it scores"), vec![alone; 5]);
     });
@@ -105,13 +112,14 @@ fn both_work_at_once_and_each_computes_what_it_computes_alone() {
 #[test]
 fn what_a_job_cannot_use_is_the_other_model_s_or_nobody_s() {
     let (model, scorer) = (generator(), scorer());
-    let options = options(Some(scorer.path()), Some(4 * MIB));
+    let (options, second) = (options(Some(4 * MIB)), beside(scorer.path(), None).unwrap());
     let folder = ModelFolder::open(model.path()).unwrap();
     let launch = |tokens: usize| {
-        options.launch(ModelSource::folder(&folder).unwrap(), None, Demand::new(usize::MAX, move |_, _| tokens))
+        let demand = Demand::new(usize::MAX, move |_, _| tokens);
+        options.launch(ModelSource::folder(&folder).unwrap(), None, demand).beside(Some(second.clone()))
     };
     let pools = |launched: &Launched| {
-        let scorer = launched.scorer.as_ref().expect("a scorer was asked for");
+        let scorer = launched.scorer().expect("a scorer was asked for");
         (pool_bytes(&launched.engine), pool_bytes(scorer.engine()))
     };
     let of_token = 2 * 2 * 2 * 16 * 4;
@@ -120,7 +128,8 @@ fn what_a_job_cannot_use_is_the_other_model_s_or_nobody_s() {
     // What is said before anything loads is what the engines have.
     for launch in [launch(512), launch(usize::MAX)] {
         let (sizes, started) = (launch.sizes().unwrap().remove(0), launch.start().unwrap());
-        let scorer = sizes.scorer.expect("a scorer was asked for");
+        let SecondSizes { kind, sizes: scorer } = sizes.second.expect("a scorer was asked for");
+        assert_eq!(kind, SecondKind::Scorer);
         let whole_pages = |bytes: usize, page: usize| bytes / page * page;
         let said = (whole_pages(sizes.pool, sizes.page_bytes), whole_pages(scorer.pool, scorer.page_bytes));
         assert_eq!(said, pools(&started));
@@ -130,44 +139,39 @@ fn what_a_job_cannot_use_is_the_other_model_s_or_nobody_s() {
 #[test]
 fn the_scorer_s_share_can_be_given_and_too_little_is_said_of_the_model_that_lacks_it() {
     let scorer = scorer();
-    let given = |memory: f64, bytes: usize| {
-        let options = options(Some(scorer.path()), Some(bytes));
-        EngineOptions {
-            scorer: options.scorer.map(|scorer| ScorerOptions { memory: Some(memory), ..scorer }),
-            ..options
-        }
-    };
-    let Launched { engine, scorer: beside, .. } = launched(&given(0.25, 4 * MIB)).unwrap();
-    let of_scorer = pool_bytes(beside.expect("a scorer was asked for").engine());
+    let given = |memory: f64| beside(scorer.path(), Some(memory));
+    let pair = launched(&options(Some(4 * MIB)), Some(given(0.25).unwrap())).unwrap();
+    let of_scorer = pool_bytes(pair.scorer().expect("a scorer was asked for").engine());
     assert!(of_scorer <= MIB && of_scorer > MIB / 2, "{of_scorer}");
-    assert!(pool_bytes(&engine) > 5 * MIB / 2, "{}", pool_bytes(&engine));
-    let (of_scorer, of_model) = (refused(&given(0.000_1, MIB)), refused(&given(0.999_9, MIB)));
+    assert!(pool_bytes(&pair.engine) > 5 * MIB / 2, "{}", pool_bytes(&pair.engine));
+    let refused = |memory: f64| refused(&options(Some(MIB)), given(memory).unwrap());
+    let (of_scorer, of_model) = (refused(0.000_1), refused(0.999_9));
     assert!(of_scorer.starts_with("the scorer: ") && of_scorer.contains("at least one page"), "{of_scorer}");
     assert!(of_model.starts_with("the model: ") && of_model.contains("at least one page"), "{of_model}");
     for share in [0.0, 1.0, f64::NAN] {
-        let said = refused(&given(share, MIB));
+        let said = given(share).map(drop).expect_err("no share").to_string();
         assert!(said.contains("`scorer_memory`"), "{said}");
     }
 }
 
 #[test]
-fn a_scorer_is_checked_before_the_model_is_loaded() {
-    // Nothing has room for the model: whatever is said of the scorer is said before.
+fn both_models_are_checked_before_either_is_loaded() {
+    // Nothing has room for the model, which is said of both and before a weight is read.
     let config = ModelFolder::open(demo()).unwrap().config;
     let config = offshoot_model::ModelConfig { vocab: 1 << 40, ..config };
-    let said = |path: &Path, form: Option<&str>| {
-        let mut options = options(Some(path), None);
-        let form = form.map(|form| FormChoice::Named(form.to_owned()));
-        options.scorer = options.scorer.map(|scorer| ScorerOptions { form, ..scorer });
-        let model = ModelSource::random(&config, offshoot_backend::Dtype::F32);
-        let launch: Launch<'_> = options.launch(model, None, Demand::unbounded());
-        let (started, sizes) = (launch.start().map(drop), launch.sizes().map(drop));
-        let error = started.expect_err("it does not start").to_string();
-        assert_eq!(sizes.expect_err("nor is its size known").to_string(), error);
-        error
-    };
     let sound = scorer();
-    assert!(said(sound.path(), None).contains("TiB"), "{}", said(sound.path(), None));
+    let model = ModelSource::random(&config, offshoot_backend::Dtype::F32);
+    let launch: Launch<'_> = options(None).launch(model, None, Demand::unbounded());
+    let launch = launch.beside(Some(beside(sound.path(), None).unwrap()));
+    let (started, sizes) = (launch.start().map(drop), launch.sizes().map(drop));
+    let error = started.expect_err("it does not start").to_string();
+    assert!(error.contains("TiB") && error.contains(" and "), "{error}");
+    assert_eq!(sizes.expect_err("nor is its size known").to_string(), error);
+    let said = |path: &Path, form: Option<&str>| {
+        let form = form.map(|form| FormChoice::Named(form.to_owned()));
+        let opened = ScorerOptions { form, ..ScorerOptions::new(path) }.open();
+        opened.map(drop).expect_err("it is no scorer").to_string()
+    };
     for (folder, form, words) in [
         (generator(), None, &["architectures", "LlamaForCausalLM", "last-token", "yes-no", "scorer.json"][..]),
         (scorer(), Some("last-tokken"), &["last-tokken", "last-token"]),
@@ -198,30 +202,28 @@ fn a_scorer_is_checked_before_the_model_is_loaded() {
 fn a_scorer_stands_beside_a_model_on_one_device() {
     let scorer = scorer();
     for devices in [Devices::Each(vec![DeviceChoice::Cpu; 2]), Devices::Ranks(vec![DeviceChoice::Cpu; 2])] {
-        let said = refused(&EngineOptions { devices, ..options(Some(scorer.path()), None) });
+        let said = refused(&EngineOptions { devices, ..options(None) }, beside(scorer.path(), None).unwrap());
         assert!(said.contains("`devices`") && said.contains("one device"), "{said}");
     }
     // A scorer as the model is refused, and says what it is.
-    let said = options(None, None).open(scorer.path()).map(drop).expect_err("it predicts no tokens").to_string();
+    let said = options(None).open(scorer.path()).map(drop).expect_err("it predicts no tokens").to_string();
     assert!(said.contains("LlamaForSequenceClassification") && said.contains("predicts tokens"), "{said}");
 }
 
 #[test]
 fn a_scorer_starts_alone() {
     let folder = scorer();
-    let launched = options(None, Some(MIB)).open_scorer(folder.path(), None).unwrap();
+    let launched = options(Some(MIB)).open_scorer(folder.path(), None).unwrap();
     assert!(launched.not_cuda.is_none() && pool_bytes(launched.scorer.engine()) <= MIB);
     let opened = ScorerFolder::open(folder.path(), None).unwrap();
     assert_eq!((opened.identity(), opened.context()), (launched.scorer.identity(), 256));
     let again =
         ScorerFolder::open(folder.path(), Some(&FormChoice::Own(Box::new(serde_json::from_str(LINES).unwrap()))));
     assert_eq!(again.unwrap().identity(), opened.identity(), "the same form, from elsewhere");
-    let beside = options(Some(folder.path()), None).open_scorer(folder.path(), None).map(drop);
-    assert!(beside.expect_err("a scorer has none beside it").to_string().contains("`scorer`"));
     let generator = generator();
-    assert!(options(None, None).open_scorer(generator.path(), None).is_err());
+    assert!(options(None).open_scorer(generator.path(), None).is_err());
     // The weights that are asked for are those of the only model there is.
-    let mut int8 = options(None, Some(MIB));
+    let mut int8 = options(Some(MIB));
     int8.budget.weights.weights = Some(MadeFormat::Int8);
     let rounded = ScorerFolder::open(folder.path(), None).unwrap().start(&int8).unwrap();
     assert_ne!(scores(&*rounded.scorer), scores(&*launched.scorer));

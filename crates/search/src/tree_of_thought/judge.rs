@@ -4,14 +4,14 @@ use regex::Regex;
 
 use super::{Appraisal, Evaluate, SampledText, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
 use crate::assess::PATIENCE;
-use crate::evaluate::{expected_value, value_in, vote_in};
+use crate::evaluate::{value_in, vote_in};
 use crate::outcome::SampleScore;
 use crate::scorer::NodeText;
 use crate::tree::Prompt;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::ForkKind;
-use offshoot_score::Aggregate;
+use offshoot_score::{Aggregate, expected_value};
 
 impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// Sets the value of each path, and the score of its node.

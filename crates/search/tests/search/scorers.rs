@@ -170,7 +170,7 @@ fn samples_are_scored_as_they_come_and_the_best_is_chosen() {
         let step_scores = vec![Some(0.2), Some(0.4)];
         assert_eq!(
             outcome.samples[0].scored,
-            Some(SampleScore::Scored { score: 0.4, step_scores, score_tokens: Some(17) })
+            Some(SampleScore::Scored { score: 0.4, step_scores, score_tokens: Some(17), verdict: None })
         );
         let work = outcome.scorer.expect("it has worked");
         // The question and the text are 14 bytes and the text's; the second `c` is the first one again.
@@ -271,7 +271,7 @@ fn a_sample_that_is_scored_already_keeps_its_score() {
     let (outcome, _) = whole(&mut texts(says), 2, &scorer, &SampleScoring::default(), OnScorerError::Unscored, false);
     let mut earlier = outcome.expect("nothing fails").samples;
     earlier[0].scored =
-        Some(SampleScore::Scored { score: 0.95, step_scores: vec![Some(0.95)], score_tokens: Some(15) });
+        Some(SampleScore::Scored { score: 0.95, step_scores: vec![Some(0.95)], score_tokens: Some(15), verdict: None });
     // It was killed before the second one was scored.
     earlier[1].scored = None;
     job.earlier = earlier;

@@ -1,5 +1,5 @@
-//! The scorer beside the model of an estimate: how both divide the memory of the simulated device, and what it computes
-//! of a job's texts.
+//! The scorer or the judge beside the model of an estimate: how both divide the memory of the simulated device, and
+//! what it computes of a job's texts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
 use offshoot_core::figures::{bytes, count, counted, seconds};
 use offshoot_engine::{Engine, EngineFacts, EngineHandle, PreparedModel};
-use offshoot_launch::{Launch, ModelSource, ScorerFolder};
+use offshoot_launch::{Launch, ModelSource, SecondFolder};
 use offshoot_sim::{DeviceProfile, Sim};
 
 /// The memory of one of two models.
@@ -29,13 +29,12 @@ impl ModelMemory {
     }
 }
 
-/// A scorer beside the model.
+/// A model beside the job's.
 #[derive(Clone, Debug, Serialize)]
-pub struct ScorerSizes {
+pub struct SecondModel {
     pub path: String,
-    pub form: String,
     pub dtype: Dtype,
-    /// The longest text in tokens.
+    /// The longest text in tokens; of a judge, a question with its answer.
     pub context: usize,
     pub kv_bytes_per_token: u64,
     /// Tokens of which it has all keys and values.
@@ -50,14 +49,41 @@ pub struct ScorerSizes {
     seconds_per_token: f64,
 }
 
+/// What it is. Serialises as an object with one key, `scorer` or `judge`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecondAs<M> {
+    Scorer {
+        form: String,
+        #[serde(flatten)]
+        model: M,
+    },
+    Judge(M),
+}
+
+impl<M> SecondAs<M> {
+    pub fn model(&self) -> &M {
+        match self {
+            SecondAs::Scorer { model, .. } | SecondAs::Judge(model) => model,
+        }
+    }
+
+    fn map<T>(self, make: impl FnOnce(M) -> T) -> SecondAs<T> {
+        match self {
+            SecondAs::Scorer { form, model } => SecondAs::Scorer { form, model: make(model) },
+            SecondAs::Judge(model) => SecondAs::Judge(make(model)),
+        }
+    }
+}
+
 /// What it computes of a job.
 #[derive(Clone, Debug, Serialize)]
-pub struct ScorerEstimate {
+pub struct SecondWork {
     #[serde(flatten)]
-    pub sizes: ScorerSizes,
+    pub sizes: SecondModel,
     /// Tokens of all prompts and samples, each counted once, in the generator's tokenizer.
     pub tokens: u64,
-    /// Time of the products of its steps, beside which the generator works.
+    /// Time of the products of the steps that read them, beside which the generator works.
     pub seconds: f64,
 }
 
@@ -87,81 +113,88 @@ impl OnDevice {
     }
 }
 
-/// The engine of a launch's model on a device with this profile, beside that of a scorer.
+/// The engine of a launch's model on a device with this profile, beside that of a second model.
 ///
 /// # Errors
 ///
 /// The device has too little memory for one of the two.
 pub fn build_pair(
     launch: &Launch<'_>,
-    scorer: &ScorerFolder,
+    second: &SecondFolder,
     profile: &Arc<DeviceProfile>,
-) -> Result<(Engine, EngineHandle, ScorerSizes)> {
-    let (source, of_scorer) = (scorer.source(), launch.of_scorer(scorer));
+) -> Result<(Engine, EngineHandle, SecondAs<SecondModel>)> {
+    let (source, of_second) = (second.source(), launch.of_second(second));
     let held = source.held_by(&Sim::new(profile.clone()));
-    let of_scorer = Launch { model: ModelSource::random(&held, source.dtype), ..of_scorer };
-    let scoring = OnDevice::new(&of_scorer, (**profile).clone())?;
-    let taken = (scoring.weight_bytes + scoring.step_bytes) as f64;
+    let of_second = Launch { model: ModelSource::random(&held, source.dtype), ..of_second };
+    let other = OnDevice::new(&of_second, (**profile).clone())?;
+    let taken = (other.weight_bytes + other.step_bytes) as f64;
     let rest = DeviceProfile { memory_bytes: profile.memory_bytes - taken, ..(**profile).clone() };
     let generating = OnDevice::new(launch, rest)?;
     let OnDevice { prepared, weight_bytes, step_bytes, .. } = generating;
-    let [generator, scoring_model] = launch.divide(&of_scorer, prepared, scoring.prepared)?;
+    let [generator, other_model] = launch.divide(second, prepared, other.prepared)?;
     let (engine, handle) = generator.build(None)?;
-    let (scoring_engine, scores) = scoring_model.build(None)?;
-    let facts = scores.facts();
-    let sizes = ScorerSizes {
-        path: scorer.path().display().to_string(),
-        form: scorer.identity().form.clone(),
+    let (other_engine, beside) = other_model.build(None)?;
+    let facts = beside.facts();
+    let sizes = SecondModel {
+        path: second.path().display().to_string(),
         dtype: source.dtype,
         context: facts.context,
         kv_bytes_per_token: facts.kv_bytes_per_token as u64,
         pool_tokens: (facts.pool_pages / facts.page_groups.count() * facts.page_tokens) as u64,
         branches: facts.max_branches,
-        memory: OnDevice::memory(scoring.weight_bytes, scoring.step_bytes, facts),
+        memory: OnDevice::memory(other.weight_bytes, other.step_bytes, facts),
         generator: OnDevice::memory(weight_bytes, step_bytes, handle.facts()),
         device_bytes: profile.memory_bytes as u64,
-        seconds_per_token: scoring.seconds_per_token,
+        seconds_per_token: other.seconds_per_token,
     };
-    drop(scoring_engine);
+    drop(other_engine);
+    let sizes = match second {
+        SecondFolder::Scorer(scorer) => SecondAs::Scorer { form: scorer.identity().form.clone(), model: sizes },
+        SecondFolder::Judge(_) => SecondAs::Judge(sizes),
+    };
     Ok((engine, handle, sizes))
 }
 
-impl ScorerSizes {
+impl SecondAs<SecondModel> {
     /// What it computes of a job with so many distinct tokens.
-    pub fn estimate(&self, tokens: u64) -> ScorerEstimate {
-        ScorerEstimate { sizes: self.clone(), tokens, seconds: tokens as f64 * self.seconds_per_token }
+    pub fn estimate(&self, tokens: u64) -> SecondAs<SecondWork> {
+        let work = |sizes: SecondModel| SecondWork { tokens, seconds: tokens as f64 * sizes.seconds_per_token, sizes };
+        self.clone().map(work)
     }
 }
 
-impl ScorerEstimate {
+impl SecondAs<SecondWork> {
     /// Names and texts of the report's lines.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
-        let ScorerEstimate { sizes, tokens, seconds: time } = self;
+        let SecondWork { sizes, tokens, seconds: time } = self.model();
+        let (tokens, time) = (counted(*tokens, "token"), seconds(*time));
+        let (name, form, work) = match self {
+            SecondAs::Scorer { form, .. } => (
+                "scorer",
+                format!(", form {form}"),
+                format!("about {tokens} to score, {time} of computing beside the model"),
+            ),
+            SecondAs::Judge(_) => (
+                "judge",
+                String::new(),
+                format!(
+                    "prompts and samples have about {tokens}, {time} of computing beside the model for one who reads \
+                     each once; how often its questions show them, and its answers, are not counted"
+                ),
+            ),
+        };
         let kv = format!(
             "{} for the keys and values of {} tokens",
             bytes(sizes.memory.pool_bytes),
             count(sizes.pool_tokens)
         );
-        let scorer = format!(
-            "{}, form {}, {}; {kv}, {} texts at once",
-            sizes.path,
-            sizes.form,
-            sizes.dtype,
-            count(sizes.branches as u64)
-        );
+        let at_once = count(sizes.branches as u64);
         let all = sizes.generator.total() + sizes.memory.total();
         vec![
-            ("scorer", scorer),
-            (
-                "",
-                format!(
-                    "about {} to score, {} of computing beside the model",
-                    counted(*tokens, "token"),
-                    seconds(*time)
-                ),
-            ),
+            (name, format!("{}{form}, {}; {kv}, {at_once} texts at once", sizes.path, sizes.dtype)),
+            ("", work),
             ("memory", format!("the model: {}", sizes.generator)),
-            ("", format!("the scorer: {}", sizes.memory)),
+            ("", format!("the {name}: {}", sizes.memory)),
             ("", format!("both: {} of {}", bytes(all), bytes(sizes.device_bytes))),
         ]
     }

@@ -1,0 +1,272 @@
+//! The samples of one item as a tree of texts whose scores are verdicts. Texts that are judged one by one are asked about
+//! as they start; texts that are compared are, once the tree is complete, with all that started since it was complete
+//! before.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use serde_json::{Map, Value};
+
+use crate::answer::recorded;
+use crate::gather::{gather, same};
+use crate::groups::GroupRule;
+use crate::item::{ItemVerdicts, TextVerdict};
+use crate::pairs::PairRule;
+use crate::question::{Answered, Question};
+use crate::verdict::Verdict;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::NodeId;
+use offshoot_score::{ScoredTree, StepScore, StepScores, TextScores};
+
+/// What became of the text with this number.
+type TextResult = (usize, Result<TextVerdict>);
+
+/// The samples of one item.
+pub(crate) struct VerdictTree {
+    item: ItemVerdicts,
+    texts: Vec<StartedText>,
+    /// The texts that a node with an equal text is one of.
+    by_text: HashMap<Arc<str>, usize>,
+    nodes: HashMap<NodeId, StartedNode>,
+    /// Texts that are to be compared, and are not asked about yet.
+    open: Vec<usize>,
+    /// Number of texts that are asked about and have no verdict.
+    asked: usize,
+    /// Nodes whose texts have a verdict that was not reported.
+    ready: VecDeque<NodeId>,
+    /// Number of nodes that nothing was reported of.
+    waiting: usize,
+    results: Sender<TextResult>,
+    received: Receiver<TextResult>,
+}
+
+/// A text, however many nodes end with it.
+struct StartedText {
+    text: Arc<str>,
+    /// The nodes that end with it and are not pruned.
+    nodes: Vec<NodeId>,
+    verdict: Option<Result<TextVerdict>>,
+}
+
+struct StartedNode {
+    /// The number of its text.
+    text: usize,
+    /// The number of its last step.
+    step: usize,
+    is_waiting: bool,
+}
+
+impl VerdictTree {
+    pub fn new(item: ItemVerdicts) -> VerdictTree {
+        let (results, received) = unbounded();
+        VerdictTree {
+            item,
+            texts: Vec::new(),
+            by_text: HashMap::new(),
+            nodes: HashMap::new(),
+            open: Vec::new(),
+            asked: 0,
+            ready: VecDeque::new(),
+            waiting: 0,
+            results,
+            received,
+        }
+    }
+
+    /// Adds a text that is not equal to one that is there.
+    fn add(&mut self, text: Arc<str>) -> usize {
+        let at = self.texts.len();
+        self.texts.push(StartedText { text: Arc::clone(&text), nodes: Vec::new(), verdict: None });
+        self.by_text.insert(Arc::clone(&text), at);
+        if self.compares() {
+            self.open.push(at);
+        } else {
+            self.asked += 1;
+            let results = self.results.clone();
+            // The tree may be gone by then.
+            self.item.of_one(&text, Map::new(), Box::new(move |verdict| _ = results.send((at, verdict))));
+        }
+        at
+    }
+
+    fn note(&mut self, (at, verdict): TextResult) {
+        self.asked -= 1;
+        let text = &mut self.texts[at];
+        text.verdict = Some(verdict);
+        self.ready.extend(&text.nodes);
+    }
+
+    /// The scores of a node that is ready.
+    fn report(&mut self, node: NodeId) -> Result<TextScores> {
+        let started = self.nodes.get_mut(&node).expect("pruned nodes are not ready");
+        started.is_waiting = false;
+        self.waiting -= 1;
+        let verdict = self.texts[started.text].verdict.as_ref().expect("the node is ready");
+        let TextVerdict { score, detail, tokens } = verdict.as_ref().map_err(same)?;
+        let scores = StepScores { scores: vec![StepScore { step: started.step, score: *score }] };
+        Ok(TextScores { scores, tokens: *tokens, computed: *tokens, detail: Some(detail.clone()) })
+    }
+}
+
+impl ScoredTree for VerdictTree {
+    fn start(&mut self, node: NodeId, _parent: Option<NodeId>, steps: &[String]) -> Result<()> {
+        if self.nodes.contains_key(&node) {
+            return Err(Error::Internal(format!("the text at node {node} is started twice")));
+        }
+        let text: Arc<str> = steps.concat().into();
+        let at = self.by_text.get(&text).copied().unwrap_or_else(|| self.add(text));
+        let step = steps.len().saturating_sub(1);
+        self.nodes.insert(node, StartedNode { text: at, step, is_waiting: true });
+        self.waiting += 1;
+        let text = &mut self.texts[at];
+        text.nodes.push(node);
+        self.ready.extend(text.verdict.is_some().then_some(node));
+        Ok(())
+    }
+
+    fn complete(&mut self) {
+        let mut set: Vec<usize> = std::mem::take(&mut self.open);
+        set.retain(|&at| !self.texts[at].nodes.is_empty());
+        if set.is_empty() {
+            return;
+        }
+        // What is asked follows from the texts, not from the order in which they came.
+        set.sort_unstable_by(|&a, &b| self.texts[a].text.cmp(&self.texts[b].text));
+        self.by_text.clear();
+        self.asked += set.len();
+        let texts: Vec<Arc<str>> = set.iter().map(|&at| Arc::clone(&self.texts[at].text)).collect();
+        let results = self.results.clone();
+        let then = move |verdicts: Vec<Result<TextVerdict>>| {
+            set.into_iter().zip(verdicts).for_each(|result| _ = results.send(result));
+        };
+        compare(&self.item, &texts, then);
+    }
+
+    fn compares(&self) -> bool {
+        self.item.verdict().compares()
+    }
+
+    fn prune(&mut self, node: NodeId) {
+        let Some(started) = self.nodes.remove(&node) else { return };
+        self.waiting -= usize::from(started.is_waiting);
+        self.texts[started.text].nodes.retain(|&other| other != node);
+        self.ready.retain(|&other| other != node);
+    }
+
+    fn poll(&mut self, patience: Duration) -> Option<(NodeId, Result<TextScores>)> {
+        // Longer than any job takes, where the clock cannot say when.
+        const FOREVER: Duration = Duration::from_secs(1 << 32);
+        let now = Instant::now();
+        let deadline = now.checked_add(patience).unwrap_or(now + FOREVER);
+        loop {
+            if let Some(node) = self.ready.pop_front() {
+                return Some((node, self.report(node)));
+            }
+            if self.waiting == 0 || self.asked == 0 {
+                return None;
+            }
+            match self.received.recv_deadline(deadline) {
+                Ok(result) => self.note(result),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting
+    }
+}
+
+/// Compares texts with each other, and returns at once. `then` has the verdict on each, in their order.
+fn compare(item: &ItemVerdicts, texts: &[Arc<str>], then: impl FnOnce(Vec<Result<TextVerdict>>) + Send + 'static) {
+    match item.verdict() {
+        Verdict::Pairs(rule) => in_pairs(item, rule.clone(), texts, then),
+        Verdict::Groups(rule) => in_groups(item, rule.clone(), texts, then),
+        Verdict::Each(_) | Verdict::Rubric(_) => unreachable!("these judge texts one by one"),
+    }
+}
+
+fn in_pairs(
+    item: &ItemVerdicts,
+    rule: PairRule,
+    texts: &[Arc<str>],
+    then: impl FnOnce(Vec<Result<TextVerdict>>) + Send + 'static,
+) {
+    let plan = rule.plan(texts.len(), item.key());
+    let question = |[first, second]: [usize; 2]| -> Result<Question> {
+        let fields = [("first", &*texts[first]), ("second", &*texts[second])];
+        item.question(&fields.into_iter().map(|(name, text)| (name.to_owned(), text.into())).collect(), rule.wanted())
+    };
+    let questions = plan.questions.iter().map(|asked| question(asked.shown)).collect();
+    let then = move |answers: Vec<Result<Answered>>| {
+        let tokens: Vec<usize> = answers.iter().map(tokens_of).collect();
+        let read = |answered: Result<Answered>| answered.and_then(|answered| rule.first_wins(&answered.answer));
+        let won: Vec<Result<f64>> = answers.into_iter().map(read).collect();
+        let scores = plan.scores(&won.iter().map(|won| won.as_ref().ok().copied()).collect::<Vec<_>>());
+        let scores = scores.into_iter().enumerate().map(|(text, score)| {
+            let asked = plan.questions.iter().zip(&tokens).filter(|(asked, _)| asked.shown.contains(&text));
+            let tokens = asked.map(|(_, tokens)| tokens).sum();
+            score.map(|score| TextVerdict { score: score.score(), detail: score.recorded(), tokens })
+        });
+        then(with_errors(scores, &won));
+    };
+    gather(item.judge(), questions, Box::new(then));
+}
+
+fn in_groups(
+    item: &ItemVerdicts,
+    rule: GroupRule,
+    texts: &[Arc<str>],
+    then: impl FnOnce(Vec<Result<TextVerdict>>) + Send + 'static,
+) {
+    let plan = rule.plan(texts.len(), item.key());
+    let question = |shown: &[usize]| -> Result<Question> {
+        let samples: Vec<Value> = shown.iter().map(|&text| Value::from(&*texts[text])).collect();
+        let fields = [("samples", samples.into()), ("count", shown.len().into()), ("take", rule.take().into())];
+        let fields = fields.into_iter().map(|(name, value): (_, Value)| (name.to_owned(), value)).collect();
+        item.question(&fields, rule.wanted(shown.len())?)
+    };
+    let questions = plan.questions.iter().map(|asked| question(&asked.shown)).collect();
+    let then = move |answers: Vec<Result<Answered>>| {
+        let tokens: Vec<usize> = answers.iter().map(tokens_of).collect();
+        let records: Vec<Value> = answers
+            .iter()
+            .map(|answered| answered.as_ref().map_or(Value::Null, |answered| recorded(&answered.answer)))
+            .collect();
+        let read = |(answered, count): (Result<Answered>, usize)| rule.chosen(&answered?.answer, count);
+        let counts = plan.questions.iter().map(|asked| asked.shown.len());
+        let chosen: Vec<Result<Vec<usize>>> = answers.into_iter().zip(counts).map(read).collect();
+        let scores = plan.scores(&chosen.iter().map(|chosen| chosen.as_ref().ok().cloned()).collect::<Vec<_>>());
+        let scores = scores.into_iter().enumerate().map(|(text, score)| {
+            let asked = plan.questions.iter().zip(&tokens).filter(|(asked, _)| asked.shown.contains(&text));
+            let tokens = asked.map(|(_, tokens)| tokens).sum();
+            let detail = |question: usize| records[question].clone();
+            score.map(|score| TextVerdict { score: score.score(), detail: score.recorded(detail), tokens })
+        });
+        then(with_errors(scores, &chosen));
+    };
+    gather(item.judge(), questions, Box::new(then));
+}
+
+/// Number of tokens of an answered question.
+fn tokens_of(answered: &Result<Answered>) -> usize {
+    answered.as_ref().map_or(0, |answered| answered.tokens)
+}
+
+/// Verdicts with the errors of the questions that they name. An error that is not of one question alone is all texts'.
+fn with_errors<T>(
+    verdicts: impl Iterator<Item = Result<TextVerdict, usize>>,
+    answers: &[Result<T>],
+) -> Vec<Result<TextVerdict>> {
+    let errors: Vec<Option<&Error>> = answers.iter().map(|answer| answer.as_ref().err()).collect();
+    let of_all = errors.iter().flatten().find(|error| error.ends_all());
+    let failed = |question: usize| same(errors[question].expect("this question has no answer"));
+    verdicts
+        .map(|verdict| match of_all {
+            Some(error) => Err(same(error)),
+            None => verdict.map_err(failed),
+        })
+        .collect()
+}

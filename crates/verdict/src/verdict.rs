@@ -1,0 +1,29 @@
+//! What a judge is asked about the samples of an item, as data.
+
+use crate::answer::AnswerRule;
+use crate::groups::GroupRule;
+use crate::pairs::PairRule;
+use crate::rubric::RubricRule;
+
+/// What a judge is asked about the samples of an item, and how its answers become scores from 0 to 1.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// One question about each text.
+    Each(AnswerRule),
+    /// A question about each text by each criterion.
+    Rubric(RubricRule),
+    /// Which of two texts is better, for pairs of them.
+    Pairs(PairRule),
+    /// Which of several texts are the best, for groups of them.
+    Groups(GroupRule),
+}
+
+impl Verdict {
+    /// Whether texts are compared with each other, so that a text has no score of its own.
+    pub fn compares(&self) -> bool {
+        match self {
+            Verdict::Each(_) | Verdict::Rubric(_) => false,
+            Verdict::Pairs(_) | Verdict::Groups(_) => true,
+        }
+    }
+}
