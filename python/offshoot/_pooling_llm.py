@@ -163,9 +163,9 @@ class EmbeddingLLM(PoolingLLM):
         if form is not None:
             raise ValueError(f"form: expected None, as the model {self.DOES}, found {form!r}")
         self._native = opened(NativeEmbedder, model, **options)
-        self._facts: dict[str, Any] = self._native.facts()
+        self._of_engine: dict[str, Any] = self._native.facts()
         self.scorer = None
-        self.model, self.tokenizer = os.fspath(model), Tokenizer(self._native.tokenizer, cast(Any, self._facts))
+        self.model, self.tokenizer = os.fspath(model), Tokenizer(self._native.tokenizer, cast(Any, self._of_engine))
         open_pooling.add(self)
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class EmbeddingLLM(PoolingLLM):
 
     @property
     def facts(self) -> Any:
-        return self._facts.copy()
+        return self._of_engine.copy()
 
     def metrics(self) -> Any:
         return json.loads(self._native.metrics())
@@ -202,7 +202,7 @@ class EmbeddingLLM(PoolingLLM):
         return [PoolingRequestOutput(str(index), PoolingOutput.of(entry["data"]), ids)
                 for index, (ids, entry) in enumerate(answers)]
 
-    def score(
+    def score(  # type: ignore[override]
         self, data_1: Any, data_2: Any, /, *, use_tqdm: bool = True,
         pooling_params: PoolingParams | None = None, lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None, chat_template: None = None,

@@ -90,6 +90,21 @@ fn a_scorer_beside_the_model_is_asked_by_its_name() {
     assert!(served.metric("offshoot_scorer_prompt_tokens_computed_total") >= 1.0);
 }
 
+/// Trainers' verbs are the generator's.
+#[test]
+fn a_scorer_answers_while_the_model_beside_it_sleeps() {
+    let folder = scorer();
+    let (path, model) = (folder.path().to_str().expect("UTF-8"), demo());
+    let model = model.to_str().expect("UTF-8");
+    let served = Served::start(&["--model", model, "--scorer", path, "--scorer-name", "reward", "--rollout"]);
+    let pair = json!({"model": "reward", "queries": QUESTION, "documents": [ANSWER]});
+    let awake = served.post("/score", &pair).succeeds()["data"].clone();
+    served.post_nothing("/sleep?level=2").succeeds();
+    assert_eq!(served.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1})).refused(503).1, Value::Null);
+    assert_eq!(served.post("/score", &pair).succeeds()["data"], awake);
+    assert_eq!(served.get("/is_sleeping").succeeds()["is_sleeping"], true);
+}
+
 #[test]
 fn a_server_of_a_scorer_alone_says_what_it_has() {
     let folder = scorer();
