@@ -73,8 +73,8 @@ impl ResolvedForm {
     ///
     /// # Errors
     ///
-    /// A tag or a word is not one token, nor is what looks like a special token; there is no chat template, or it loses steps; the head has no such column; a
-    /// text lacks the place of question or answer; the form multiplies logits.
+    /// A tag or a word is not one token, nor is what looks like a special token; there is no chat template, or it loses
+    /// steps; the head has no such column; a text lacks the place of question or answer; the form multiplies logits.
     pub fn new(form: &ScoreForm, tokenizer: Arc<Tokenizer>, head: &HeadFacts, now: SystemTime) -> Result<ResolvedForm> {
         let words = form.words(&tokenizer)?.map(|words| words.len());
         let values = ValueReading::new(&form.output, words, head)?;

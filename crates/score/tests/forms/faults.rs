@@ -29,7 +29,10 @@ fn special_tokens_that_are_none() {
     let demo = TestTokenizer::demo(CHATML);
     let folder = demo.tokenizer.folder().display().to_string();
     let column = json!({"column": {"activation": "none"}});
-    let plain = |text: &str, read: Value| json!({"text": {"plain": {"text": text, "special_tokens": false, "read": read}}, "output": column});
+    let plain = |text: &str, read: Value| {
+        let text = json!({"plain": {"text": text, "special_tokens": false, "read": read}});
+        json!({"text": text, "output": column})
+    };
     let chat = |read: Value| json!({"text": {"chat": {"read": read}}, "output": column});
     let both = "{{question}} {{answer}}";
     let cases = [
