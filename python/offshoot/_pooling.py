@@ -1,5 +1,6 @@
 """What models of values take and return under vLLM's names: ``PoolingParams`` and the outputs of ``encode``,
-``classify``, ``embed`` and ``score``. The fields are those of vLLM 0.33; data are numpy arrays where vLLM has tensors."""
+``classify``, ``embed`` and ``score``. The fields are those of vLLM 0.33; data are numpy arrays where vLLM has
+tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _Output = TypeVar("_Output")
 @dataclasses.dataclass(slots=True)
 class PoolingParams:
     """What becomes of the values. ``use_activation``: whether they become probabilities, or a vector one of length 1;
-    by default the model says. ``task``: classify, token_classify or embed. What asks for other numbers than the model has is refused."""
+    by default the model says. ``task``: classify, token_classify or embed. What asks for other numbers than the model
+    has is refused."""
 
     use_activation: bool | None = None
     dimensions: int | None = None
@@ -152,7 +154,8 @@ def pooled(
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """The tokens of each prompt and its entry in what ``native`` answers at a server's path."""
     if lora_request is not None:
-        raise NotImplementedError(f"lora_request: expected None, as adapters change what is sampled, found {lora_request!r}")
+        expected = "None, as adapters change what is sampled"
+        raise NotImplementedError(f"lora_request: expected {expected}, found {lora_request!r}")
     tokenization = {} if tokenization is None else dict(tokenization)
     if unknown := sorted(set(tokenization) - set(_TOKENIZATION)):
         raise NotImplementedError(f"tokenization_kwargs: expected {', '.join(_TOKENIZATION)}, found {unknown[0]!r}")
