@@ -2,10 +2,12 @@
 //! `/pooling` have them.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use offshoot::Result;
-use offshoot_launch::LaunchedEmbedder;
+use offshoot_engine::EngineHandle;
+use offshoot_launch::{EmbedderFolder, Launched};
+use offshoot_model::EmbedderPooling;
 use offshoot_openai::batch::name_of_model;
 use offshoot_openai::protocol::{EmbedderValues, PoolingModel};
 use pyo3::exceptions::PyRuntimeError;
@@ -22,15 +24,18 @@ use crate::tokenizer::NativeTokenizer;
 #[pyclass(frozen, name = "Embedder", module = "offshoot._offshoot")]
 pub struct NativeEmbedder {
     /// `None`: closed.
-    model: OfProcess<Mutex<Option<Arc<LaunchedEmbedder>>>>,
+    engine: OfProcess<Mutex<Option<EngineHandle>>>,
+    folder: EmbedderFolder,
     name: String,
+    not_cuda: Option<String>,
+    seconds_loading: f64,
 }
 
 impl NativeEmbedder {
-    /// The embedder, in the process that started it and as long as it is open.
-    fn model(&self) -> PyResult<Arc<LaunchedEmbedder>> {
-        let model = self.model.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-        model.clone().ok_or_else(|| PyRuntimeError::new_err("the model is closed"))
+    /// The engine, in the process that started it and as long as it is open.
+    fn engine(&self) -> PyResult<EngineHandle> {
+        let engine = self.engine.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.clone().ok_or_else(|| PyRuntimeError::new_err("the model is closed"))
     }
 }
 
@@ -61,45 +66,54 @@ impl NativeEmbedder {
         let options = options.engine()?;
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
-            options.open_embedder(&model)
+            EmbedderFolder::open(&model, None)?.start(&options)
         });
-        let launched = Arc::new(launched.or_raise()?);
-        Ok(NativeEmbedder { model: OfProcess::new(Mutex::new(Some(launched))), name: name_of_model(&model) })
+        let (Launched { engine, not_cuda, seconds_loading, .. }, folder) = launched.or_raise()?;
+        Ok(NativeEmbedder {
+            engine: OfProcess::new(Mutex::new(Some(engine))),
+            folder,
+            name: name_of_model(&model),
+            not_cuda: not_cuda.map(|why| why.to_string()),
+            seconds_loading,
+        })
     }
 
     #[getter]
-    fn tokenizer(&self) -> PyResult<NativeTokenizer> {
-        Ok(NativeTokenizer::of(self.model()?.tokenizer.clone()))
+    fn tokenizer(&self) -> NativeTokenizer {
+        NativeTokenizer::of(self.folder.tokenizer().clone())
     }
 
     /// What never changes: context, device, the length of vectors, and so on.
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let model = self.model()?;
-        let dict = engine_facts(py, &model.engine)?;
+        let dict = engine_facts(py, &self.engine()?)?;
         dict.set_item("name", &self.name)?;
-        dict.set_item("normalises", model.normalises)?;
-        dict.set_item("seconds_loading", model.seconds_loading)?;
-        dict.set_item("not_cuda", model.not_cuda.as_ref().map(ToString::to_string))?;
+        dict.set_item("normalises", self.folder.pooling().normalises)?;
+        dict.set_item("seconds_loading", self.seconds_loading)?;
+        dict.set_item("not_cuda", &self.not_cuda)?;
         Ok(dict)
     }
 
     /// Counters since the start, as JSON.
     fn metrics(&self, py: Python<'_>) -> PyResult<String> {
-        metrics_json(py, &self.model()?.engine)
+        metrics_json(py, &self.engine()?)
     }
 
     /// Answers what a server's path is asked: `endpoint` is its path, `body` the request as JSON. The tokens of each
     /// text, and the answer as JSON.
     fn answer(&self, py: Python<'_>, endpoint: &str, body: &str) -> PyResult<(Vec<Vec<u32>>, String)> {
-        let model = self.model()?;
-        let LaunchedEmbedder { engine, tokenizer, config, normalises, .. } = &*model;
-        let values = PoolingModel::Embedder(EmbedderValues { normalises: *normalises });
-        AskedModel { engine, tokenizer, config, model: values }.answer(py, endpoint, body)
+        let EmbedderPooling { normalises } = self.folder.pooling();
+        let asked = AskedModel {
+            engine: &self.engine()?,
+            tokenizer: self.folder.tokenizer(),
+            config: self.folder.config(),
+            model: PoolingModel::Embedder(EmbedderValues { normalises }),
+        };
+        asked.answer(py, endpoint, body)
     }
 
     fn close(&self, py: Python<'_>) {
-        let Ok(model) = self.model.get() else { return };
-        let closed = model.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Ok(engine) = self.engine.get() else { return };
+        let closed = engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(closed));
     }
 }

@@ -1,4 +1,5 @@
-//! A scorer beside the model: what `run --dry-run` and `plan` say of the memory of both, and what they refuse.
+//! A scorer or a judge beside the model: what `run --dry-run` and `plan` say of the memory of both, and what they
+//! refuse.
 
 use serde_json::{Value, json};
 
@@ -62,10 +63,39 @@ fn scorers_that_cannot_stand_there_are_refused_by_option() {
     let longer = ["--max-tokens", "400", "--out", "little"];
     refuses(
         &run(folder.path(), &[&little[..], &longer].concat()),
-        &["the model: memory for keys and values", "--kv-memory"],
+        &["the model: memory for keys and values", "--kv-memory", "--scorer-memory"],
     );
+    dry(&["--scorer", &beside, "--kv-memory", "20", "--scorer-memory", "0.0001"], &["the scorer: ", "--scorer-memory"]);
     let several = ["run", "task.json", "--dry-run", "--devices", "cpu,cpu", "--limit", "2", "--scorer", &beside];
     refuses(&run(folder.path(), &several), &["--devices", "one device"]);
     let plan = ["plan", "task.json", "--devices", "cpu,cpu", "--scorer", &beside];
     refuses(&run(folder.path(), &plan), &["--devices", "one device"]);
+}
+
+#[test]
+fn plan_says_the_memory_of_a_judge_and_refuses_what_cannot_stand_there() {
+    let folder = scored_task();
+    let (judge, scorer, demo) = (generator(), scorer(), demo());
+    let [judge, scorer, demo] = [judge.path(), scorer.path(), &demo].map(|path| path.display().to_string());
+    let base = ["plan", "task.json", "--limit", "2", "--device-profile", "h200"];
+    let plan = |more: &[&str]| run(folder.path(), &[&base, more].concat());
+    let text = succeeds(plan(&["--judge", &judge]));
+    for part in ["\njudge ", "the model: ", "the judge: ", "both: ", "its answers, are not counted"] {
+        assert!(text.contains(part), "`{part}` is missing: {text}");
+    }
+    let json = |more: &[&str]| -> Value {
+        serde_json::from_str(&succeeds(plan(&[&["--json", "--judge", &judge], more].concat()))).expect("JSON")
+    };
+    let (whole, tenth) = (json(&[]), json(&["--judge-memory", "0.1"]));
+    assert!(whole["judge"]["tokens"].as_u64() > whole["job"]["distinct_prompt_tokens"].as_u64(), "{whole}");
+    assert!(whole["scorer"].is_null() && whole["judge"]["form"].is_null(), "{whole}");
+    let pool = |said: &Value| said["judge"]["memory"]["pool_bytes"].as_u64().expect("a number");
+    assert!(pool(&tenth) > 0 && pool(&tenth) <= pool(&whole), "{tenth}");
+    // The model's own folder is no second model.
+    let own = succeeds(plan(&["--judge", &demo]));
+    assert!(!own.contains("\njudge ") && own.contains("the judge is the model itself"), "{own}");
+    refuses(&plan(&["--judge", &scorer]), &["LlamaForSequenceClassification", "predicts tokens"]);
+    refuses(&plan(&["--judge", &judge, "--scorer", &scorer]), &["--judge", "one model beside the model", &scorer]);
+    refuses(&plan(&["--judge", &judge, "--devices", "cpu,cpu"]), &["--devices", "one device", "the judge"]);
+    refuses(&plan(&["--judge", &judge, "--judge-memory", "1"]), &["--judge-memory", "below 1"]);
 }

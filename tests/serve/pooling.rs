@@ -135,9 +135,8 @@ fn a_server_of_a_scorer_alone_says_what_it_has() {
     });
 }
 
-/// The bundled model as an embedder.
-#[test]
-fn an_embedder_makes_vectors_of_texts() {
+/// A folder of the bundled model as an embedder.
+fn embedder() -> tempfile::TempDir {
     let folder = scorer();
     let modules = json!([
         {"type": "sentence_transformers.models.Transformer", "path": ""},
@@ -148,22 +147,62 @@ fn an_embedder_makes_vectors_of_texts() {
     std::fs::create_dir(folder.path().join("1_Pooling")).expect("the folder is writable");
     let pooling = json!({"pooling_mode_lasttoken": true}).to_string();
     std::fs::write(folder.path().join("1_Pooling/config.json"), pooling).expect("the folder is writable");
-    let served = Served::start(&["--model", folder.path().to_str().expect("UTF-8"), "--name", "vectors"]);
+    folder
+}
+
+/// The vectors of three texts, the first and the last of them equal.
+fn vectors(served: &Served) -> Vec<Vec<f64>> {
     let ask = json!({"model": "vectors", "input": [QUESTION, ANSWER, QUESTION]});
     let vectors = served.post("/v1/embeddings", &ask).succeeds();
     let vector = |ix: usize| -> Vec<f64> {
         let numbers = vectors["data"][ix]["embedding"].as_array().expect("a list");
         numbers.iter().map(|number| number.as_f64().expect("a number")).collect()
     };
+    (0..3).map(vector).collect()
+}
+
+#[test]
+fn an_embedder_makes_vectors_of_texts() {
+    let folder = embedder();
+    let served = Served::start(&["--model", folder.path().to_str().expect("UTF-8"), "--name", "vectors"]);
+    let [first, second, third] = &vectors(&served)[..] else { panic!("three vectors") };
     let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    assert_eq!(vector(0).len(), 256);
-    assert!((times(&vector(0), &vector(0)) - 1.0).abs() < 1e-6);
-    assert_eq!(vector(0), vector(2));
+    assert_eq!(first.len(), 256);
+    assert!((times(first, first) - 1.0).abs() < 1e-6);
+    assert_eq!(first, third);
     let scores = served.post("/score", &json!({"text_1": QUESTION, "text_2": [ANSWER, QUESTION]})).succeeds();
-    assert_near(&scores["data"][0]["score"], times(&vector(0), &vector(1)));
+    assert_near(&scores["data"][0]["score"], times(first, second));
     assert_near(&scores["data"][1]["score"], 1.0);
     assert_eq!(served.post("/classify", &json!({"input": "a"})).refused(404).1, json!("model"));
     assert_eq!(served.post("/v1/completions", &json!({"prompt": "a"})).refused(404).0, "not_found");
+}
+
+#[test]
+fn an_embedder_beside_the_model_is_asked_by_its_name() {
+    let (folder, demo) = (embedder(), demo());
+    let [path, model] = [folder.path(), &demo].map(|path| path.to_str().expect("UTF-8"));
+    let alone = vectors(&Served::start(&["--model", path, "--name", "vectors"]));
+    assert_eq!(vectors(&Served::start(&["--scorer", path, "--scorer-name", "vectors"])), alone);
+    let options = ["--model", model, "--name", "demo", "--scorer", path, "--scorer-name", "vectors"];
+    let served = Served::start(&options);
+    // Both work at once, and each as it does alone.
+    let ask = json!({"model": "demo", "prompt": QUESTION, "max_tokens": 16, "temperature": 0});
+    let said = served.complete(&ask)["choices"][0]["text"].clone();
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| (0..3).map(|_| vectors(&served)).collect::<Vec<_>>());
+        for _ in 0..3 {
+            assert_eq!(served.complete(&ask)["choices"][0]["text"], said);
+        }
+        assert_eq!(asking.join().expect("it is answered"), vec![alone.clone(); 3]);
+    });
+    let scores = served.post("/score", &json!({"text_1": QUESTION, "text_2": [QUESTION]})).succeeds();
+    assert_near(&scores["data"][0]["score"], 1.0);
+    let models = served.get("/v1/models").succeeds();
+    let names: Vec<&Value> = models["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
+    assert_eq!(names, ["demo", "vectors"]);
+    assert_eq!(served.post("/classify", &json!({"input": "a"})).refused(404).1, json!("model"));
+    let refused = served.post("/v1/embeddings", &json!({"model": "demo", "input": "a"}));
+    assert_eq!(refused.refused(404).0, "model_not_found");
 }
 
 #[test]

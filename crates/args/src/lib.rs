@@ -86,7 +86,8 @@ impl LaunchArgs {
 /// A scorer beside the model.
 #[derive(Clone, Debug, Args)]
 pub struct ScorerArgs {
-    /// Folder of a reward model beside the model. Both stand on one device and divide the memory for keys and values
+    /// Folder of a reward model beside the model (of `serve`, and of prompts to plan, perhaps of an embedder). Both
+    /// stand on one device and divide the memory for keys and values
     #[arg(long, value_name = "DIR")]
     pub scorer: Option<PathBuf>,
     /// How the scorer reads texts: the name of a form (last-token, step-tag, step-lines, ...) or a file with one

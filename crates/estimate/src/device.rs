@@ -315,6 +315,18 @@ mod tests {
     }
 
     #[test]
+    fn an_embedder_divides_memory_like_a_scorer() {
+        let path = folders::embedder();
+        let second = ScorerOptions::new(path.path()).open_values().unwrap();
+        let pair = beside(Some(&second));
+        let second = pair.second.expect("an embedder was asked for");
+        assert!(pair.pool.tokens().abs_diff(second.model().pool_tokens) <= 2 * u64::from(pair.pool.page_tokens));
+        let said: Vec<String> = second.estimate(1000).lines().into_iter().map(|(_, text)| text).collect();
+        assert!(said[1].contains("1,000 tokens to read") && said[3].starts_with("the embedder: "), "{said:?}");
+        assert!(serde_json::to_value(second).unwrap()["embedder"].is_object());
+    }
+
+    #[test]
     fn a_judge_has_memory_for_as_many_questions_as_it_answers_at_once() {
         let path = folders::generator();
         let judge = JudgeFolderOptions::new(path.path()).open().unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use offshoot_core::error::Result;
 use offshoot_kv::PackedPrompts;
-use offshoot_launch::{JudgeFolderOptions, ScorerOptions, SecondFolder};
+use offshoot_launch::{JudgeFolderOptions, SecondFolder};
 
 /// The samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub struct PromptSamples {
 
 /// Prompts in order of arrival, each of at least one token, and their samples: at least one sample of one token per
 /// prompt.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct PlannedJob {
     pub prompts: PackedPrompts,
     pub per_prompt: Vec<PromptSamples>,
-    /// The scorer that a run would load beside the model.
-    pub scorer: Option<ScorerOptions>,
+    /// The scorer or the embedder that a run or a server would load beside the model.
+    pub scorer: Option<SecondFolder>,
     /// The judge that a run would load beside the model.
     pub judge: Option<JudgeFolderOptions>,
     /// What the estimate leaves out, one sentence each.
@@ -30,15 +30,14 @@ pub struct PlannedJob {
 }
 
 impl PlannedJob {
-    /// The model that a run would load beside the job's, read and checked.
+    /// The model that would be loaded beside the job's.
     ///
     /// # Errors
     ///
-    /// Its folder is no such model; there are a scorer and a judge.
+    /// The judge's folder is no model that generates; there are a scorer and a judge.
     pub fn second(&self) -> Result<Option<SecondFolder>> {
-        let scorer = self.scorer.as_ref().map(ScorerOptions::open).transpose()?;
         let judge = self.judge.as_ref().map(JudgeFolderOptions::open).transpose()?;
-        SecondFolder::one_of(scorer.map(Arc::new), judge.map(Arc::new))
+        SecondFolder::either(self.scorer.clone(), judge.map(Arc::new))
     }
 
     /// Adds the judge that a run would load beside the model in the folder `model`: none, if it is that model.

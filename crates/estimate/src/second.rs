@@ -1,4 +1,4 @@
-//! The scorer or the judge beside the model of an estimate: how both divide the memory of the simulated device, and
+//! The scorer, the embedder or the judge beside the model of an estimate: how both divide the memory of the simulated device, and
 //! what it computes of a job's texts.
 
 use std::fmt;
@@ -49,7 +49,7 @@ pub struct SecondModel {
     seconds_per_token: f64,
 }
 
-/// What it is. Serialises as an object with one key, `scorer` or `judge`.
+/// What it is. Serialises as an object with one key, `scorer`, `embedder` or `judge`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondAs<M> {
@@ -58,19 +58,21 @@ pub enum SecondAs<M> {
         #[serde(flatten)]
         model: M,
     },
+    Embedder(M),
     Judge(M),
 }
 
 impl<M> SecondAs<M> {
     pub fn model(&self) -> &M {
         match self {
-            SecondAs::Scorer { model, .. } | SecondAs::Judge(model) => model,
+            SecondAs::Scorer { model, .. } | SecondAs::Embedder(model) | SecondAs::Judge(model) => model,
         }
     }
 
     fn map<T>(self, make: impl FnOnce(M) -> T) -> SecondAs<T> {
         match self {
             SecondAs::Scorer { form, model } => SecondAs::Scorer { form, model: make(model) },
+            SecondAs::Embedder(model) => SecondAs::Embedder(make(model)),
             SecondAs::Judge(model) => SecondAs::Judge(make(model)),
         }
     }
@@ -150,6 +152,7 @@ pub fn build_pair(
     drop(other_engine);
     let sizes = match second {
         SecondFolder::Scorer(scorer) => SecondAs::Scorer { form: scorer.identity().form.clone(), model: sizes },
+        SecondFolder::Embedder(_) => SecondAs::Embedder(sizes),
         SecondFolder::Judge(_) => SecondAs::Judge(sizes),
     };
     Ok((engine, handle, sizes))
@@ -168,18 +171,18 @@ impl SecondAs<SecondWork> {
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let SecondWork { sizes, tokens, seconds: time } = self.model();
         let (tokens, time) = (counted(*tokens, "token"), seconds(*time));
+        let beside = format!("{time} of computing beside the model");
         let (name, form, work) = match self {
-            SecondAs::Scorer { form, .. } => (
-                "scorer",
-                format!(", form {form}"),
-                format!("about {tokens} to score, {time} of computing beside the model"),
-            ),
+            SecondAs::Scorer { form, .. } => {
+                ("scorer", format!(", form {form}"), format!("about {tokens} to score, {beside}"))
+            }
+            SecondAs::Embedder(_) => ("embedder", String::new(), format!("about {tokens} to read, {beside}")),
             SecondAs::Judge(_) => (
                 "judge",
                 String::new(),
                 format!(
-                    "prompts and samples have about {tokens}, {time} of computing beside the model for one who reads \
-                     each once; how often its questions show them, and its answers, are not counted"
+                    "prompts and samples have about {tokens}, {beside} for one who reads each once; how often its \
+                     questions show them, and its answers, are not counted"
                 ),
             ),
         };

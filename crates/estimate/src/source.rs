@@ -1,6 +1,8 @@
 //! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
 //! model's config.json, its tokenizer, and the headers of its weights, if they are there, are read.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::job::{PlannedJob, PromptSamples};
@@ -14,6 +16,7 @@ use offshoot_core::input::whole;
 use offshoot_core::setting::{LIMIT, MODEL, SAMPLES, SET, Setting};
 use offshoot_eval::run::RenderedTask;
 use offshoot_eval::task::{Method, Overrides};
+use offshoot_launch::{ScorerOptions, SecondFolder};
 use offshoot_lines::open;
 use offshoot_openai::batch;
 
@@ -35,7 +38,7 @@ pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         true => of_requests(options, &model)?,
         false => rows::read(path, &bytes, &model, options.output_tokens)?,
     };
-    job.scorer = options.scorer.clone();
+    job.scorer = options.scorer.as_ref().map(ScorerOptions::open_values).transpose()?;
     job.judged_by(options.judge.clone(), &model.path);
     Ok((model, job))
 }
@@ -74,7 +77,8 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
             },
         });
     }
-    job.scorer = task.scorer_options(options.scorer.as_ref());
+    let scorer = task.scorer_options(options.scorer.as_ref()).map(|scorer| scorer.open()).transpose()?;
+    job.scorer = scorer.map(|scorer| SecondFolder::Scorer(Arc::new(scorer)));
     if let (Some(asked), None) = (&options.scorer, &job.scorer) {
         let (name, path) = (task.method.name(), asked.path.display());
         job.notes.push(format!("{name}: the method asks for no `reward`, and the scorer {path} is not loaded"));

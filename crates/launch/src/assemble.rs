@@ -30,11 +30,19 @@ pub struct Demand<'a> {
     /// Tokens of keys and values worth caching, as a function of the number of branches that run at once and the page
     /// size in tokens.
     pub tokens: Box<dyn Fn(usize, usize) -> usize + 'a>,
+    /// Tokens of the longest text, prompt and sample together; `None`: it is not known.
+    pub longest: Option<usize>,
 }
 
 impl<'a> Demand<'a> {
     pub fn new(branches: usize, tokens: impl Fn(usize, usize) -> usize + 'a) -> Self {
-        Demand { branches, tokens: Box::new(tokens) }
+        Demand { branches, tokens: Box::new(tokens), longest: None }
+    }
+
+    /// The demand of a job whose longest text, prompt and sample together, has so many tokens.
+    #[must_use]
+    pub fn with_longest(self, tokens: usize) -> Self {
+        Demand { longest: Some(tokens), ..self }
     }
 
     /// No bounds: for jobs that are not known in advance.
@@ -109,7 +117,7 @@ impl Launched {
     pub fn scorer(&self) -> Option<&Arc<ScorerModel>> {
         match &self.second {
             Some(LaunchedSecond::Scorer(scorer)) => Some(scorer),
-            Some(LaunchedSecond::Judge(_)) | None => None,
+            Some(LaunchedSecond::Embedder(_) | LaunchedSecond::Judge(_)) | None => None,
         }
     }
 
@@ -117,7 +125,7 @@ impl Launched {
     pub fn judge(&self) -> Option<&LaunchedJudge> {
         match &self.second {
             Some(LaunchedSecond::Judge(judge)) => Some(judge),
-            Some(LaunchedSecond::Scorer(_)) | None => None,
+            Some(LaunchedSecond::Scorer(_) | LaunchedSecond::Embedder(_)) | None => None,
         }
     }
 }
@@ -352,6 +360,7 @@ impl HeldSizes {
             bytes_per_token: kv_bytes_per_token,
             states: useful_states(self.config.max_branches).saturating_mul(state_bytes),
             least: self.groups.count() * page_bytes,
+            page_tokens: self.page_tokens as usize,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
 //! [`PromptOrder`], the order in which the prompts of a job start, [`work_ahead`], which computes results, such as
-//! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, [`SecondFolder`], a scorer or a judge
-//! beside a model, [`LaunchedEmbedder`], a model of vectors, and [`UpdateFolder`], new weights for one that is loaded.
-//! Searches, tasks and protocols are left to the callers.
+//! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, [`SecondFolder`], a scorer, an embedder
+//! or a judge beside a model, and [`UpdateFolder`], new weights for one that is loaded. Searches, tasks and protocols
+//! are left to the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -34,7 +34,7 @@ pub use assemble::{Demand, Launch, LaunchSizes, Launched, in_bytes, open};
 pub use budget::{EngineBudget, MoreTokens, check_path};
 pub use device::{DeviceChoice, Opened, WhyNotCuda};
 pub use devices::Devices;
-pub use embedder::LaunchedEmbedder;
+pub use embedder::EmbedderFolder;
 pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, FormBegun, Generation, GenerationEvent, Generator, PromptRequest,
     RefusedPrompt, Release, SampleId, generate,

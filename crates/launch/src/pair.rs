@@ -65,20 +65,25 @@ impl SecondFolder {
     fn on(&self, engine: EngineHandle) -> Result<LaunchedSecond> {
         Ok(match self {
             SecondFolder::Scorer(scorer) => LaunchedSecond::Scorer(scorer.on(engine)?),
+            SecondFolder::Embedder(_) => LaunchedSecond::Embedder(engine),
             SecondFolder::Judge(judge) => LaunchedSecond::Judge(judge.on(engine)),
         })
     }
 
-    /// The tokens of its texts beside a generator whose texts have `samples` tokens; `branches`: of its own engine.
-    fn tokens(&self, samples: usize, branches: usize) -> TextTokens {
+    /// The tokens of its texts beside a generator of these samples; `branches`: of its own engine.
+    fn tokens(&self, samples: TextTokens, branches: usize) -> TextTokens {
         // Its tokenizer may make more of them, and forms, templates and turns add to them.
-        let read = samples.saturating_add(samples / 8);
-        match self {
-            SecondFolder::Scorer(_) => TextTokens::known(read),
-            SecondFolder::Judge(judge) => {
-                let useful = judge.context().saturating_mul(branches);
-                TextTokens { useful, expected: read.max(judge.context().min(LONG_QUESTION)) }
-            }
+        let read = |tokens: usize| tokens.saturating_add(tokens / 8);
+        let expected = read(samples.expected);
+        let context = self.source().config.context;
+        let longest = samples.longest.map(|longest| read(longest).min(context));
+        match self.kind() {
+            SecondKind::Scorer | SecondKind::Embedder => TextTokens { useful: read(samples.useful), expected, longest },
+            SecondKind::Judge => TextTokens {
+                useful: context.saturating_mul(branches),
+                expected: expected.max(context.min(LONG_QUESTION)),
+                longest,
+            },
         }
     }
 }
@@ -124,7 +129,7 @@ impl Launch<'_> {
             ..EngineOptions::default()
         };
         let branches = match second.kind() {
-            SecondKind::Scorer => self.demand.branches,
+            SecondKind::Scorer | SecondKind::Embedder => self.demand.branches,
             // A sample may be asked about many times.
             SecondKind::Judge => usize::MAX,
         };
@@ -146,10 +151,9 @@ impl Launch<'_> {
     ) -> Result<[PreparedModel; 2]> {
         // What the generator keeps free for adapters is free for neither.
         let room = generator.room()?.min(other.room()?);
-        let tokens = |prepared: &PreparedModel| {
-            (self.demand.tokens)(generator.config().max_branches, prepared.facts().page_tokens as usize)
-        };
-        let of_second = second.tokens(tokens(&other), other.config().max_branches);
+        let samples =
+            |prepared: &PreparedModel| self.samples(generator.config().max_branches, prepared.facts().page_tokens);
+        let of_second = second.tokens(samples(&other), other.config().max_branches);
         let demand = |prepared: &PreparedModel, tokens: TextTokens| {
             let facts = prepared.facts();
             PoolDemand {
@@ -157,11 +161,18 @@ impl Launch<'_> {
                 bytes_per_token: facts.kv_bytes_per_token,
                 states: useful_states(prepared.config().max_branches).saturating_mul(facts.state_bytes),
                 least: facts.page_groups.count() * facts.page_bytes,
+                page_tokens: facts.page_tokens as usize,
             }
         };
-        let demands = [demand(&generator, TextTokens::known(tokens(&generator))), demand(&other, of_second)];
+        let demands = [demand(&generator, samples(&generator)), demand(&other, of_second)];
         let [of_generator, of_second] = self.pools(second, room, generator.facts().is_async, demands)?;
         Ok([generator.with_pool(of_generator), other.with_pool(of_second)])
+    }
+
+    /// The tokens of the job's samples on so many branches, in pages of so many.
+    fn samples(&self, branches: usize, page_tokens: u32) -> TextTokens {
+        let tokens = (self.demand.tokens)(branches, page_tokens as usize);
+        TextTokens { useful: tokens, expected: tokens, longest: self.demand.longest }
     }
 
     /// The pools of the generator and of the second model in `room` bytes.
@@ -175,14 +186,16 @@ impl Launch<'_> {
         let total = self.options.budget.pool(is_async, usize::MAX).bytes(room)?;
         let [generator, other] = demands;
         let [of_generator, of_second] = divided(total, generator, other, second.memory());
+        let kind = second.kind();
         let part = |name: &str, bytes: usize, demand: PoolDemand| match bytes < demand.least {
             true => {
                 let [expected, found] = [demand.least, bytes].map(|bytes| figures::bytes(bytes as u64));
-                Err(named(name, Error::kv_memory(format!("at least one page ({expected})"), found)))
+                let error = Error::kv_memory(format!("at least one page ({expected})"), found);
+                Err(named(name, of_part(error, kind)))
             }
             false => Ok(PoolSize::Part { bytes, at_most: demand.kv_bytes() }),
         };
-        Ok([part(GENERATOR, of_generator, generator)?, part(&second.kind().to_string(), of_second, other)?])
+        Ok([part(GENERATOR, of_generator, generator)?, part(&kind.to_string(), of_second, other)?])
     }
 
     /// The sizes of both engines, without loading the models.
@@ -195,10 +208,9 @@ impl Launch<'_> {
         let hold = Hold { launch: &second, before: generator.held.taken };
         let other = beside.with_engine(second.is_exact(), hold)?;
         let room = generator.free.saturating_sub(generator.held.taken + other.held.taken);
-        let tokens =
-            |held: &HeldSizes| (self.demand.tokens)(generator.held.config.max_branches, held.page_tokens as usize);
-        let of_second = folder.tokens(tokens(&other.held), other.held.config.max_branches);
-        let demands = [generator.held.demand(TextTokens::known(tokens(&generator.held))), other.held.demand(of_second)];
+        let samples = |held: &HeldSizes| self.samples(generator.held.config.max_branches, held.page_tokens);
+        let of_second = folder.tokens(samples(&other.held), other.held.config.max_branches);
+        let demands = [generator.held.demand(samples(&generator.held)), other.held.demand(of_second)];
         let [of_generator, of_second] = self.pools(folder, room, generator.is_async, demands)?;
         let other = other.held.in_pool(of_second, room).map_err(|error| named(&kind.to_string(), error))?;
         let sizes = generator.held.in_pool(of_generator, room).map_err(|error| named(GENERATOR, error))?;
@@ -216,9 +228,20 @@ impl Launch<'_> {
 /// How errors name a model beside which another stands.
 const GENERATOR: &str = "the model";
 
-/// The error of a model beside which another stands: what it lacks is said of its part of the memory.
-pub fn beside_second(error: Error) -> Error {
-    named(GENERATOR, error)
+/// The error of a model that lacks memory for keys and values, of which one of this kind beside it has a part.
+pub fn beside_second(error: Error, kind: SecondKind) -> Error {
+    named(GENERATOR, of_part(error, kind))
+}
+
+/// The error of a part of the memory for keys and values, with the setting that divides it.
+fn of_part(error: Error, kind: SecondKind) -> Error {
+    match error {
+        Error::Value { what, expected, found } => {
+            let what = format!("{what}; {} is the part of {kind}", kind.share());
+            Error::Value { what, expected, found }
+        }
+        other => other,
+    }
 }
 
 /// The error of one of two models that divide a device's memory.

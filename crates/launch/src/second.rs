@@ -1,14 +1,17 @@
-//! The model that stands beside a generator: a scorer, whose values rate texts, or a judge, which is asked about them.
-//! Which folders they have is defined in `scorer` and `judge`; how both models of a pair start is left to `pair`.
+//! The model that stands beside a generator: a scorer, whose values rate texts, an embedder, whose values are vectors
+//! of texts, or a judge, which is asked about them. Which folders they have is defined in modules of their names; how
+//! both models of a pair start is left to `pair`.
 #![warn(missing_docs)]
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{JudgeFolder, LaunchSizes, LaunchedJudge, ModelSource, ScorerFolder};
+use super::{EmbedderFolder, JudgeFolder, LaunchSizes, LaunchedJudge, ModelSource, ScorerFolder, ScorerOptions};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::{JUDGE, SCORER, Setting};
+use offshoot_core::setting::{JUDGE, JUDGE_MEMORY, SCORER, SCORER_MEMORY, Setting};
+use offshoot_engine::EngineHandle;
+use offshoot_model::ModelRole;
 use offshoot_score::ScorerModel;
 use offshoot_text::Tokenizer;
 
@@ -17,8 +20,33 @@ use offshoot_text::Tokenizer;
 pub enum SecondFolder {
     /// A model whose values rate texts.
     Scorer(Arc<ScorerFolder>),
+    /// A model whose values are vectors of texts.
+    Embedder(Arc<EmbedderFolder>),
     /// A model that is asked about texts.
     Judge(Arc<JudgeFolder>),
+}
+
+impl ScorerOptions {
+    /// Whether the folder is an embedder's, and no form is asked for by which it would be a scorer.
+    ///
+    /// # Errors
+    ///
+    /// It is no model.
+    pub fn is_embedder(&self) -> Result<bool> {
+        Ok(self.form.is_none() && ModelRole::of(&self.path)? == ModelRole::Embedder)
+    }
+
+    /// As [`open`](Self::open), for whoever serves values of any kind: the folder may be an embedder's, too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), or of [`EmbedderFolder::open`].
+    pub fn open_values(&self) -> Result<SecondFolder> {
+        Ok(match self.is_embedder()? {
+            true => SecondFolder::Embedder(Arc::new(EmbedderFolder::open(&self.path, self.memory)?)),
+            false => SecondFolder::Scorer(Arc::new(self.open()?)),
+        })
+    }
 }
 
 impl SecondFolder {
@@ -28,16 +56,26 @@ impl SecondFolder {
     ///
     /// Both are there.
     pub fn one_of(scorer: Option<Arc<ScorerFolder>>, judge: Option<Arc<JudgeFolder>>) -> Result<Option<SecondFolder>> {
+        Self::either(scorer.map(SecondFolder::Scorer), judge)
+    }
+
+    /// The one of both that is there. `scorer`: a scorer or an embedder.
+    ///
+    /// # Errors
+    ///
+    /// Both are there.
+    pub fn either(scorer: Option<SecondFolder>, judge: Option<Arc<JudgeFolder>>) -> Result<Option<SecondFolder>> {
         match (scorer, judge) {
             (Some(scorer), Some(judge)) => {
                 let expected = format!(
-                    "one model beside the model, where the scorer {} stands; the model itself (its own folder) or a \
-                     server can judge",
+                    "one model beside the model, where {} {} stands; the model itself (its own folder) or a server \
+                     can judge",
+                    scorer.kind(),
                     scorer.path().display()
                 );
                 Err(Error::value(JUDGE, expected, judge.path().display().to_string()))
             }
-            (Some(scorer), None) => Ok(Some(SecondFolder::Scorer(scorer))),
+            (Some(scorer), None) => Ok(Some(scorer)),
             (None, judge) => Ok(judge.map(SecondFolder::Judge)),
         }
     }
@@ -46,6 +84,7 @@ impl SecondFolder {
     pub fn kind(&self) -> SecondKind {
         match self {
             SecondFolder::Scorer(_) => SecondKind::Scorer,
+            SecondFolder::Embedder(_) => SecondKind::Embedder,
             SecondFolder::Judge(_) => SecondKind::Judge,
         }
     }
@@ -54,6 +93,7 @@ impl SecondFolder {
     pub fn path(&self) -> &Path {
         match self {
             SecondFolder::Scorer(scorer) => scorer.path(),
+            SecondFolder::Embedder(embedder) => embedder.path(),
             SecondFolder::Judge(judge) => judge.path(),
         }
     }
@@ -62,6 +102,7 @@ impl SecondFolder {
     pub fn source(&self) -> ModelSource<'_> {
         match self {
             SecondFolder::Scorer(scorer) => scorer.source(),
+            SecondFolder::Embedder(embedder) => embedder.source(),
             SecondFolder::Judge(judge) => judge.source(),
         }
     }
@@ -70,25 +111,28 @@ impl SecondFolder {
     pub fn memory(&self) -> Option<f64> {
         match self {
             SecondFolder::Scorer(scorer) => scorer.memory(),
+            SecondFolder::Embedder(embedder) => embedder.memory(),
             SecondFolder::Judge(judge) => judge.memory(),
         }
     }
 
-    /// The tokenizer that its engine needs: forms and texts of a judge's answers are made of its tokens; a scorer's
-    /// texts come as tokens, and it makes none.
+    /// The tokenizer that its engine needs: forms and texts of a judge's answers are made of its tokens; others are
+    /// given tokens, and make none.
     pub(super) fn engine_tokenizer(&self) -> Option<&Arc<Tokenizer>> {
         match self {
-            SecondFolder::Scorer(_) => None,
+            SecondFolder::Scorer(_) | SecondFolder::Embedder(_) => None,
             SecondFolder::Judge(judge) => Some(judge.tokenizer()),
         }
     }
 }
 
-/// What the model beside a generator is. Displays as errors name it: "the scorer" or "the judge".
+/// What the model beside a generator is. Displays as errors name it: "the scorer", "the judge".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondKind {
     /// A model whose values rate texts.
     Scorer,
+    /// A model whose values are vectors of texts.
+    Embedder,
     /// A model that is asked about texts.
     Judge,
 }
@@ -98,6 +142,7 @@ impl SecondKind {
     pub fn name(self) -> &'static str {
         match self {
             SecondKind::Scorer => "scorer",
+            SecondKind::Embedder => "embedder",
             SecondKind::Judge => "judge",
         }
     }
@@ -105,8 +150,16 @@ impl SecondKind {
     /// The setting that names its folder.
     pub fn setting(self) -> Setting {
         match self {
-            SecondKind::Scorer => SCORER,
+            SecondKind::Scorer | SecondKind::Embedder => SCORER,
             SecondKind::Judge => JUDGE,
+        }
+    }
+
+    /// The setting that says which share of the memory for keys and values it has.
+    pub fn share(self) -> Setting {
+        match self {
+            SecondKind::Scorer | SecondKind::Embedder => SCORER_MEMORY,
+            SecondKind::Judge => JUDGE_MEMORY,
         }
     }
 }
@@ -121,6 +174,8 @@ impl fmt::Display for SecondKind {
 pub enum LaunchedSecond {
     /// A model whose values rate texts.
     Scorer(Arc<ScorerModel>),
+    /// A model whose values are vectors of texts.
+    Embedder(EngineHandle),
     /// A model that is asked about texts.
     Judge(LaunchedJudge),
 }

@@ -241,18 +241,13 @@ fn announce(server: &Server, address: SocketAddr) -> Result<()> {
         out::line(format_args!("model       {}", server.names.of_model().join(", ")))?;
     }
     if let Some(scorer) = &server.scorer {
-        out::line(format_args!("{}", scorer.announced()))?;
+        out::line(format_args!("{}", scorer.announced(server.generates)))?;
     }
     for adapter in server.engine.adapters() {
         let from = names::root(&adapter);
         out::line(format_args!("adapter     {}, of rank {}, from {from}", adapter.name, adapter.rank))?;
     }
     out::line(format_args!("device      {}", facts.device))?;
-    let tokens = facts.pool_tokens();
-    out::line(format_args!(
-        "room        {} tokens of keys and values, {} branches at once",
-        count(tokens as u64),
-        count(facts.max_branches as u64)
-    ))?;
+    out::line(format_args!("room        {}", pooling::room(facts, "branches")))?;
     out::line(format_args!("serving     http://{address}/v1"))
 }

@@ -1,5 +1,5 @@
-//! The models of a server, from what the user chooses to engines: one that generates, with or without a scorer beside
-//! it, or a scorer or an embedder alone. Which paths each of them answers is left to the routes.
+//! The models of a server, from what the user chooses to engines: one that generates, with or without a scorer
+//! or an embedder beside it, or one of those alone. Which paths each of them answers is left to the routes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{MODEL, SCORER, SCORER_MEMORY};
 use offshoot_engine::{AdapterSource, EngineHandle};
 use offshoot_launch::{
-    Demand, LaunchedEmbedder, LaunchedScorer, ModelSource, ScorerFolder, ScorerOptions, SecondFolder,
+    Demand, EmbedderFolder, Launched, LaunchedScorer, LaunchedSecond, ModelSource, ScorerFolder, ScorerOptions,
+    SecondFolder,
 };
 use offshoot_model::hashes::hash_of_folder;
 use offshoot_model::{Adapter, ModelConfig, ModelFolder, ModelRole};
@@ -65,6 +66,25 @@ impl ScorerParts {
         let kind = ValueKind::Scorer(model, values);
         Ok(ScorerParts { engine, tokenizer, config: folder.config().clone(), kind, names })
     }
+
+    fn embedder(engine: EngineHandle, folder: &EmbedderFolder, names: Vec<String>) -> ScorerParts {
+        let kind = ValueKind::Embedder(EmbedderValues { normalises: folder.pooling().normalises });
+        let (tokenizer, config) = (folder.tokenizer().clone(), folder.config().clone());
+        ScorerParts { engine, tokenizer, config, kind, names }
+    }
+
+    /// The model beside a generator, if it computes values.
+    fn beside(launched: &Launched, folder: &SecondFolder, names: Vec<String>) -> Result<ScorerParts> {
+        match (&launched.second, folder) {
+            (Some(LaunchedSecond::Scorer(model)), SecondFolder::Scorer(folder)) => {
+                ScorerParts::scorer(model.clone(), folder, names)
+            }
+            (Some(LaunchedSecond::Embedder(engine)), SecondFolder::Embedder(folder)) => {
+                Ok(ScorerParts::embedder(engine.clone(), folder, names))
+            }
+            _ => Err(Error::Internal("a server's second model computes no values".to_owned())),
+        }
+    }
 }
 
 /// The folders that are served.
@@ -91,7 +111,7 @@ impl Models {
 
     fn generator(path: &Path, options: &ServeOptions) -> Result<Models> {
         let folder = ModelFolder::open(path)?.with(options.engine.budget.weights)?;
-        let scorer = options.scorer.as_ref().map(ScorerOptions::open).transpose()?.map(Arc::new);
+        let scorer = options.scorer.as_ref().map(ScorerOptions::open_values).transpose()?;
         let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed.unwrap_or(0))?;
         let tokenizer = Arc::new(Tokenizer::load(path)?);
         let adapters = options.adapters.iter().map(|adapter| read(adapter, &folder)).collect::<Result<_>>()?;
@@ -103,9 +123,8 @@ impl Models {
             return Err(Error::value("name of the scorer", expected, format!("{both:?}, as the model is called")));
         }
         let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
-        let launched = launch.beside(scorer.clone().map(SecondFolder::Scorer)).start()?;
-        let scorer = launched.scorer().cloned().zip(scorer);
-        let scorer = scorer.map(|(model, folder)| ScorerParts::scorer(model, &folder, scorer_names)).transpose()?;
+        let launched = launch.beside(scorer.clone()).start()?;
+        let scorer = scorer.map(|folder| ScorerParts::beside(&launched, &folder, scorer_names)).transpose()?;
         Ok(Models {
             engine: launched.engine,
             tokenizer,
@@ -125,19 +144,9 @@ impl Models {
     }
 
     fn embedder(path: &Path, options: &ServeOptions) -> Result<Models> {
-        if let Some(scorer) = &options.scorer {
-            let expected = "none beside a model that makes vectors of texts";
-            return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
-        }
-        let launched = options.engine.open_embedder(path)?;
-        let LaunchedEmbedder { engine, tokenizer, config, normalises, .. } = launched;
-        let parts = ScorerParts {
-            engine,
-            tokenizer,
-            config,
-            kind: ValueKind::Embedder(EmbedderValues { normalises }),
-            names: names(&options.names, path),
-        };
+        let given = if options.names.is_empty() { &options.scorer_names } else { &options.names };
+        let (launched, folder) = EmbedderFolder::open(path, None)?.start(&options.engine)?;
+        let parts = ScorerParts::embedder(launched.engine, &folder, names(given, path));
         Ok(Models::alone(parts, hash_of_folder(path)?))
     }
 
@@ -161,7 +170,11 @@ fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
     let chosen = match (&options.model, &options.scorer) {
         (Some(model), scorer) => match (ModelRole::of(model)?, scorer) {
             (ModelRole::Generator, _) => return Ok(Chosen::Generator(model)),
-            (ModelRole::Embedder, _) => Chosen::Embedder(model),
+            (ModelRole::Embedder, None) => Chosen::Embedder(model),
+            (ModelRole::Embedder, Some(scorer)) => {
+                let expected = "none beside a model that makes vectors of texts";
+                return Err(Error::value(SCORER, expected, scorer.path.display().to_string()));
+            }
             (ModelRole::Scorer, None) => Chosen::Scorer(Box::new(ScorerFolder::open(model, None)?)),
             (ModelRole::Scorer, Some(scorer)) => {
                 let expected = "none, as the model is a scorer itself; its form is chosen where it is served as the \
@@ -170,6 +183,7 @@ fn chosen(options: &ServeOptions) -> Result<Chosen<'_>> {
             }
         },
         (None, Some(scorer)) => match scorer.memory {
+            None if scorer.is_embedder()? => Chosen::Embedder(&scorer.path),
             None => Chosen::Scorer(Box::new(scorer.open()?)),
             Some(share) => {
                 let expected = "none, as no model stands beside the scorer: it has all of the memory";

@@ -10,7 +10,8 @@ use axum::routing::MethodRouter;
 use serde_json::{Map, Value};
 
 use offshoot_core::error::Error;
-use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
+use offshoot_core::figures::count;
+use offshoot_engine::{EngineFacts, EngineHandle, LogprobsMode, Priority};
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
     PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, Reasoning, Refusal, RequestReader, ServedModel,
@@ -48,12 +49,17 @@ impl ServedScorer {
         Ok((ServedScorer { names, engine, tokenizer, config, kind, client }, thread))
     }
 
-    /// Its line in what the server says at its start.
-    pub fn announced(&self) -> String {
+    /// Its line in what the server says at its start. `is_second`: the room that the server names is that of the
+    /// generator beside it.
+    pub fn announced(&self, is_second: bool) -> String {
         let names = self.names.join(", ");
-        match &self.kind {
+        let what = match &self.kind {
             ValueKind::Scorer(model, _) => format!("scorer      {names}, of form {}", model.identity().form),
             ValueKind::Embedder(_) => format!("embedder    {names}"),
+        };
+        match is_second {
+            true => format!("{what}; room for {}", room(self.engine.facts(), "texts")),
+            false => what,
         }
     }
 
@@ -102,6 +108,12 @@ impl ServedScorer {
             ValueKind::Embedder(values) => PoolingModel::Embedder(*values),
         }
     }
+}
+
+/// What an engine has room for at once; `what`: what its branches are.
+pub fn room(facts: &EngineFacts, what: &str) -> String {
+    let [tokens, branches] = [facts.pool_tokens(), facts.max_branches].map(|many| count(many as u64));
+    format!("{tokens} tokens of keys and values, {branches} {what} at once")
 }
 
 /// All paths of these endpoints.

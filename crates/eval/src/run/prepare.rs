@@ -27,7 +27,8 @@ use super::prompts::{
 use super::scorer::RunScorer;
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{
-    Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, SecondFolder, beside_second, check_path,
+    Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, SecondFolder, SecondKind, beside_second,
+    check_path,
 };
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
@@ -225,6 +226,12 @@ impl PreparedRun {
         prompts + 2 * page_tokens * self.items.len() + samples
     }
 
+    /// Most tokens of a prompt with one sample.
+    fn longest_path(&self) -> usize {
+        let longest = self.texts.values().map(PromptText::most_tokens).max().unwrap_or(0);
+        (longest + self.own_tokens()).min(self.context.tokens)
+    }
+
     /// Number of items worked on at once: enough to fill the engine's branches with their samples, and some more, so
     /// that a sample always waits to start.
     pub fn in_flight(&self, branches: usize) -> usize {
@@ -252,7 +259,8 @@ impl PreparedRun {
         if let Some(RunAdapter { rank, .. }) = self.adapter {
             engine.budget.adapters = AdapterLimits { most: 1, rank };
         }
-        let launch = engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens));
+        let demand = Demand::new(samples, tokens).with_longest(self.longest_path());
+        let launch = engine.launch(model, Some(&self.tokenizer), demand);
         launch.beside(self.scorer.as_ref().map(|scorer| SecondFolder::Scorer(scorer.folder.clone())))
     }
 
@@ -298,7 +306,10 @@ impl PreparedRun {
         let more = self.more_tokens(facts.context, prompt);
         let what = || format!("the prompt of item `{}`", prompt.item.id);
         let checked = check_path(facts, what, prompt.tokens().len(), more);
-        if self.scorer.is_some() { checked.map_err(beside_second) } else { checked }
+        match &self.scorer {
+            Some(_) => checked.map_err(|error| beside_second(error, SecondKind::Scorer)),
+            None => checked,
+        }
     }
 
     /// Most tokens after a prompt, of one sample or of the longest offered answer.

@@ -1,5 +1,5 @@
-//! A generator and a scorer on one GPU, each on a stream of its own: both compute what each computes alone, and neither
-//! waits for the other for ever. Without a GPU the test says so and passes.
+//! A generator and a second model on one GPU, each on a stream of its own: both compute what each computes alone, and
+//! neither waits for the other for ever. Without a GPU the tests say so and pass.
 
 use offshoot_backend::Dtype;
 use offshoot_core::dice::Dice;
@@ -70,6 +70,53 @@ fn sampled(engine: &EngineHandle) -> Vec<Vec<TokenId>> {
         Extend::sampled(branch, &params, &stop, UniformKey::root(1, "item").child(ForkKind::Sample, ordinal))
     });
     ends(engine, extends.collect()).into_iter().map(|finish| finish.tokens).collect()
+}
+
+fn judge(gpu: Cuda) -> EngineHandle {
+    engine(gpu, config(4, OutputHead::Tokens))
+}
+
+/// What a judge does with many questions below one beginning: the bits of the sums of two continuations'
+/// log-probabilities, and the tokens of a greedy answer.
+fn judged(engine: &EngineHandle) -> Vec<(u64, Vec<TokenId>)> {
+    let root = engine.root(tokens(3, 300)).unwrap();
+    let questions = engine.fork(root, BRANCHES).unwrap();
+    let asked = (0..).zip(&questions).map(|(ix, &branch)| Extend::given(branch, tokens(500 + ix, 60), None));
+    ends(engine, asked.collect());
+    let greedy = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+    let stop = Stop::max_tokens(60).ignoring_eos();
+    let uniforms = UniformKey::root(1, "judge");
+    let (mut words, mut answers) = (Vec::new(), Vec::new());
+    for &question in &questions {
+        let forks = engine.fork(question, 3).unwrap();
+        words.extend(forks[..2].iter().zip(2..).map(|(&fork, word)| Extend::given(fork, tokens(word, 2), Some(0))));
+        answers.push(Extend::sampled(forks[2], &greedy, &stop, uniforms));
+    }
+    let (words, answers) = (ends(engine, words), ends(engine, answers));
+    let sums = words.chunks(2).map(|two| (two[0].logprob - two[1].logprob).to_bits());
+    sums.zip(answers).map(|(sum, answer)| (sum, answer.tokens)).collect()
+}
+
+#[test]
+fn a_generator_and_a_judge_compute_side_by_side_what_each_computes_alone() {
+    let first = match Cuda::open(0) {
+        Ok(first) => first,
+        Err(error) => return crate::skip::skipped(format_args!("{error}")),
+    };
+    let alone = sampled(&generator(Cuda::open(0).unwrap()));
+    let judged_alone = judged(&judge(Cuda::open(0).unwrap()));
+    let second = first.beside().unwrap();
+    let (generator, judge) = (generator(first), judge(second));
+    for round in 0..3 {
+        let began = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            let samples = scope.spawn(|| sampled(&generator));
+            assert!(judged(&judge) == judged_alone, "round {round}: other verdicts beside a generator");
+            assert!(samples.join().unwrap() == alone, "round {round}: other samples beside a judge");
+        });
+        eprintln!("round {round}: {:.2} s", began.elapsed().as_secs_f64());
+        judge.evict_held().unwrap();
+    }
 }
 
 /// Values of paths that grow step by step.

@@ -52,6 +52,19 @@ pub fn scorer() -> TempDir {
     folder("LlamaForSequenceClassification", Some(1), Some(LINES))
 }
 
+/// An embedder whose vectors are rows of the last tokens.
+pub fn embedder() -> TempDir {
+    let folder = generator();
+    let modules = json!([
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    ]);
+    fs::write(folder.path().join("modules.json"), modules.to_string()).unwrap();
+    fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    fs::write(folder.path().join("1_Pooling/config.json"), r#"{"pooling_mode_lasttoken": true}"#).unwrap();
+    folder
+}
+
 pub fn generator() -> TempDir {
     folder("LlamaForCausalLM", None, None)
 }

@@ -139,6 +139,7 @@ fn judges_that_cannot_stand_there_are_refused_by_name() {
     }
     let said = refused(&options(Some(MIB)), judge(sound.path(), Some(0.000_1)).unwrap());
     assert!(said.starts_with("the judge: ") && said.contains("at least one page"), "{said}");
+    assert!(said.contains("`judge_memory` is the part of the judge"), "{said}");
     // One model stands beside the model.
     let opened = (ScorerOptions::new(scorer.path()).open().unwrap(), JudgeFolderOptions::new(sound.path()).open());
     let (reward, generator) = (Some(Arc::new(opened.0)), Some(Arc::new(opened.1.unwrap())));

@@ -12,14 +12,14 @@ use offshoot_core::Error;
 use offshoot_core::ids::NodeId;
 use offshoot_engine::{EngineHandle, Hear, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_launch::{
-    Demand, DeviceChoice, Devices, EngineBudget, EngineOptions, Launch, Launched, ModelSource, PromptRequest,
-    ScorerFolder, ScorerOptions, SecondFolder, SecondKind, SecondSizes, generate,
+    Demand, DeviceChoice, Devices, EngineBudget, EngineOptions, Launch, Launched, LaunchedSecond, ModelSource,
+    PromptRequest, ScorerFolder, ScorerOptions, SecondFolder, SecondKind, SecondSizes, generate,
 };
 use offshoot_model::{MadeFormat, ModelFolder};
 use offshoot_score::{FormChoice, TextScorer};
 use offshoot_text::{AddSpecial, Message, Tokenizer};
 
-use folders::{LINES, demo, folder, generator, scorer};
+use folders::{LINES, demo, embedder, folder, generator, scorer};
 
 const MIB: usize = 1 << 20;
 
@@ -148,6 +148,9 @@ fn the_scorer_s_share_can_be_given_and_too_little_is_said_of_the_model_that_lack
     let (of_scorer, of_model) = (refused(0.000_1), refused(0.999_9));
     assert!(of_scorer.starts_with("the scorer: ") && of_scorer.contains("at least one page"), "{of_scorer}");
     assert!(of_model.starts_with("the model: ") && of_model.contains("at least one page"), "{of_model}");
+    for said in [of_scorer, of_model] {
+        assert!(said.contains("`scorer_memory` is the part of the scorer"), "{said}");
+    }
     for share in [0.0, 1.0, f64::NAN] {
         let said = given(share).map(drop).expect_err("no share").to_string();
         assert!(said.contains("`scorer_memory`"), "{said}");
@@ -208,6 +211,24 @@ fn a_scorer_stands_beside_a_model_on_one_device() {
     // A scorer as the model is refused, and says what it is.
     let said = options(None).open(scorer.path()).map(drop).expect_err("it predicts no tokens").to_string();
     assert!(said.contains("LlamaForSequenceClassification") && said.contains("predicts tokens"), "{said}");
+}
+
+#[test]
+fn an_embedder_stands_beside_a_model_for_those_who_take_values_of_any_kind() {
+    let (embedder, scorer) = (embedder(), scorer());
+    let values = |path: &Path| ScorerOptions::new(path).open_values().unwrap();
+    let second = values(embedder.path());
+    assert_eq!((second.kind(), values(scorer.path()).kind()), (SecondKind::Embedder, SecondKind::Scorer));
+    let alone = samples(&launched(&options(Some(MIB)), None).unwrap().engine);
+    let pair = launched(&options(Some(4 * MIB)), Some(second)).unwrap();
+    assert!(pair.scorer().is_none() && pair.judge().is_none());
+    let Some(LaunchedSecond::Embedder(engine)) = &pair.second else { panic!("an embedder was asked for") };
+    assert_eq!(engine.facts().values, Some(64), "the model's width");
+    assert_eq!(pool_bytes(engine), pool_bytes(&pair.engine));
+    assert_eq!(samples(&pair.engine), alone);
+    // Searches take a scorer alone.
+    let said = ScorerOptions::new(embedder.path()).open().map(drop).expect_err("no reward model").to_string();
+    assert!(said.contains("reward model"), "{said}");
 }
 
 #[test]
