@@ -77,7 +77,7 @@ fn a_scorer_beside_the_model_is_asked_by_its_name() {
         let body = json!({"model": "demo", "input": "a", "queries": "a", "documents": "b"});
         let refused = served.post(path, &body);
         assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")), "{path}");
-        assert!(refused.text.contains("a model that scores texts: reward"), "{}", refused.text);
+        assert!(refused.text.contains("a model that reads texts: reward"), "{}", refused.text);
         assert!(refused.text.contains("which generates"), "{}", refused.text);
         let refused = served.get(path);
         assert_eq!(refused.refused(405).0, "method_not_allowed", "{path}");
@@ -202,7 +202,8 @@ fn an_embedder_beside_the_model_is_asked_by_its_name() {
     assert_eq!(names, ["demo", "vectors"]);
     assert_eq!(served.post("/classify", &json!({"input": "a"})).refused(404).1, json!("model"));
     let refused = served.post("/v1/embeddings", &json!({"model": "demo", "input": "a"}));
-    assert_eq!(refused.refused(404).0, "model_not_found");
+    assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")));
+    assert!(refused.text.contains("which generates"), "{}", refused.text);
 }
 
 #[test]
