@@ -25,7 +25,7 @@ use offshoot_core::setting::{DETERMINISTIC, JUDGE, JUDGE_MODEL, JUDGE_URL, KV_DT
 use offshoot_launch::{EngineBudget, Launched};
 use offshoot_model::WeightChoice;
 use offshoot_model::hashes::{files_named, hash_of_folder, hashes};
-use offshoot_score::ScorerIdentity;
+use offshoot_score::{Aggregate, Scale, ScorerIdentity};
 
 pub const NAME: &str = "manifest.json";
 
@@ -40,7 +40,7 @@ pub struct Manifest {
     /// The adapter that its samples are drawn with, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterFiles>,
-    /// The model whose scores its method asks for, if it does.
+    /// The model that its method asks for scores, or that has scored its samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scorer: Option<ScorerFiles>,
     /// The model that answers the questions of its verdicts, if that is not its own.
@@ -89,11 +89,32 @@ pub struct ScorerFiles {
     pub folder: PathBuf,
     #[serde(flatten)]
     pub identity: ScorerIdentity,
+    /// How it scores whole samples; `None`: it scores steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<RecordedScores>,
+}
+
+/// How the samples of a run have the scores that they have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedScores {
+    /// What the scores are.
+    pub scale: Scale,
+    /// Ends a step.
+    pub delimiter: String,
+    /// What made one score of those of a sample's steps.
+    pub aggregate: Aggregate,
+    /// What does, by the scorer's form.
+    pub form_aggregate: Aggregate,
 }
 
 impl ScorerFiles {
     pub fn new(folder: &Path, identity: ScorerIdentity) -> Result<Self> {
-        Ok(ScorerFiles { folder: absolute(folder)?, identity })
+        Ok(ScorerFiles { folder: absolute(folder)?, identity, samples: None })
+    }
+
+    /// Whether both are one folder at two times.
+    fn is(&self, other: &ScorerFiles) -> bool {
+        self.folder == other.folder
     }
 
     fn shown(&self) -> String {
@@ -219,10 +240,8 @@ impl Manifest {
             };
             return differs("adapter", adapter(self), adapter(now));
         }
-        let identity = |of: &Manifest| of.scorer.as_ref().map(|scorer| scorer.identity.clone());
-        if identity(self) != identity(now) {
-            let scorer = |of: &Manifest| of.scorer.as_ref().map_or_else(|| "no scorer".to_owned(), ScorerFiles::shown);
-            return differs("scorer", scorer(self), scorer(now));
+        if let Some(scorer) = &now.scorer {
+            self.check_scorer(folder, scorer)?;
         }
         let identity = |of: &Manifest| of.judge.as_ref().map(|judge| judge.identity.clone());
         if identity(self) != identity(now) {
@@ -268,6 +287,22 @@ impl Manifest {
             ));
         }
         Ok(())
+    }
+
+    /// Checks that samples of the run in `folder` may have scores by this scorer.
+    pub fn check_scorer(&self, folder: &Path, now: &ScorerFiles) -> Result<()> {
+        match &self.scorer {
+            // A copy under another name gives the same scores.
+            Some(before) if before.identity.digest != now.identity.digest => {
+                let expected = format!("{}, with which the run in this folder was made or scored", before.shown());
+                let changed =
+                    if before.is(now) { ", whose weights, configuration or form have changed since" } else { "" };
+                let found =
+                    format!("{}{changed} (give the scorer as it was, or another folder for results)", now.shown());
+                Err(Error::field(folder.join(NAME), "scorer", expected, found))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The places that the task names by other paths now, and under which files lie as they lay before: what counts is
@@ -456,14 +491,14 @@ struct Difference {
     found: String,
 }
 
-/// What a task's key `scorer` says beside its folder and form.
-fn told_to_scorer(scorer: Option<&Value>) -> [Option<&Value>; 2] {
-    ["question", "on_error"].map(|key| value_of(scorer, key))
+/// The question that a task's key `scorer` asks.
+fn asked_of_scorer(scorer: Option<&Value>) -> Option<&Value> {
+    value_of(scorer, "question")
 }
 
-/// What a task's key `judge` says beside who it is and how it is reached.
-fn told_to_judge(judge: Option<&Value>) -> [Option<&Value>; 2] {
-    ["request", "on_error"].map(|key| value_of(judge, key))
+/// What a task's key `judge` has in requests, beside who it is and how it is reached.
+fn asked_of_judge(judge: Option<&Value>) -> Option<&Value> {
+    value_of(judge, "request")
 }
 
 fn value_of<'v>(object: Option<&'v Value>, key: &str) -> Option<&'v Value> {
@@ -482,13 +517,13 @@ impl DifferenceRules<'_> {
     fn first(&self, at: &str, before: Option<&Value>, now: Option<&Value>) -> Option<Difference> {
         // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
         let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit")
-            // A scorer is compared by its identity.
-            || matches!(at, "scorer.model" | "scorer.form")
-            || (at == "scorer" && told_to_scorer(before) == told_to_scorer(now))
+            // A scorer is compared by its identity, and what becomes of texts without a score changes no other.
+            || matches!(at, "scorer.model" | "scorer.form" | "scorer.on_error")
+            || (at == "scorer" && asked_of_scorer(before) == asked_of_scorer(now))
             // And a judge by its own.
             || matches!(at, "judge.model" | "judge.memory" | "judge.url" | "judge.name")
-            || matches!(at, "judge.requests" | "judge.timeout" | "judge.retries")
-            || (at == "judge" && told_to_judge(before) == told_to_judge(now));
+            || matches!(at, "judge.requests" | "judge.timeout" | "judge.retries" | "judge.on_error")
+            || (at == "judge" && asked_of_judge(before) == asked_of_judge(now));
         let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
         let may_rise = is_count && self.samples_may_rise;
         let rises = || Some(now?.as_u64()? >= before?.as_u64()?);
@@ -540,6 +575,30 @@ mod tests {
         let fixed = DifferenceRules { samples_may_rise: false, is_same: &|_, _| false };
         let fixed = fixed.first("", Some(&before), Some(&json!({"method": {"sample": {"samples": 8}}})));
         assert_eq!(fixed.map(|one| one.field).as_deref(), Some("method.sample.samples"));
+    }
+
+    #[test]
+    fn a_scorer_is_known_by_what_it_computes_and_not_by_its_name() {
+        let of = |scorer: Value| -> Manifest {
+            let manifest = json!({"offshoot": env!("CARGO_PKG_VERSION"), "model": "m", "model_hash": "0",
+                "scorer": scorer, "task_file": "t", "task": {}, "files": {}, "prompt_files": {}, "seed": 1,
+                "kv_dtype": "model", "processes": []});
+            serde_json::from_value(manifest).expect("a manifest")
+        };
+        let scorer = |folder: &str, name: &str, digest: &str| {
+            of(json!({"folder": folder, "name": name, "form": "step-tag", "digest": digest}))
+        };
+        let before = scorer("/a/reward", "reward", "1");
+        let check = |now: &Manifest| before.check(Path::new("out"), now, true);
+        check(&scorer("/b/copy", "copy", "1")).expect("a copy gives the same scores");
+        let said = |now: &Manifest| check(now).expect_err("it gives others").to_string();
+        let changed = said(&scorer("/a/reward", "reward", "2"));
+        for part in ["`scorer`", "weights, configuration or form have changed", "another folder for results"] {
+            assert!(changed.contains(part), "{changed}");
+        }
+        let other = said(&scorer("/b/other", "other", "2"));
+        assert!(other.contains("/a/reward") && other.contains("/b/other") && !other.contains("changed"), "{other}");
+        assert!(said(&of(Value::Null)).contains("no scorer"), "{}", said(&of(Value::Null)));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let connected = prepared.judge.as_ref().map_or(Ok(None), JudgeModel::connect)?;
-    let scorer = prepared.scorer.as_ref().map(RunScorer::files).transpose()?;
+    let scorer = prepared.scorer.as_ref().map(|scorer| scorer.files(&prepared.task)).transpose()?;
     let judge = prepared.judge.as_ref().map_or(Ok(None), |judge| judge.record(connected.as_deref()))?;
     let mut place = RunFolder::find(&prepared, options, scorer, judge)?;
     let launched = prepared.start(options)?;

@@ -58,6 +58,9 @@ impl Server {
                     Does::Waits => held.push(stream),
                 }
             }
+            if !held.is_empty() {
+                held.extend(listener.incoming().flatten());
+            }
         };
         Server { url, requests, _thread: std::thread::spawn(serve) }
     }
