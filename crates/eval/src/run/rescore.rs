@@ -141,6 +141,10 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     files.iter().try_for_each(|(name, _)| keep(&folder.join(name)))?;
     replace(folder, &files)?;
     out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
+    if let (true, Some(why)) = (graded.unjudged.is_empty(), &scores.first_ungraded) {
+        let some = counted(scores.ungraded as u64, "sample");
+        return Err(Error::format(folder.join(SAMPLES), format!("{some} without a grade by the judge, first: {why}")));
+    }
     if graded.unjudged.is_empty() {
         return Ok(());
     }

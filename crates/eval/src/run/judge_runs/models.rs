@@ -1,15 +1,17 @@
 //! Runs whose judge is the run's own model, another one, or a server.
 
+#[path = "../../../../../tests/common/judge_server.rs"]
+mod judge_server;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
 use super::*;
 use crate::run::test_task::demo_model;
 use crate::task::{AskedBy, AskedJudge};
+use judge_server::{JudgeServer, said};
 use offshoot_launch::JudgeFolderOptions;
 use offshoot_verdict::{JudgeIdentity, JudgeKey};
 
@@ -95,74 +97,14 @@ fn a_model_beside_the_model_judges() {
     assert!(run.is_ok(), "its own folder is the model itself");
 }
 
-/// A server of the OpenAI protocol on this machine, which answers each request by a function of its path and body.
-struct TestServer {
-    url: String,
-    /// The head of each request, and its body.
-    asked: Arc<Mutex<Vec<(String, Value)>>>,
-}
-
-impl TestServer {
-    fn new(answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static) -> TestServer {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let url = format!("http://{}/v1", listener.local_addr().expect("its address"));
-        let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let (seen, answer) = (asked.clone(), Arc::new(answer));
-        // The thread ends with the tests' process.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (seen, answer) = (seen.clone(), answer.clone());
-                std::thread::spawn(move || {
-                    let Some((head, body)) = read_request(&stream) else { return };
-                    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-                    seen.lock().expect("no thread panics").push((head, body.clone()));
-                    let (status, body) = answer(&path, &body);
-                    let (body, mut stream) = (body.to_string(), &stream);
-                    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close", body.len());
-                    // Whoever has gone needs no answer.
-                    let _ = write!(stream, "{head}\r\ncontent-type: application/json\r\n\r\n{body}");
-                });
-            }
-        });
-        TestServer { url, asked }
-    }
-
-    fn asked(&self) -> Vec<(String, Value)> {
-        self.asked.lock().expect("no thread panics").clone()
-    }
-
-    fn by(&self) -> AskedJudge {
-        AskedJudge { by: Some(AskedBy::Url(self.url.clone())), ..AskedJudge::default() }
-    }
-}
-
-fn read_request(stream: &TcpStream) -> Option<(String, Value)> {
-    let mut reader = BufReader::new(stream);
-    let (mut head, mut length) = (String::new(), 0);
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        if line.trim().is_empty() {
-            break;
-        }
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-        head += &line;
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some((head, serde_json::from_slice(&body).unwrap_or(Value::Null)))
-}
-
-fn said(content: &str) -> (u16, Value) {
-    let choice = json!({"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"});
-    (200, json!({"choices": [choice], "usage": {"prompt_tokens": 11, "completion_tokens": 5}}))
+/// That server as the judge.
+fn by(server: &JudgeServer) -> AskedJudge {
+    AskedJudge { by: Some(AskedBy::Url(server.url.clone())), ..AskedJudge::default() }
 }
 
 #[test]
 fn a_server_scores_and_grades() {
-    let server = TestServer::new(|path, body| match path {
+    let server = JudgeServer::new(|path, body| match path {
         "/v1/models" => (200, json!({"data": [{"id": "large"}]})),
         "/v1/chat/completions" => {
             let text = body["messages"][1]["content"].as_str().unwrap_or_default();
@@ -181,7 +123,7 @@ fn a_server_scores_and_grades() {
         "grade": {"verdict": verdicts().remove(0)},
     }));
     let key = JudgeKey::new("secret-of-this-test").expect("a key");
-    let run = task.run_whole("run", AskedJudge { key: Some(key), ..server.by() }, None).expect("a sound task");
+    let run = task.run_whole("run", AskedJudge { key: Some(key), ..by(&server) }, None).expect("a sound task");
     assert!(run.ended.is_none() && run.failed.is_empty());
     for sample in task.samples("run") {
         let pens = ["a", "b", "c"].iter().position(|id| sample["id"] == *id).expect("an item") + 3;
@@ -220,11 +162,11 @@ fn a_server_that_is_down_costs_no_sample() {
     assert_eq!(failure.exit_code(), 2);
     assert!(failure.to_string().contains(&format!("127.0.0.1:{port}")), "{failure}");
 
-    let words = TestServer::new(|_, _| {
+    let words = JudgeServer::new(|_, _| {
         let choice = json!({"index": 0, "text": " A", "logprobs": null, "finish_reason": "length"});
         (200, json!({"choices": [choice], "usage": {"prompt_tokens": 7}}))
     });
-    let run = task.run_whole("run", words.by(), None).expect("it goes on where another server answers");
+    let run = task.run_whole("run", by(&words), None).expect("it goes on where another server answers");
     let scorer = run.summary.scores.scorer.expect("a judge was asked");
     assert_eq!(scorer.unscored, 0, "{:?}", scorer.first_error);
     for sample in task.samples("run") {
