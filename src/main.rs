@@ -50,6 +50,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             return if holds { Ok(ExitCode::SUCCESS) } else { Err(Error::CheckFailed) };
         }
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
+        Some(CliCommand::Score(args)) => run::score::score(&args.on(devices), on_signals()?.as_ref())?,
         Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,
         Some(CliCommand::Batch(args)) => return batch::main(&args.on(devices), on_signals()?.as_ref()),
         Some(CliCommand::Serve(args)) => return serve::main(&args.on(devices), on_signals()?.as_ref()),

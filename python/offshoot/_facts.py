@@ -284,6 +284,7 @@ class _SampleLine(TypedDict, total=False):
     ending: TokenLine
     score: float
     step_scores: list[float | None]
+    part_scores: list[float]
     score_tokens: int
     score_error: str
 

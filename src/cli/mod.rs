@@ -8,6 +8,7 @@ mod judge;
 mod plan;
 mod refused;
 mod run;
+mod score;
 mod serve;
 pub mod stopping;
 mod tree;
@@ -22,6 +23,7 @@ pub use check::CheckArgs;
 pub use judge::{JudgeArgs, JudgeCommand};
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
+pub use score::ScoreArgs;
 pub use serve::ServeArgs;
 pub use tree::TreeArgs;
 pub use vote::VoteArgs;
@@ -81,6 +83,8 @@ pub enum CliCommand {
     Check(CheckArgs),
     /// Answer, vote and grade again from the samples of a run, without a model
     Rescore(RescoreArgs),
+    /// Score samples that are there already by a reward model
+    Score(ScoreArgs),
     /// Let samples vote that were made elsewhere; needs no model
     Vote(VoteArgs),
     /// Answer a file of OpenAI Batch requests (/v1/chat/completions and /v1/completions)

@@ -103,3 +103,91 @@ fn a_run_without_its_scorer_is_refused() {
     succeeds(run(folder, &resumed));
     assert_eq!(lines(folder, "out", "items.jsonl").len(), 6);
 }
+
+/// The lines of a file of JSON lines.
+fn lines_of(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("readable");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+#[test]
+fn texts_that_are_there_get_the_scores_that_a_run_gives_them() {
+    let folder = task_folder(|task| task["method"] = best_of_n());
+    let folder = folder.path();
+    run_into(folder, "out", &["--scorer", &reward()]);
+    let file = "out/samples.jsonl";
+    let told = succeeds(run(folder, &["score", file, "--scorer", &reward(), "--task", "task.json", "--as", "again"]));
+    assert!(told.contains("scorer      reward, form custom, whose scores are probabilities"), "{told}");
+    let scored = lines_of(&folder.join("out/samples.jsonl_scored.jsonl"));
+    assert_eq!(scored.len(), 36);
+    for line in &scored {
+        assert_eq!(
+            (&line["again_score"], line["again_scores"].as_array().map(Vec::len).unwrap_or(0) > 0),
+            (&line["score"], true)
+        );
+    }
+
+    // Lists of texts in one line, as search-and-learn writes them, then the vote that the scores weigh.
+    let items = lines(folder, "out", "items.jsonl");
+    let listed: String = items
+        .iter()
+        .map(|item| {
+            let of_item: Vec<&Value> = scored.iter().filter(|line| line["id"] == item["id"]).collect();
+            let texts: Vec<&Value> = of_item.iter().map(|line| &line["text"]).collect();
+            let line = json!({"unique_id": item["id"], "problem": item["question"], "completions": texts,
+                "answer": item["reference"]});
+            format!("{line}\n")
+        })
+        .collect();
+    fs::write(folder.join("listed.jsonl"), listed).expect("writable");
+    let question = "Question: {{problem}}\nAnswer:";
+    let totals =
+        succeeds(run(folder, &["score", "listed.jsonl", "--scorer", &reward(), "--question", question, "--json"]));
+    let totals: Value = serde_json::from_str(&totals).expect("one object");
+    assert_eq!(
+        (&totals["texts"], &totals["unscored"], &totals["scale"]),
+        (&json!(36), &json!(0), &json!("probability"))
+    );
+    assert!(totals["prompts"]["computed"].as_u64() < totals["prompts"]["asked"].as_u64(), "{totals}");
+    let listed = lines_of(&folder.join("listed.jsonl_scored.jsonl"));
+    for (line, item) in listed.iter().zip(&items) {
+        let of_run = scored.iter().filter(|line| line["id"] == item["id"]).map(|line| line["score"].clone());
+        assert_eq!(line["score"], Value::Array(of_run.collect()), "{line}");
+    }
+    let voted = run(folder, &["vote", "listed.jsonl_scored.jsonl", "--scores", "scores", "--by", "best"]);
+    assert!(succeeds(voted).contains("first 4"));
+    let chosen: Vec<Value> = lines_of(&folder.join("listed.jsonl_scored.jsonl_votes.jsonl"))
+        .iter()
+        .map(|line| line["chosen"].clone())
+        .collect();
+    assert_eq!(chosen, items.iter().map(|item| item["chosen"].clone()).collect::<Vec<Value>>());
+}
+
+#[test]
+fn texts_that_cannot_be_scored_are_counted_and_bad_options_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let long = "word ".repeat(20_000);
+    let line = json!({"question": "How many?", "text": ["It is 4.", long]});
+    fs::write(folder.join("in.jsonl"), format!("{line}\n")).expect("writable");
+    refuses(
+        &run(folder, &["score", "in.jsonl", "--scorer", &reward()]),
+        &["1 of 2 texts has no score", "first line 1: ", "tokens"],
+    );
+    let scored = lines_of(&folder.join("in.jsonl_scored.jsonl"));
+    assert!(scored[0]["score"][0].is_f64() && scored[0]["score"][1].is_null(), "{}", scored[0]["score"]);
+    assert!(scored[0]["score_error"][1].is_string());
+
+    let refused: [(&[&str], &[&str]); 6] = [
+        (&[], &["--scorer", "none"]),
+        (&["--scorer", &reward(), "--out", "x.csv"], &["--out", ".jsonl", "x.csv"]),
+        (&["--scorer", &reward(), "--delimiter", "\\n"], &["--delimiter", "$'"]),
+        (&["--scorer", &reward(), "--set", "items.path=x"], &["--set", "--task"]),
+        (&["--scorer", &reward(), "--question", "nothing"], &["line 1", "nothing"]),
+        (&["--scorer", "."], &["config.json"]),
+    ];
+    for (options, words) in refused {
+        refuses(&run(folder, &[&["score", "in.jsonl"], options].concat()), words);
+    }
+    refuses(&run(folder, &["score", "no.jsonl", "--scorer", &reward()]), &["no.jsonl"]);
+}

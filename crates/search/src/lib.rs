@@ -43,7 +43,7 @@ pub use dvts::dvts;
 pub use entropy_branching::entropy_branching;
 pub use job::{Record, SearchJob};
 pub use mcts::mcts;
-pub use model_scores::{ModelScores, OnScorerError, ScorerWork};
+pub use model_scores::{ModelScores, OnScorerError, ScorerWork, why_unscored};
 pub use outcome::{
     ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, first_with, tally, verdict_on,
 };

@@ -105,8 +105,8 @@ impl ModelScores {
         let name = name.into();
         let tree = match (tree, on_error) {
             (Ok(tree), _) => Ok(tree),
-            (Err(error), OnScorerError::Unscored) if !error.ends_all() => Err(error.to_string()),
-            (Err(error), _) => return Err(named(&name, error)),
+            (Err(error), OnScorerError::Unscored) => Err(why_unscored(&name, error)?),
+            (Err(error), OnScorerError::Fail) => return Err(named(&name, error)),
         };
         Ok(ModelScores {
             name,
@@ -165,8 +165,7 @@ impl ModelScores {
         };
         let (is_held, state) = match started {
             Ok(()) => (true, ScoreState::Waiting),
-            Err(error) if error.ends_all() => return Err(named(&self.name, error)),
-            Err(error) => (false, ScoreState::Unscored(error.to_string())),
+            Err(error) => (false, ScoreState::Unscored(why_unscored(&self.name, error)?)),
         };
         self.held.extend(is_held.then_some(self.texts.len()));
         self.by_node.insert(node, self.texts.len());
@@ -189,8 +188,7 @@ impl ModelScores {
             };
             text.state = match scores {
                 Ok(scores) => ScoreState::Scored(scores),
-                Err(error) if error.ends_all() => return Err(named(&self.name, error)),
-                Err(error) => ScoreState::Unscored(error.to_string()),
+                Err(error) => ScoreState::Unscored(why_unscored(&self.name, error)?),
             };
         }
         Ok(())
@@ -235,16 +233,14 @@ impl ModelScores {
         let text = &mut self.texts[at];
         let is_first = !std::mem::replace(&mut text.is_counted, true);
         let why = match &text.state {
-            ScoreState::Scored(TextScores { scores, tokens, detail, .. }) => match scores.aggregated(aggregate) {
-                Some(score) if score.is_finite() => {
+            ScoreState::Scored(found) => match SampleScore::of(found, steps, aggregate) {
+                SampleScore::Unscored { score_error } => score_error,
+                scored => {
                     if is_first {
-                        (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + tokens);
+                        (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + found.tokens);
                     }
-                    let (step_scores, score_tokens) = (scores.by_step(steps), Some(*tokens));
-                    return Ok(SampleScore::Scored { score, step_scores, score_tokens, verdict: detail.clone() });
+                    return Ok(scored);
                 }
-                Some(score) => format!("its score is {score}, which is no number"),
-                None => "it has no step that the scorer's form values".to_owned(),
             },
             ScoreState::Unscored(why) => why.clone(),
             ScoreState::Waiting | ScoreState::GivenUp => {
@@ -291,13 +287,25 @@ fn unscorable(why: &str) -> Error {
     Error::value("text for the scorer", "one that it can score", why)
 }
 
+/// Why a text has no score, by the error about it of the scorer `name`.
+///
+/// # Errors
+///
+/// The error is not of this text alone, and ends all work with the scorer.
+pub fn why_unscored(name: &str, error: Error) -> Result<String> {
+    match error.ends_all() {
+        true => Err(named(name, error)),
+        false => Ok(error.to_string()),
+    }
+}
+
 /// An error that ends all, which says that it is the scorer's: another engine runs beside its own.
-fn named(scorer: &str, error: Error) -> Error {
+fn named(name: &str, error: Error) -> Error {
     match error {
         // A scorer that is a model says it itself.
-        Error::EngineStopped { why } if why.contains(scorer) => Error::EngineStopped { why },
+        Error::EngineStopped { why } if why.contains(name) => Error::EngineStopped { why },
         Error::EngineStopped { why } | Error::Internal(why) => {
-            Error::EngineStopped { why: format!("that of the scorer {scorer}: {why}") }
+            Error::EngineStopped { why: format!("that of the scorer {name}: {why}") }
         }
         other => other,
     }

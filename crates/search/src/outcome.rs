@@ -10,6 +10,7 @@ use crate::model_scores::ScorerWork;
 use crate::vote::VoteTally;
 use offshoot_core::ids::NodeId;
 use offshoot_engine::{FinishReason, SampledToken, finish_fields};
+use offshoot_score::{Aggregate, TextScores};
 
 /// One finished candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,9 +89,14 @@ pub enum SampleScore {
     Scored {
         /// The score of the whole text.
         score: f64,
-        /// The score of each step; `None`: the step has none of its own. Empty where the scorer values whole texts.
+        /// The score of each step, that of its last part; `None`: the step has none of its own. Empty where the scorer
+        /// values whole texts.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         step_scores: Vec<Option<f64>>,
+        /// The scores of all parts of the text, in order, where the scorer cuts some step into several; empty where it
+        /// does not.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        part_scores: Vec<f64>,
         /// The scorer's tokens of the question and the text, where another model scored the text as a whole.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         score_tokens: Option<usize>,
@@ -106,11 +112,40 @@ pub enum SampleScore {
 }
 
 impl SampleScore {
+    /// What a scorer's numbers make of a text of so many steps. `aggregate`: how the scores of its parts become its
+    /// own.
+    pub fn of(found: &TextScores, steps: usize, aggregate: Aggregate) -> SampleScore {
+        let why = match found.scores.aggregated(aggregate) {
+            Some(score) if score.is_finite() => {
+                let step_scores = found.scores.by_step(steps);
+                let parts: Vec<f64> = found.scores.scores.iter().map(|part| part.score).collect();
+                let is_cut = step_scores.iter().flatten().count() < parts.len();
+                let part_scores = if is_cut { parts } else { Vec::new() };
+                let (score_tokens, verdict) = (Some(found.tokens), found.detail.clone());
+                return SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict };
+            }
+            Some(score) => format!("its score is {score}, which is no number"),
+            None => "it has no step that the scorer's form values".to_owned(),
+        };
+        SampleScore::Unscored { score_error: why }
+    }
+
     /// The score, if there is one.
     pub fn score(&self) -> Option<f64> {
         match self {
             SampleScore::Scored { score, .. } => Some(*score),
             SampleScore::Unscored { .. } => None,
+        }
+    }
+
+    /// The scores of which the score is made, in the order of the text; none where it has no score, or one of its own.
+    pub fn parts(&self) -> Vec<f64> {
+        match self {
+            SampleScore::Scored { step_scores, part_scores, .. } if part_scores.is_empty() => {
+                step_scores.iter().copied().flatten().collect()
+            }
+            SampleScore::Scored { part_scores, .. } => part_scores.clone(),
+            SampleScore::Unscored { .. } => Vec::new(),
         }
     }
 }
@@ -273,4 +308,31 @@ pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
 /// The sample with the smallest index that gave `answer`.
 pub fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
     samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer)).min_by_key(|sample| sample.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offshoot_score::{StepScore, StepScores};
+
+    #[test]
+    fn parts_are_told_where_steps_have_several() {
+        let found = |scores: &[(usize, f64)]| {
+            let scores = scores.iter().map(|&(step, score)| StepScore { step, score }).collect();
+            TextScores { scores: StepScores { scores }, tokens: 7, computed: 7, detail: None }
+        };
+        let of = |scores: &[(usize, f64)], steps, aggregate| SampleScore::of(&found(scores), steps, aggregate);
+        let whole = of(&[(0, 0.5), (2, 0.25)], 3, Aggregate::Min);
+        let step_scores = vec![Some(0.5), None, Some(0.25)];
+        let (part_scores, score_tokens) = (Vec::new(), Some(7));
+        let expected = SampleScore::Scored { score: 0.25, step_scores, part_scores, score_tokens, verdict: None };
+        assert_eq!((&whole, whole.parts()), (&expected, vec![0.5, 0.25]));
+        let cut = of(&[(0, 0.125), (0, 0.5), (1, 0.25)], 2, Aggregate::Min);
+        assert_eq!((cut.score(), cut.parts()), (Some(0.125), vec![0.125, 0.5, 0.25]));
+        let SampleScore::Scored { step_scores, part_scores, .. } = &cut else { panic!("{cut:?}") };
+        assert_eq!((&step_scores[..], part_scores.len()), (&[Some(0.5), Some(0.25)][..], 3));
+        for none in [of(&[], 1, Aggregate::Last), of(&[(0, f64::NAN)], 1, Aggregate::Last)] {
+            assert!(none.score().is_none() && none.parts().is_empty(), "{none:?}");
+        }
+    }
 }

@@ -191,7 +191,10 @@ impl Scorer<'_> {
 fn value_of(score: f64) -> SampleScore {
     match score.is_nan() {
         true => SampleScore::Unscored { score_error: "its value is not a number".to_owned() },
-        false => SampleScore::Scored { score, step_scores: Vec::new(), score_tokens: None, verdict: None },
+        false => {
+            let (step_scores, part_scores) = (Vec::new(), Vec::new());
+            SampleScore::Scored { score, step_scores, part_scores, score_tokens: None, verdict: None }
+        }
     }
 }
 

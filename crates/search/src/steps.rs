@@ -66,9 +66,13 @@ impl Solution {
         // Of a search that values whole solutions alone, the earlier steps have none.
         let before = self.ends.len().saturating_sub(self.scores.len());
         let step_scores = || std::iter::repeat_n(None, before).chain(self.scores.iter().copied()).collect();
-        let (score_tokens, verdict) = (None, self.verdict.as_ref());
-        let scored =
-            |score| SampleScore::Scored { score, step_scores: step_scores(), score_tokens, verdict: verdict.cloned() };
+        let scored = |score| SampleScore::Scored {
+            score,
+            step_scores: step_scores(),
+            part_scores: Vec::new(),
+            score_tokens: None,
+            verdict: self.verdict.clone(),
+        };
         (!self.scores.is_empty()).then(|| self.value(aggregate).map_or_else(unscored, scored))
     }
 

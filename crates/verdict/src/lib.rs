@@ -13,6 +13,7 @@
 mod answer;
 mod ask;
 mod draw;
+mod engine;
 mod gather;
 mod groups;
 mod item;
@@ -20,15 +21,18 @@ mod pairs;
 mod question;
 mod rubric;
 pub mod scripted;
+mod server;
 mod tree;
 mod verdict;
 
 pub use answer::{AnswerRule, ScoreField, WordValues};
 pub use ask::{Ask, JudgeCounts, JudgeIdentity, Reply};
+pub use engine::EngineJudge;
 pub use groups::GroupRule;
 pub use item::{ItemVerdicts, TextVerdict, Then, WritePrompt};
 pub use pairs::{PairAnswer, PairRule, WinnerField};
 pub use question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
 pub use rubric::{Criterion, RubricRule};
 pub use scripted::ScriptedJudge;
+pub use server::{JudgeKey, ServerOptions};
 pub use verdict::Verdict;

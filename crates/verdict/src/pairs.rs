@@ -161,11 +161,11 @@ const SIDES: u64 = 2;
 /// both numbers are odd. There are more than `opponents + 1` texts.
 fn ring(order: &[usize], opponents: usize) -> Vec<[usize; 2]> {
     let n = order.len();
-    let near = if n % 2 == 1 { opponents.div_ceil(2) } else { opponents / 2 };
+    let near = if n.is_multiple_of(2) { opponents / 2 } else { opponents.div_ceil(2) };
     let meet = |at: usize, ahead: usize| [order[at], order[(at + ahead) % n]];
     let mut pairs: Vec<[usize; 2]> =
         (1..=near).flat_map(|ahead| (0..n).map(move |at| (at, ahead))).map(|(at, ahead)| meet(at, ahead)).collect();
-    if opponents % 2 == 1 && n % 2 == 0 {
+    if !opponents.is_multiple_of(2) && n.is_multiple_of(2) {
         // The one across.
         pairs.extend((0..n / 2).map(|at| meet(at, n / 2)));
     }

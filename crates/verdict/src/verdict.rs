@@ -26,4 +26,15 @@ impl Verdict {
             Verdict::Pairs(_) | Verdict::Groups(_) => true,
         }
     }
+
+    /// How many questions are asked about `texts` different texts of an item.
+    pub fn questions(&self, texts: usize) -> usize {
+        match self {
+            Verdict::Each(_) => texts,
+            Verdict::Rubric(rubric) => texts * rubric.criteria().len(),
+            // How many there are does not depend on the key.
+            Verdict::Pairs(rule) => rule.plan(texts, 0).questions.len(),
+            Verdict::Groups(rule) => rule.plan(texts, 0).questions.len(),
+        }
+    }
 }

@@ -85,6 +85,9 @@ impl fmt::Display for RecordPlace {
 
 pub(crate) type FileRecord = (RecordPlace, Map<String, Value>);
 
+/// Records in order, each with its text.
+pub(crate) type RecordsWithTexts = Box<dyn Iterator<Item = Result<(FileRecord, RawJson)>>>;
+
 /// The records of `path` in order. `columns` names those of a CSV file without a header.
 pub(crate) fn records(
     path: &Path,
@@ -135,11 +138,33 @@ impl RecordLines {
 }
 
 /// The records of JSON lines, each with its original text.
-pub(crate) fn lines_and_texts(path: &Path, lines: RecordLines) -> impl Iterator<Item = Result<(FileRecord, RawJson)>> {
+pub(crate) fn lines_and_texts(
+    path: &Path,
+    lines: RecordLines,
+) -> impl Iterator<Item = Result<(FileRecord, RawJson)>> + use<> {
     let mut lines = JsonLines::new(path, lines);
     std::iter::from_fn(move || {
         let line = lines.lines.next()?;
         Some(line.and_then(|line| Ok((lines.parse(&line)?, RawJson::part(lines.text(&line)?)))))
+    })
+}
+
+/// The records of `path` in order, each with its text as a JSON object: its own, or that of a CSV row's fields.
+pub(crate) fn records_and_texts(path: &Path, format: Format) -> Result<RecordsWithTexts> {
+    let parsed = "it was read as a list of objects";
+    Ok(match format {
+        Format::JsonLines | Format::Parquet => Box::new(lines_and_texts(path, RecordLines::open(path)?)),
+        Format::JsonList => {
+            let text = whole_text(path, open(path)?)?;
+            let records = json_list(path, &text)?;
+            let texts = RawJson::parse(&text).expect(parsed).list().expect(parsed);
+            Box::new(records.into_iter().zip(texts).map(Ok))
+        }
+        Format::Csv => Box::new(records(path, format, None)?.map(|record| {
+            let (place, fields) = record?;
+            let text = serde_json::to_string(&fields).expect("fields are JSON");
+            Ok(((place, fields), RawJson::part(&text)))
+        })),
     })
 }
 

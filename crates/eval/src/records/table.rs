@@ -81,6 +81,7 @@ impl RecordKind {
                 ),
                 ("score", F64),
                 ("step_scores", list(F64)),
+                ("part_scores", list(F64)),
                 ("score_tokens", I64),
                 ("score_error", Text),
                 ("error", Text),

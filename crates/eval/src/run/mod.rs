@@ -17,6 +17,8 @@ mod prompts;
 mod regrade;
 pub mod rescore;
 mod resume;
+mod sample_fields;
+pub mod score;
 #[cfg(test)]
 mod scored_runs;
 mod scorer;

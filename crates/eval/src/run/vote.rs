@@ -16,10 +16,10 @@ use crate::report::RunScores;
 use crate::task::{Item, Overrides, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
-use offshoot_core::json::{describe, listed, names};
+use offshoot_core::json::listed;
 use offshoot_core::out;
 use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whole};
-use offshoot_core::setting::{ID, OUT, SCALE, SCORES, SET, Setting, TEXT};
+use offshoot_core::setting::{OUT, SCALE, SCORES, SET};
 use offshoot_engine::FinishReason;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Outcome, Sample, verdict_on};
@@ -27,6 +27,7 @@ use offshoot_search::{Outcome, Sample, verdict_on};
 use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
+use super::sample_fields::{SampleFields, SampleTexts, field_of};
 use super::summary::{best_at, scores, usual_ks};
 use super::vote_scores::{PickScores, Picks, ReplayOptions, Scale, VoteBy, best, heaviest, read_scores};
 
@@ -51,9 +52,6 @@ pub struct VoteOptions {
     /// Whether the scores are printed as JSON.
     pub json: bool,
 }
-
-const IDS: [&str; 5] = ["id", "task_id", "question_id", "custom_id", "unique_id"];
-const TEXTS: [&str; 6] = ["text", "completion", "response", "output", "samples", "completions"];
 
 /// The samples of an item, in the file's order.
 struct VotingTexts {
@@ -290,15 +288,15 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
 /// another has it.
 fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
     let path = &options.samples;
+    let fields = SampleFields { path, id: options.id.as_deref(), text: options.text.as_deref() };
     let (mut items, mut places): (Vec<VotingTexts>, HashMap<String, usize>) = Default::default();
     // Where the text is of each record that has an index and was not scored by a run, by its item and the index.
     let mut unscored: HashMap<(usize, u64), usize> = HashMap::new();
     let (mut has_scores, mut missing) = (options.scores.is_none(), None);
     for record in records(path, Format::of(path).unwrap_or(Format::JsonLines), None)? {
         let record = record?;
-        let (id, id_field) = id_of(options, &record)?;
-        let (texts, text_field) = texts_of(options, &record)?;
-        let is_lone = record.1[&text_field].is_string();
+        let (id, id_field) = fields.id_of(&record)?;
+        let SampleTexts { texts, field: text_field, is_lone } = fields.texts_of(&record)?;
         let scores = match scores_of(options, &record, texts.len(), is_lone)? {
             Ok(scores) => {
                 has_scores = true;
@@ -337,34 +335,6 @@ fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
     }
 }
 
-fn id_of(options: &VoteOptions, record: &FileRecord) -> Result<(String, String)> {
-    let field = field_of(options, record, options.id.as_deref(), &IDS, ID)?;
-    let value = &record.1[&field];
-    let id = json::id(Some(value)).ok_or_else(|| {
-        let expected = format!("a string or a number at {}", record.0);
-        Error::field(&options.samples, &field, expected, describe(value))
-    })?;
-    Ok((id, field))
-}
-
-/// The texts of a record: one, or a list.
-fn texts_of(options: &VoteOptions, record: &FileRecord) -> Result<(Vec<String>, String)> {
-    let field = field_of(options, record, options.text.as_deref(), &TEXTS, TEXT)?;
-    let wrong = |found: String| {
-        Error::field(&options.samples, &field, format!("a text or a list of texts at {}", record.0), found)
-    };
-    let text = |value: &Value| match value {
-        Value::String(text) => Ok(text.clone()),
-        other => Err(wrong(format!("{} in it", describe(other)))),
-    };
-    let texts = match &record.1[&field] {
-        Value::String(text) => vec![text.clone()],
-        Value::Array(list) => list.iter().map(text).collect::<Result<_>>()?,
-        other => return Err(wrong(describe(other))),
-    };
-    Ok((texts, field))
-}
-
 /// The scores of a record's texts, none where none are asked for; or that the record does not have the field.
 fn scores_of(
     options: &VoteOptions,
@@ -373,27 +343,11 @@ fn scores_of(
     is_lone: bool,
 ) -> Result<Result<Vec<Option<f64>>>> {
     let Some(how) = &options.scores else { return Ok(Ok(Vec::new())) };
-    match field_of(options, record, Some(&how.field), &[], SCORES) {
+    match field_of(&options.samples, record, Some(&how.field), &[], SCORES) {
         Ok(field) => {
             let value = &record.1[&field];
             read_scores(&options.samples, record.0, &field, value, (texts, is_lone), how.aggregate).map(Ok)
         }
         Err(missing) => Ok(Err(missing)),
     }
-}
-
-/// The name of the given field, or of the first of `usual` that the record has.
-fn field_of(
-    options: &VoteOptions,
-    (place, fields): &FileRecord,
-    given: Option<&str>,
-    usual: &[&str],
-    option: Setting,
-) -> Result<String> {
-    let known = given.map_or(usual.to_vec(), |name| vec![name]);
-    let found = known.iter().find(|name| fields.contains_key(**name));
-    found.map(|name| name.to_string()).ok_or_else(|| {
-        let expected = format!("one of the fields {} (or another by {option})", listed(&known));
-        Error::field(&options.samples, place.to_string(), expected, format!("the fields {}", names(fields)))
-    })
 }

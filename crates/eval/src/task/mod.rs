@@ -14,7 +14,7 @@ mod prompt;
 pub mod scaffold;
 mod scorer;
 mod shots;
-mod template;
+pub(crate) mod template;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;

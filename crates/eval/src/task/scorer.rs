@@ -66,16 +66,21 @@ impl Task {
     /// one. `asked`: the one that the user names, in place of the task's.
     pub fn scorer_options(&self, asked: Option<&ScorerOptions>) -> Option<ScorerOptions> {
         self.method.reward_key()?;
-        let of_task = || self.scorer.model.as_ref().map(ScorerOptions::new);
-        let options = asked.cloned().or_else(of_task)?;
-        // The task's form is that of the folder that the task names.
-        let is_the_tasks = self.scorer.model.as_ref().is_none_or(|model| same_folder(model, &options.path));
-        let of_task = || self.scorer.form.clone().filter(|_| is_the_tasks);
-        Some(ScorerOptions { form: options.form.or_else(of_task), ..options })
+        self.scorer.options(asked)
     }
 }
 
 impl TaskScorer {
+    /// The scorer to open; `None`: nothing names one. `asked`: the one that the user names, in place of the task's.
+    pub fn options(&self, asked: Option<&ScorerOptions>) -> Option<ScorerOptions> {
+        let of_task = || self.model.as_ref().map(ScorerOptions::new);
+        let options = asked.cloned().or_else(of_task)?;
+        // The task's form is that of the folder that the task names.
+        let is_the_tasks = self.model.as_ref().is_none_or(|model| same_folder(model, &options.path));
+        let of_task = || self.form.clone().filter(|_| is_the_tasks);
+        Some(ScorerOptions { form: options.form.or_else(of_task), ..options })
+    }
+
     /// `place`: of the key `scorer`.
     pub(crate) fn new(place: &Place<'_>, settings: ScorerModelSettings) -> Result<TaskScorer> {
         let keys = match settings {

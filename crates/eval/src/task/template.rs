@@ -1,7 +1,7 @@
 //! Templates of a task file: Jinja over an item's fields.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use crate::source::values::TaskPath;
 use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::{footprint, names};
+use offshoot_core::setting::Setting;
 use offshoot_text::jinja::{self, Environment, FaultKind, Whitespace};
 
 /// A text of a task file.
@@ -39,12 +40,13 @@ impl TextSettings {
     }
 }
 
-/// A compiled template and the key of its place in the task file, for error messages.
+/// A compiled template and its place for error messages: a key of the task file, or an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
+    /// The task file, or that of the records that an option's template is filled by.
     task: PathBuf,
-    /// The dotted path of its key.
+    /// The dotted path of its key, or the option.
     at: String,
 }
 
@@ -107,6 +109,15 @@ fn work(text: &str, fields: Option<&Map<String, Value>>) -> Result<Result<Option
     Ok(serde_json::from_slice(&answer).expect("`TEMPLATES` writes it"))
 }
 
+/// Compiles a template; the error says why it is none.
+fn check(text: &str) -> Result<(), String> {
+    match work(text, None) {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(fault)) => Err(fault.text),
+        Err(stopped) => Err(stopped.to_string()),
+    }
+}
+
 impl Template {
     /// `place`: of the template.
     pub(crate) fn read(place: &Place<'_>, settings: TextSettings) -> Result<Template> {
@@ -114,11 +125,15 @@ impl Template {
     }
 
     pub(crate) fn new(place: &Place<'_>, text: String) -> Result<Template> {
-        match work(&text, None) {
-            Ok(Ok(_)) => Ok(Template { text, task: place.source.path.clone(), at: place.field().to_string() }),
-            Ok(Err(fault)) => Err(place.wrong_as("a template", fault.text)),
-            Err(stopped) => Err(place.wrong_as("a template", stopped.to_string())),
-        }
+        let wrong = |found| place.wrong_as("a template", found);
+        check(&text).map_err(wrong)?;
+        Ok(Template { text, task: place.source.path.clone(), at: place.field().to_string() })
+    }
+
+    /// A template that an option gives, over the fields of the records in the file at `path`.
+    pub(crate) fn of_option(option: Setting, path: &Path, text: String) -> Result<Template> {
+        check(&text).map_err(|found| Error::value(option, "a template", found))?;
+        Ok(Template { text, task: path.to_path_buf(), at: option.to_string() })
     }
 
     /// Whether it uses the field `name`.

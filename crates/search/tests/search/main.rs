@@ -3,6 +3,7 @@
 #[path = "../../../../tests/common/job.rs"]
 mod job;
 
+mod comparing;
 mod confidence;
 mod confident_votes;
 mod forms;

@@ -52,13 +52,13 @@ fn world(letters: &'static str, depth: usize) -> SamplingTree {
 }
 
 /// Samples of whole texts, in the order of their branches.
-fn texts(says: &'static [&'static str]) -> SamplingTree {
+pub(super) fn texts(says: &'static [&'static str]) -> SamplingTree {
     let engine = EngineHandle::scripted(move |call| ScriptedReply::text(says[call.branch.0 as usize - 1]));
     job::tree_on(engine, "Q:")
 }
 
 /// The answer is the first letter; `a` is right.
-fn assess(text: &str) -> Assessment {
+pub(super) fn assess(text: &str) -> Assessment {
     let answer = text.chars().next().map(String::from);
     Assessment { correct: Some(answer.as_deref() == Some("a")), answer, ..Assessment::default() }
 }
@@ -77,7 +77,7 @@ fn scores(scorer: &ScriptedScorer, on_error: OnScorerError) -> Result<Scorer<'st
     Ok(Scorer::Model(Box::new(ModelScores::new(scorer, &question, on_error)?)))
 }
 
-fn order(interrupted: bool) -> Order {
+pub(super) fn order(interrupted: bool) -> Order {
     Order { interrupted: AtomicBool::new(interrupted), ..Order::default() }
 }
 
@@ -170,7 +170,13 @@ fn samples_are_scored_as_they_come_and_the_best_is_chosen() {
         let step_scores = vec![Some(0.2), Some(0.4)];
         assert_eq!(
             outcome.samples[0].scored,
-            Some(SampleScore::Scored { score: 0.4, step_scores, score_tokens: Some(17), verdict: None })
+            Some(SampleScore::Scored {
+                score: 0.4,
+                step_scores,
+                part_scores: Vec::new(),
+                score_tokens: Some(17),
+                verdict: None
+            })
         );
         let work = outcome.scorer.expect("it has worked");
         // The question and the text are 14 bytes and the text's; the second `c` is the first one again.
@@ -270,8 +276,13 @@ fn a_sample_that_is_scored_already_keeps_its_score() {
     let mut job = order.job(Assessor::new(assess), &mut record);
     let (outcome, _) = whole(&mut texts(says), 2, &scorer, &SampleScoring::default(), OnScorerError::Unscored, false);
     let mut earlier = outcome.expect("nothing fails").samples;
-    earlier[0].scored =
-        Some(SampleScore::Scored { score: 0.95, step_scores: vec![Some(0.95)], score_tokens: Some(15), verdict: None });
+    earlier[0].scored = Some(SampleScore::Scored {
+        score: 0.95,
+        step_scores: vec![Some(0.95)],
+        part_scores: Vec::new(),
+        score_tokens: Some(15),
+        verdict: None,
+    });
     // It was killed before the second one was scored.
     earlier[1].scored = None;
     job.earlier = earlier;
