@@ -14,7 +14,7 @@ use offshoot_search::settings::Aggregate;
 #[derive(Debug, Args)]
 pub struct ScoreArgs {
     /// Samples, one JSON object per line (a JSON list, CSV, Parquet and .gz too): a question, and a text or a list of
-    /// texts
+    /// texts. Or the folder of a run, whose samples get their scores in place
     pub samples: PathBuf,
     /// Folder of the reward model (default: the task's scorer)
     #[arg(long, value_name = "DIR")]

@@ -66,8 +66,73 @@ fn samples_have_the_scores_by_which_they_are_chosen() {
     run_into(folder, "voted", &["--scorer", &reward(), "--set", vote]);
     succeeds(run(folder, &["rescore", "out", "--set", vote, "--out", "again"]));
     assert_eq!(choices(folder, "again"), choices(folder, "voted"));
-    let other = r#"method={"self_consistency": {"samples": 6, "weigh_by": "reward", "aggregate": "min"}}"#;
-    refuses(&run(folder, &["rescore", "out", "--set", other]), &["`method`", "the run's own"]);
+
+    // Another aggregate is made of the scores of steps, and the way back of the form's own.
+    let least = r#"method={"self_consistency": {"samples": 6, "weigh_by": "reward", "aggregate": "min"}}"#;
+    run_into(folder, "least", &["--scorer", &reward(), "--set", least]);
+    succeeds(run(folder, &["rescore", "again", "--set", least, "--out", "min"]));
+    assert_eq!(choices(folder, "min"), choices(folder, "least"));
+    assert!(bytes(folder, "min", "samples.jsonl") == bytes(folder, "least", "samples.jsonl"));
+    succeeds(run(folder, &["rescore", "min", "--set", r#"method={"self_consistency": {"samples": 6}}"#]));
+    let plain = lines(folder, "min", "items.jsonl");
+    assert!(plain.iter().all(|item| item.get("scores").is_none() && item.get("scorer").is_none()), "{plain:?}");
+    let summary: Value = serde_json::from_slice(&bytes(folder, "min", "summary.json")).expect("JSON");
+    assert!(summary.get("scorer").is_none(), "{summary}");
+    succeeds(run(folder, &["rescore", "min", "--set", vote]));
+    assert_eq!(choices(folder, "min"), choices(folder, "voted"));
+    assert!(bytes(folder, "min", "samples.jsonl") == bytes(folder, "voted", "samples.jsonl"));
+    let cut = r#"method={"self_consistency": {"samples": 6, "weigh_by": "reward", "delimiter": "\n\n"}}"#;
+    refuses(&run(folder, &["rescore", "out", "--set", cut]), &["`method.self_consistency.delimiter`", r#""\n""#]);
+}
+
+#[test]
+fn samples_of_a_run_are_scored_later_as_if_it_had_had_the_scorer() {
+    let folder = task_folder(|task| task["method"] = best_of_n());
+    let folder = folder.path();
+    let plain = r#"method={"sample": {"samples": 6}}"#;
+    run_into(folder, "scored", &["--scorer", &reward()]);
+    run_into(folder, "plain", &["--set", plain]);
+    let by_scores = ["rescore", "plain", "--set", &format!("method={}", best_of_n())];
+    refuses(&run(folder, &by_scores), &["`method.best_of_n`", "offshoot score"]);
+    let told = succeeds(run(folder, &["score", "plain", "--scorer", &reward()]));
+    assert!(told.contains("scored      36 texts of"), "{told}");
+    assert!(bytes(folder, "plain", "samples.jsonl") == bytes(folder, "scored", "samples.jsonl"));
+
+    // It goes on with the samples that have no score.
+    let text = String::from_utf8(bytes(folder, "plain", "samples.jsonl")).expect("text");
+    let bare = |line: &str| {
+        let mut line: Value = serde_json::from_str(line).expect("JSON");
+        ["score", "step_scores", "score_tokens"]
+            .iter()
+            .for_each(|key| drop(line.as_object_mut().map(|of| of.remove(*key))));
+        line.to_string() + "\n"
+    };
+    let cut: String =
+        text.lines().enumerate().map(|(ix, line)| if ix < 20 { format!("{line}\n") } else { bare(line) }).collect();
+    fs::write(folder.join("plain/samples.jsonl"), cut).expect("writable");
+    let told = succeeds(run(folder, &["score", "plain", "--scorer", &reward()]));
+    assert!(told.contains("scored      16 texts of"), "{told}");
+    assert!(bytes(folder, "plain", "samples.jsonl") == bytes(folder, "scored", "samples.jsonl"));
+
+    // A run that asks for no scores goes on as before.
+    succeeds(run(folder, &["run", "task.json", "--out", "plain", "--resume", "--set", plain]));
+    succeeds(run(folder, &by_scores));
+    assert_eq!(choices(folder, "plain"), choices(folder, "scored"));
+    for (options, words) in [
+        (&["--aggregate", "min"][..], &["--aggregate", "last", "rescore"][..]),
+        (&["--delimiter", "."], &["--delimiter", "as for the run's own"]),
+        (&["--question", "{{question}}"], &["--question", "scores already"]),
+        (&["--task", "task.json"], &["--task", "none for the run in plain"]),
+        (&["--scorer-form", "last-token"], &["`scorer`", "custom", "last-token"]),
+    ] {
+        refuses(&run(folder, &[&["score", "plain", "--scorer", &reward()], options].concat()), words);
+    }
+    run_into(
+        folder,
+        "likely",
+        &["--set", r#"method={"step_beam": {"samples": 2, "expansions": 2, "scorer": "mean_logprob"}}"#],
+    );
+    refuses(&run(folder, &["score", "likely", "--scorer", &reward()]), &["samples.jsonl", "the run's own method"]);
 }
 
 #[test]
@@ -155,7 +220,7 @@ fn texts_that_are_there_get_the_scores_that_a_run_gives_them() {
         assert_eq!(line["score"], Value::Array(of_run.collect()), "{line}");
     }
     let voted = run(folder, &["vote", "listed.jsonl_scored.jsonl", "--scores", "scores", "--by", "best"]);
-    assert!(succeeds(voted).contains("first 4"));
+    succeeds(voted);
     let chosen: Vec<Value> = lines_of(&folder.join("listed.jsonl_scored.jsonl_votes.jsonl"))
         .iter()
         .map(|line| line["chosen"].clone())

@@ -14,6 +14,7 @@ use crate::tree::SamplingTree;
 use crate::vote::VoteTally;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
+use offshoot_score::Scale;
 
 /// The candidate with the highest value by `scorer`; of equal ones, the smallest index. Where no sample has a value,
 /// none is chosen. The tree has no tokens of candidates sampled by an earlier process: use
@@ -119,14 +120,20 @@ fn scored(
         sample.scored = Some(value);
     }
     outcome.search_prompt_tokens = found.prompt_tokens;
-    outcome.scorer = scorer.work().map(|work| work_on(&outcome.samples, work));
+    outcome.scorer = scorer.work().map(|work| work_on(&outcome.samples, work.scale));
     outcome.details = Some(Details::Scores { scores: outcome.samples.iter().map(Sample::score).collect() });
     Ok(outcome)
 }
 
+/// Samples with the scores that they have, of which none is chosen yet. `scale`: what the scores are.
+pub fn scored_samples(samples: Vec<Sample>, scale: Scale) -> Outcome {
+    let details = Some(Details::Scores { scores: samples.iter().map(Sample::score).collect() });
+    Outcome { scorer: Some(work_on(&samples, scale)), details, samples, ..Outcome::default() }
+}
+
 /// What a scorer did for these samples, in this process or in an earlier one.
-fn work_on(samples: &[Sample], now: &ScorerWork) -> ScorerWork {
-    let mut work = ScorerWork { texts: 0, unscored: 0, first_error: None, tokens: 0, ..now.clone() };
+fn work_on(samples: &[Sample], scale: Scale) -> ScorerWork {
+    let mut work = ScorerWork { scale, texts: 0, unscored: 0, first_error: None, tokens: 0 };
     let mut seen = HashSet::new();
     for sample in samples.iter().filter(|sample| seen.insert(sample.text.as_str())) {
         match &sample.scored {

@@ -138,6 +138,14 @@ impl SampleScore {
         }
     }
 
+    /// Makes the score of those of the parts in this way. One that has no parts stays as it is.
+    pub fn aggregate(&mut self, aggregate: Aggregate) {
+        let parts = self.parts();
+        if let (SampleScore::Scored { score, .. }, Some(made)) = (self, aggregate.of(&parts)) {
+            *score = made;
+        }
+    }
+
     /// The scores of which the score is made, in the order of the text; none where it has no score, or one of its own.
     pub fn parts(&self) -> Vec<f64> {
         match self {
@@ -329,6 +337,11 @@ mod tests {
         assert_eq!((&whole, whole.parts()), (&expected, vec![0.5, 0.25]));
         let cut = of(&[(0, 0.125), (0, 0.5), (1, 0.25)], 2, Aggregate::Min);
         assert_eq!((cut.score(), cut.parts()), (Some(0.125), vec![0.125, 0.5, 0.25]));
+        let mut again = cut.clone();
+        again.aggregate(Aggregate::Last);
+        assert_eq!((again.score(), again.parts()), (Some(0.25), cut.parts()));
+        again.aggregate(Aggregate::Min);
+        assert_eq!(again, cut);
         let SampleScore::Scored { step_scores, part_scores, .. } = &cut else { panic!("{cut:?}") };
         assert_eq!((&step_scores[..], part_scores.len()), (&[Some(0.5), Some(0.25)][..], 3));
         for none in [of(&[], 1, Aggregate::Last), of(&[(0, f64::NAN)], 1, Aggregate::Last)] {

@@ -199,6 +199,11 @@ pub struct RunScores {
     pub scorer: Option<ScorerTotals>,
 }
 
+impl RunScores {
+    /// The keys that are left out where a method has nothing to say of them.
+    pub const OF_SOME_METHODS: [&str; 4] = ["low_confidence", "verdicts", "reward_vote", "scorer"];
+}
+
 /// The results and costs of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {

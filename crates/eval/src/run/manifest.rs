@@ -24,7 +24,7 @@ use offshoot_core::setting::{DETERMINISTIC, KV_DTYPE, STATE_DTYPE};
 use offshoot_launch::{EngineBudget, Launched};
 use offshoot_model::WeightChoice;
 use offshoot_model::hashes::{files_named, hash_of_folder, hashes};
-use offshoot_score::ScorerIdentity;
+use offshoot_score::{Aggregate, Scale, ScorerIdentity};
 
 pub const NAME: &str = "manifest.json";
 
@@ -39,7 +39,7 @@ pub struct Manifest {
     /// The adapter that its samples are drawn with, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterFiles>,
-    /// The model whose scores its method asks for, if it does.
+    /// The model that its method asks for scores, or that has scored its samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scorer: Option<ScorerFiles>,
     pub task_file: PathBuf,
@@ -85,11 +85,27 @@ pub struct ScorerFiles {
     pub folder: PathBuf,
     #[serde(flatten)]
     pub identity: ScorerIdentity,
+    /// How it scores whole samples; `None`: it scores steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<RecordedScores>,
+}
+
+/// How the samples of a run have the scores that they have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedScores {
+    /// What the scores are.
+    pub scale: Scale,
+    /// Ends a step.
+    pub delimiter: String,
+    /// What made one score of those of a sample's steps.
+    pub aggregate: Aggregate,
+    /// What does, by the scorer's form.
+    pub form_aggregate: Aggregate,
 }
 
 impl ScorerFiles {
     pub fn new(folder: &Path, identity: ScorerIdentity) -> Result<Self> {
-        Ok(ScorerFiles { folder: absolute(folder)?, identity })
+        Ok(ScorerFiles { folder: absolute(folder)?, identity, samples: None })
     }
 
     /// Whether both are one folder at two times.
@@ -219,14 +235,8 @@ impl Manifest {
             };
             return differs("adapter", adapter(self), adapter(now));
         }
-        // A copy under another name gives the same scores.
-        let digest = |of: &Manifest| of.scorer.as_ref().map(|scorer| scorer.identity.digest.clone());
-        if digest(self) != digest(now) {
-            let scorer = |of: &Manifest| of.scorer.as_ref().map_or_else(|| "no scorer".to_owned(), ScorerFiles::shown);
-            let has_changed = self.scorer.as_ref().zip(now.scorer.as_ref()).is_some_and(|(before, now)| before.is(now));
-            let changed = if has_changed { ", whose weights, configuration or form have changed since" } else { "" };
-            let found = format!("{}{changed} (give the scorer as it was, or another folder for results)", scorer(now));
-            return differs("scorer", scorer(self), found);
+        if let Some(scorer) = &now.scorer {
+            self.check_scorer(folder, scorer)?;
         }
         if self.kv_dtype != now.kv_dtype {
             let option = |of: &Manifest| format!("{KV_DTYPE} {}", of.kv_dtype);
@@ -265,6 +275,22 @@ impl Manifest {
             ));
         }
         Ok(())
+    }
+
+    /// Checks that samples of the run in `folder` may have scores by this scorer.
+    pub fn check_scorer(&self, folder: &Path, now: &ScorerFiles) -> Result<()> {
+        match &self.scorer {
+            // A copy under another name gives the same scores.
+            Some(before) if before.identity.digest != now.identity.digest => {
+                let expected = format!("{}, with which the run in this folder was made or scored", before.shown());
+                let changed =
+                    if before.is(now) { ", whose weights, configuration or form have changed since" } else { "" };
+                let found =
+                    format!("{}{changed} (give the scorer as it was, or another folder for results)", now.shown());
+                Err(Error::field(folder.join(NAME), "scorer", expected, found))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The places that the task names by other paths now, and under which files lie as they lay before: what counts is
@@ -436,9 +462,9 @@ struct Difference {
     found: String,
 }
 
-/// What a task's key `scorer` says beside its folder and form.
-fn told_to_scorer(scorer: Option<&Value>) -> [Option<&Value>; 2] {
-    ["question", "on_error"].map(|key| scorer.and_then(|scorer| scorer.get(key)).filter(|value| !value.is_null()))
+/// The question that a task's key `scorer` asks.
+fn asked_of_scorer(scorer: Option<&Value>) -> Option<&Value> {
+    scorer.and_then(|scorer| scorer.get("question")).filter(|value| !value.is_null())
 }
 
 /// What differences between two task files affect samples or their grading.
@@ -453,9 +479,9 @@ impl DifferenceRules<'_> {
     fn first(&self, at: &str, before: Option<&Value>, now: Option<&Value>) -> Option<Difference> {
         // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
         let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit")
-            // A scorer is compared by its identity.
-            || matches!(at, "scorer.model" | "scorer.form")
-            || (at == "scorer" && told_to_scorer(before) == told_to_scorer(now));
+            // A scorer is compared by its identity, and what becomes of texts without a score changes no other.
+            || matches!(at, "scorer.model" | "scorer.form" | "scorer.on_error")
+            || (at == "scorer" && asked_of_scorer(before) == asked_of_scorer(now));
         let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
         let may_rise = is_count && self.samples_may_rise;
         let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

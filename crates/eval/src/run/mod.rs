@@ -63,7 +63,11 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut place = RunFolder::find(&prepared, options, prepared.scorer.as_ref().map(RunScorer::files).transpose()?)?;
+    let mut place = RunFolder::find(
+        &prepared,
+        options,
+        prepared.scorer.as_ref().map(|scorer| scorer.files(&prepared.task)).transpose()?,
+    )?;
     let launched = prepared.start(options)?;
     if !place.is_resumed() {
         prepared.check_longest_path(launched.engine.facts(), |_| false)?;

@@ -13,12 +13,13 @@ use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::FinishReason;
 use offshoot_score::Scale;
 use offshoot_search::best_of_n::choose_best;
-use offshoot_search::by_scorer::{choose_by_scores, vote_by_scores};
+use offshoot_search::by_scorer::{choose_by_scores, scored_samples, vote_by_scores};
 use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Assessment, Assessor, Details, Outcome, Sample};
 
 use super::assess::{self, RunJudge};
+use super::manifest::RecordedScores;
 use super::outcome::{Failed, Finished};
 use super::worker::LineWithId;
 
@@ -53,6 +54,10 @@ impl Graded {
             drawn.iter_mut().map(|(index, samples)| (by_index[index], samples)).collect();
         sort_by_number(&mut all, |(item, _)| item.index as u64);
         all.iter_mut().for_each(|(_, samples)| sort_by_number(samples, |sample| sample.index));
+        if let Some(scored) = grading.scored {
+            let samples = all.iter_mut().flat_map(|(_, samples)| samples.iter_mut());
+            samples.filter_map(|sample| sample.scored.as_mut()).for_each(|score| score.aggregate(scored.aggregate));
+        }
         let mut errors = grading.grade(&mut all)?;
         let line = |(item, samples): &(&Item, &mut Vec<Sample>)| -> String {
             samples.iter().map(|sample| text(&LineWithId { id: &item.id, rest: sample })).collect()
@@ -121,13 +126,8 @@ impl Graded {
             None => drop(line.shift_remove("bar")),
             Some(bar) => drop(line.insert("bar".to_string(), json!(bar))),
         }
-        // Those of other methods are the search's, and stay.
-        match (&grading.task.method, &outcome.details) {
-            (Method::SelfConsistency { .. }, Some(Details::Scores { scores })) => {
-                line.insert("scores".to_string(), json!(scores));
-            }
-            (Method::SelfConsistency { .. }, _) => drop(line.shift_remove("scores")),
-            _ => {}
+        if error.is_none() {
+            put_scores(grading.task, line, &outcome);
         }
         line.insert("samples_correct".to_string(), json!(assess::samples_correct(item, &outcome.samples)));
         match outcome.tied.is_empty() {
@@ -165,6 +165,8 @@ impl Graded {
 pub struct Regrader<'a> {
     pub task: &'a Task,
     pub judging: Option<&'a RunJudge>,
+    /// How the method makes the scores of samples of those of their parts; `None`: they stay as they are.
+    pub scored: Option<&'a RecordedScores>,
 }
 
 impl Regrader<'_> {
@@ -216,6 +218,20 @@ fn collect(samples: &mut [Sample], assessor: &mut Assessor<'_>) -> Result<()> {
     }
 }
 
+/// What a scorer did for an item, and its scores of the samples.
+fn put_scores(task: &Task, line: &mut Map<String, Value>, outcome: &Outcome) {
+    match &outcome.scorer {
+        None => drop(line.shift_remove("scorer")),
+        Some(work) => drop(line.insert("scorer".to_string(), json!(work))),
+    }
+    match &outcome.details {
+        // Those of other methods are the search's, and stay.
+        _ if !task.method.draws_alike() => {}
+        Some(Details::Scores { scores }) => drop(line.insert("scores".to_string(), json!(scores))),
+        _ => drop(line.shift_remove("scores")),
+    }
+}
+
 fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessment) {
     (sample.answer, sample.correct, sample.detail) = (answer, correct, detail);
 }
@@ -224,15 +240,17 @@ fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessme
 fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
     let n = samples.len() + before.cancelled;
     let (cancelled, cancelled_tokens) = (before.cancelled, before.cancelled_tokens);
-    let late = Outcome { cancelled, cancelled_tokens, ..before.clone() };
+    // As of an older version, where nothing says what the scores are.
+    let of_before = || before.scorer.as_ref().map_or(Scale::Probability, |scorer| scorer.scale);
+    let scale = grading.scored.map_or_else(of_before, |scored| scored.scale);
+    let weight = |score| scale.probability(score);
+    let scored = |samples| Outcome { cancelled, cancelled_tokens, ..scored_samples(samples, scale) };
     match grading.task.method {
         Method::SelfConsistency { reward: Some(_), .. } => {
-            let scale = before.scorer.map_or(Scale::Probability, |scorer| scorer.scale);
-            let weight = |score| scale.probability(score);
-            vote_by_scores(Outcome { samples, ..late }, weight, grading.no_answer(item))
+            vote_by_scores(scored(samples), weight, grading.no_answer(item))
         }
         Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
-            choose_by_scores(Outcome { samples, ..late }, grading.no_answer(item))
+            choose_by_scores(scored(samples), grading.no_answer(item))
         }
         Method::SelfConsistency { confidence, .. } => {
             let outcome = Outcome { cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) };

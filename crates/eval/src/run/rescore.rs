@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
-use crate::task::{EarlyStop, Method, Overrides, SampleScorer, Task};
+use crate::report::RunScores;
+use crate::task::{EarlyStop, Method, Overrides, RewardScoring, SampleScorer, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
@@ -23,7 +24,7 @@ use offshoot_judge::JudgeSetup;
 use offshoot_search::confidence::ConfidenceSource;
 
 use super::assess::RunJudge;
-use super::manifest::{self, Manifest};
+use super::manifest::{self, Manifest, RecordedScores};
 use super::regrade::{Graded, Regrader};
 use super::summary::scores;
 use super::tables::{ResultFormat, TABLES};
@@ -71,10 +72,18 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let (_journal, recorded) = Journal::reopen(run, &items)?;
     let lines = lines(&run.join(ITEMS))?;
     check_method(&task, &manifest, &was, &lines)?;
+    let scored = match manifest.scorer.as_ref().is_some_and(|scorer| scorer.samples.is_some()) {
+        true => new_scores(&task, &manifest)?,
+        // Those of a search by steps, or of an earlier version, stay as they are.
+        false => None,
+    };
     let withheld = [run.clone(), folder.to_path_buf()];
     let judging = RunJudge::open(&task, &items, &options.judge, &withheld, options.judges)?;
-    let grading = Regrader { task: &task, judging: judging.as_ref() };
+    let grading = Regrader { task: &task, judging: judging.as_ref(), scored: scored.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
+    if let (Some(scored), Some(scorer)) = (scored, &mut manifest.scorer) {
+        scorer.samples = Some(scored);
+    }
     say_what_is_left_out(&graded);
     say_what_was_stopped(&graded, &task, &manifest);
     let scores = scores(&task, &graded.finished, options.k.as_deref());
@@ -88,6 +97,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     before.insert("method".to_string(), json!(task.method.described()));
     before.insert("failed".to_string(), json!(graded.failed.len() + graded.unjudged.len()));
     if let Ok(Value::Object(scores)) = serde_json::to_value(&scores) {
+        RunScores::OF_SOME_METHODS.iter().for_each(|key| drop(before.remove(*key)));
         before.extend(scores);
     }
     for key in ["answer", "grade", "method"] {
@@ -174,11 +184,13 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
         return Ok(());
     }
     let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
-    let is_told_by_samples = match task.method {
+    let is_told_by_samples = match &task.method {
         Method::SelfConsistency { reward: None, .. } | Method::BestOfN { .. } | Method::Sample { .. } => true,
-        // Samples have the scores by which they were chosen, and these alone.
-        Method::SelfConsistency { .. } | Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
-            task.method.reward_of_samples() == was.reward_of_samples()
+        // By the scores that samples have.
+        Method::SelfConsistency { reward: Some(_), .. }
+        | Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
+            new_scores(task, manifest)?;
+            true
         }
         _ => false,
     };
@@ -199,6 +211,30 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
         0 => Ok(()),
         spared => refused(&format!("the run's own method, by which {} were spared", counted(spared, "sample"))),
     }
+}
+
+/// How the task's method scores samples, of the scores that those of the run have; `None`: it asks for none.
+///
+/// # Errors
+///
+/// The samples have no scores, those of other steps, or logits, which have no product.
+fn new_scores(task: &Task, manifest: &Manifest) -> Result<Option<RecordedScores>> {
+    let Some(RewardScoring { delimiter, aggregate }) = task.method.reward_of_samples() else { return Ok(None) };
+    let of_method = format!("method.{}", task.method.name());
+    let Some(recorded) = manifest.scorer.as_ref().and_then(|scorer| scorer.samples.as_ref()) else {
+        let expected = "a run whose samples have a scorer's scores (`offshoot score RUN` gives them)";
+        return Err(Error::field(&task.path, of_method, expected, "one whose manifest says of none"));
+    };
+    if *delimiter != recorded.delimiter {
+        let expected = format!("{:?}, behind which the steps end that have scores", recorded.delimiter);
+        return Err(Error::field(&task.path, format!("{of_method}.delimiter"), expected, format!("{delimiter:?}")));
+    }
+    let aggregate = aggregate.unwrap_or(recorded.form_aggregate);
+    if !aggregate.fits(recorded.scale) {
+        let expected = "last, min or mean, as the scorer's scores are logits";
+        return Err(Error::field(&task.path, format!("{of_method}.aggregate"), expected, "product"));
+    }
+    Ok(Some(RecordedScores { aggregate, ..recorded.clone() }))
 }
 
 /// Whether samples of the method `was` have the confidences that the method `now` weighs. What they list is told by

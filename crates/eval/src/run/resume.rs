@@ -115,7 +115,9 @@ fn fitting(folder: &Path, now: &Manifest, prepared: &PreparedRun) -> Result<Opti
     // The requested items may differ now.
     let prompt_files = before.prompt_files.into_iter().chain(now.prompt_files.clone()).collect();
     let (folder, processes) = (before.folder, before.processes);
-    Ok(Some(Manifest { folder, processes, prompt_files, ..now.clone() }))
+    // Scores that samples have stay theirs, also where the method asks for none.
+    let scorer = now.scorer.clone().or(before.scorer);
+    Ok(Some(Manifest { folder, processes, prompt_files, scorer, ..now.clone() }))
 }
 
 /// The recorded items, by remaining work.

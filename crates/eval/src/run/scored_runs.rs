@@ -253,8 +253,14 @@ fn an_error_of_the_scorer_ends_an_item_if_the_task_says_so() {
     assert_eq!((run.failed.len(), run.finished.len()), (3, 0));
     assert!(run.failed[0].error.to_string().contains("asleep"));
     assert_eq!(lines(&task.out("run").join("samples.jsonl")).len(), 3 * SAMPLES, "nothing that was sampled is lost");
+    // What becomes of texts without a score changes no sample.
+    settings["scorer"] = json!({"on_error": "unscored"});
+    fs::write(&path, settings.to_string()).expect("writable");
+    let again = task.run("run", &down, None).expect("it goes on");
+    assert_eq!((again.failed.len(), again.finished.len()), (0, 3));
     let again = task.run("run", &ScriptedScorer::new(vowels), None).expect("it goes on");
     assert_eq!((again.failed.len(), again.finished.len()), (0, 3));
+    assert_eq!(again.summary.scores.scorer.map(|scorer| scorer.unscored), Some(0));
 }
 
 #[test]

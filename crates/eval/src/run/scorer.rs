@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::manifest::ScorerFiles;
+use super::manifest::{RecordedScores, ScorerFiles};
 use super::prepare::PreparedRun;
-use crate::task::{Method, Task};
+use crate::task::{Method, RewardScoring, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::count;
 use offshoot_core::out;
@@ -57,9 +57,17 @@ impl RunScorer {
         }
     }
 
-    /// For the run's manifest.
-    pub fn files(&self) -> Result<ScorerFiles> {
-        ScorerFiles::new(self.folder.path(), self.folder.identity().clone())
+    /// For the manifest of a run of `task`.
+    pub fn files(&self, task: &Task) -> Result<ScorerFiles> {
+        let form = self.folder.resolved()?;
+        let recorded = |how: &RewardScoring| RecordedScores {
+            scale: form.scale(),
+            delimiter: how.delimiter.clone(),
+            aggregate: how.aggregate.unwrap_or(form.aggregate()),
+            form_aggregate: form.aggregate(),
+        };
+        let samples = task.method.reward_of_samples().map(recorded);
+        Ok(ScorerFiles { samples, ..ScorerFiles::new(self.folder.path(), self.folder.identity().clone())? })
     }
 
     /// Warns if the scorer's context may be too short for the longest question with a sample.

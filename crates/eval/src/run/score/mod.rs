@@ -1,8 +1,9 @@
 //! `offshoot score`: a scorer's scores of texts that are there already, with no other model. The lines of a file are
-//! written again with the scores of their texts (`file`), by which `vote` chooses. Which texts are scored at once is
-//! left to `queue`.
+//! written again with the scores of their texts (`file`), by which `vote` chooses; the samples of a run get theirs in
+//! place (`of_run`), by which `rescore` chooses. Which texts are scored at once is left to `queue`.
 
 mod file;
+mod of_run;
 mod questions;
 mod queue;
 
@@ -22,12 +23,14 @@ use offshoot_launch::{EngineOptions, LaunchedScorer, ScorerFolder, ScorerOptions
 use offshoot_score::{Aggregate, Scale, ScorerIdentity};
 use offshoot_search::SampleScore;
 
+use super::manifest;
+
 pub use offshoot_score::FormChoice;
 
 /// The options of `offshoot score`.
 #[derive(Clone, Debug)]
 pub struct ScoreTextsOptions {
-    /// A file of samples as `offshoot vote` reads them.
+    /// A file of samples as `offshoot vote` reads them, or the folder of a run.
     pub samples: PathBuf,
     /// The scorer's folder; `None`: the task's.
     pub scorer: Option<PathBuf>,
@@ -36,7 +39,7 @@ pub struct ScoreTextsOptions {
     /// What the texts answer, as the scorer is told it: a template, or the name of a field. `None`: the task says it,
     /// or the first of the usual fields.
     pub question: Option<String>,
-    /// The task about whose items the texts are.
+    /// The task about whose items the texts of a file are; a run has its own.
     pub task: Option<PathBuf>,
     /// `key=value` changes to the task.
     pub set: Vec<String>,
@@ -56,7 +59,7 @@ pub struct ScoreTextsOptions {
     pub engine: EngineOptions,
 }
 
-/// Scores the texts of a file.
+/// Scores the texts of a file or of a run.
 ///
 /// # Errors
 ///
@@ -66,11 +69,14 @@ pub fn score(options: &ScoreTextsOptions, interrupt: &Interrupt) -> Result<()> {
         let expected = "the characters that end a step (a shell writes a line end as $'\\n')";
         return Err(Error::value(DELIMITER, expected, format!("`{delimiter}`")));
     }
-    file::score(options, interrupt)
+    match options.samples.join(manifest::NAME).is_file() {
+        true => of_run::score(options, interrupt),
+        false => file::score(options, interrupt),
+    }
 }
 
 impl ScoreTextsOptions {
-    /// The task about whose items the texts are.
+    /// The task about whose items the texts of a file are; a run has its own.
     fn task(&self) -> Result<Option<Task>> {
         let allowed = ["items", "prompt", "scorer"];
         let key = |set: &&String| set.split(['.', '=']).next().unwrap_or_default().trim().to_owned();
