@@ -1,5 +1,5 @@
-//! The scorer, the embedder or the judge beside the model of an estimate: how both divide the memory of the simulated device, and
-//! what it computes of a job's texts.
+//! The scorer, the embedder or the judge beside the model of an estimate: how both divide the memory of the simulated
+//! device, and what it computes of a job's texts.
 
 use std::fmt;
 use std::sync::Arc;

@@ -34,5 +34,5 @@ pub use pairs::{PairAnswer, PairRule, WinnerField};
 pub use question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
 pub use rubric::{Criterion, RubricRule};
 pub use scripted::ScriptedJudge;
-pub use server::{JudgeKey, ServerOptions};
+pub use server::{JudgeKey, ServerJudge, ServerOptions};
 pub use verdict::Verdict;

@@ -8,8 +8,8 @@ use offshoot_core::Error;
 use offshoot_engine::{Event, Extend, SamplingParams, Stop, UniformKey};
 use offshoot_form::{Form, SampleForm};
 use offshoot_launch::{
-    Demand, DeviceChoice, Devices, EngineOptions, JudgeFolderOptions, Launched, LaunchedJudge, ModelSource,
-    ScorerOptions, SecondFolder, SecondKind, SecondSizes,
+    AdapterLimits, Demand, DeviceChoice, Devices, EngineOptions, JudgeFolderOptions, Launched, LaunchedJudge,
+    ModelSource, PrefixFolder, ScorerOptions, SecondFolder, SecondKind, SecondSizes,
 };
 use offshoot_model::ModelFolder;
 use offshoot_text::AddSpecial;
@@ -169,10 +169,18 @@ fn the_model_s_own_folder_is_known_however_it_is_written() {
 
 /// What is chosen for the generator is not the judge's.
 #[test]
-fn settings_of_weights_and_context_are_the_generator_s_alone() {
+fn settings_of_weights_context_adapters_and_prefixes_are_the_generator_s_alone() {
     let (model, second) = (generator(), generator());
     let mut options = options(Some(2 * MIB));
     options.budget.context = Some(64);
+    options.budget.adapters = AdapterLimits { most: 1, rank: 8 };
+    options.prefix_store = Some(PrefixFolder::new(model.path().join("prefixes"), 1 << 30));
+    let folder = ModelFolder::open(model.path()).unwrap();
+    let launch = options.launch(ModelSource::folder(&folder).unwrap(), None, Demand::unbounded());
+    let beside = judge(second.path(), None).unwrap();
+    let of_judge = launch.of_second(&beside).options;
+    assert_eq!(of_judge.budget.adapters, AdapterLimits::NONE);
+    assert!(of_judge.prefix_store.is_none());
     let pair: Launched =
         options.open_beside(model.path(), Some(judge(second.path(), None).unwrap())).map(|(pair, _)| pair).unwrap();
     let beside = pair.judge().expect("a judge was asked for");

@@ -1,5 +1,201 @@
-//! A judge that is a model behind a server of the OpenAI protocol.
+//! A judge that is a model behind a server of the OpenAI protocol. This file holds what clients have, and the threads
+//! that send questions; `body` writes requests, `read` reads answers, `client` sends one request, `health` decides when a
+//! server is not asked for a while.
 
+mod body;
+mod client;
+mod health;
 mod options;
+mod read;
+#[cfg(test)]
+mod tests;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use serde_json::Value;
+
+use crate::ask::{Ask, JudgeCounts, JudgeIdentity, Reply};
+use crate::question::{Answered, Question};
+use body::Body;
+use client::{Client, Failure};
+use health::Health;
+use offshoot_core::bounded::caught;
+use offshoot_core::error::{Error, Result};
 pub use options::{JudgeKey, ServerOptions};
+
+/// The time before the first retry; each further one takes twice the time of the one before.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// The longest time before a retry, also where a server asks for more.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// A model behind a server as a judge. Its questions are sent by threads of its own, which end once it is dropped, at
+/// most after the request that each of them has under way; no answer is handed over then.
+pub struct ServerJudge {
+    identity: JudgeIdentity,
+    asking: Arc<Asking>,
+    /// `None`: the threads end.
+    questions: Option<Sender<(Question, Reply)>>,
+    /// Closed when the judge is dropped.
+    _open: Sender<()>,
+}
+
+/// What the threads that send questions share.
+struct Asking {
+    client: Client,
+    /// The model's name.
+    model: String,
+    retries: u32,
+    first_wait: Duration,
+    health: Mutex<Health>,
+    asked: AtomicUsize,
+    tokens: AtomicUsize,
+    retried: AtomicUsize,
+    /// Delivers once the judge is dropped.
+    closed: Receiver<()>,
+}
+
+impl ServerJudge {
+    /// A judge at this server. Where the options name no model, the server is asked for the one that it lists.
+    ///
+    /// # Errors
+    ///
+    /// An option is out of range; the server lists no model or several, or cannot be asked; no thread starts.
+    pub fn open(options: ServerOptions) -> Result<ServerJudge> {
+        ServerJudge::waiting(options, FIRST_WAIT)
+    }
+
+    /// As [`open`](Self::open), with this time before the first retry.
+    fn waiting(options: ServerOptions, first_wait: Duration) -> Result<ServerJudge> {
+        options.check()?;
+        let (requests, retries) = (options.requests, options.retries);
+        let named = options.model.clone();
+        let client = Client::new(options);
+        let (open, closed) = bounded(0);
+        let mut asking = Asking {
+            client,
+            model: String::new(),
+            retries,
+            first_wait,
+            health: Mutex::default(),
+            asked: AtomicUsize::new(0),
+            tokens: AtomicUsize::new(0),
+            retried: AtomicUsize::new(0),
+            closed,
+        };
+        asking.model = match named {
+            Some(model) => model,
+            None => read::only_model(&asking.retrying(|client| client.get("models"))?)?,
+        };
+        let identity = JudgeIdentity { name: asking.model.clone(), digest: None };
+        let asking = Arc::new(asking);
+        let (questions, queued) = unbounded::<(Question, Reply)>();
+        for _ in 0..requests {
+            let (asking, queued) = (Arc::clone(&asking), queued.clone());
+            let started = Builder::new().name("judge-server".to_owned()).spawn(move || asking.work(&queued));
+            started.map_err(|error| Error::busy("a thread of the judge", error.to_string()))?;
+        }
+        Ok(ServerJudge { identity, asking, questions: Some(questions), _open: open })
+    }
+}
+
+impl Ask for ServerJudge {
+    fn ask(&self, question: Question, reply: Reply) {
+        self.asking.asked.fetch_add(1, Ordering::Relaxed);
+        if let Some(questions) = &self.questions {
+            // A reply that is dropped says itself that the judge has ended.
+            drop(questions.send((question, reply)));
+        }
+    }
+
+    fn identity(&self) -> &JudgeIdentity {
+        &self.identity
+    }
+
+    fn counts(&self) -> JudgeCounts {
+        let Asking { asked, tokens, retried, .. } = &*self.asking;
+        let [questions, tokens, retried] = [asked, tokens, retried].map(|count| count.load(Ordering::Relaxed));
+        JudgeCounts { questions, tokens, retried }
+    }
+}
+
+impl Asking {
+    /// Answers questions until the judge is dropped.
+    fn work(&self, queued: &Receiver<(Question, Reply)>) {
+        for (question, reply) in queued {
+            if self.is_closed() {
+                return;
+            }
+            let answered = caught(|| self.answer(&question));
+            let answered = answered.unwrap_or_else(|panic| Err(Error::Internal(format!("asking a judge: {panic}"))));
+            if self.is_closed() {
+                return;
+            }
+            if let Ok(answered) = &answered {
+                self.tokens.fetch_add(answered.tokens, Ordering::Relaxed);
+            }
+            reply(answered);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.try_recv() == Err(crossbeam_channel::TryRecvError::Disconnected)
+    }
+
+    fn answer(&self, question: &Question) -> Result<Answered> {
+        let Body { part, fields } = body::of(question, &self.model, self.client.request())?;
+        self.health().admit(Instant::now())?;
+        let answer = self.retrying(|client| client.post(part, &fields))?;
+        read::answer(question, &answer).map_err(|error| self.client.hiding(error))
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request, again after failures that may pass, and notes what becomes of the server.
+    fn retrying(&self, send: impl Fn(&Client) -> Result<Value, Failure>) -> Result<Value> {
+        let mut wait = self.first_wait;
+        let mut left = self.retries;
+        loop {
+            let failure = match send(&self.client) {
+                Ok(answer) => {
+                    self.health().reached();
+                    return Ok(answer);
+                }
+                Err(failure) => failure,
+            };
+            let asked_for = failure.may_pass().filter(|_| left > 0);
+            let Some(asked_for) = asked_for else {
+                return Err(self.failed(failure));
+            };
+            left -= 1;
+            self.retried.fetch_add(1, Ordering::Relaxed);
+            if self.closed.recv_timeout(asked_for.unwrap_or(wait).min(LONGEST_WAIT)) != Err(RecvTimeoutError::Timeout) {
+                return Err(Error::busy("question to the judge", "the judge ends before it answers"));
+            }
+            wait = wait.saturating_mul(2);
+        }
+    }
+
+    /// The error of a request that is not sent again.
+    fn failed(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Unreached(why) => {
+                let is_down = self.health().unreached(&why, Instant::now());
+                if is_down {
+                    log::warn!("the judge's server is not reached ({why}); it is asked again from time to time");
+                }
+                Error::busy(self.client.name(), why)
+            }
+            Failure::Answered { why, .. } => {
+                self.health().reached();
+                Error::busy(self.client.name(), why)
+            }
+        }
+    }
+}

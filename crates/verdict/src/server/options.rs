@@ -54,7 +54,6 @@ impl ServerOptions {
     }
 
     /// The address of a part of the server, such as `chat/completions`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "sent by what asks the server"))]
     pub(crate) fn address(&self, part: &str) -> String {
         format!("{}/{part}", self.url.trim_end_matches('/'))
     }
@@ -82,15 +81,16 @@ impl JudgeKey {
     }
 
     /// The header that sends it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "sent by what asks the server"))]
     pub(crate) fn header(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// `text` with the key taken out, should a server repeat it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "sent by what asks the server"))]
+    /// `text` with the key taken out, should a server repeat it; so is a beginning of it, where the text was cut.
     pub(crate) fn hidden_in(&self, text: &str) -> String {
-        text.replace(&self.0, "…")
+        /// A beginning of so many characters tells something.
+        const TELLING: usize = 8;
+        let beginnings = (TELLING.min(self.0.len())..=self.0.len()).rev();
+        beginnings.fold(text.to_owned(), |text, length| text.replace(&self.0[..length], "…"))
     }
 }
 
@@ -141,6 +141,7 @@ mod tests {
         let key = options.key.unwrap();
         assert_eq!(key.header(), "Bearer sk-secret");
         assert_eq!(key.hidden_in("no user has sk-secret"), "no user has …");
+        assert_eq!(key.hidden_in("no user has sk-secre… (999 characters)"), "no user has …… (999 characters)");
         for (text, found) in [(" \n", "an empty text"), ("sk-a\r\nsk-b", "not shown"), ("sk-ä", "not shown")] {
             let error = JudgeKey::new(text).unwrap_err().to_string();
             assert!(error.contains(found) && !error.contains("sk-"), "{error}");

@@ -1,0 +1,131 @@
+//! A question as the body of a request.
+
+use serde_json::{Map, Value, json};
+
+use crate::question::{JudgePrompt, Question, WantedAnswer};
+use offshoot_core::error::{Error, Result};
+
+/// How many of the likeliest tokens a server is asked for: the most that servers give.
+const TOP: usize = 20;
+
+/// A request.
+#[derive(Debug, PartialEq)]
+pub(super) struct Body {
+    /// The part of the server that takes it.
+    pub part: &'static str,
+    /// Its fields.
+    pub fields: Value,
+}
+
+/// The request of a question. `request`: fields that are added or take the place of others; null takes one away.
+///
+/// # Errors
+///
+/// Words are equal but for spaces before them, so that no server tells them apart.
+pub(super) fn of(question: &Question, model: &str, request: &Map<String, Value>) -> Result<Body> {
+    let is_chat = matches!(question.prompt, JudgePrompt::Chat { .. });
+    let mut fields = Map::new();
+    let mut set = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+    set("model", model.into());
+    match &question.prompt {
+        JudgePrompt::Text(text) => set("prompt", text.as_str().into()),
+        JudgePrompt::Chat { messages, .. } => set("messages", json!(messages)),
+    };
+    set("temperature", 0.into());
+    set("seed", 0.into());
+    match &question.answer {
+        WantedAnswer::Words(words) => {
+            check_different(words)?;
+            set("max_tokens", 1.into());
+            if is_chat {
+                set("logprobs", true.into());
+                set("top_logprobs", TOP.into());
+            } else {
+                set("logprobs", TOP.into());
+            }
+        }
+        WantedAnswer::Json { schema, max_tokens } => {
+            set("max_tokens", (*max_tokens).into());
+            let schema = json!({"name": "verdict", "schema": schema, "strict": true});
+            set("response_format", json!({"type": "json_schema", "json_schema": schema}));
+        }
+    }
+    for (name, value) in request {
+        match value {
+            Value::Null => _ = fields.shift_remove(name),
+            value => _ = fields.insert(name.clone(), value.clone()),
+        }
+    }
+    Ok(Body { part: if is_chat { "chat/completions" } else { "completions" }, fields: fields.into() })
+}
+
+/// Refuses words of which one is another one behind spaces.
+fn check_different(words: &[String]) -> Result<()> {
+    let same = |at: usize| words[..at].iter().any(|other| other.trim_start() == words[at].trim_start());
+    match (0..words.len()).find(|&at| same(at) || words[at].trim_start().is_empty()) {
+        None => Ok(()),
+        Some(at) => {
+            let what = "words for the judge's server";
+            let expected = "words that differ in more than the spaces before them, and are more than spaces";
+            Err(Error::value(what, expected, format!("{:?}", words[at])))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use offshoot_text::{ChatOptions, Message};
+
+    use super::*;
+
+    fn chat() -> JudgePrompt {
+        JudgePrompt::Chat { messages: vec![Message::user("Is it right?")], options: ChatOptions::default() }
+    }
+
+    fn words(words: [&str; 2]) -> WantedAnswer {
+        WantedAnswer::Words(words.map(str::to_owned).into())
+    }
+
+    #[test]
+    fn requests_ask_for_the_answer_alone() {
+        let of = |prompt: JudgePrompt, answer: WantedAnswer| {
+            super::of(&Question { prompt, answer }, "m", &Map::new()).unwrap()
+        };
+        let messages = json!([{"role": "user", "content": "Is it right?"}]);
+        let chat_words = json!({"model": "m", "messages": messages, "temperature": 0, "seed": 0, "max_tokens": 1,
+            "logprobs": true, "top_logprobs": 20});
+        assert_eq!(of(chat(), words(["yes", "no"])), Body { part: "chat/completions", fields: chat_words });
+        let text_words =
+            json!({"model": "m", "prompt": "Right?", "temperature": 0, "seed": 0, "max_tokens": 1, "logprobs": 20});
+        let text = || JudgePrompt::Text("Right?".to_owned());
+        assert_eq!(of(text(), words([" yes", " no"])), Body { part: "completions", fields: text_words });
+        let schema = json!({"type": "object"});
+        let answer = WantedAnswer::Json { schema: Arc::new(schema.clone()), max_tokens: 64 };
+        let format = json!({"type": "json_schema",
+            "json_schema": {"name": "verdict", "schema": schema, "strict": true}});
+        let json = json!({"model": "m", "messages": messages, "temperature": 0, "seed": 0, "max_tokens": 64,
+            "response_format": format});
+        assert_eq!(of(chat(), answer), Body { part: "chat/completions", fields: json });
+    }
+
+    #[test]
+    fn the_user_s_fields_take_the_place_of_others() {
+        let request = json!({"max_tokens": null, "max_completion_tokens": 512, "temperature": 1, "seed": null});
+        let question = Question { prompt: chat(), answer: words(["yes", "no"]) };
+        let Body { fields, .. } = super::of(&question, "m", request.as_object().unwrap()).unwrap();
+        let fields = fields.as_object().unwrap();
+        assert!(!fields.contains_key("max_tokens") && !fields.contains_key("seed"));
+        assert_eq!((&fields["max_completion_tokens"], &fields["temperature"]), (&json!(512), &json!(1)));
+    }
+
+    #[test]
+    fn words_that_a_server_cannot_tell_apart_are_refused() {
+        for pair in [["A", " A"], [" ", "B"]] {
+            let question = Question { prompt: chat(), answer: words(pair) };
+            let error = super::of(&question, "m", &Map::new()).unwrap_err().to_string();
+            assert!(error.contains("differ in more than the spaces"), "{error}");
+        }
+    }
+}
