@@ -9,6 +9,7 @@ use super::drive::Scorers;
 use super::manifest::ScorerFiles;
 use super::outcome::RunOutcome;
 use super::test_task::{SAMPLES, TestTask, lines};
+use crate::task::{Overrides, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_score::{Scale, ScorerIdentity, ScriptedAnswer, ScriptedScore, ScriptedScorer, TextScorer};
 
@@ -148,6 +149,28 @@ fn what_could_not_be_scored_is_named_and_tried_again() {
         assert!(page.contains("not scored, first: ") && page.contains("asleep"), "{page}");
         task.run("down", &ScriptedScorer::new(vowels), None).expect("it goes on");
         assert!(task.files("down") == task.files("whole"), "files of a run that goes on are those of one that did not");
+    }
+}
+
+#[test]
+fn a_run_of_which_nothing_is_scored_says_so_in_the_end() {
+    let down = ScriptedScorer::new(|_: &ScriptedAnswer<'_>| ScriptedScore::failing("the scorer is asleep"));
+    let quarter = ScriptedScorer::new(|answer: &ScriptedAnswer<'_>| match answer.node.0 % 4 {
+        1 => vowels(answer),
+        _ => ScriptedScore::failing("the scorer is asleep"),
+    });
+    let task = TestTask::new(by_reward().remove(0));
+    let items = Task::load(&task.path(), &Overrides::default()).and_then(|of| of.items(None));
+    let (items, options) = (items.expect("three"), task.options("none"));
+    for (name, scorer, is_left_out) in [("none", &down, true), ("some", &quarter, false)] {
+        let run = task.run(name, scorer, None).expect("the run goes on");
+        let ended = run.failure(&items, &options, Path::new(name));
+        assert_eq!(ended.is_err(), is_left_out, "{ended:?}");
+        if let Err(error) = ended {
+            let error = error.to_string();
+            assert!(error.contains("3 of 3 items have no text with a score, first `a`: "), "{error}");
+            assert!(error.contains("asleep") && error.contains("tries again"), "{error}");
+        }
     }
 }
 

@@ -299,6 +299,16 @@ impl Method {
 
     /// The method in words, for the first line of a summary.
     pub fn described(&self) -> String {
+        let by = match self.reward_key() {
+            Some("weigh_by") => ", weighed by reward",
+            Some(_) => ", by reward",
+            None => "",
+        };
+        format!("{}{by}", self.sized())
+    }
+
+    /// Its name and how much it samples.
+    fn sized(&self) -> String {
         match self {
             Method::Choose(choose) => match choose.count() {
                 Some(choices) => format!("{} of {choices}", self.name()),
@@ -407,6 +417,11 @@ impl Method {
             Method::TreeOfThought(how) => samples.checked_mul(how.settings.steps as usize),
             _ => Some(samples),
         }
+    }
+
+    /// Whether a score tells which of its samples is the best.
+    pub fn ranks_by_score(&self) -> bool {
+        self.sample_scorer().is_some()
     }
 
     /// How the task's scorer scores whole samples; `None`: it does not, or scores steps too.
