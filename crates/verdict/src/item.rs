@@ -92,7 +92,7 @@ impl ItemVerdicts {
             Verdict::Rubric(rubric) => {
                 let criteria = rubric.criteria().iter();
                 let fields = criteria.map(|criterion| {
-                    let points = criterion.points.into();
+                    let points = number(criterion.points);
                     of_text(&[("criterion", criterion.criterion.as_str().into()), ("points", points)])
                 });
                 fields.map(|fields| self.question(&fields, rubric.rule().wanted())).collect()
@@ -109,6 +109,16 @@ impl ItemVerdicts {
     /// A question with these fields.
     pub(crate) fn question(&self, fields: &Map<String, Value>, answer: WantedAnswer) -> Result<Question> {
         Ok(Question { prompt: (self.write)(fields)?, answer })
+    }
+}
+
+/// A number as JSON, so that a template writes a whole one as it was written.
+fn number(number: f64) -> Value {
+    /// Whole numbers up to here are exact.
+    const MOST: f64 = (1_u64 << 53) as f64;
+    match number.fract() == 0.0 && number.abs() <= MOST {
+        true => (number as i64).into(),
+        false => number.into(),
     }
 }
 

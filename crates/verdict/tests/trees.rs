@@ -129,8 +129,8 @@ fn a_rubric_asks_about_each_criterion() {
     assert_eq!(good.scores.scores[0].score, 2.5 / 4.0);
     assert_eq!(good.detail, Some(json!([{"yes": 0.5, "no": 0.5}, {"yes": 1.0, "no": 0.0}])));
     let asked: Vec<Value> = judge.questions().iter().take(2).map(fields).collect();
-    let of = |criterion: &str, points: f64| json!({"sample": "good", "thoughts": "good", "criterion": criterion, "points": points});
-    assert_eq!(asked, [of("It is right.", 3.0), of("It is short.", 1.0)]);
+    let of = |criterion: &str, points: u32| json!({"sample": "good", "thoughts": "good", "criterion": criterion, "points": points});
+    assert_eq!(asked, [of("It is right.", 3), of("It is short.", 1)]);
     assert_eq!(good.tokens, asked.iter().map(|fields| fields.to_string().len()).sum::<usize>());
 }
 

@@ -169,7 +169,7 @@ impl Placing {
 
     /// Makes the branches of a question, and appends them to `made`, so that the caller can release them after an error.
     fn begin(&mut self, written: WrittenQuestion, made: &mut Vec<BranchId>) -> Result<Awaited> {
-        let root = self.engine.root(written.prompt)?;
+        let root = self.engine.root(written.prompt).map_err(of_prompt)?;
         made.push(root);
         let (extends, awaited) = match written.answer {
             WrittenAnswer::Words(words) => {
@@ -219,6 +219,16 @@ impl Placing {
             self.counts.tokens.fetch_add(tokens, Ordering::Relaxed);
         }
         reply(answer.map(|answer| Answered { answer, tokens }));
+    }
+}
+
+/// The error of a prompt, which says whose it is.
+fn of_prompt(error: Error) -> Error {
+    match error {
+        Error::ContextTooLong { tokens, context, .. } => {
+            Error::ContextTooLong { what: "the prompt of the judge".to_owned(), tokens, context }
+        }
+        other => other,
     }
 }
 
