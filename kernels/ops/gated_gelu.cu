@@ -1,22 +1,18 @@
-// out[r][i] = gelu(x[r][i]) * x[r][width + i], with gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-// Computed as the equivalent x / (1 + e^-2u).
+// out[r][i] = gelu(x[r][i]) * x[r][width + i], with the gelu of gelu.cuh.
 //
 // Shapes: out ELEMENT [R, width], x ELEMENT [R, 2 * width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per output.
 // Definition: `Backend::gated`; on the CPU, `gated` of crates/cpu/src/activation.rs.
 #include "lanes.cuh"
-#include "sigmoid.cuh"
+#include "ops/gelu.cuh"
 
 template <int N>
 __device__ __forceinline__ void gated_gelu_row(ELEMENT* out, const ELEMENT* x, unsigned width) {
-    constexpr float TWICE_SQRT_2_OVER_PI = 1.5957691f;
     for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < width; i += gridDim.y * blockDim.x * N) {
         Lanes<float, N> gate = load<N>(x + i), up = load<N>(x + width + i);
         for (int lane = 0; lane < N; ++lane) {
-            float g = gate.at[lane];
-            float twice_u = TWICE_SQRT_2_OVER_PI * (g + 0.044715f * g * g * g);
-            gate.at[lane] = g * sigmoid<ELEMENT>(twice_u) * up.at[lane];
+            gate.at[lane] = gelu_of(gate.at[lane]) * up.at[lane];
         }
         store<N>(out + i, gate);
     }

@@ -1,21 +1,18 @@
-// x[r][i] = gelu(x[r][i]) * y[r][from + i], in place, with the gelu of gelu.cu.
+// x[r][i] = gelu(x[r][i]) * y[r][from + i], in place, with the gelu of gelu.cuh.
 //
 // Shapes: x ELEMENT [R, width], y f32 [R, y_width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 4 + 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::gelu_times`; on the CPU, `gelu_times` of crates/cpu/src/activation.rs.
 #include "lanes.cuh"
-#include "sigmoid.cuh"
+#include "ops/gelu.cuh"
 
 template <int N>
 __device__ __forceinline__ void gelu_times_row(ELEMENT* x, const float* y, unsigned width) {
-    constexpr float TWICE_SQRT_2_OVER_PI = 1.5957691f;
     for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < width; i += gridDim.y * blockDim.x * N) {
         Lanes<float, N> lanes = load<N>(x + i), factors = load<N>(y + i);
         for (int lane = 0; lane < N; ++lane) {
-            float v = lanes.at[lane];
-            float twice_u = TWICE_SQRT_2_OVER_PI * (v + 0.044715f * v * v * v);
-            lanes.at[lane] = v * sigmoid<ELEMENT>(twice_u) * factors.at[lane];
+            lanes.at[lane] = gelu_of(lanes.at[lane]) * factors.at[lane];
         }
         store<N>(x + i, lanes);
     }

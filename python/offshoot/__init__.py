@@ -35,6 +35,8 @@ from offshoot._params import SamplingParams
 from offshoot._pooling import (
     ClassificationOutput,
     ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
     PoolingOutput,
     PoolingParams,
     PoolingRequestOutput,
@@ -76,5 +78,6 @@ __all__ = [
     "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence", "EngineFacts", "EngineMetrics",
     "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine", "Judged", "ItemLine",
     "JobEstimate", "Scorer", "AnswerScore", "PoolingParams", "PoolingOutput", "PoolingRequestOutput",
-    "ClassificationOutput", "ClassificationRequestOutput", "ScoringOutput", "ScoringRequestOutput",
+    "ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput",
+    "ScoringOutput", "ScoringRequestOutput",
 ]

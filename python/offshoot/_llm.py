@@ -36,7 +36,7 @@ from offshoot._native import (
     Samples,
     SampleTokens,
     Sampling,
-    is_scorer,
+    model_role,
 )
 from offshoot._outputs import (
     ChatBegin,
@@ -50,7 +50,7 @@ from offshoot._outputs import (
     token_logprobs,
 )
 from offshoot._params import LOGPROBS_MODES, SamplingParams, _choice, _flag, _listed, _number, _whole
-from offshoot._scorer import Scorer, open_scorers
+from offshoot._scorer import Scorer, open_pooling
 from offshoot._tree import Tree
 from offshoot._vllm import (
     OTHER_WEIGHTS,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     import numpy
     import pyarrow as pa
 
-    from offshoot._pooling import ClassificationRequestOutput, PoolingRequestOutput
+    from offshoot._pooling import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput
     from offshoot.search import Outcome
 
 #: Seconds between two looks at Ctrl-C and the progress bar.
@@ -98,8 +98,8 @@ def _close_all() -> None:
     # The engine's thread ends before the interpreter does, so that no call to a device is under way then.
     for llm in list(_open):
         llm.close()
-    for scorer in list(open_scorers):
-        scorer.close()
+    for pooling in list(open_pooling):
+        pooling.close()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -159,7 +159,8 @@ class LLM:
     texts, as of ``Scorer``; ``scorer_memory``: its share of the memory for keys and values, which both divide.
 
     The folder of a reward model, or ``runner="pooling"``, gives an ``LLM`` with vLLM's methods for pooling models:
-    ``encode``, ``classify``, ``score`` and ``reward``.
+    ``encode``, ``classify``, ``score`` and ``reward``; that of an embedder, or ``convert="embed"``, gives one with
+    ``embed``, ``encode`` and ``score``.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here (``swap_space`` among them, as
     there) with one warning; those that would change the samples and are not supported raise ``NotImplementedError``.
@@ -169,11 +170,15 @@ class LLM:
     scorer: Scorer | None
 
     def __new__(cls, model: Any = None, *_: Any, **given: Any) -> "LLM":
-        if cls is LLM and isinstance(model, (str, os.PathLike)) and (
-                given.get("runner") == "pooling" or is_scorer(os.fspath(model))):
-            from offshoot._pooling_llm import PoolingLLM
+        if cls is LLM and isinstance(model, (str, os.PathLike)):
+            from offshoot._pooling_llm import EmbeddingLLM, PoolingLLM
 
-            return super().__new__(PoolingLLM)
+            role, runner = model_role(os.fspath(model)), given.get("runner")
+            embeds = role == "embedder" and runner != "generate" and given.get("form") is None
+            if embeds or "embed" in (given.get("convert"), given.get("task")):
+                return super().__new__(EmbeddingLLM)
+            if runner == "pooling" or role == "scorer":
+                return super().__new__(PoolingLLM)
         return super().__new__(cls)
 
     def __init__(
@@ -831,14 +836,16 @@ class LLM:
         """As older versions of vLLM had it: the classes of each token or step, of a model that scores."""
         self._not_pooling("reward")
 
-    def embed(self, prompts: Any, **_: Any) -> NoReturn:
-        """Vectors of texts, which no model here makes."""
+    def embed(self, prompts: Any, **_: Any) -> "list[EmbeddingRequestOutput]":
+        """As vLLM's: the vector of each prompt, of an embedder or a model that was opened with ``convert="embed"``."""
         self._not_pooling("embed")
 
     # What the methods share.
 
     def _not_pooling(self, method: str) -> NoReturn:
         beside = "" if self.scorer is None else "; `llm.scorer` has the scorer's"
+        if method == "embed":
+            beside = "; convert=\"embed\" opens it as one that makes vectors"
         raise ValueError(f"LLM.{method}() is only supported for pooling models, found {self.model}{beside}")
 
     def _mode(self, params: SamplingParams) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 from offshoot._facts import EngineFacts, FinishReason, NodeFacts
 
@@ -182,7 +182,23 @@ class Scorer:
     def answer(self, endpoint: str, body: str) -> tuple[list[list[int]], str]: ...
     def close(self) -> None: ...
 
-def is_scorer(model: _Path) -> bool: ...
+@final
+class Embedder:
+    """A loaded embedder. Requests are JSON."""
+
+    def __new__(
+        cls, model: _Path, *, device: str = "auto", weights: str | None = None, memory: float | None = None,
+        gpu_memory: float | None = None, kv_memory: int | None = None, max_branches: int | None = None,
+        context: int | None = None, deterministic: bool = False, threads: int | None = None,
+    ) -> Embedder: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    def facts(self) -> dict[str, Any]: ...
+    def metrics(self) -> str: ...
+    def answer(self, endpoint: str, body: str) -> tuple[list[list[int]], str]: ...
+    def close(self) -> None: ...
+
+def model_role(model: _Path) -> Literal["generator", "scorer", "embedder"]: ...
 
 @final
 class Tensors:

@@ -1,13 +1,16 @@
-"""What a scorer returns under vLLM's names: ``PoolingParams`` and the outputs of ``encode``, ``classify`` and
-``score``. The fields are those of vLLM 0.33; data are numpy arrays where vLLM has tensors."""
+"""What models of values take and return under vLLM's names: ``PoolingParams`` and the outputs of ``encode``,
+``classify``, ``embed`` and ``score``. The fields are those of vLLM 0.33; data are numpy arrays where vLLM has
+tensors."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from offshoot._params import _flag
+from offshoot._params import _choice, _flag, _number, _whole
 
 if TYPE_CHECKING:
     import numpy
@@ -17,8 +20,9 @@ _Output = TypeVar("_Output")
 
 @dataclasses.dataclass(slots=True)
 class PoolingParams:
-    """What becomes of the values. ``use_activation``: whether they become probabilities; by default the model says.
-    ``task``: classify or token_classify. What asks for other numbers than the model has is refused."""
+    """What becomes of the values. ``use_activation``: whether they become probabilities, or a vector one of length 1;
+    by default the model says. ``task``: classify, token_classify or embed. What asks for other numbers than the model
+    has is refused."""
 
     use_activation: bool | None = None
     dimensions: int | None = None
@@ -66,6 +70,17 @@ class ClassificationOutput:
 
 
 @dataclasses.dataclass(slots=True)
+class EmbeddingOutput:
+    """``embedding``: the vector of the prompt."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+
+@dataclasses.dataclass(slots=True)
 class ScoringOutput:
     """``score``: of a pair."""
 
@@ -88,6 +103,10 @@ class PoolingRequestOutput(_PooledRequest[PoolingOutput]):
 
 class ClassificationRequestOutput(_PooledRequest[ClassificationOutput]):
     """What ``classify`` returns for a prompt."""
+
+
+class EmbeddingRequestOutput(_PooledRequest[EmbeddingOutput]):
+    """What ``embed`` returns for a prompt."""
 
 
 class ScoringRequestOutput(_PooledRequest[ScoringOutput]):
@@ -123,3 +142,55 @@ def of_prompts(
         together.append(prompt)
     if last is not None:
         yield together, last[1]
+
+
+#: What ``tokenization_kwargs`` may have: fields of requests.
+_TOKENIZATION = ("add_special_tokens", "truncate_prompt_tokens", "truncation_side")
+
+
+def pooled(
+    native: Any, endpoint: str, prompts: Any, params: PoolingParams | Sequence[PoolingParams] | None,
+    task: str | None, tokenization: Mapping[str, Any] | None = None, lora_request: Any = None,
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """The tokens of each prompt and its entry in what ``native`` answers at a server's path."""
+    if lora_request is not None:
+        expected = "None, as adapters change what is sampled"
+        raise NotImplementedError(f"lora_request: expected {expected}, found {lora_request!r}")
+    tokenization = {} if tokenization is None else dict(tokenization)
+    if unknown := sorted(set(tokenization) - set(_TOKENIZATION)):
+        raise NotImplementedError(f"tokenization_kwargs: expected {', '.join(_TOKENIZATION)}, found {unknown[0]!r}")
+    for listed, parameter in of_prompts(prompts, params):
+        body = {**tokenization, **parameter.fields(task), "input": listed}
+        ids, answer = native.answer(endpoint, json.dumps(body))
+        yield from zip(ids, json.loads(answer)["data"])
+
+
+def scored_pairs(native: Any, data_1: Any, data_2: Any, params: PoolingParams | None) -> list[ScoringRequestOutput]:
+    """The scores of pairs, as ``native`` answers at ``/score``."""
+    body: dict[str, Any] = {"text_1": data_1, "text_2": data_2}
+    if params is not None and params.use_activation is not None:
+        body["use_activation"] = params.use_activation
+    ids, answer = native.answer("/score", json.dumps(body))
+    return [ScoringRequestOutput(str(index), ScoringOutput(entry["score"]), tokens)
+            for index, (tokens, entry) in enumerate(zip(ids, json.loads(answer)["data"]))]
+
+
+def opened(
+    native: Any, model: str | os.PathLike[str], *, device: str, weights: str | None, memory: float | None,
+    gpu_memory_utilization: float | None, kv_memory: int | None, max_model_len: int | None, max_num_seqs: int | None,
+    deterministic: bool, threads: int | None, **more: Any,
+) -> Any:
+    """A model of values, opened as the class ``native`` by arguments that are checked."""
+    for name, share in (("memory", memory), ("gpu_memory_utilization", gpu_memory_utilization)):
+        if share is not None and not 0.0 < _number(name, share) <= 1.0:
+            raise ValueError(f"{name}: expected a number above 0 and up to 1, found {share}")
+
+    def whole(name: str, value: int | None) -> int | None:
+        return None if value is None else _whole(name, value, 1)
+
+    return native(
+        os.fspath(model), device=str(device),
+        weights=None if weights is None else _choice("weights", weights, ("fp8", "int8", "int4")), memory=memory,
+        gpu_memory=gpu_memory_utilization, kv_memory=whole("kv_memory", kv_memory),
+        max_branches=whole("max_num_seqs", max_num_seqs), context=whole("max_model_len", max_model_len),
+        deterministic=bool(deterministic), threads=whole("threads", threads), **more)

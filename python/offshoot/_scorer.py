@@ -7,20 +7,21 @@ import dataclasses
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from offshoot._native import NativeScorer
-from offshoot._params import _choice, _number, _whole
+from offshoot._params import _choice
 from offshoot._pooling import (
     ClassificationOutput,
     ClassificationRequestOutput,
     PoolingOutput,
     PoolingParams,
     PoolingRequestOutput,
-    ScoringOutput,
     ScoringRequestOutput,
-    of_prompts,
+    opened,
+    pooled,
+    scored_pairs,
 )
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 _AGGREGATES = ("last", "min", "product", "mean")
 _Aggregate = Literal["last", "min", "product", "mean"]
 
-#: Scorers that are not closed, for the interpreter's end.
-open_scorers: "weakref.WeakSet[Scorer]" = weakref.WeakSet()
+#: Models of values that are not closed, for the interpreter's end.
+open_pooling: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -71,19 +72,10 @@ class Scorer:
         deterministic: bool = False,
         threads: int | None = None,
     ):
-        for name, share in (("memory", memory), ("gpu_memory_utilization", gpu_memory_utilization)):
-            if share is not None and not 0.0 < _number(name, share) <= 1.0:
-                raise ValueError(f"{name}: expected a number above 0 and up to 1, found {share}")
-
-        def whole(name: str, value: int | None) -> int | None:
-            return None if value is None else _whole(name, value, 1)
-
-        native = NativeScorer(
-            os.fspath(model), form=self.form_json(form), device=str(device),
-            weights=None if weights is None else _choice("weights", weights, ("fp8", "int8", "int4")), memory=memory,
-            gpu_memory=gpu_memory_utilization, kv_memory=whole("kv_memory", kv_memory),
-            max_branches=whole("max_num_seqs", max_num_seqs), context=whole("max_model_len", max_model_len),
-            deterministic=bool(deterministic), threads=whole("threads", threads))
+        native = opened(
+            NativeScorer, model, form=self.form_json(form), device=device, weights=weights, memory=memory,
+            gpu_memory_utilization=gpu_memory_utilization, kv_memory=kv_memory, max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs, deterministic=deterministic, threads=threads)
         self._take(native, os.fspath(model))
 
     @staticmethod
@@ -104,7 +96,7 @@ class Scorer:
         self._native, self.model = native, model
         self._facts: dict[str, Any] = native.facts()
         self.tokenizer: Tokenizer = Tokenizer(native.tokenizer, cast(Any, self._facts))
-        open_scorers.add(self)
+        open_pooling.add(self)
 
     def __repr__(self) -> str:
         return f"Scorer({self.model!r}, form={self._facts['form']!r}, device={self._facts['device']!r})"
@@ -189,47 +181,33 @@ class Scorer:
         task = pooling_task
         if isinstance(pooling_params, PoolingParams):
             task = task or pooling_params.task
-        outputs = []
-        for index, (ids, entry) in enumerate(self._pooled("/pooling", prompts, pooling_params, task)):
-            outputs.append(PoolingRequestOutput(str(index), PoolingOutput.of(entry["data"]), ids))
-        return outputs
+        answers = pooled(self._native, "/pooling", prompts, pooling_params, task, tokenization_kwargs, lora_request)
+        return [PoolingRequestOutput(str(index), PoolingOutput.of(entry["data"]), ids)
+                for index, (ids, entry) in enumerate(answers)]
 
     def reward(
         self, prompts: Any, /, *, use_tqdm: bool = True, pooling_params: PoolingParams | None = None,
         lora_request: None = None,
     ) -> list[PoolingRequestOutput]:
         """``encode`` with the classes of each token or step, as older versions of vLLM had it."""
-        return self.encode(prompts, pooling_params, use_tqdm=use_tqdm, pooling_task="token_classify")
+        return self.encode(prompts, pooling_params, use_tqdm=use_tqdm, pooling_task="token_classify",
+                           lora_request=lora_request)
 
     def classify(
         self, prompts: Any, *, pooling_params: PoolingParams | None = None, use_tqdm: bool = True,
         lora_request: None = None, tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """The classes of each prompt, as vLLM's ``LLM.classify``: ``outputs.probs``."""
+        answers = pooled(self._native, "/classify", prompts, pooling_params, None, tokenization_kwargs, lora_request)
         return [ClassificationRequestOutput(str(index), ClassificationOutput(entry["probs"]), ids)
-                for index, (ids, entry) in enumerate(self._pooled("/classify", prompts, pooling_params, None))]
+                for index, (ids, entry) in enumerate(answers)]
 
     def pairs(
         self, data_1: Any, data_2: Any, *, pooling_params: PoolingParams | None = None,
     ) -> list[ScoringRequestOutput]:
         """The scores of pairs, as vLLM's ``LLM.score``: of a query and documents, or of a question and answers in the
         scorer's form. One of the first is that of all."""
-        body: dict[str, Any] = {"text_1": data_1, "text_2": data_2}
-        if pooling_params is not None and pooling_params.use_activation is not None:
-            body["use_activation"] = pooling_params.use_activation
-        ids, answer = self._native.answer("/score", json.dumps(body))
-        return [ScoringRequestOutput(str(index), ScoringOutput(entry["score"]), tokens)
-                for index, (tokens, entry) in enumerate(zip(ids, json.loads(answer)["data"]))]
-
-    def _pooled(
-        self, endpoint: str, prompts: Any, params: PoolingParams | Sequence[PoolingParams] | None, task: str | None,
-    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """The tokens and the entry of the answer of each prompt."""
-        for listed, parameter in of_prompts(prompts, params):
-            body = parameter.fields(task)
-            body["input"] = listed
-            ids, answer = self._native.answer(endpoint, json.dumps(body))
-            yield from zip(ids, json.loads(answer)["data"])
+        return scored_pairs(self._native, data_1, data_2, pooling_params)
 
 
 def _scored(score: AnswerScore) -> AnswerScore:

@@ -4,6 +4,7 @@
 //! are the Python half's.
 
 mod arrow;
+mod embedder;
 mod engine;
 mod errors;
 mod events;
@@ -12,6 +13,7 @@ mod generation;
 mod judging;
 mod params;
 mod parts;
+mod pooling;
 mod process;
 mod rollouts;
 mod samples;
@@ -48,6 +50,8 @@ fn keyword(setting: &str) -> String {
 #[pymodule]
 mod _offshoot {
     #[pymodule_export]
+    use super::embedder::NativeEmbedder;
+    #[pymodule_export]
     use super::engine::{Context, Engine};
     #[pymodule_export]
     use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleRecords, SampleTokens, SampledToken};
@@ -66,7 +70,7 @@ mod _offshoot {
     #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]
-    use super::scorer::{AnswerScores, NativeScorer, is_scorer};
+    use super::scorer::{AnswerScores, NativeScorer, model_role};
     #[pymodule_export]
     use super::search::{Assessed, Found, SearchPrompt, search};
     #[pymodule_export]

@@ -1,20 +1,14 @@
 //! A scorer as Python holds it: a reward model with its form and tokenizer. It scores trees of answers, and answers
 //! what a server's `/pooling`, `/classify` and `/score` are asked.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 
-use offshoot::{DeviceChoice, Error, Hear, Result};
-use offshoot_core::ids::{BranchId, NodeId};
-use offshoot_engine::{EngineHandle, Event, Extend, LogprobsMode, Priority};
-use offshoot_launch::{EngineBudget, EngineOptions, ScorerFolder};
-use offshoot_model::{ModelConfig, ModelRole, WeightChoice};
-use offshoot_openai::protocol::{
-    AnyName, PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, ProtocolLimits, Reasoning, Refusal,
-    RequestReader, ScorerValues, TextValues,
-};
+use offshoot::{Error, Result};
+use offshoot_core::ids::NodeId;
+use offshoot_launch::ScorerFolder;
+use offshoot_model::{ModelConfig, ModelRole};
+use offshoot_openai::protocol::{PoolingModel, ScorerValues};
 use offshoot_score::{
     Aggregate, FormChoice, Scale, ScoredTree, ScorerConfig, ScorerModel, StepScores, TextScorer, TextScores,
 };
@@ -26,6 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::engine::{PATIENCE, named, set_threads};
 use crate::errors::{OrRaise, exception};
+use crate::pooling::{AskedModel, ValueOptions, engine_facts, metrics_json};
 use crate::process::{self, OfProcess};
 use crate::tokenizer::NativeTokenizer;
 
@@ -54,32 +49,6 @@ impl NativeScorer {
         let model = OfProcess::new(Mutex::new(Some(model)));
         Ok(NativeScorer { model, values, config: folder.config().clone(), not_cuda: None, seconds_loading })
     }
-
-    fn read(
-        &self,
-        model: &ScorerModel,
-        endpoint: PoolingEndpoint,
-        body: &Map<String, Value>,
-    ) -> PyResult<PoolingRequest> {
-        let limits = ProtocolLimits::BATCH;
-        let reader = RequestReader {
-            tokenizer: model.tokenizer(),
-            config: &self.config,
-            model: "",
-            names: &AnyName,
-            seed: 0,
-            limits: &limits,
-            reasoning: Reasoning::Keep,
-            logprobs_mode: LogprobsMode::default(),
-            priority: Priority::default(),
-            keeps_routes: false,
-        };
-        reader.read_pooling(endpoint, body, self.pooling(model)).map_err(refused)
-    }
-
-    fn pooling<'a>(&'a self, model: &'a ScorerModel) -> PoolingModel<'a> {
-        PoolingModel::Scorer(&self.values, model.form())
-    }
 }
 
 /// A form from JSON: a built-in one's name, or one.
@@ -87,17 +56,14 @@ pub fn form_of(form: &str) -> PyResult<FormChoice> {
     serde_json::from_str(form).map_err(|error| PyValueError::new_err(format!("form: {error}")))
 }
 
-/// Whether the model in a folder is a scorer by its class. What is wrong with it is said where it is opened.
+/// What the model in a folder is for: "generator", "scorer" or "embedder". What is wrong with it is said where it is
+/// opened.
 #[pyfunction]
-pub fn is_scorer(model: PathBuf) -> bool {
-    ModelRole::of(&model).is_ok_and(|role| role == ModelRole::Scorer)
-}
-
-/// The sentence of a refusal. What a request has wrong, a caller has given.
-fn refused(refusal: Refusal) -> PyErr {
-    match refusal.status() {
-        500.. => PyRuntimeError::new_err(refusal.message),
-        _ => PyValueError::new_err(refusal.message),
+pub fn model_role(model: PathBuf) -> &'static str {
+    match ModelRole::of(&model) {
+        Ok(ModelRole::Scorer) => "scorer",
+        Ok(ModelRole::Embedder) => "embedder",
+        Ok(ModelRole::Generator) | Err(_) => "generator",
     }
 }
 
@@ -173,21 +139,11 @@ impl NativeScorer {
     ) -> PyResult<NativeScorer> {
         process::check()?;
         let form = form.map(form_of).transpose()?;
-        let weights = weights.map(|format| named("weights", format)).transpose()?;
-        let budget = EngineBudget {
-            max_branches,
-            context,
-            pool_bytes: kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
-            memory,
-            gpu_memory,
-            deterministic,
-            weights: WeightChoice { weights, ..WeightChoice::default() },
-            ..EngineBudget::default()
-        };
-        let devices = device.parse::<DeviceChoice>().or_raise()?.into();
+        let options =
+            ValueOptions { device, weights, memory, gpu_memory, kv_memory, max_branches, context, deterministic };
+        let options = options.engine()?;
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
-            let options = EngineOptions { devices, budget, ..EngineOptions::default() };
             let launched = options.open_scorer(&model, form.as_ref())?;
             let scorer = NativeScorer::of(launched.scorer, &launched.folder, launched.seconds_loading)?;
             Ok(NativeScorer { not_cuda: launched.not_cuda.map(|why| why.to_string()), ..scorer })
@@ -203,22 +159,13 @@ impl NativeScorer {
     /// What never changes: context, device, values at a token, what scores are, and so on.
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let model = self.model()?;
-        let (facts, identity) = (model.engine().facts(), model.identity());
-        let dict = PyDict::new(py);
+        let (dict, identity) = (engine_facts(py, model.engine())?, model.identity());
         dict.set_item("name", &identity.name)?;
         dict.set_item("form", &identity.form)?;
         dict.set_item("digest", &identity.digest)?;
-        dict.set_item("context", facts.context)?;
-        dict.set_item("vocab", facts.vocab)?;
-        dict.set_item("bos", facts.bos.map(|token| token.0))?;
-        dict.set_item("eos", facts.eos.iter().map(|token| token.0).collect::<Vec<_>>())?;
-        dict.set_item("device", &facts.device)?;
-        dict.set_item("values", facts.values)?;
         dict.set_item("values_steps", model.form().values_steps())?;
         let is_probability = model.scale() == Scale::Probability;
         dict.set_item("scale", if is_probability { "probability" } else { "logit" })?;
-        dict.set_item("max_branches", facts.max_branches)?;
-        dict.set_item("kv_bytes", facts.pool_pages * facts.page_bytes)?;
         dict.set_item("not_cuda", &self.not_cuda)?;
         dict.set_item("seconds_loading", self.seconds_loading)?;
         Ok(dict)
@@ -226,10 +173,7 @@ impl NativeScorer {
 
     /// Counters since the start, as JSON.
     fn metrics(&self, py: Python<'_>) -> PyResult<String> {
-        let model = self.model()?;
-        let metrics = py.detach(|| model.engine().metrics()).or_raise()?;
-        serde_json::to_string(&metrics)
-            .map_err(|error| exception(Error::Internal(format!("the counters are not JSON: {error}"))))
+        metrics_json(py, self.model()?.engine())
     }
 
     /// The scores of answers, each a list of steps, to questions, each a conversation as JSON. Answers that begin alike
@@ -277,16 +221,13 @@ impl NativeScorer {
     /// text, and the answer as JSON.
     fn answer(&self, py: Python<'_>, endpoint: &str, body: &str) -> PyResult<(Vec<Vec<u32>>, String)> {
         let model = self.model()?;
-        let endpoint = PoolingEndpoint::ALL.into_iter().find(|known| known.paths().contains(&endpoint));
-        let endpoint = endpoint.ok_or_else(|| PyValueError::new_err("no such path"))?;
-        let body: Map<String, Value> =
-            serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("request: {error}")))?;
-        let request = py.detach(|| self.read(&model, endpoint, &body))?;
-        let values = values(py, model.engine(), &request)?;
-        let head = PoolingHead { id: String::new(), created: 0 };
-        let answer = py.detach(|| request.answer(self.pooling(&model), &values, &head)).map_err(refused)?;
-        let tokens = request.texts.iter().map(|text| text.tokens.iter().map(|token| token.0).collect()).collect();
-        Ok((tokens, String::from_utf8(answer).expect("JSON is UTF-8")))
+        let asked = AskedModel {
+            engine: model.engine(),
+            tokenizer: model.tokenizer(),
+            config: &self.config,
+            model: PoolingModel::Scorer(&self.values, model.form()),
+        };
+        asked.answer(py, endpoint, body)
     }
 
     fn close(&self, py: Python<'_>) {
@@ -317,46 +258,4 @@ pub fn conversation(question: &str) -> PyResult<Vec<Message>> {
     let wrong = |error: serde_json::Error| PyValueError::new_err(format!("question: {error}"));
     let turns: Vec<Map<String, Value>> = serde_json::from_str(question).map_err(wrong)?;
     Ok(turns.into_iter().map(Message::of).collect())
-}
-
-/// Branches of texts, released at the end.
-struct Branches<'h> {
-    engine: &'h EngineHandle,
-    branches: Vec<BranchId>,
-}
-
-impl Drop for Branches<'_> {
-    fn drop(&mut self) {
-        self.engine.release(&self.branches);
-    }
-}
-
-/// The values of a request's texts, all in one batch.
-fn values(py: Python<'_>, engine: &EngineHandle, request: &PoolingRequest) -> PyResult<Vec<TextValues>> {
-    let mut held = Branches { engine, branches: Vec::with_capacity(request.texts.len()) };
-    let mut extends = Vec::with_capacity(request.texts.len());
-    for text in &request.texts {
-        let branch = engine.root(text.tokens.clone()).or_raise()?;
-        held.branches.push(branch);
-        extends.push(Extend::given_with_values(branch, Vec::new(), text.at.clone()));
-    }
-    let places: HashMap<_, _> = held.branches.iter().copied().zip(0..).collect();
-    let mut values: Vec<Option<TextValues>> = request.texts.iter().map(|_| None).collect();
-    let mut receiver = engine.receiver(Hear::Finishes);
-    receiver.start(extends).or_raise()?;
-    loop {
-        match py.detach(|| receiver.poll(PATIENCE)) {
-            Poll::Ready(None) => break,
-            Poll::Ready(Some(Event::Finished { id, finish })) => {
-                let rows = finish.values.into_iter().map(|read| read.values).collect();
-                let place: usize = places[&id];
-                values[place] = Some(TextValues { rows, cached: 0 });
-            }
-            Poll::Ready(Some(Event::Failed { error, .. })) => return Err(exception(error)),
-            Poll::Ready(Some(Event::Tokens { .. })) | Poll::Pending => {}
-        }
-        py.check_signals()?;
-    }
-    let missing = || exception(Error::Internal("values are missing".to_owned()));
-    values.into_iter().map(|text| text.ok_or_else(missing)).collect()
 }

@@ -104,12 +104,78 @@ def test_vllms_methods_for_models_that_score(llm, folder, question):
             offshoot.LLM(folder, runner="pooling", max_loras=2)
 
 
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    """The bundled model as an embedder of sentence-transformers' layout."""
+    path = tmp_path_factory.mktemp("embedder")
+    for name in os.listdir(offshoot.demo_model()):
+        source = os.path.join(offshoot.demo_model(), name)
+        if os.path.isfile(source):
+            shutil.copy(source, path)
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in
+               (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))]
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    return path
+
+
+def test_vectors_under_vllms_names(vectors, question):
+    with offshoot.LLM(vectors, device="cpu", kv_memory=64) as llm:
+        ids = llm.get_tokenizer().encode(question)
+        one, same, other = llm.embed([question, {"prompt_token_ids": ids}, ANSWERS[0]], use_tqdm=False)
+        assert isinstance(one, offshoot.EmbeddingRequestOutput) and one.prompt_token_ids == ids and one.finished
+        assert one.outputs.hidden_size == 256 and all(isinstance(x, float) for x in one.outputs.embedding)
+        assert abs(sum(x * x for x in one.outputs.embedding) - 1) < 1e-6
+        assert same.outputs.embedding == one.outputs.embedding != other.outputs.embedding
+        (encoded,) = llm.encode(question, pooling_task="embed")
+        assert numpy.allclose(encoded.outputs.data, one.outputs.embedding, atol=1e-6)
+        cosine = sum(a * b for a, b in zip(one.outputs.embedding, other.outputs.embedding))
+        (pair,) = llm.score(question, ANSWERS[0])
+        assert abs(pair.outputs.score - cosine) < 1e-6
+        (raw,) = llm.embed(question, pooling_params=offshoot.PoolingParams(use_activation=False))
+        norm = math.sqrt(sum(x * x for x in raw.outputs.embedding))
+        assert abs(norm - 1) > 1e-3
+        assert numpy.allclose([x / norm for x in raw.outputs.embedding], one.outputs.embedding, atol=1e-5)
+        (cut,) = llm.embed(question, tokenization_kwargs={"truncate_prompt_tokens": 3})
+        assert cut.prompt_token_ids == ids[:3]
+        assert llm.facts["values"] == 256 and llm.facts["normalises"] and llm.metrics()["prompt_tokens_computed"] > 0
+        for name in ("generate", "chat", "tree"):
+            with pytest.raises(ValueError, match="makes vectors of texts and samples none"):
+                getattr(llm, name)("a")
+        for name in ("classify", "reward"):
+            with pytest.raises(ValueError, match="has no classes"):
+                getattr(llm, name)("a")
+        with pytest.raises(ValueError, match="pooling_task: expected embed"):
+            llm.encode("a", pooling_task="classify")
+        with pytest.raises(NotImplementedError, match="tokenization_kwargs.*padding"):
+            llm.embed("a", tokenization_kwargs={"padding": True})
+        with pytest.raises(NotImplementedError, match="lora_request"):
+            llm.embed("a", lora_request=object())
+        with pytest.raises(NotImplementedError, match="dimensions"):
+            llm.embed("a", pooling_params=offshoot.PoolingParams(dimensions=8))
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.embed("a")
+    with pytest.raises(NotImplementedError, match="task"):
+        offshoot.LLM(vectors, device="cpu", task="classify")
+
+
+def test_any_model_makes_vectors_where_it_is_asked_to(question):
+    with offshoot.LLM(offshoot.demo_model(), convert="embed", device="cpu", kv_memory=64) as llm:
+        (one,) = llm.embed(question)
+        assert one.outputs.hidden_size == 256
+    with pytest.raises(ValueError, match="form"):
+        offshoot.LLM(offshoot.demo_model(), convert="embed", form="last-token", device="cpu")
+
+
 def test_models_that_generate_say_that_they_do_not_pool(llm):
     assert llm.encode("1") == llm.get_tokenizer().encode("1")
     for call in (lambda: llm.encode("1", pooling_task="classify"), lambda: llm.classify("1"), lambda: llm.reward("1"),
                  lambda: llm.embed("1")):
         with pytest.raises(ValueError, match="pooling"):
             call()
+    with pytest.raises(ValueError, match='convert="embed"'):
+        llm.embed("1")
 
 
 def test_a_wrong_scorer_is_named(folder):

@@ -17,7 +17,7 @@ const OF_LABORATORY: [&str; 7] = ["--quick", "--goldens", "--json", "--kernels",
 impl Cli {
     /// Reads the command line. Prints clap's own messages (help, version, unknown options) and ends the process.
     pub fn read() -> Result<Self> {
-        let (cli, name): (Self, _) = read(ignored_options, of_laboratory)?;
+        let (cli, name): (Self, _) = read(ignored_options, |error| of_laboratory(error).or_else(|| of_serve(error)))?;
         cli.refuse_ignored_options(&name)?;
         Ok(cli)
     }
@@ -91,6 +91,26 @@ fn of_laboratory(error: &clap::Error) -> Option<Error> {
             let is_there = is_check() && OF_LABORATORY.contains(&&option[..]);
             let expected = format!("an option of `offshoot help check` ({LABORATORY})");
             is_there.then(|| Error::value("check", expected, option.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Says how `serve` is given a model, and a reward model without one; `None` for other errors of clap.
+fn of_serve(error: &clap::Error) -> Option<Error> {
+    if !error.get(ContextKind::Usage)?.to_string().contains(" serve ") {
+        return None;
+    }
+    match (error.kind(), error.get(ContextKind::InvalidArg)?) {
+        (ErrorKind::UnknownArgument, ContextValue::String(folder)) if !folder.starts_with('-') => {
+            Some(Error::value("serve", "--model DIR, or --scorer DIR of a reward model alone", folder.clone()))
+        }
+        (ErrorKind::MissingRequiredArgument, ContextValue::Strings(missing))
+            if missing.iter().any(|option| option.starts_with("--scorer")) =>
+        {
+            let expected = "--scorer DIR with options of a scorer; a reward model alone is served by it in place of \
+                            --model";
+            Some(Error::value("serve", expected, "no --scorer"))
         }
         _ => None,
     }

@@ -439,6 +439,19 @@ fn check_forks_a_text_at_every_offset() {
 }
 
 #[test]
+fn serve_says_how_a_model_is_given_to_it() {
+    for (options, parts) in [
+        (&["serve", "some/folder"][..], ["--model DIR", "--scorer DIR", "some/folder"]),
+        (&["serve", "--model", "some/folder", "--scorer-form", "last-token"], ["--scorer DIR", "--model", "alone"]),
+        (&["serve", "--model", "some/folder", "--scorer-name", "a"], ["--scorer DIR", "--model", "alone"]),
+    ] {
+        let refused = output(options);
+        let said = stderr(&refused);
+        assert!(!refused.status.success() && parts.iter().all(|part| said.contains(part)), "{options:?}: {said}");
+    }
+}
+
+#[test]
 fn a_model_to_compare_with_that_is_not_there_is_refused_like_any_other() {
     let demo = "tasks/models/demo";
     let said = |arguments: &[&str]| {

@@ -73,11 +73,36 @@ fn a_scorer_beside_the_model_is_asked_by_its_name() {
     assert_eq!(served.get("/v1/models/reward").succeeds()["max_model_len"], 4096);
     let refused = served.post("/v1/completions", &json!({"model": "reward", "prompt": "a"}));
     assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")));
-    let refused = served.post("/pooling", &json!({"model": "demo", "input": "a"}));
+    for path in ["/pooling", "/score"] {
+        let body = json!({"model": "demo", "input": "a", "queries": "a", "documents": "b"});
+        let refused = served.post(path, &body);
+        assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")), "{path}");
+        assert!(refused.text.contains("a model that reads texts: reward"), "{}", refused.text);
+        assert!(refused.text.contains("which generates"), "{}", refused.text);
+        let refused = served.get(path);
+        assert_eq!(refused.refused(405).0, "method_not_allowed", "{path}");
+        assert!(refused.text.contains("POST"), "{}", refused.text);
+    }
+    let refused = served.post("/pooling", &json!({"model": "nobody", "input": "a"}));
     assert_eq!(refused.refused(404).0, "model_not_found");
     assert_eq!(served.post("/v1/embeddings", &json!({"input": "a"})).refused(404).1, json!("model"));
     assert_eq!(served.post("/score", &json!({"queries": "a", "documents": []})).refused(400).1, json!("documents"));
     assert!(served.metric("offshoot_scorer_prompt_tokens_computed_total") >= 1.0);
+}
+
+/// Trainers' verbs are the generator's.
+#[test]
+fn a_scorer_answers_while_the_model_beside_it_sleeps() {
+    let folder = scorer();
+    let (path, model) = (folder.path().to_str().expect("UTF-8"), demo());
+    let model = model.to_str().expect("UTF-8");
+    let served = Served::start(&["--model", model, "--scorer", path, "--scorer-name", "reward", "--rollout"]);
+    let pair = json!({"model": "reward", "queries": QUESTION, "documents": [ANSWER]});
+    let awake = served.post("/score", &pair).succeeds()["data"].clone();
+    served.post_nothing("/sleep?level=2").succeeds();
+    assert_eq!(served.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1})).refused(503).1, Value::Null);
+    assert_eq!(served.post("/score", &pair).succeeds()["data"], awake);
+    assert_eq!(served.get("/is_sleeping").succeeds()["is_sleeping"], true);
 }
 
 #[test]
@@ -177,7 +202,8 @@ fn an_embedder_beside_the_model_is_asked_by_its_name() {
     assert_eq!(names, ["demo", "vectors"]);
     assert_eq!(served.post("/classify", &json!({"input": "a"})).refused(404).1, json!("model"));
     let refused = served.post("/v1/embeddings", &json!({"model": "demo", "input": "a"}));
-    assert_eq!(refused.refused(404).0, "model_not_found");
+    assert_eq!(refused.refused(400), ("invalid_value".to_owned(), json!("model")));
+    assert!(refused.text.contains("which generates"), "{}", refused.text);
 }
 
 #[test]

@@ -99,6 +99,17 @@ pub enum Error {
         context: usize,
     },
 
+    /// A text does not fit the context of the model that is to score it.
+    #[error("{what} has {tokens} tokens; the scorer's context is {context}")]
+    BeyondScorersContext {
+        /// Which text.
+        what: String,
+        /// Its length.
+        tokens: usize,
+        /// The longest that the scorer has.
+        context: usize,
+    },
+
     /// The job needs more KV pages at once than the pool has.
     #[error("{needed} pages of keys and values are needed at once; the pool has {capacity} ({hint})")]
     OutOfPages {

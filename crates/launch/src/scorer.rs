@@ -14,8 +14,8 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::SCORER_MEMORY;
 use offshoot_model::check::facts;
 use offshoot_model::hashes::hash_of_folder;
-use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
-use offshoot_score::{FormChoice, HeadFacts, ResolvedForm, ScoreForm, ScorerConfig, ScorerIdentity, built_in_names};
+use offshoot_model::{ModelConfig, ModelFolder, ModelRole, WeightChoice};
+use offshoot_score::{FormChoice, HeadFacts, ResolvedForm, ScoreForm, ScorerConfig, ScorerIdentity, names_that_fit};
 use offshoot_text::Tokenizer;
 
 /// What a user says of the scorer beside a generator.
@@ -72,9 +72,15 @@ impl ScorerFolder {
         }
         let config = ScorerConfig::read(path)?;
         let form = ScoreForm::of_model(form, path, config.class())?;
+        let role = ModelRole::of(path)?;
+        if role == ModelRole::Scorer && form.reads_words() {
+            return Err(words_of_a_head(&form, config.class()));
+        }
         let tokenizer = Arc::new(Tokenizer::load(path)?);
         let words = form.words(&tokenizer)?;
-        let folder = ModelFolder::open_scorer(path, words.as_deref())?;
+        let folder = ModelFolder::open_scorer(path, words.as_deref());
+        let folder =
+            folder.map_err(|error| if role == ModelRole::Generator { no_head(&form, error) } else { error })?;
         let dtype = facts(&folder)?.dtype;
         let head = config.head(folder.config.outputs());
         let identity = identity(path, &form)?;
@@ -137,10 +143,33 @@ impl ScorerFolder {
     }
 }
 
+/// The error of a form that reads words, of a model whose class has a head in place of them.
+fn words_of_a_head(form: &ScoreForm, class: &str) -> Error {
+    let expected = format!("one that reads the values of a head, as {class} has one: {}", names_that_fit(false));
+    let found = format!("{}, which reads a language model's words", shown(form));
+    Error::value("form of a scorer", expected, found)
+}
+
+/// What is wrong with a language model that is to have a head, and which forms need none.
+fn no_head(form: &ScoreForm, error: Error) -> Error {
+    match error {
+        Error::Format { path, what } if !form.reads_words() => {
+            let forms = names_that_fit(true);
+            let what =
+                format!("{what}, and {} reads their values; a language model's words are read by {forms}", shown(form));
+            Error::Format { path, what }
+        }
+        other => other,
+    }
+}
+
+fn shown(form: &ScoreForm) -> String {
+    form.built_in_name().map_or_else(|| "a form of its own".to_owned(), |name| format!("\"{name}\""))
+}
+
 /// The folder's name, the form's, and a digest of both.
 fn identity(path: &Path, form: &ScoreForm) -> Result<ScorerIdentity> {
-    let is_form = |name: &&str| ScoreForm::built_in(name).is_ok_and(|built_in| built_in == *form);
-    let named = built_in_names().find(is_form).unwrap_or("custom").to_owned();
+    let named = form.built_in_name().unwrap_or("custom").to_owned();
     let name = name_of_folder(path)?;
     let form = serde_json::to_string(form).map_err(|error| Error::Internal(format!("a form as JSON: {error}")))?;
     let digest = blake3::hash(format!("{}\n{form}", hash_of_folder(path)?).as_bytes());

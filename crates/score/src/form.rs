@@ -19,6 +19,13 @@ pub struct ScoreForm {
     pub aggregate: Aggregate,
 }
 
+impl ScoreForm {
+    /// Whether it reads how likely words are as a language model's next ones, and not the values of a head.
+    pub fn reads_words(&self) -> bool {
+        matches!(self.output, Output::Words { .. } | Output::Logit { .. })
+    }
+}
+
 /// How question and answer become text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -185,7 +192,7 @@ pub enum Activation {
 
 /// A column of a head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a column's number or the name of its label")]
 pub enum Column {
     /// Its number, from 0.
     Index(usize),
@@ -195,7 +202,7 @@ pub enum Column {
 
 /// A token of the model's vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected the text of a token or its id")]
 pub enum TokenName {
     /// By its id.
     Id(u32),

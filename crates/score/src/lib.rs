@@ -26,11 +26,12 @@ mod resolved;
 mod scale;
 mod scorer;
 pub mod scripted;
+mod step_end;
 mod words;
 mod work;
 
 pub use aggregate::Aggregate;
-pub use choice::{FORM_FILE, FormChoice, built_in_names};
+pub use choice::{FORM_FILE, FormChoice, built_in_names, names_that_fit};
 pub use config::ScorerConfig;
 pub use expected::expected_value;
 pub use form::{
@@ -44,3 +45,4 @@ pub use resolved::ResolvedForm;
 pub use scale::Scale;
 pub use scorer::{ScoredTree, ScorerIdentity, TextScorer, TextScores};
 pub use scripted::{ScriptedAnswer, ScriptedScore, ScriptedScorer};
+pub use step_end::StepEnd;

@@ -113,7 +113,7 @@ impl Place<'_> {
         let (tokens, context) = (rendered.tokens.len(), self.engine.facts().context);
         if tokens > context {
             let what = "an answer with its question, in the scorer's form,".to_owned();
-            return Err(Error::ContextTooLong { what, tokens, context });
+            return Err(Error::BeyondScorersContext { what, tokens, context });
         }
         let needed =
             Needed::of(rendered, self.before.as_ref().map(|before| (&before.written.rendered, &*before.values)));

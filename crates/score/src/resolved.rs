@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::aggregate::Aggregate;
-use crate::form::{ChatRead, FormText, Output, PlainRead, ScoreForm, StepParts, StepTags};
+use crate::form::{ChatRead, FormText, PlainRead, ScoreForm, StepParts, StepTags};
 use crate::frame::{ChatFrame, Frame};
 use crate::marked::{MARK, MarkedTokens, encode, hidden, marked_end};
 use crate::output::{HeadFacts, ValueReading};
 use crate::parts::{Part, parts};
 use crate::rendered::{ReadPlace, Rendered, StepScore, StepScores};
 use crate::scale::Scale;
-use crate::words::{field, one_token};
+use crate::step_end::StepEnd;
+use crate::words::{check_special, field, one_token};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_text::{AddSpecial, HiddenEncoding, Message, Speaker, Tokenizer};
@@ -55,8 +56,15 @@ enum Layout {
     Tags { frame: Frame, tags: StepTags, token: TokenId },
     /// Before each reply.
     Turns { chat: ChatFrame, reply: String, separator: String },
-    /// At the last of the tokens `end` behind each part.
-    Parts { frame: Frame, separator: String, keeps_empty: bool, end: Vec<TokenId> },
+    /// At the last token of `end` behind each part.
+    Parts { frame: Frame, separator: String, keeps_empty: bool, end: PartEnd },
+}
+
+/// What stands behind each part of an answer, encoded alone.
+struct PartEnd {
+    text: String,
+    /// At least one.
+    tokens: Vec<TokenId>,
 }
 
 impl ResolvedForm {
@@ -65,8 +73,8 @@ impl ResolvedForm {
     ///
     /// # Errors
     ///
-    /// A tag or a word is not one token; there is no chat template, or it loses steps; the head has no such column; a
-    /// text lacks the place of question or answer; the form multiplies logits.
+    /// A tag or a word is not one token, nor is what looks like a special token; there is no chat template, or it loses
+    /// steps; the head has no such column; a text lacks the place of question or answer; the form multiplies logits.
     pub fn new(form: &ScoreForm, tokenizer: Arc<Tokenizer>, head: &HeadFacts, now: SystemTime) -> Result<ResolvedForm> {
         let words = form.words(&tokenizer)?.map(|words| words.len());
         let values = ValueReading::new(&form.output, words, head)?;
@@ -75,8 +83,7 @@ impl ResolvedForm {
                             `activation`";
             return Err(Error::value(field("aggregate"), expected, "`product`"));
         }
-        let is_classifier = matches!(form.output, Output::Column { .. } | Output::Weighted { .. });
-        let padding = head.padding.filter(|_| is_classifier);
+        let padding = head.padding.filter(|_| !form.reads_words());
         let layout = Layout::new(form, &tokenizer, padding, now)?;
         let resolved = ResolvedForm { tokenizer, layout, values, aggregate: form.aggregate };
         resolved.render(&[Message::user("What is 1 + 1?")], &["1 + 1 = 2.\n\n", SOME_ANSWER])?;
@@ -103,11 +110,16 @@ impl ResolvedForm {
         !matches!(self.layout, Layout::End { .. })
     }
 
-    /// The token behind each step at which values are read, where there is one.
-    pub fn step_tag(&self) -> Option<TokenId> {
+    /// What stands behind each step where values are read; `None`: the form reads a whole text, or before what stands
+    /// behind a step.
+    pub fn step_end(&self) -> Option<StepEnd> {
         match &self.layout {
-            Layout::Tags { token, .. } => Some(*token),
-            Layout::End { .. } | Layout::Turns { .. } | Layout::Parts { .. } => None,
+            Layout::Tags { token, .. } => Some(StepEnd::Token(*token)),
+            Layout::Parts { end, keeps_empty, .. } => Some(match &*end.tokens {
+                [token] if self.tokenizer.is_special(*token) => StepEnd::Token(*token),
+                _ => StepEnd::Text { text: end.text.clone(), keeps_empty: *keeps_empty },
+            }),
+            Layout::End { .. } | Layout::Turns { .. } => None,
         }
     }
 
@@ -175,7 +187,7 @@ impl ResolvedForm {
                 let cut = some_parts(parts(steps, separator, *keeps_empty))?;
                 let text = frame.before(&self.tokenizer, question)?;
                 let (marked, whole) = self.encode(&text, frame.special(), 0, whole)?;
-                let parts = self.parts(&cut, end, before)?;
+                let parts = self.parts(&cut, &end.tokens, before)?;
                 let mut tokens = marked.tokens;
                 let mut reads = Vec::with_capacity(parts.len());
                 for (part, written) in cut.iter().zip(&parts) {
@@ -335,18 +347,27 @@ impl ResolvedForm {
 
 impl Layout {
     fn new(form: &ScoreForm, tokenizer: &Tokenizer, padding: Option<TokenId>, now: SystemTime) -> Result<Layout> {
-        let token = |tags: &StepTags| one_token(tokenizer, "tag", &tags.tag);
+        let token = |tags: &StepTags| {
+            check_special(tokenizer, "between", &tags.between)?;
+            one_token(tokenizer, "tag", &tags.tag)
+        };
         let parts_in = |frame: Frame, parts: &StepParts| -> Result<Layout> {
-            let end = parts.end.as_ref().unwrap_or(&parts.separator);
+            let (name, end) = match &parts.end {
+                Some(end) => ("end", end),
+                None => ("separator", &parts.separator),
+            };
+            check_special(tokenizer, name, end)?;
             let tokens = tokenizer.encode(end, AddSpecial::No)?;
             if tokens.is_empty() {
                 return Err(Error::value(field("end"), "a text behind each part, where values are read", "none"));
             }
             let (separator, keeps_empty) = (parts.separator.clone(), parts.keeps_empty);
-            Ok(Layout::Parts { frame, separator, keeps_empty, end: tokens })
+            let end = PartEnd { text: end.clone(), tokens };
+            Ok(Layout::Parts { frame, separator, keeps_empty, end })
         };
         let chat = match &form.text {
             FormText::Plain(plain) => {
+                check_special(tokenizer, "text", &plain.text)?;
                 return match &plain.read {
                     PlainRead::End {} => {
                         let frame = Frame::plain(plain, false)?;
@@ -362,12 +383,11 @@ impl Layout {
         };
         let frame = ChatFrame::new(tokenizer, chat, now)?;
         match &chat.read {
-            ChatRead::End { generation_prompt, append } => Ok(Layout::End {
-                frame: Frame::Chat(frame),
-                generation_prompt: *generation_prompt,
-                append: append.clone(),
-                padding,
-            }),
+            ChatRead::End { generation_prompt, append } => {
+                check_special(tokenizer, "append", append.as_deref().unwrap_or_default())?;
+                let (generation_prompt, append) = (*generation_prompt, append.clone());
+                Ok(Layout::End { frame: Frame::Chat(frame), generation_prompt, append, padding })
+            }
             ChatRead::Tags(tags) => {
                 Ok(Layout::Tags { frame: Frame::Chat(frame), tags: tags.clone(), token: token(tags)? })
             }
@@ -377,6 +397,7 @@ impl Layout {
             }
             ChatRead::Parts(parts) => parts_in(Frame::Chat(frame), parts),
             ChatRead::Question { text } => {
+                check_special(tokenizer, "text", text)?;
                 let frame = Frame::Question(frame, crate::plain::TextTemplate::read(text, false)?);
                 Ok(Layout::End { frame, generation_prompt: true, append: None, padding })
             }

@@ -76,6 +76,60 @@ pub(crate) fn one_token(tokenizer: &Tokenizer, name: &str, text: &str) -> Result
     Err(Error::value(field(name), expected, found))
 }
 
+/// Refuses a text of a form that looks like a special token's, such as `<extra_0>`, or that has one in it, such as
+/// `<|end|>`, and that the tokenizer does not know as one token: the model would read it as plain text. `name`: the
+/// form's field.
+pub(crate) fn check_special(tokenizer: &Tokenizer, name: &str, text: &str) -> Result<()> {
+    for special in special_looking(text) {
+        let tokens = tokenizer.encode(special, AddSpecial::No)?;
+        if matches!(&*tokens, [token] if !is_unknown(tokenizer, *token)) {
+            continue;
+        }
+        let folder = tokenizer.folder().display();
+        let expected = format!("a text that is one token of {folder}, as it looks like a special one");
+        let found = match tokens.len() {
+            1 => format!("`{special}`, which it does not know"),
+            count => format!("`{special}`, which is {count} tokens there"),
+        };
+        return Err(Error::value(field(name), expected, found));
+    }
+    Ok(())
+}
+
+/// The whole text if it is `<...>`, else each `<|...|>` in it; `...`: no white space and none of these signs.
+fn special_looking(text: &str) -> Vec<&str> {
+    let is_name =
+        |inner: &str| !inner.is_empty() && !inner.contains(|c: char| c.is_whitespace() || "<>{}/".contains(c));
+    let whole = text.trim();
+    if whole.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).is_some_and(is_name) {
+        return vec![whole];
+    }
+    let ends = text.match_indices("|>").map(|(at, end)| at + end.len());
+    let special = |end: usize| {
+        let start = text[..end].rfind("<|")?;
+        Some(&text[start..end]).filter(|special| special.len() > 4 && is_name(&special[2..special.len() - 2]))
+    };
+    ends.filter_map(special).collect()
+}
+
 fn is_unknown(tokenizer: &Tokenizer, token: TokenId) -> bool {
     tokenizer.named_token("unk_token").and_then(|text| tokenizer.token(text)) == Some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_special_token() {
+        assert_eq!(special_looking("<extra_0>"), ["<extra_0>"]);
+        assert_eq!(special_looking("\n<｜end▁of▁sentence｜> "), ["<｜end▁of▁sentence｜>"]);
+        assert_eq!(special_looking("<|a|>"), ["<|a|>"]);
+        assert_eq!(special_looking("<|a|>x {{question}}<|b_1|>\n<|c |><||>"), ["<|a|>", "<|b_1|>"]);
+        for text in
+            ["", "\n\n", " ки", "<", "<>", "a < b", "<a b>", "</think>", "x <tag>", "{{bos}}<{{answer}}>", "a|>"]
+        {
+            assert!(special_looking(text).is_empty(), "{text}");
+        }
+    }
 }

@@ -4,7 +4,45 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use axum::routing::{MethodRouter, post};
+use offshoot_openai::protocol::Refusal;
+
+use super::keys::ClientId;
 use super::metrics::ServeMetrics;
+use super::reply::Refused;
+use super::server::{AppState, Server};
+
+/// A request for samples, scores or values, as what answers it is given it.
+pub struct CountedCall {
+    pub server: Arc<Server>,
+    pub client: ClientId,
+    /// Whoever answers says when the request is answered; refusals are counted where they are sent.
+    pub counted: CountedRequest,
+    pub headers: HeaderMap,
+    pub body: Body,
+}
+
+/// The handler of a path whose requests are counted.
+pub fn answering<A>(answer: impl Fn(CountedCall) -> A + Clone + Send + Sync + 'static) -> MethodRouter<Arc<Server>>
+where
+    A: Future<Output = Result<Response, Refusal>> + Send + 'static,
+{
+    post(
+        move |State(server): AppState,
+              Extension(client): Extension<ClientId>,
+              Extension(counted): Extension<CountedRequest>,
+              headers: HeaderMap,
+              body: Body| {
+            let answered = answer(CountedCall { server, client, counted, headers, body });
+            async move { answered.await.map_err(Refused) }
+        },
+    )
+}
 
 /// A request that was counted when it came. Clones are of one request; the first of them that says how it ended counts.
 #[derive(Clone)]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Map, Value};
@@ -15,7 +14,7 @@ use offshoot_openai::protocol::{
 };
 
 use super::batches::now;
-use super::counted::CountedRequest;
+use super::counted::CountedCall;
 use super::dispatch::{Delivery, Job, JobForm, OpenTicket, Outbox};
 use super::exchange::REQUEST_ID;
 use super::keys::ClientId;
@@ -31,14 +30,8 @@ const MOST_REPEATED: usize = 4 << 20;
 /// Tokens, and alternatives to them, from which on an answer is written on a thread of its own.
 pub const LONG_ANSWER: usize = 4096;
 
-pub async fn generate(
-    server: Arc<Server>,
-    endpoint: Endpoint,
-    client: ClientId,
-    counted: CountedRequest,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Refusal> {
+pub async fn generate(call: CountedCall, endpoint: Endpoint) -> Result<Response, Refusal> {
+    let CountedCall { server, client, counted, headers, body } = call;
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
     server.admission.check(&server.engine)?;

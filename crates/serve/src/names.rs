@@ -87,7 +87,7 @@ impl ModelNames for ServedNames {
             Some(adapter) => Ok(Some(adapter.version)),
             None if self.scorer.iter().any(|scorer| scorer == model) => {
                 let expected = format!("a model that generates: {}", self.model.join(" or "));
-                let found = format!("{model:?}, which scores texts: ask /pooling, /classify, /score or /rerank");
+                let found = format!("{model:?}, which reads texts: ask /pooling, /score or /v1/embeddings");
                 Err(Refusal::value("model", &expected, &found))
             }
             None => {
@@ -96,5 +96,26 @@ impl ModelNames for ServedNames {
                 Err(Refusal::model_not_found(model, &names))
             }
         }
+    }
+}
+
+/// What requests may call the model that scores texts, or makes vectors of them.
+pub struct ScorerNames<'a> {
+    /// Its names.
+    pub own: &'a [String],
+    /// The names of the model beside it.
+    pub generator: Option<&'a ServedNames>,
+}
+
+impl ModelNames for ScorerNames<'_> {
+    fn adapter_of(&self, model: &str) -> Result<Option<AdapterVersion>, Refusal> {
+        if self.own.iter().any(|name| name == model) {
+            return Ok(None);
+        }
+        if self.generator.is_some_and(|generator| generator.adapter_of(model).is_ok()) {
+            let expected = format!("a model that reads texts: {}", self.own.join(" or "));
+            return Err(Refusal::value("model", &expected, &format!("{model:?}, which generates")));
+        }
+        Err(Refusal::model_not_found(model, self.own))
     }
 }

@@ -4,12 +4,9 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::Router;
 use axum::response::Response;
-use axum::routing::{MethodRouter, post};
-use axum::{Extension, Router};
+use axum::routing::MethodRouter;
 use serde_json::{Map, Value};
 
 use offshoot_core::error::Error;
@@ -17,20 +14,20 @@ use offshoot_core::figures::count;
 use offshoot_engine::{EngineFacts, EngineHandle, LogprobsMode, Priority};
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{
-    OwnNames, PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, Reasoning, Refusal, RequestReader,
-    ServedModel, TextValues,
+    PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, Reasoning, Refusal, RequestReader, ServedModel,
+    TextValues,
 };
 use offshoot_score::TextScorer;
 use offshoot_text::Tokenizer;
 
 use super::batches::now;
-use super::counted::CountedRequest;
+use super::counted::{CountedCall, answering};
 use super::generate::LONG_ANSWER;
-use super::keys::ClientId;
 use super::models::{ScorerParts, ValueKind};
+use super::names::ScorerNames;
 use super::random::random_hex;
-use super::reply::{self, Refused};
-use super::server::{AppState, Server};
+use super::reply;
+use super::server::Server;
 use super::valuing::ValueClient;
 
 /// A scorer or embedder that is served.
@@ -74,8 +71,13 @@ impl ServedScorer {
         }
     }
 
+    /// What requests may call it; the error of another name says whose that is.
+    pub fn own_names<'a>(&'a self, server: &'a Server) -> ScorerNames<'a> {
+        ScorerNames { own: &self.names, generator: server.generates.then_some(&*server.names) }
+    }
+
     /// Reads requests for it.
-    pub fn reader<'a>(&'a self, server: &'a Server, names: &'a OwnNames<'a>) -> RequestReader<'a> {
+    pub fn reader<'a>(&'a self, server: &'a Server, names: &'a ScorerNames<'a>) -> RequestReader<'a> {
         RequestReader {
             tokenizer: &self.tokenizer,
             config: &self.config,
@@ -129,26 +131,11 @@ pub fn has_path(path: &str) -> bool {
 
 /// Answers the requests of an endpoint.
 fn valuing(endpoint: PoolingEndpoint) -> MethodRouter<Arc<Server>> {
-    post(
-        move |State(server): AppState,
-              client: Extension<ClientId>,
-              counted: Extension<CountedRequest>,
-              headers: HeaderMap,
-              body: Body| async move {
-            let answered = answer(server, endpoint, client.0, headers, body).await.map_err(Refused)?;
-            counted.answered();
-            Ok::<_, Refused>(answered)
-        },
-    )
+    answering(move |call| answer(call, endpoint))
 }
 
-async fn answer(
-    server: Arc<Server>,
-    endpoint: PoolingEndpoint,
-    client: ClientId,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Refusal> {
+async fn answer(call: CountedCall, endpoint: PoolingEndpoint) -> Result<Response, Refusal> {
+    let CountedCall { server, client, counted, headers, body } = call;
     server.scorer()?;
     let body = server.receive(&headers, body).await?;
     let request = server.work(move |server| read(server, endpoint, &body.parse()?)).await?;
@@ -163,12 +150,13 @@ async fn answer(
     let numbers: usize = values.iter().flat_map(|text| &text.rows).map(|row| row.len()).sum();
     let write = move |server: &Server| write(server, &request, &values, &head);
     let body = if numbers > LONG_ANSWER { server.work(write).await? } else { write(&server)? };
+    counted.answered();
     Ok(reply::json(body))
 }
 
 fn read(server: &Server, endpoint: PoolingEndpoint, body: &Map<String, Value>) -> Result<PoolingRequest, Refusal> {
     let scorer = server.scorer()?;
-    let names = OwnNames(&scorer.names);
+    let names = scorer.own_names(server);
     scorer.reader(server, &names).read_pooling(endpoint, body, scorer.model())
 }
 

@@ -14,11 +14,10 @@ use axum::{Extension, extract};
 use serde_json::{Map, Value, json};
 
 use offshoot_openai::protocol::{
-    Endpoint, OwnNames, RESPONSES_PATH, Refusal, RefusalKind, RequestReader, SKYRL_PATH, ServedModel, TOKENS_PATH,
-    tokenizer_info,
+    Endpoint, RESPONSES_PATH, Refusal, RefusalKind, RequestReader, SKYRL_PATH, ServedModel, TOKENS_PATH, tokenizer_info,
 };
 
-use super::counted::CountedRequest;
+use super::counted::{CountedRequest, answering};
 use super::engine_metrics;
 use super::exchange::{AllowedOrigins, exchange};
 use super::file_routes;
@@ -140,15 +139,7 @@ async fn count_exchange(State(server): AppState, mut request: Request, next: Nex
 
 /// Answers the requests of an endpoint.
 fn generating(endpoint: Endpoint) -> MethodRouter<Arc<Server>> {
-    post(
-        move |State(server): AppState,
-              client: Extension<ClientId>,
-              counted: Extension<CountedRequest>,
-              headers: HeaderMap,
-              body: Body| async move {
-            generate(server, endpoint, client.0, counted.0, headers, body).await.map_err(Refused)
-        },
-    )
+    answering(move |call| generate(call, endpoint))
 }
 
 /// The model that generates and its adapters, then the one that scores.
@@ -196,7 +187,7 @@ async fn detokenize(State(server): AppState, headers: HeaderMap, body: Body) -> 
 /// Reads with the tokenizer of the model that a body names.
 fn with_reader<T>(server: &Server, body: &Map<String, Value>, act: impl FnOnce(&RequestReader<'_>) -> T) -> T {
     match server.scorer.as_ref().filter(|scorer| scorer.is_named(body)) {
-        Some(scorer) => act(&scorer.reader(server, &OwnNames(&scorer.names))),
+        Some(scorer) => act(&scorer.reader(server, &scorer.own_names(server))),
         None => act(&server.reader()),
     }
 }
@@ -254,6 +245,8 @@ async fn unknown_path(request: extract::Request) -> Refused {
 }
 
 async fn unknown_method(request: extract::Request) -> Refused {
-    let what = format!("{} does not take {}", request.uri().path(), request.method());
+    let path = request.uri().path();
+    let takes = if is_for_samples(path) { ", but POST" } else { "" };
+    let what = format!("{path} does not take {}{takes}", request.method());
     Refused(Refusal::of_kind(RefusalKind::Method, "method_not_allowed", what))
 }

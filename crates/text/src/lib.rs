@@ -177,7 +177,7 @@ impl Tokenizer {
         let ahead = self.add_special_tokens(special, &mut tokens);
         offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
         offsets.resize(tokens.len(), (0, 0));
-        Ok(Encoded { tokens, offsets })
+        Encoded::new(tokens, offsets)
     }
 
     /// Covers what normalisation swallows. An error names a character that has no token.

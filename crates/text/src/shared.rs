@@ -13,7 +13,7 @@ use tokenizers::{AddedToken, ModelWrapper};
 
 use super::special::{Speaker, SpecialText, TextFault};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 
 /// Bytes that a shared encoder encodes again before a cut, and fewest shared bytes after it. Words, and white space
@@ -87,8 +87,8 @@ pub(super) fn continued(
     let (Some(taken), Some(left)) = (before.seam(cut), rest.seam(cut - start)) else { return Ok(None) };
     rest.tokens.drain(..left);
     rest.offsets.drain(..left);
-    rest.shift(start);
-    let both = before.offsets[taken..].iter().take_while(|&&(_, end)| end <= cut + margin / 2).count();
+    rest.shift(start)?;
+    let both = before.offsets[taken..].iter().take_while(|&&(_, end)| end as usize <= cut + margin / 2).count();
     let agree = both > 0 && rest.tokens.get(..both) == Some(&before.tokens[taken..taken + both]);
     Ok(agree.then_some(Continued { taken, rest, cut }))
 }
@@ -189,16 +189,23 @@ impl Tokenizer {
 impl Encoded {
     /// The first token at or after the byte `at`, if no token crosses it.
     fn seam(&self, at: usize) -> Option<usize> {
-        let ix = self.offsets.iter().position(|&(start, _)| start >= at)?;
-        (ix > 0 && self.offsets[ix - 1].1 <= at).then_some(ix)
+        let ix = self.offsets.iter().position(|&(start, _)| start as usize >= at)?;
+        (ix > 0 && self.offsets[ix - 1].1 as usize <= at).then_some(ix)
     }
 
     /// Shifts all offsets by `bytes`.
-    fn shift(&mut self, bytes: usize) {
+    ///
+    /// # Errors
+    ///
+    /// The text has 4 GiB or more then.
+    fn shift(&mut self, bytes: usize) -> Result<()> {
+        let too_long = || Error::value("text", "less than 4 GiB", format!("{bytes} bytes and more"));
+        let bytes = u32::try_from(bytes).map_err(|_| too_long())?;
         for (start, end) in self.offsets.iter_mut().filter(|offset| **offset != (0, 0)) {
+            *end = end.checked_add(bytes).ok_or_else(too_long)?;
             *start += bytes;
-            *end += bytes;
         }
+        Ok(())
     }
 }
 

@@ -514,7 +514,7 @@ impl Tokenizer {
             Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
         })?;
         self.cover_all(text, &mut offsets)?;
-        Ok(Encoded { tokens: self.named(tokens)?, offsets })
+        Encoded::new(self.named(tokens)?, offsets)
     }
 
     /// Tokens of an aliased text with the special tokens in place of their aliases.

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
 use super::special::SpecialTexts;
+use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 
 /// Whether the tokenizer's special tokens (usually a beginning of text) are added around a text.
@@ -68,18 +69,28 @@ pub struct LongBeginning {
 /// The tokens of a text, including the special ones around it.
 pub(super) struct Encoded {
     pub tokens: Vec<TokenId>,
-    /// The byte range of each token in the text; (0, 0) for the special ones around it.
-    pub offsets: Vec<(usize, usize)>,
+    /// The byte range of each token in the text; (0, 0) for the special ones around it. In 32 bits, as many encodings
+    /// are kept for longer texts to go on from.
+    pub offsets: Vec<(u32, u32)>,
 }
 
 impl Encoded {
+    /// # Errors
+    ///
+    /// The text has 4 GiB or more.
+    pub fn new(tokens: Vec<TokenId>, offsets: Vec<(usize, usize)>) -> Result<Encoded> {
+        let narrow = |at: usize| u32::try_from(at).map_err(|_| Error::value("text", "less than 4 GiB", at.to_string()));
+        let offsets = offsets.into_iter().map(|(start, end)| Ok((narrow(start)?, narrow(end)?)));
+        Ok(Encoded { tokens, offsets: offsets.collect::<Result<_>>()? })
+    }
+
     /// `levels`: the text, cut into levels.
     pub fn levels(&self, levels: &[String]) -> LevelTokens {
         let (mut text_end, mut token) = (0, 0);
         let mut level_ends: Vec<usize> = Vec::with_capacity(levels.len());
         for level in levels {
             text_end += level.len();
-            token += self.offsets[token..].iter().take_while(|&&(_, end)| end <= text_end).count();
+            token += self.offsets[token..].iter().take_while(|&&(_, end)| end as usize <= text_end).count();
             level_ends.push(token);
         }
         if let Some(last) = level_ends.last_mut() {

@@ -67,6 +67,8 @@ pub static HEADERS: &[Source] = &[
     source!("lora/slots.cuh"),
     source!("overlap.cuh"),
     source!("ops/gated_silu.cuh"),
+    source!("ops/gelu.cuh"),
+    source!("ops/in_place.cuh"),
     source!("ops/kv_slot.cuh"),
     source!("ops/rms_norm.cuh"),
     source!("registers.cuh"),

@@ -108,6 +108,11 @@ impl ScorerFiles {
         Ok(ScorerFiles { folder: absolute(folder)?, identity, samples: None })
     }
 
+    /// Whether both are one folder at two times.
+    fn is(&self, other: &ScorerFiles) -> bool {
+        self.folder == other.folder
+    }
+
     fn shown(&self) -> String {
         let ScorerIdentity { name, form, digest } = &self.identity;
         format!("{name} in {}, form {form} ({digest})", self.folder.display())
@@ -275,9 +280,14 @@ impl Manifest {
     /// Checks that samples of the run in `folder` may have scores by this scorer.
     pub fn check_scorer(&self, folder: &Path, now: &ScorerFiles) -> Result<()> {
         match &self.scorer {
-            Some(before) if before.identity != now.identity => {
+            // A copy under another name gives the same scores.
+            Some(before) if before.identity.digest != now.identity.digest => {
                 let expected = format!("{}, with which the run in this folder was made or scored", before.shown());
-                Err(Error::field(folder.join(NAME), "scorer", expected, now.shown()))
+                let changed =
+                    if before.is(now) { ", whose weights, configuration or form have changed since" } else { "" };
+                let found =
+                    format!("{}{changed} (give the scorer as it was, or another folder for results)", now.shown());
+                Err(Error::field(folder.join(NAME), "scorer", expected, found))
             }
             _ => Ok(()),
         }
@@ -523,6 +533,30 @@ mod tests {
         let fixed = DifferenceRules { samples_may_rise: false, is_same: &|_, _| false };
         let fixed = fixed.first("", Some(&before), Some(&json!({"method": {"sample": {"samples": 8}}})));
         assert_eq!(fixed.map(|one| one.field).as_deref(), Some("method.sample.samples"));
+    }
+
+    #[test]
+    fn a_scorer_is_known_by_what_it_computes_and_not_by_its_name() {
+        let of = |scorer: Value| -> Manifest {
+            let manifest = json!({"offshoot": env!("CARGO_PKG_VERSION"), "model": "m", "model_hash": "0",
+                "scorer": scorer, "task_file": "t", "task": {}, "files": {}, "prompt_files": {}, "seed": 1,
+                "kv_dtype": "model", "processes": []});
+            serde_json::from_value(manifest).expect("a manifest")
+        };
+        let scorer = |folder: &str, name: &str, digest: &str| {
+            of(json!({"folder": folder, "name": name, "form": "step-tag", "digest": digest}))
+        };
+        let before = scorer("/a/reward", "reward", "1");
+        let check = |now: &Manifest| before.check(Path::new("out"), now, true);
+        check(&scorer("/b/copy", "copy", "1")).expect("a copy gives the same scores");
+        let said = |now: &Manifest| check(now).expect_err("it gives others").to_string();
+        let changed = said(&scorer("/a/reward", "reward", "2"));
+        for part in ["`scorer`", "weights, configuration or form have changed", "another folder for results"] {
+            assert!(changed.contains(part), "{changed}");
+        }
+        let other = said(&scorer("/b/other", "other", "2"));
+        assert!(other.contains("/a/reward") && other.contains("/b/other") && !other.contains("changed"), "{other}");
+        assert!(said(&of(Value::Null)).contains("no scorer"), "{}", said(&of(Value::Null)));
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::task::Task;
 use crate::task::items::Item;
 use crate::task::prompt::TaskPrompt;
 use crate::task::template::Template;
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 use offshoot_launch::{ScorerOptions, same_folder};
 use offshoot_score::FormChoice;
 use offshoot_search::OnScorerError;
@@ -95,10 +96,14 @@ impl TaskScorer {
                 ScoreFormSettings::Own(form) => Value::Object(form),
             };
             let place = place.key("form");
+            let found = json::cut_json(&form, 60);
             let form = FormChoice::deserialize(form);
-            let form = form.map_err(|error| place.wrong_as("a form of a scorer", error.to_string()))?;
+            let form = form.map_err(|error| place.wrong_as(&format!("a form of a scorer ({error})"), found))?;
             // A name without a form is told here, with its place.
-            form.form().map_err(|error| place.wrong_as("a form of a scorer", error.to_string()))?;
+            form.form().map_err(|error| match error {
+                Error::Value { expected, found, .. } => place.wrong_as(&expected, found),
+                other => other,
+            })?;
             Ok(form)
         });
         Ok(TaskScorer {

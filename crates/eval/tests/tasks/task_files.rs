@@ -1021,7 +1021,10 @@ fn a_scorer_is_a_folder_or_more() {
     refused(&by_reward(json!({"form": {"aggregate": "last"}})), &["`scorer.form`", "a form of a scorer", "`text`"]);
     let task = desk.load(&by_reward(json!({}))).unwrap();
     assert_eq!(task.scorer.question(&item, levels()).unwrap(), [Message::user("The item's own.")]);
-    refused(&by_reward(json!({"form": "no-such"})), &["`scorer.form`", "no-such", "last-token"]);
+    refused(&by_reward(json!({"form": "no-such"})), &["`scorer.form`", "expected \"last-token\"", "found \"no-such\""]);
+    let mut deep = serde_json::to_value(ScoreForm::built_in("separator").unwrap()).unwrap();
+    deep["text"]["plain"]["read"] = json!("tags");
+    refused(&by_reward(json!({"form": deep})), &["`scorer.form`", "`text.plain.read.tags`", "missing field `tag`"]);
     refused(&by_reward(json!({"on_error": "stop"})), &["`scorer.on_error`", "`fail`"]);
     refused(&by_reward(json!({"question": "{{"})), &["`scorer.question`", "a template"]);
     refused(&by_reward(json!({"folder": "x"})), &["`scorer.folder`", "`model`"]);

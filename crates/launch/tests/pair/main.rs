@@ -178,7 +178,19 @@ fn both_models_are_checked_before_either_is_loaded() {
     for (folder, form, words) in [
         (generator(), None, &["architectures", "LlamaForCausalLM", "last-token", "yes-no", "scorer.json"][..]),
         (scorer(), Some("last-tokken"), &["last-tokken", "last-token"]),
-        (folder("LlamaForCausalLM", None, Some(LINES)), None, &["score", "none of them"]),
+        (
+            folder("LlamaForCausalLM", None, Some(LINES)),
+            None,
+            &["score", "none of them", "a form of its own", "yes-no"],
+        ),
+        (
+            scorer(),
+            Some("words-at-tag"),
+            &["\"words-at-tag\"", "words", "LlamaForSequenceClassification", "last-token"],
+        ),
+        (scorer(), Some("words-at-turn"), &["\"words-at-turn\"", "head", "step-lines"]),
+        (scorer(), Some("token-logit"), &["\"token-logit\"", "head", "step-lines"]),
+        (scorer(), Some("yes-no"), &["\"yes-no\"", "head", "step-lines"]),
         (folder("Qwen2ForProcessRewardModel", Some(2), None), None, &["<extra_0>", "`tag`"]),
         (folder("LlamaForSequenceClassification", Some(3), Some(LINES)), None, &["column", "3"]),
     ] {

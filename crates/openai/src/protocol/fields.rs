@@ -221,6 +221,12 @@ impl BodyFields {
     }
 
     /// Refuses any field that was not read.
+    /// The names of fields that are left whose values are texts, or lists or objects.
+    pub fn with_texts(&self) -> impl Iterator<Item = &str> {
+        let has_text = |value: &Value| matches!(value, Value::String(_) | Value::Array(_) | Value::Object(_));
+        self.left.iter().filter(move |(_, value)| has_text(value)).map(|(name, _)| name.as_str())
+    }
+
     pub fn finish(self) -> ProtocolResult<()> {
         match self.left.keys().next() {
             Some(key) => Err(Refusal::unknown(key)),

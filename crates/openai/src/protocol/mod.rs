@@ -41,7 +41,7 @@ pub use chunks::ChunkWriter;
 pub use endpoint::{BatchEndpoint, Endpoint};
 pub use fields::{BodyFields, parse_body};
 pub use limits::ProtocolLimits;
-pub use models::{AnyName, ModelNames, OwnNames, ServedAdapter, ServedModel};
+pub use models::{AnyName, ModelNames, ServedAdapter, ServedModel};
 pub use pooling::{
     EmbedderValues, PoolingEndpoint, PoolingHead, PoolingModel, PoolingRequest, ScorerValues, TextToRead, TextValues,
 };

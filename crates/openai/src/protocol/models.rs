@@ -27,19 +27,6 @@ impl ModelNames for AnyName {
     }
 }
 
-/// These names are the model's, which has no adapters.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnNames<'a>(pub &'a [String]);
-
-impl ModelNames for OwnNames<'_> {
-    fn adapter_of(&self, model: &str) -> Result<Option<AdapterVersion>, Refusal> {
-        match self.0.iter().any(|name| name == model) {
-            true => Ok(None),
-            false => Err(Refusal::model_not_found(model, self.0)),
-        }
-    }
-}
-
 /// An adapter by the name that requests may give as `model`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedAdapter {

@@ -23,6 +23,41 @@ fn a_tag_that_is_no_token() {
     names(&fault(&built_in("step-tag"), &without, 2), &["`tag`", "<extra_0>", "one token", &folder]);
 }
 
+/// What looks like a special token and is none would be read as plain text, and the scores be those of another text.
+#[test]
+fn special_tokens_that_are_none() {
+    let demo = TestTokenizer::demo(CHATML);
+    let folder = demo.tokenizer.folder().display().to_string();
+    let column = json!({"column": {"activation": "none"}});
+    let plain = |text: &str, read: Value| {
+        let text = json!({"plain": {"text": text, "special_tokens": false, "read": read}});
+        json!({"text": text, "output": column})
+    };
+    let chat = |read: Value| json!({"text": {"chat": {"read": read}}, "output": column});
+    let both = "{{question}} {{answer}}";
+    let cases = [
+        (plain(both, json!({"parts": {"separator": "<extra_9>"}})), "`separator`", "<extra_9>"),
+        (plain(both, json!({"parts": {"end": "<|step|>"}})), "`end`", "<|step|>"),
+        (chat(json!({"parts": {"separator": "<step>"}})), "`separator`", "<step>"),
+        (plain(both, json!({"tags": {"tag": " -", "between": "<sep>"}})), "`between`", "<sep>"),
+        (chat(json!({"end": {"append": "\n<|end|>"}})), "`append`", "<|end|>"),
+        (plain("<|user|>{{question}} {{answer}}", json!({"end": {}})), "`text`", "<|user|>"),
+        (chat(json!({"question": {"text": "{{question}}<|mid|>{{answer}}?"}})), "`text`", "<|mid|>"),
+    ];
+    for (own, field, special) in cases {
+        names(&fault(&form(own), &demo, 1), &[field, special, "looks like a special one", "tokens there", &folder]);
+    }
+    // One that the tokenizer knows, and texts between which steps are cut alone.
+    let known = TestTokenizer::bundled(&["<extra_9>"], &json!({"chat_template": CHATML}));
+    for own in [
+        plain(both, json!({"parts": {"separator": "<extra_9>"}})),
+        plain(both, json!({"parts": {"separator": "<step>", "end": "<extra_9>"}})),
+        chat(json!({"end": {"append": "<extra_9>"}})),
+    ] {
+        resolve(&form(own), &known.tokenizer, &head(1)).map(|_| ()).unwrap();
+    }
+}
+
 #[test]
 fn words_that_are_no_tokens() {
     let demo = TestTokenizer::demo(CHATML);

@@ -24,7 +24,7 @@ use offshoot_openai::protocol::{
 };
 
 use super::batches::now;
-use super::counted::CountedRequest;
+use super::counted::{CountedCall, answering};
 use super::dispatch::JobForm;
 use super::file_routes::PageOf;
 use super::generate::{all_candidates, fitted, head, names, submit, written};
@@ -44,7 +44,7 @@ const LONG_RESPONSE: usize = 256 << 10;
 
 pub fn routes() -> Router<Arc<Server>> {
     Router::new()
-        .route(RESPONSES_PATH, post(create))
+        .route(RESPONSES_PATH, answering(create))
         .route(&format!("{RESPONSES_PATH}/input_tokens"), post(count_tokens))
         .route(&format!("{RESPONSES_PATH}/{{id}}"), get(retrieve).delete(remove))
         .route(&format!("{RESPONSES_PATH}/{{id}}/input_items"), get(input_items))
@@ -91,13 +91,8 @@ impl ReadRequest {
     }
 }
 
-async fn create(
-    State(server): AppState,
-    Extension(client): Extension<ClientId>,
-    Extension(counted): Extension<CountedRequest>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
+async fn create(call: CountedCall) -> Result<Response, Refusal> {
+    let CountedCall { server, client, counted, headers, body } = call;
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
     server.admission.check(&server.engine)?;
@@ -125,7 +120,7 @@ async fn create(
             let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
             writer.branch = branches.into_iter().next();
             let write = move |_: &Server| Ok(writer.whole(candidates));
-            Ok(written(&server, shown, write).await.inspect(|_| counted.answered())?)
+            written(&server, shown, write).await.inspect(|_| counted.answered())
         }
     }
 }

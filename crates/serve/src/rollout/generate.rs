@@ -3,52 +3,33 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::routing::{MethodRouter, post};
-use axum::{Extension, response::Response};
+use axum::response::Response;
+use axum::routing::MethodRouter;
 
 use offshoot_engine::{KeptForm, Records};
 use offshoot_openai::protocol::{ExpertIds, Refusal, TokenAnswer};
 
 use super::update::rollout;
-use crate::counted::CountedRequest;
+use crate::counted::{CountedCall, answering};
 use crate::dispatch::JobForm;
 use crate::generate::{all_candidates, fitted, head, names, submit, written};
-use crate::keys::ClientId;
 use crate::leases::Beyond;
-use crate::reply::Answer;
-use crate::server::{AppState, Server};
+use crate::server::Server;
 
 /// The beginning of ids of answers.
 const ID_PREFIX: &str = "gen-";
 
 /// The path's handler; its answers have experts as these numbers.
 pub fn generating(experts: ExpertIds) -> MethodRouter<Arc<Server>> {
-    let handler = move |State(server): AppState,
-                        client: Extension<ClientId>,
-                        counted: Extension<CountedRequest>,
-                        headers: HeaderMap,
-                        body: Body| async move {
-        let answer = answer(server, client.0, &headers, body, experts).await?;
-        counted.answered();
-        Answer::Ok(answer)
-    };
-    post(handler)
+    answering(move |call| answer(call, experts))
 }
 
-async fn answer(
-    server: Arc<Server>,
-    client: ClientId,
-    headers: &HeaderMap,
-    body: Body,
-    experts: ExpertIds,
-) -> Result<Response, Refusal> {
+async fn answer(call: CountedCall, experts: ExpertIds) -> Result<Response, Refusal> {
+    let CountedCall { server, client, counted, headers, body } = call;
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
     server.admission.check(&server.engine)?;
-    let body = server.receive(headers, body).await?;
+    let body = server.receive(&headers, body).await?;
     let read = move |server: &Server| {
         let reader = server.reader();
         let mut request = reader.read_tokens(&body.parse()?)?;
@@ -64,7 +45,7 @@ async fn answer(
     let (request, form) = server.compile_form(client, request, arrived).await?;
     let request = Arc::new(request);
     let form = JobForm::alone(form);
-    let ticket = submit(&server, client, &request, form, names(&head, headers, &request), arrived, Beyond::Refused)?;
+    let ticket = submit(&server, client, &request, form, names(&head, &headers, &request), arrived, Beyond::Refused)?;
     let (candidates, branches, shown) = all_candidates(ticket, &request).await?;
     let write = move |server: &Server| {
         // It has one prompt.
@@ -73,5 +54,6 @@ async fn answer(
     };
     let answer = written(&server, shown, write).await?;
     branches.into_iter().for_each(|branch| drop(branch.into_id()));
+    counted.answered();
     Ok(answer)
 }

@@ -2,7 +2,7 @@
 //! what becomes of them. Both follow from the model's class and form, as vLLM has it.
 
 use offshoot_core::ids::TokenId;
-use offshoot_score::{Activation, ResolvedForm, ScorerConfig};
+use offshoot_score::{Activation, ResolvedForm, ScorerConfig, StepEnd};
 
 /// A model that computes values.
 #[derive(Clone, Copy)]
@@ -32,12 +32,14 @@ pub struct EmbedderValues {
 }
 
 /// Where values of a text are read that no form has made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsualReads {
     /// At its last token.
     End,
-    /// At each of these tokens, or at every token.
-    Each(Option<TokenId>),
+    /// At every token.
+    EachToken,
+    /// At the end of each step.
+    EachStep(StepEnd),
 }
 
 /// What becomes of the values at a token.
@@ -58,9 +60,12 @@ impl ScorerValues {
         let class = config.class();
         let good_words = form.good_words();
         let is_reward = class.contains("ForRewardModel");
-        let reads = match form.values_steps() || is_reward || class.contains("ForTokenClassification") {
-            true => UsualReads::Each(form.step_tag()),
-            false => UsualReads::End,
+        let reads = match form.step_end() {
+            Some(end) => UsualReads::EachStep(end),
+            None if form.values_steps() || is_reward || class.contains("ForTokenClassification") => {
+                UsualReads::EachToken
+            }
+            None => UsualReads::End,
         };
         // A logit of the output layer is no probability of anything.
         let is_logit = good_words.is_none() && class.ends_with("ForCausalLM");

@@ -16,7 +16,7 @@ use super::super::request::PromptContent;
 use super::super::user_texts::UserTexts;
 use super::PoolingEndpoint;
 use super::model::{PoolingModel, ScorerValues};
-use super::reader::{Cut, index, no_such_values, text_end};
+use super::reader::{Cut, index, no_such_values, numbered, text_end};
 use super::request::{PairScores, Ranking, TextToRead, Wish};
 
 /// The fields by which requests name the first and the second texts of their pairs.
@@ -32,9 +32,9 @@ struct PairTexts {
 
 impl PairTexts {
     /// Each pair: one first text is that of all second ones.
-    fn pairs(&self) -> impl Iterator<Item = (&String, &String)> {
-        let first = self.first.iter().cycle().take(self.second.len());
-        first.zip(&self.second)
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&String, &String)> {
+        let first = |ix: usize| &self.first[if self.first.len() == 1 { 0 } else { ix }];
+        self.second.iter().enumerate().map(move |(ix, second)| (first(ix), second))
     }
 }
 
@@ -75,9 +75,10 @@ impl RequestReader<'_> {
                     let content = users.prompt(field, text, AddSpecial::Yes)?;
                     Ok(text_end(self.kept_tokens(field, text, &content, cut)?))
                 };
-                let first = texts.first.iter().map(|text| one(texts.fields.0, text));
-                let both = first.chain(texts.second.iter().map(|text| one(texts.fields.1, text)));
-                (both.collect::<Result<_, Refusal>>()?, PairScores::Cosine { queries: texts.first.len() })
+                let all = |field, texts: &[String]| numbered(field, texts.iter().map(|text| one(field, text)));
+                let mut read = all(texts.fields.0, &texts.first)?;
+                read.append(&mut all(texts.fields.1, &texts.second)?);
+                (read, PairScores::Cosine { queries: texts.first.len() })
             }
             PoolingModel::Scorer(scorer, form) if self.has_pair_template() => {
                 if !has_one_value(scorer, form) {
@@ -87,7 +88,7 @@ impl RequestReader<'_> {
                 }
                 let one =
                     |(first, second): (&String, &String)| self.pair_by_template(first, second, &variables, users, cut);
-                let read = texts.pairs().map(one).collect::<Result<_, _>>()?;
+                let read = numbered("documents", texts.pairs().map(one))?;
                 (read, PairScores::Value { activates: activates.unwrap_or(scorer.columns.activates) })
             }
             PoolingModel::Scorer(scorer, form) => {
@@ -137,15 +138,15 @@ impl RequestReader<'_> {
         activates: Option<bool>,
     ) -> Result<(Vec<TextToRead>, PairScores), Refusal> {
         let (first, second) = texts.fields;
-        let mut rendered = Vec::with_capacity(texts.second.len());
-        for (question, answer) in texts.pairs() {
+        let one = |(question, answer): (&String, &String)| {
             self.check_length(first, "the text", question)?;
             self.check_length(second, "the text", answer)?;
             let one = form.render(&[Message::user(question)], &[answer]);
             let one = one.map_err(|error| Refusal::of(&error).about(second))?;
             self.check_room(second, &one.tokens)?;
-            rendered.push(one);
-        }
+            Ok(one)
+        };
+        let rendered = numbered(second, texts.pairs().map(one))?;
         let read = rendered.iter().map(|pair| TextToRead {
             tokens: pair.tokens.clone(),
             at: pair.reads.iter().map(|place| index(place.at)).collect(),

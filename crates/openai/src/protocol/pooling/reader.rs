@@ -88,13 +88,13 @@ impl RequestReader<'_> {
         match model {
             PoolingModel::Scorer(scorer, _) => {
                 let each = task == PoolingTask::TokenClassify;
-                let reads = match (each, scorer.reads) {
-                    (false, _) => UsualReads::End,
-                    (true, UsualReads::End) => UsualReads::Each(None),
+                let reads = match (each, &scorer.reads) {
+                    (false, _) => &UsualReads::End,
+                    (true, UsualReads::End) => &UsualReads::EachToken,
                     (true, each) => each,
                 };
                 let read = |tokens| scorer_text(tokens, scorer, reads, self.tokenizer);
-                let texts = texts.into_iter().map(read).collect::<Result<_, _>>()?;
+                let texts = numbered("input", texts.into_iter().map(read))?;
                 let activates = activates.unwrap_or(scorer.columns.activates);
                 Ok((texts, Wish::Rows { each, activates, encoding }))
             }
@@ -119,7 +119,7 @@ impl RequestReader<'_> {
         }
         let activates = fields.choice("use_activation")?.unwrap_or(scorer.columns.activates);
         let texts = self.texts(fields)?.into_iter();
-        let texts = texts.map(|tokens| scorer_text(tokens, scorer, UsualReads::End, self.tokenizer));
+        let texts = texts.map(|tokens| scorer_text(tokens, scorer, &UsualReads::End, self.tokenizer));
         Ok((texts.collect::<Result<_, _>>()?, Wish::Classes { activates }))
     }
 
@@ -145,7 +145,11 @@ impl RequestReader<'_> {
         match (fields.take("input"), fields.take("messages")) {
             (Some(input), None) => self.inputs(fields, &input, users, cut),
             (None, Some(messages)) => self.chats_to_read(fields, messages, users, cut),
-            (None, None) => Err(Refusal::value("input", "texts in `input`, or a chat in `messages`", "neither")),
+            (None, None) => {
+                let found =
+                    others(fields).map_or_else(|| "neither".to_owned(), |others| format!("neither, but {others}"));
+                Err(Refusal::value("input", "texts in `input`, or a chat in `messages`", &found))
+            }
             (Some(_), Some(_)) => Err(Refusal::value("input", "either `input`, or a chat in `messages`", "both")),
         }
     }
@@ -179,8 +183,8 @@ impl RequestReader<'_> {
                 let is_one = list.first().is_some_and(Value::is_number);
                 ProtocolLimits::check("input", self.limits.prompts, if is_one { 1 } else { list.len() }, "texts")?;
                 match list.first() {
-                    Some(Value::String(_)) => list.iter().map(text).collect(),
-                    Some(Value::Array(_)) => list.iter().map(ids).collect(),
+                    Some(Value::String(_)) => numbered("input", list.iter().map(text)),
+                    Some(Value::Array(_)) => numbered("input", list.iter().map(ids)),
                     Some(_) => Ok(vec![ids(input)?]),
                     None => Err(wrong()),
                 }
@@ -277,6 +281,28 @@ impl RequestReader<'_> {
     }
 }
 
+/// The fields that are left and have texts: perhaps what the request means, by another name.
+fn others(fields: &BodyFields) -> Option<String> {
+    const ELSEWHERE: [&str; 5] = ["request_id", "cache_salt", "user", "padding", "chat_template"];
+    let names = fields.with_texts().filter(|name| !ELSEWHERE.contains(name)).map(|name| format!("`{name}`"));
+    Some(names.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty())
+}
+
+/// What becomes of the texts of `field`. The refusal of one of several says its number, from 0.
+pub(super) fn numbered<T>(
+    field: &str,
+    texts: impl ExactSizeIterator<Item = Result<T, Refusal>>,
+) -> Result<Vec<T>, Refusal> {
+    let several = texts.len() > 1;
+    let named = |(ix, text): (usize, Result<T, Refusal>)| {
+        text.map_err(|refusal| match several {
+            true => Refusal { message: format!("{field}[{ix}]: {}", refusal.message), ..refusal },
+            false => refusal,
+        })
+    };
+    texts.enumerate().map(named).collect()
+}
+
 /// Fields that vLLM had.
 fn refuse_removed(fields: &mut BodyFields) -> Result<(), Refusal> {
     if fields.take("normalize").is_some() {
@@ -295,7 +321,7 @@ pub(super) fn no_such_values(what: &str) -> Refusal {
 fn scorer_text(
     tokens: Vec<TokenId>,
     scorer: &ScorerValues,
-    reads: UsualReads,
+    reads: &UsualReads,
     tokenizer: &offshoot_text::Tokenizer,
 ) -> Result<TextToRead, Refusal> {
     match reads {
@@ -305,20 +331,19 @@ fn scorer_text(
             let kept = tokens.iter().rposition(|token| !is_padding(token)).map_or(tokens.len(), |last| last + 1);
             Ok(text_end(tokens[..kept].to_vec()))
         }
-        UsualReads::Each(None) => {
+        UsualReads::EachToken => {
             let at = (0..tokens.len()).map(index).collect();
             Ok(TextToRead { tokens, at })
         }
-        UsualReads::Each(Some(tag)) => {
-            let at: Vec<u32> =
-                tokens.iter().enumerate().filter(|(_, token)| **token == tag).map(|(ix, _)| index(ix)).collect();
-            let Some(last) = at.last() else {
-                let name = String::from_utf8_lossy(tokenizer.token_bytes(tag)).into_owned();
-                let expected = format!("the tag {name:?} behind each step of a text, where this model has its values");
+        UsualReads::EachStep(end) => {
+            let places = end.places(&tokens, tokenizer);
+            let Some(last) = places.last() else {
+                let shown = end.shown(tokenizer);
+                let expected = format!("{shown:?} behind each step of a text, where this model has its values");
                 return Err(Refusal::value("input", &expected, "none"));
             };
-            let kept = *last as usize + 1;
-            Ok(TextToRead { tokens: tokens[..kept].to_vec(), at })
+            let kept = tokens[..=*last].to_vec();
+            Ok(TextToRead { tokens: kept, at: places.into_iter().map(index).collect() })
         }
     }
 }

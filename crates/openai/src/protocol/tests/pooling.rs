@@ -181,6 +181,59 @@ fn steps_are_read_at_their_tags() {
     assert_near(&body["data"][0]["score"], sigmoid(-2.0));
 }
 
+/// Where the form's own separator ends a step, whatever token it is a part of.
+#[test]
+fn steps_are_read_at_their_separators() {
+    let form = |parts: Value| {
+        let text =
+            json!({"plain": {"text": "{{question}}{{answer}}", "special_tokens": false, "read": {"parts": parts}}});
+        json!({"text": text, "output": {"column": {"activation": "none"}}})
+    };
+    let scorer = |parts: Value| {
+        let config = json!({"architectures": ["Qwen2ForTokenClassification"]});
+        Scorer::new(form(parts), config, 1)
+    };
+    let lines = scorer(json!({"separator": "\n"}));
+    let text = "1 + 2\n= 3\n\nso 3\nand more";
+    let request = read(PoolingEndpoint::Pooling, json!({"input": text}), lines.model()).unwrap();
+    let [read_text] = &request.texts[..] else { panic!("one text") };
+    let shown: Vec<String> =
+        read_text.at.iter().map(|&at| tokenizer().decode(&read_text.tokens[..=at as usize])).collect();
+    // An empty line is one token, in which the second line ends.
+    assert_eq!(shown, ["1 + 2\n", "1 + 2\n= 3\n\n", "1 + 2\n= 3\n\nso 3\n"]);
+    assert_eq!(read_text.tokens.len() as u32, read_text.at[2] + 1);
+    let rows: &[&[f32]] = &[&[0.5], &[-1.0], &[2.0]];
+    let raw = json!({"input": text, "use_activation": false});
+    let body = answer(PoolingEndpoint::Pooling, raw, lines.model(), &[rows]).unwrap();
+    assert_eq!(body["data"][0]["data"], json!([[0.5], [-1.0], [2.0]]));
+    // A special token behind each part.
+    let tagged = scorer(json!({"separator": "\n", "end": TAG}));
+    let request =
+        read(PoolingEndpoint::Pooling, json!({"input": format!("a\nb{TAG}c{TAG}d")}), tagged.model()).unwrap();
+    assert!(request.texts[0].at.iter().all(|&at| request.texts[0].tokens[at as usize] == TAG_ID));
+    assert_eq!(request.texts[0].at.len(), 2);
+    let several = json!({"input": ["a\n", "b"]});
+    let none = read(PoolingEndpoint::Pooling, several, lines.model()).err().unwrap();
+    assert!(none.message.contains("input[1]") && none.message.contains("\\n"), "{}", none.message);
+}
+
+#[test]
+fn the_text_of_several_that_is_refused_is_told() {
+    let said = |endpoint, body, scorer: &Scorer| read(endpoint, body, scorer.model()).err().expect("refused").message;
+    let (steps, reward) = (Scorer::steps(), Scorer::reward());
+    let empty = said(PoolingEndpoint::Score, json!({"queries": "q", "documents": ["a", ""]}), &steps);
+    assert!(empty.contains("documents[1]"), "{empty}");
+    let empty = said(PoolingEndpoint::Rerank, json!({"query": "q", "documents": ["", "a"]}), &steps);
+    assert!(empty.contains("documents[0]"), "{empty}");
+    let long = json!({"queries": "q", "documents": ["a", "1 ".repeat(5000)]});
+    let long = said(PoolingEndpoint::Score, long, &reward);
+    assert!(long.contains("documents[1]") && long.contains("maximum context length"), "{long}");
+    let wrong = said(PoolingEndpoint::Pooling, json!({"input": [[5], [999_999]]}), &reward);
+    assert!(wrong.contains("input[1]"), "{wrong}");
+    let other = said(PoolingEndpoint::Pooling, json!({"inputs": "a", "user": "b", "priority": 1}), &reward);
+    assert!(other.contains("neither, but `inputs`") && !other.contains("user"), "{other}");
+}
+
 #[test]
 fn every_token_of_a_token_classifier_is_read() {
     let config = json!({"architectures": ["Qwen2ForRewardModel"]});

@@ -24,7 +24,7 @@ fn an_answer_that_cannot_be_scored_has_an_error_of_its_own() {
     }
     let [first, second, third, fourth] = <[_; 4]>::try_from(all(&mut *tree)).unwrap().map(|(_, result)| result);
     let tokens = scorer.form().render(&question(), &long).unwrap().tokens.len();
-    assert!(matches!(second, Err(Error::ContextTooLong { tokens: found, context: 300, .. }) if found == tokens));
+    assert!(matches!(second, Err(Error::BeyondScorersContext { tokens: found, context: 300, .. }) if found == tokens));
     let third = third.unwrap_err().to_string();
     assert!(third.contains("at least one step with text"), "{third}");
     let fourth = fourth.unwrap_err().to_string();
