@@ -1,5 +1,5 @@
-//! The threads of a judge on an engine. Some write questions in tokens, which takes longer than to place them; one places
-//! them on branches of the engine, and hands over the answers.
+//! The threads of a judge on an engine. Some write questions in tokens, which takes longer than to place them; one
+//! places them on branches of the engine, and hands over the answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -167,7 +167,8 @@ impl Placing {
         self.next += 1;
     }
 
-    /// Makes the branches of a question, and appends them to `made`, so that the caller can release them after an error.
+    /// Makes the branches of a question, and appends them to `made`, so that the caller can release them after an
+    /// error.
     fn begin(&mut self, written: WrittenQuestion, made: &mut Vec<BranchId>) -> Result<Awaited> {
         let root = self.engine.root(written.prompt).map_err(of_prompt)?;
         made.push(root);
