@@ -3,7 +3,9 @@
 use crate::answer::AnswerRule;
 use crate::groups::GroupRule;
 use crate::pairs::PairRule;
+use crate::question::WantedAnswer;
 use crate::rubric::RubricRule;
+use offshoot_core::error::Result;
 
 /// What a judge is asked about the samples of an item, and how its answers become scores from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +21,20 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// What the judge may answer to a question, which is about `texts` texts where it is about several.
+    ///
+    /// # Errors
+    ///
+    /// The answer has no place for numbers of texts.
+    pub fn wanted(&self, texts: usize) -> Result<WantedAnswer> {
+        match self {
+            Verdict::Each(rule) => Ok(rule.wanted()),
+            Verdict::Rubric(rubric) => Ok(rubric.rule().wanted()),
+            Verdict::Pairs(rule) => Ok(rule.wanted()),
+            Verdict::Groups(rule) => rule.wanted(texts),
+        }
+    }
+
     /// Whether texts are compared with each other, so that a text has no score of its own.
     pub fn compares(&self) -> bool {
         match self {

@@ -13,9 +13,13 @@ use super::prepare::PreparedRun;
 use crate::task::{AskedJudge, Item, JudgeChoice, Task, TaskPrompt, TaskVerdict};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
+use offshoot_form::{Form, FormCompiler};
 use offshoot_launch::{JudgeFolder, Launched, LaunchedJudge};
+use offshoot_model::ModelFolder;
 use offshoot_text::{Message, Tokenizer};
-use offshoot_verdict::{Ask, EngineJudge, ItemVerdicts, JudgeIdentity, JudgePrompt, ServerJudge, ServerOptions};
+use offshoot_verdict::{
+    Ask, EngineJudge, ItemVerdicts, JudgeIdentity, JudgePrompt, ServerJudge, ServerOptions, WantedAnswer,
+};
 
 /// Who answers the questions of a run's verdicts. No weights are loaded, and no server is asked.
 pub enum JudgeModel {
@@ -65,6 +69,31 @@ impl JudgeModel {
             JudgeModel::Folder(folder) => Some(folder),
             JudgeModel::Own | JudgeModel::Server(_) => None,
         }
+    }
+
+    /// Refuses a schema that the judge's tokens cannot keep, before weights are loaded: no answer would come. A server's
+    /// is its own affair. `tokenizer` and `folder`: of the run's own model.
+    pub fn check(&self, task: &Task, item: &Item, tokenizer: &Arc<Tokenizer>, folder: &ModelFolder) -> Result<()> {
+        let (tokenizer, config) = match self {
+            JudgeModel::Own => (tokenizer, &folder.config),
+            JudgeModel::Folder(folder) => (folder.tokenizer(), folder.config()),
+            JudgeModel::Server(_) => return Ok(()),
+        };
+        for verdict in task.verdicts().into_iter().flatten().filter(|verdict| verdict.own_question().is_none()) {
+            // A group has two texts at least.
+            let WantedAnswer::Json { schema, .. } = verdict.of_item(task.items_path(), item)?.wanted(2)? else {
+                continue;
+            };
+            let compiler = FormCompiler::new(tokenizer.clone(), config.eos.clone(), config.vocab);
+            compiler.compile(&Arc::new(Form::Json(Value::clone(&schema)))).map_err(|error| match error {
+                Error::Value { expected, found, .. } => {
+                    let expected = format!("answers that the judge's tokens can write: {expected}");
+                    Error::field(&task.path, verdict.key(), expected, found)
+                }
+                other => other,
+            })?;
+        }
+        Ok(())
     }
 
     /// What writes its chats; `None`: a server does.

@@ -185,6 +185,9 @@ impl PreparedRun {
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit, is_own)?;
+        if let Some(judge) = &judge {
+            judge.check(&task, &items[0], &tokenizer, &folder)?;
+        }
         let context = ContextLimit::new(&folder, options.engine.budget.context);
         let skip_too_long = options.skip_too_long;
         PromptEncoder::new(&task, &folder, &tokenizer, context, is_own).check(&items, &texts, skip_too_long)?;

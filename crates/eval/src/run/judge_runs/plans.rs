@@ -50,3 +50,17 @@ fn the_command_line_names_another_judge() {
     let error = described(AskedJudge { by: None, name: Some("other".to_owned()), key: None }).expect_err("no server");
     assert!(error.to_string().contains("judge_model"), "{error}");
 }
+
+#[test]
+fn a_schema_that_no_answer_keeps_is_refused_before_the_run() {
+    let schema = json!({"type": "object", "properties": {"score": {"type": "integer", "minimum": 9, "maximum": 1}},
+        "required": ["score"]});
+    let verdict = json!({"prompt": "{{sample}}", "score": {"high": 9, "schema": schema}});
+    let task = TestTask::with(json!({"method": {"best_of_n": {"samples": 1, "by": verdict}}}));
+    let error = PreparedRun::new(&task.path(), &task.options("run")).err().expect("no answer keeps it").to_string();
+    for part in ["task.json", "method.best_of_n.by", "answers that the judge's tokens can write"] {
+        assert!(error.contains(part), "{error}");
+    }
+    task.change(|settings| settings["judge"] = json!({"url": SERVER, "name": "large"}));
+    assert!(PreparedRun::new(&task.path(), &task.options("run")).is_ok(), "what a server can write is its own affair");
+}
