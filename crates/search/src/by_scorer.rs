@@ -7,11 +7,9 @@ use super::best_of_n::until;
 use super::settings::SampleScoring;
 use crate::job::SearchJob;
 use crate::model_scores::ScorerWork;
-use crate::outcome::{Details, Outcome, Sample, SampleScore, tied, verdict_on};
+use crate::outcome::{Details, Outcome, Sample, SampleScore, tied, weighted_vote};
 use crate::scorer::{NodeText, Scorer, step_ends};
-use crate::select::largest;
 use crate::tree::SamplingTree;
-use crate::vote::VoteTally;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 use offshoot_score::Scale;
@@ -61,23 +59,7 @@ pub fn vote_by_scorer(
 /// The vote of an outcome whose samples were scored. `weight`: of a score; `no_answer`: the verdict if no sample with a
 /// score has an answer.
 pub fn vote_by_scores(outcome: Outcome, weight: impl Fn(f64) -> f64, no_answer: Option<bool>) -> Outcome {
-    let mut tally = VoteTally::default();
-    for (sample, score) in outcome.samples.iter().filter_map(|sample| Some((sample, sample.score()?))) {
-        tally.add_copies(sample.index as usize, sample.answer.as_deref(), 1, weight(score));
-    }
-    let weights: Vec<f64> = tally.votes().iter().map(|votes| votes.weight).collect();
-    let best: Vec<u64> = largest(&weights).into_iter().map(|ix| tally.votes()[ix].first as u64).collect();
-    let chosen = best.first().copied();
-    let winner = outcome.samples.iter().find(|sample| Some(sample.index) == chosen);
-    let prediction = winner.and_then(|sample| sample.answer.clone());
-    Outcome {
-        correct: prediction.as_deref().map_or(no_answer, |answer| verdict_on(answer, &outcome.samples)),
-        prediction,
-        chosen,
-        tied: tied(best.into_iter()),
-        votes: tally.most_first(),
-        ..outcome
-    }
+    weighted_vote(outcome, |_, sample| sample.score().map(&weight), no_answer)
 }
 
 /// N samples with what the scorer made of them; none is chosen.

@@ -48,6 +48,7 @@ pub fn decided(
     job: &SearchJob<'_>,
 ) -> Outcome {
     let weight = |value| stepper.scorer.weight(value);
+    let mut weights = Vec::new();
     let best: Vec<usize> = match by {
         Decide::Best => {
             let known: Vec<(usize, f64)> = (0..).zip(&valued).filter_map(|(ix, of)| Some((ix, of.value?))).collect();
@@ -60,11 +61,17 @@ pub fn decided(
         Decide::WeightedVote => {
             // What could not be scored has no part in it.
             let tally = ballots(&valued, &samples, |value| value.map(|value| weight(Some(value))));
-            let weights: Vec<f64> = tally.votes().iter().map(|votes| votes.weight).collect();
-            largest(&weights).into_iter().map(|ix| tally.votes()[ix].first).collect()
+            weights = tally.heaviest_first();
+            tally.heaviest().into_iter().map(|votes| votes.first).collect()
         }
     };
-    take(tree, valued, samples, &best, stepper, job)
+    let outcome = take(tree, valued, samples, &best, stepper, job);
+    // The best solution is chosen for itself, a vote's winner for its answer.
+    let tied = match by {
+        Decide::Best => tied(best.iter().map(|&ix| outcome.samples[ix].index)),
+        Decide::Vote | Decide::WeightedVote => outcome.tied,
+    };
+    Outcome { tied, weights, ..outcome }
 }
 
 /// The outcome if the first of the samples with the numbers `best`, which tie, is chosen; `best` may be empty.

@@ -171,6 +171,9 @@ pub struct Outcome {
     pub correct: Option<bool>,
     /// Answers with their votes, most votes first; empty for methods without a vote.
     pub votes: Vec<(String, u32)>,
+    /// Answers with the sums of what their votes weighed, the largest first; empty where votes are equal.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<(String, f64)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
     /// The samples on which the choice could have fallen as well, `chosen` first: of a vote, the first sample of each
@@ -296,6 +299,33 @@ pub struct ChoiceScore {
     pub tokens: usize,
     /// The deciding score: the largest wins; of equal ones, the first.
     pub score: f64,
+}
+
+/// The vote of an outcome's samples by weights: the answer with the largest sum, of sums that tie the one that was given
+/// first. `weight`: of a sample, by its place; `None`: it has no vote. `no_answer`: the verdict where none with a vote
+/// has an answer.
+pub fn weighted_vote(
+    outcome: Outcome,
+    weight: impl Fn(usize, &Sample) -> Option<f64>,
+    no_answer: Option<bool>,
+) -> Outcome {
+    let mut tally = VoteTally::default();
+    for (at, sample) in outcome.samples.iter().enumerate() {
+        if let Some(weight) = weight(at, sample) {
+            tally.add_copies(sample.index as usize, sample.answer.as_deref(), 1, weight);
+        }
+    }
+    let heaviest = tally.heaviest();
+    let winner = heaviest.first().map(|votes| votes.value.as_str());
+    Outcome {
+        correct: winner.map_or(no_answer, |answer| verdict_on(answer, &outcome.samples)),
+        prediction: winner.map(str::to_owned),
+        chosen: heaviest.first().map(|votes| votes.first as u64),
+        tied: tied(heaviest.iter().map(|votes| votes.first as u64)),
+        votes: tally.most_first(),
+        weights: tally.heaviest_first(),
+        ..outcome
+    }
 }
 
 /// The votes of `samples`.

@@ -97,6 +97,7 @@ impl RecordKind {
                 ("chosen", I64),
                 ("tied", list(I64)),
                 ("votes", list(Struct(vec![("answer", Text), ("votes", I64)]))),
+                ("weights", list(Struct(vec![("answer", Text), ("weight", F64)]))),
                 ("samples", I64),
                 ("samples_correct", I64),
                 ("cancelled", I64),
@@ -136,13 +137,14 @@ impl RecordKind {
             ],
             // Those of an item that follow from its samples' texts.
             RecordKind::Vote => {
-                let (of_search, until) = (["index", "answer"], "cancelled");
+                let (of_search, until) = (["index", "answer", "weights"], "cancelled");
                 let of_item = RecordKind::Item.fields().into_iter().take_while(|(name, _)| *name != until);
                 of_item.filter(|(name, _)| !of_search.contains(name)).collect()
             }
             RecordKind::ScoredVote => {
                 let pick = vec![("k", I64), ("best", Text), ("weighted", Text), ("majority", Text)];
-                RecordKind::Vote.fields().into_iter().chain([("first", list(Struct(pick)))]).collect()
+                let weights = ("weights", list(Struct(vec![("answer", Text), ("weight", F64)])));
+                RecordKind::Vote.fields().into_iter().chain([weights, ("first", list(Struct(pick)))]).collect()
             }
         }
     }

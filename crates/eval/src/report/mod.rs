@@ -173,6 +173,9 @@ pub struct RunScores {
     /// Mean over the items of how far the chosen answer is right: 1 or 0, or, if answers tie, the share of right ones
     /// among them. `None` without a grader or a choice.
     pub accuracy: Option<Estimate>,
+    /// Items of which nothing was chosen, which is not right: no sample has an answer, or none has a score.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub without_choice: usize,
     /// Items with a graded choice on which different answers tie. The first of these is the item's prediction.
     pub tied: usize,
     /// Whether the grader chose the answers: `accuracy` is then an upper bound.
@@ -184,8 +187,11 @@ pub struct RunScores {
     pub pass_at: Vec<AtK>,
     pub maj_at: Vec<AtK>,
     /// Best of k samples: by the scorer's value or the sample's log-probability if the method chooses by it, else by
-    /// the log-probability per token; of equal ones, each is as likely. Also empty if the scorer's values are unknown.
+    /// the log-probability per token; of equal ones, each is as likely. Also empty if the scorer was not asked.
     pub best_at: Vec<AtK>,
+    /// Whether `best_at` is by the scorer's value. Where no sample has one, none is the best.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ranked_by_score: bool,
     /// `None`: every requested k is in a row.
     pub k_left_out: Option<OmittedKs>,
     /// The vote of all samples, each weighted by its probability per token; ties as in `accuracy`.
@@ -201,7 +207,8 @@ pub struct RunScores {
 
 impl RunScores {
     /// The keys that are left out where a method has nothing to say of them.
-    pub const OF_SOME_METHODS: [&str; 4] = ["low_confidence", "verdicts", "reward_vote", "scorer"];
+    pub const OF_SOME_METHODS: [&str; 6] =
+        ["low_confidence", "verdicts", "without_choice", "ranked_by_score", "reward_vote", "scorer"];
 }
 
 /// The results and costs of a run.

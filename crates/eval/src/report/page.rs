@@ -176,7 +176,13 @@ impl ReportLines<'_, '_> {
         }
         if let Some(accuracy) = scores.accuracy {
             let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
-            self.line("accuracy", format!("{} of the chosen answers{how}", in_percent(accuracy)))?;
+            let lacking = match scores.without_choice {
+                0 => String::new(),
+                some => {
+                    format!("; {} of {} without a choice", count(some as u64), counted(scores.items as u64, "item"))
+                }
+            };
+            self.line("accuracy", format!("{} of the chosen answers{how}{lacking}", in_percent(accuracy)))?;
             if scores.tied > 0 {
                 let tied = counted(scores.tied as u64, "item");
                 let how = "of the answers that tie the first is shown, and accuracy counts the share of right ones";
@@ -195,9 +201,10 @@ impl ReportLines<'_, '_> {
         if let Some(single) = scores.single {
             self.line("one sample", in_percent(single))?;
         }
-        self.at_k("pass@k", &scores.pass_at, scores.items)?;
-        self.at_k("maj@k", &scores.maj_at, scores.items)?;
-        self.at_k("best@k", &scores.best_at, scores.items)?;
+        self.at_k("pass@k", &scores.pass_at, scores.items, "")?;
+        self.at_k("maj@k", &scores.maj_at, scores.items, "")?;
+        let by = if scores.ranked_by_score { "   by the score" } else { "" };
+        self.at_k("best@k", &scores.best_at, scores.items, by)?;
         if let Some(OmittedKs { k, why }) = &scores.k_left_out {
             let k: Vec<String> = k.iter().map(u32::to_string).collect();
             self.line("left out", format!("k = {}: {why}", k.join(", ")))?;
@@ -206,7 +213,7 @@ impl ReportLines<'_, '_> {
             self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", in_percent(vote)))?;
         }
         if let Some(vote) = scores.reward_vote {
-            self.line("weighted", format!("{} by a vote weighted by the samples' scores", in_percent(vote)))?;
+            self.line("reward vote", format!("{} by a vote weighted by the samples' scores", in_percent(vote)))?;
         }
         if let Some(ScorerTotals { texts, tokens, unscored, first_error }) = &scores.scorer {
             let lacking = match (unscored, first_error) {
@@ -254,8 +261,8 @@ impl ReportLines<'_, '_> {
         )
     }
 
-    /// One row; notes how many items an estimate covers if not all of `items` have k samples.
-    fn at_k(&mut self, name: &str, estimates: &[AtK], items: usize) -> fmt::Result {
+    /// One row, with `more` at its end; notes how many items an estimate covers if not all of `items` have k samples.
+    fn at_k(&mut self, name: &str, estimates: &[AtK], items: usize, more: &str) -> fmt::Result {
         if estimates.is_empty() {
             return Ok(());
         }
@@ -266,7 +273,7 @@ impl ReportLines<'_, '_> {
                 write!(row, " ({covered} items)")?;
             }
         }
-        self.line(name, row)
+        self.line(name, row + more)
     }
 }
 

@@ -58,11 +58,28 @@ impl RunOutcome {
             let what = format!("{some} of {items} items {how}, first `{id}`: {error}{then}");
             return Err(Error::format(folder.join("items.jsonl"), what));
         }
+        let id_of = |index: usize| items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
+        let mut unscored = self.finished.iter().filter_map(|item| Some((item.index, nothing_scored(&item.outcome)?)));
+        if let Some((index, why)) = unscored.next() {
+            let (some, items) = (1 + unscored.count(), self.summary.items_asked);
+            let verb = if some == 1 { "has" } else { "have" };
+            let what = format!(
+                "{some} of {items} items {verb} no text with a score, first `{}`: {why} ({RESUME} tries again)",
+                id_of(index)
+            );
+            return Err(Error::format(folder.join("items.jsonl"), what));
+        }
         let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
         let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
-        let id = items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
+        let id = id_of(index);
         let branches = counted(self.summary.failed_branches as u64, "continuation");
         let what = format!("{branches} failed, first of item `{id}`: {first} ({RESUME} tries again)");
         Err(Error::format(folder.join("items.jsonl"), what))
     }
+}
+
+/// Why the first text of an item has no score, where none has one.
+fn nothing_scored(outcome: &Outcome) -> Option<&str> {
+    let work = outcome.scorer.as_ref().filter(|work| work.texts == 0)?;
+    work.first_error.as_deref()
 }

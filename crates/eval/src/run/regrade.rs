@@ -113,7 +113,8 @@ impl Graded {
         let outcome = match &error {
             Some(error) => {
                 line.insert("error".to_string(), json!(error.to_string()));
-                Outcome { samples, chosen: before.chosen, votes: before.votes, tied: before.tied, ..Outcome::default() }
+                let Outcome { chosen, votes, weights, tied, .. } = before;
+                Outcome { samples, chosen, votes, weights, tied, ..Outcome::default() }
             }
             None => settle(grading, item, before, samples),
         };
@@ -122,6 +123,10 @@ impl Graded {
         line.insert("correct".to_string(), json!(outcome.correct));
         line.insert("chosen".to_string(), json!(outcome.chosen));
         line.insert("votes".to_string(), json!(outcome.votes));
+        match outcome.weights.is_empty() {
+            true => drop(line.shift_remove("weights")),
+            false => drop(line.insert("weights".to_string(), json!(outcome.weights))),
+        }
         match outcome.bar {
             None => drop(line.shift_remove("bar")),
             Some(bar) => drop(line.insert("bar".to_string(), json!(bar))),

@@ -13,7 +13,7 @@ use super::prepare::PreparedRun;
 use super::resume::RunFolder;
 use super::tables::ResultFormat;
 use super::worker::ItemRunner;
-use crate::task::Overrides;
+use crate::task::{Overrides, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
 use offshoot_judge::{Isolation, JudgeSetup};
@@ -47,10 +47,10 @@ impl TestTask {
         self.folder.path().join(name)
     }
 
-    /// One process of a run into the folder `name`. `killed_at`: it is interrupted when so many samples are written.
-    fn run(&self, name: &str, scorer: &ScriptedScorer, killed_at: Option<usize>) -> Result<RunOutcome> {
+    /// The options of a run into the folder `name`, which goes on if it is there.
+    fn options(&self, name: &str) -> RunOptions {
         let out = self.out(name);
-        let options = RunOptions {
+        RunOptions {
             task: Some(self.folder.path().join("task.json")),
             overrides: Overrides::default(),
             limit: None,
@@ -66,7 +66,12 @@ impl TestTask {
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
             scorer: None,
             engine: EngineOptions { devices: DeviceChoice::Cpu.into(), ..EngineOptions::default() },
-        };
+        }
+    }
+
+    /// One process of a run into the folder `name`. `killed_at`: it is interrupted when so many samples are written.
+    fn run(&self, name: &str, scorer: &ScriptedScorer, killed_at: Option<usize>) -> Result<RunOutcome> {
+        let (out, options) = (self.out(name), self.options(name));
         let prepared = PreparedRun::new(&self.folder.path().join("task.json"), &options)?;
         let files = ScorerFiles::new(Path::new("reward"), scorer.identity().clone())?;
         let place = RunFolder::find(&prepared, &options, Some(files))?;
@@ -238,6 +243,28 @@ fn what_could_not_be_scored_is_named_and_tried_again() {
         assert!(page.contains("not scored, first: ") && page.contains("asleep"), "{page}");
         task.run("down", &ScriptedScorer::new(vowels), None).expect("it goes on");
         assert!(task.files("down") == task.files("whole"), "files of a run that goes on are those of one that did not");
+    }
+}
+
+#[test]
+fn a_run_of_which_nothing_is_scored_says_so_in_the_end() {
+    let down = ScriptedScorer::new(|_: &ScriptedAnswer<'_>| ScriptedScore::failing("the scorer is asleep"));
+    let quarter = ScriptedScorer::new(|answer: &ScriptedAnswer<'_>| match answer.node.0 % 4 {
+        1 => vowels(answer),
+        _ => ScriptedScore::failing("the scorer is asleep"),
+    });
+    let task = TestTask::new(by_reward().remove(0));
+    let items = Task::load(&task.folder.path().join("task.json"), &Overrides::default()).and_then(|of| of.items(None));
+    let (items, options) = (items.expect("three"), task.options("none"));
+    for (name, scorer, is_left_out) in [("none", &down, true), ("some", &quarter, false)] {
+        let run = task.run(name, scorer, None).expect("the run goes on");
+        let ended = run.failure(&items, &options, Path::new(name));
+        assert_eq!(ended.is_err(), is_left_out, "{ended:?}");
+        if let Err(error) = ended {
+            let error = error.to_string();
+            assert!(error.contains("3 of 3 items have no text with a score, first `a`: "), "{error}");
+            assert!(error.contains("asleep") && error.contains("tries again"), "{error}");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::report::{
     AtK, ConfidenceStops, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, ScorerTotals, Summary,
 };
 use crate::statistics;
-use crate::statistics::ranked::{Ranked, best_of_k, weighted_leaders};
+use crate::statistics::ranked::{Ranked, best_of_k};
 use crate::task::{Method, SampleScorer, Task, ThoughtScoring};
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
@@ -16,6 +16,7 @@ use offshoot_engine::FinishReason;
 use offshoot_judge as judge;
 use offshoot_score::TextScorer;
 use offshoot_search::settings::BestBy;
+use offshoot_search::vote::VoteTally;
 use offshoot_search::{Details, Outcome, Sample, tally, verdict_on};
 
 use super::judging::Judged;
@@ -127,6 +128,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         },
         without_answer: if task.has_answers() { all().filter(is_silent).count() } else { 0 },
         accuracy: mean_choice(&chosen),
+        without_choice: finished.iter().filter(|item| is_without_choice(&item.outcome)).count(),
         tied: finished.iter().filter(is_tied).count(),
         chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
             || task.method.scoring() == Some(&ThoughtScoring::Grade),
@@ -134,12 +136,18 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         pass_at: at_k(unbiased, ks, pass_at_k),
         maj_at: at_k(voted, ks, maj_at_k),
         best_at: at_k(&ranked, ks, |samples, k| best_of_k(samples, k as usize)),
+        ranked_by_score: task.method.ranks_by_score(),
         weighted_vote: mean_choice(&votes),
         reward_vote: mean_choice(&reward_votes),
         scorer: scorer_totals(finished),
         k_left_out: None,
     };
     RunScores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
+}
+
+/// Whether there is a verdict on an item's choice, though nothing was chosen: no answer, or nothing that has a score.
+fn is_without_choice(outcome: &Outcome) -> bool {
+    outcome.chosen.is_none() && outcome.correct.is_some()
 }
 
 /// Default values of k for pass@k and the like; `samples`: the number of each item. They are 1, 2, 4, ..., or 1, 10 and
@@ -279,9 +287,9 @@ fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> V
     if matches!(all[..], [AtK { k: 1, .. }]) { Vec::new() } else { all }
 }
 
-/// best@k by scores that samples have from elsewhere, over the items whose samples all have a score and a verdict.
+/// best@k by scores that samples have from elsewhere, over the items whose samples all have a verdict.
 pub(super) fn best_at<'a>(items: impl Iterator<Item = (&'a [Sample], &'a [Option<f64>])>, ks: &[u32]) -> Vec<AtK> {
-    let ranked = |(sample, score): (&Sample, &Option<f64>)| Some(Ranked { score: (*score)?, right: sample.correct? });
+    let ranked = |(sample, score): (&Sample, &Option<f64>)| Some(Ranked { score: *score, right: sample.correct? });
     let each = |(samples, scores): (&[Sample], &[Option<f64>])| {
         samples.iter().zip(scores).map(ranked).collect::<Option<Vec<Ranked>>>().unwrap_or_default()
     };
@@ -311,38 +319,40 @@ fn by_token(sample: &Sample) -> f64 {
 /// The samples with the score by which `method` ranks them, or else the log-probability per token. `None` if some are
 /// not graded or have no score.
 fn ranked(method: &Method, samples: &[Sample], details: Option<&Details>) -> Option<Vec<Ranked>> {
-    let scores: Vec<f64> = match (method, details) {
-        (
-            Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. },
-            Some(Details::Scores { scores }),
-        ) if scores.len() == samples.len() => scores.iter().map(|score| score.unwrap_or(f64::NAN)).collect(),
-        (Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. }, _) => return None,
-        (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| sample.logprob).collect(),
-        _ => samples.iter().map(by_token).collect(),
+    let scores: Vec<Option<f64>> = match (method, details) {
+        (method, Some(Details::Scores { scores })) if method.ranks_by_score() && scores.len() == samples.len() => {
+            scores.clone()
+        }
+        (method, _) if method.ranks_by_score() => return None,
+        (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| Some(sample.logprob)).collect(),
+        _ => samples.iter().map(|sample| Some(by_token(sample))).collect(),
     };
-    let ranked = |(sample, score): (&Sample, f64)| Some(Ranked { score, right: sample.correct? });
+    let ranked = |(sample, score): (&Sample, Option<f64>)| Some(Ranked { score, right: sample.correct? });
     samples.iter().zip(scores).map(ranked).collect()
 }
 
-/// How far the vote weighted by likelihood is right: the share of right answers among those that tie, mostly one; 0
-/// without any answer. `None` without a grader.
+/// How far the vote weighted by likelihood is right. `None` without a grader.
 fn weighted_vote(samples: &[Sample]) -> Option<f64> {
-    samples.first()?.correct?;
-    let votes = samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, by_token(sample).exp())));
-    let leaders = weighted_leaders(votes);
-    let right = leaders.iter().filter(|answer| verdict_on(answer, samples) == Some(true)).count();
-    Some(right as f64 / leaders.len().max(1) as f64)
+    weighted_right(samples, |sample| Some(by_token(sample).exp()))
 }
 
-/// How far the vote weighted by a scorer's scores is right, as `weighted_vote`. `None` without a grader or a score.
+/// How far the vote weighted by a scorer's scores is right. `None` without a grader or a scorer.
 fn reward_vote(outcome: &Outcome) -> Option<f64> {
-    let (samples, scale) = (&outcome.samples, outcome.scorer.as_ref()?.scale);
+    let scale = outcome.scorer.as_ref()?.scale;
+    weighted_right(&outcome.samples, |sample| Some(scale.probability(sample.score()?)))
+}
+
+/// The share of right ones among the answers that tie in the vote by these weights, mostly one; 0 without any answer.
+/// `None` without a grader.
+fn weighted_right(samples: &[Sample], weight: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
     samples.first()?.correct?;
-    let votes =
-        samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, scale.probability(sample.score()?))));
-    let leaders = weighted_leaders(votes);
-    let right = leaders.iter().filter(|answer| verdict_on(answer, samples) == Some(true)).count();
-    Some(right as f64 / leaders.len().max(1) as f64)
+    let mut tally = VoteTally::default();
+    for (sample, weight) in samples.iter().filter_map(|sample| Some((sample, weight(sample)?))) {
+        tally.add_copies(sample.index as usize, sample.answer.as_deref(), 1, weight);
+    }
+    let heaviest = tally.heaviest();
+    let right = heaviest.iter().filter(|votes| verdict_on(&votes.value, samples) == Some(true)).count();
+    Some(right as f64 / heaviest.len().max(1) as f64)
 }
 
 /// What the scorer did for all items; `None`: there was none.
@@ -365,7 +375,10 @@ mod tests {
 
     use super::*;
     use crate::task::Overrides;
+    use offshoot_score::Scale;
+    use offshoot_search::SampleScore;
     use offshoot_search::best_of_n::choose_best;
+    use offshoot_search::by_scorer::{choose_by_scores, scored_samples};
     use offshoot_search::self_consistency::vote;
 
     fn samples(verdicts: &[bool]) -> Vec<Sample> {
@@ -462,6 +475,38 @@ mod tests {
         outcome.samples[3].logprob = -0.5;
         let outcome = choose_best(Outcome { tied: Vec::new(), ..outcome }, BestBy::Logprob);
         assert_eq!((outcome.chosen, outcome.share_right(), outcome.is_tied()), (Some(3), Some(0.0), false));
+    }
+
+    #[test]
+    fn where_nothing_has_a_score_nothing_is_chosen_and_no_best_is_right() {
+        let task = task(json!({"best_of_n": {"samples": 2, "by": "reward"}}));
+        let item = |index, scores: [Option<f64>; 2]| {
+            let mut samples = answering(&["B", "A"], "B");
+            for (sample, score) in samples.iter_mut().zip(scores) {
+                sample.scored = Some(match score {
+                    Some(score) => {
+                        let (step_scores, part_scores) = (Vec::new(), Vec::new());
+                        SampleScore::Scored { score, step_scores, part_scores, score_tokens: Some(3), verdict: None }
+                    }
+                    None => SampleScore::Unscored { score_error: "it is asleep".to_owned() },
+                });
+            }
+            let outcome = choose_by_scores(scored_samples(samples, Scale::Probability), Some(false));
+            Finished { index, outcome }
+        };
+        let none = scores(&task, &[item(0, [None, None])], None);
+        assert_eq!((none.accuracy.map(|of| of.value), none.without_choice), (Some(0.0), 1));
+        assert_eq!(none.best_at.iter().map(|at| at.estimate.value).collect::<Vec<_>>(), [0.0, 0.0]);
+        let page = none.to_string();
+        assert!(page.contains("of the chosen answers; 1 of 1 item without a choice"), "{page}");
+        let both = scores(&task, &[item(0, [None, None]), item(1, [None, Some(0.25)]), item(2, [Some(0.5); 2])], None);
+        let best = both.best_at.last().expect("two samples").estimate;
+        assert_eq!((both.accuracy, both.without_choice), (Some(best), 1), "accuracy is best@n");
+        assert_eq!(best.value, 0.5 / 3.0);
+        let page = both.to_string();
+        let row = page.lines().find(|line| line.starts_with("best@k")).expect("a row");
+        assert!(row.ends_with("   by the score"), "{row}");
+        assert!(page.lines().any(|line| line.starts_with("reward vote ")), "{page}");
     }
 
     #[test]

@@ -22,14 +22,14 @@ use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whol
 use offshoot_core::setting::{OUT, SCALE, SCORES, SET};
 use offshoot_engine::FinishReason;
 use offshoot_search::self_consistency::vote;
-use offshoot_search::{Outcome, Sample, verdict_on};
+use offshoot_search::{Outcome, Sample, weighted_vote};
 
 use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
 use super::sample_fields::{SampleFields, SampleTexts, field_of};
 use super::summary::{best_at, scores, usual_ks};
-use super::vote_scores::{PickScores, Picks, ReplayOptions, Scale, VoteBy, best, heaviest, read_scores};
+use super::vote_scores::{PickScores, Picks, ReplayOptions, Scale, VoteBy, best, read_scores};
 
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
         let mut outcome = vote(samples, n, no_answer);
         if let Some(how) = &options.scores {
-            choose(&mut outcome, &scores, how, no_answer);
+            outcome = choose(outcome, &scores, how, no_answer);
         }
         let of_k = ks.iter().map(|&k| k as usize).filter(|&k| k <= n);
         let picks = |how: &ReplayOptions| {
@@ -111,6 +111,9 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.tied[..]) {
             line.insert("tied".to_string(), json!(outcome.tied));
         }
+        if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.weights[..]) {
+            line.insert("weights".to_string(), json!(outcome.weights));
+        }
         if let (Some(line), Some(_)) = (line.as_object_mut(), &options.scores) {
             line.insert("first".to_string(), json!(picks));
         }
@@ -123,7 +126,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
     if options.scores.is_some() {
         let each = finished.iter().zip(&picked).map(|(item, (_, scores))| (&item.outcome.samples[..], &scores[..]));
-        scores.best_at = best_at(each, &ks);
+        (scores.best_at, scores.ranked_by_score) = (best_at(each, &ks), true);
     }
     let samples = finished.iter().map(|item| &item.outcome.samples[..]);
     let picks: Vec<(Vec<Picks>, &[Sample])> = picked.into_iter().map(|(picks, _)| picks).zip(samples).collect();
@@ -165,18 +168,22 @@ fn note_of_scale(how: &ReplayOptions, read: &[VotingTexts]) {
     }
 }
 
-/// Replaces the choice of the majority. No sample ties with it.
-fn choose(outcome: &mut Outcome, scores: &[Option<f64>], how: &ReplayOptions, no_answer: Option<bool>) {
-    let at = match how.by {
-        VoteBy::Majority => return,
-        VoteBy::Weighted => heaviest(&outcome.samples, scores, how.scale),
-        VoteBy::Best => best(scores),
-    };
-    let chosen = at.and_then(|at| outcome.samples.get(at));
-    let prediction = chosen.and_then(|sample| sample.answer.clone());
-    outcome.correct = prediction.as_deref().map_or(no_answer, |answer| verdict_on(answer, &outcome.samples));
-    outcome.chosen = chosen.map(|sample| sample.index);
-    (outcome.prediction, outcome.tied) = (prediction, Vec::new());
+/// The outcome by scores, in place of the majority's.
+fn choose(outcome: Outcome, scores: &[Option<f64>], how: &ReplayOptions, no_answer: Option<bool>) -> Outcome {
+    match how.by {
+        VoteBy::Majority => outcome,
+        VoteBy::Weighted => {
+            weighted_vote(outcome, |at, _| scores[at].map(|score| how.scale.probability(score)), no_answer)
+        }
+        VoteBy::Best => {
+            let best: Vec<u64> = best(scores).into_iter().map(|at| outcome.samples[at].index).collect();
+            let chosen = best.first().and_then(|&best| outcome.samples.iter().find(|sample| sample.index == best));
+            let prediction = chosen.and_then(|sample| sample.answer.clone());
+            let correct = chosen.map_or(no_answer, |sample| sample.correct);
+            let tied = if best.len() > 1 { best.clone() } else { Vec::new() };
+            Outcome { prediction, correct, chosen: best.first().copied(), tied, ..outcome }
+        }
+    }
 }
 
 /// The forms in which votes are written.
@@ -349,5 +356,34 @@ fn scores_of(
             read_scores(&options.samples, record.0, &field, value, (texts, is_lone), how.aggregate).map(Ok)
         }
         Err(missing) => Ok(Err(missing)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_by_scores_tie_as_those_of_runs() {
+        let task = json!({"items": [{"id": "a"}], "prompt": "", "answer": {},
+            "method": {"self_consistency": {"samples": 4}}});
+        let task = Task::reload(Path::new("t.json"), task, &Overrides::default()).expect("a task");
+        let item = &task.items(None).expect("one")[0];
+        let chosen = |texts: [&str; 3], scores: [Option<f64>; 3], by| {
+            let samples: Vec<Sample> =
+                texts.iter().enumerate().map(|(ix, text)| sample(&task, item, ix, text.to_string())).collect();
+            let (scale, aggregate) = (Scale::Probability, Default::default());
+            let how = ReplayOptions { field: "scores".to_owned(), aggregate, scale, by };
+            let outcome = choose(vote(samples, 3, None), &scores, &how, None);
+            (outcome.prediction, outcome.chosen, outcome.tied)
+        };
+        let answer = |answer: &str| Some(answer.to_owned());
+        let equal = [Some(0.3), Some(0.1 + 0.2), Some(0.1)];
+        assert_eq!(chosen(["x", "y", "z"], equal, VoteBy::Weighted), (answer("x"), Some(0), vec![0, 1]));
+        assert_eq!(chosen(["x", "y", "z"], equal, VoteBy::Best), (answer("x"), Some(0), vec![0, 1]));
+        assert_eq!(chosen(["x", "y", "y"], equal, VoteBy::Weighted), (answer("y"), Some(1), vec![]));
+        assert_eq!(chosen(["x", "y", "y"], [None, None, Some(0.5)], VoteBy::Best), (answer("y"), Some(2), vec![]));
+        assert_eq!(chosen(["x", "y", "y"], [None; 3], VoteBy::Weighted), (None, None, vec![]));
+        assert_eq!(chosen(["x", "y", "z"], [None; 3], VoteBy::Majority), (answer("x"), Some(0), vec![0, 1, 2]));
     }
 }

@@ -412,6 +412,9 @@ fn item_line(task: &Task, prompt: &ItemPrompt<'_>, outcome: &Outcome) -> Result<
     if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.tied[..]) {
         line.insert("tied".to_string(), json!(outcome.tied));
     }
+    if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.weights[..]) {
+        line.insert("weights".to_string(), json!(outcome.weights));
+    }
     if let (Some(line), Some(bar)) = (line.as_object_mut(), outcome.bar) {
         line.insert("bar".to_string(), json!(bar));
     }

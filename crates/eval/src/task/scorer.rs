@@ -98,10 +98,10 @@ impl TaskScorer {
             let place = place.key("form");
             let found = json::cut_json(&form, 60);
             let form = FormChoice::deserialize(form);
-            let form = form.map_err(|error| place.wrong_as(&format!("a form of a scorer ({error})"), found))?;
+            let form = form.map_err(|error| place.wrong_as(format!("a form of a scorer ({error})"), found))?;
             // A name without a form is told here, with its place.
             form.form().map_err(|error| match error {
-                Error::Value { expected, found, .. } => place.wrong_as(&expected, found),
+                Error::Value { expected, found, .. } => place.wrong_as(expected, found),
                 other => other,
             })?;
             Ok(form)

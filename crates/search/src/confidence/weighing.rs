@@ -1,12 +1,11 @@
 //! The vote of finished samples, filtered and weighed by their confidences, as a choice of a search. All of it follows
 //! from what samples record, so a vote that is counted again later is the same.
 
+use std::collections::HashMap;
 use std::num::{NonZeroU16, NonZeroU32};
 
 use super::{Measure, Windows, bar, percentile, token_confidence};
-use crate::outcome::{Details, Outcome, Sample, tied, verdict_on};
-use crate::select::largest;
-use crate::vote::VoteTally;
+use crate::outcome::{Details, Outcome, Sample, weighted_vote};
 use offshoot_engine::{FinishReason, SampledToken};
 
 /// How a vote counts samples by their confidence.
@@ -123,23 +122,13 @@ pub fn weigh_votes(outcome: Outcome, how: &ConfidenceVote) -> Outcome {
     if !voters.iter().any(|&(_, score)| weight(score) > 0.0) {
         return outcome;
     }
-    let mut tally = VoteTally::default();
-    for (sample, score) in voters {
-        tally.add_copies(sample.index as usize, sample.answer.as_deref(), 1, weight(score));
-    }
-    let weights: Vec<f64> = tally.votes().iter().map(|votes| votes.weight).collect();
-    let best: Vec<u64> = largest(&weights).into_iter().map(|ix| tally.votes()[ix].first as u64).collect();
-    let chosen = best.first().copied();
-    let winner = samples.iter().find(|sample| Some(sample.index) == chosen);
-    let prediction = winner.and_then(|sample| sample.answer.clone());
+    let weights: HashMap<u64, f64> = voters.into_iter().map(|(sample, score)| (sample.index, weight(score))).collect();
+    // A voter has an answer.
+    let voted = weighted_vote(outcome, |_, sample| weights.get(&sample.index).copied(), None);
     Outcome {
-        correct: prediction.as_deref().and_then(|answer| verdict_on(answer, samples)),
-        prediction,
-        chosen,
-        tied: tied(best.into_iter()),
-        votes: tally.most_first(),
+        weights: if how.by.is_some() { voted.weights } else { Vec::new() },
         bar,
         details: Some(Details::Scores { scores }),
-        ..outcome
+        ..voted
     }
 }

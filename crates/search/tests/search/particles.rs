@@ -209,3 +209,32 @@ fn a_step_is_scored_by_what_lies_ahead() {
         }
     }
 }
+
+#[test]
+fn solutions_of_one_answer_that_tie_are_each_named() {
+    // Two letters with one score each, and one answer for all.
+    let of_one = |_: &str| Assessment { answer: Some("7".to_owned()), ..Assessment::scored(0.5) };
+    let mut tree = world("ab");
+    let (root, steps) = (tree.root(), StepSettings::delimited("\n", 1));
+    let (order, mut record) = (Order::default(), |_: &_| Ok(()));
+    let mut job = order.job(Assessor::new(of_one), &mut record);
+    let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
+    let mut stepper = Stepper::new(&steps, &decode, Scorer::Grade);
+    let how = StepSearch {
+        samples: 4,
+        expansions: 2,
+        steps: steps.clone(),
+        lookahead: 0,
+        aggregate: Aggregate::Last,
+        by: Decide::Best,
+    };
+    let best = step_beam(&mut tree, root, &how, &mut stepper, &mut job).expect("nothing fails");
+    assert_eq!(best.samples.len(), 2);
+    assert_eq!((best.chosen, &best.tied[..]), (Some(0), &[0, 1][..]));
+    let mut tree = world("ab");
+    let how = StepSearch { by: Decide::WeightedVote, ..how };
+    let voted = step_beam(&mut tree, root, &how, &mut stepper, &mut job).expect("nothing fails");
+    assert!(voted.tied.is_empty(), "one answer has all votes");
+    let copies = voted.votes[0].1;
+    assert_eq!(voted.weights, [("7".to_owned(), 0.5 * f64::from(copies))]);
+}

@@ -286,6 +286,16 @@ impl Method {
 
     /// The method in words, for the first line of a summary.
     pub fn described(&self) -> String {
+        let by = match self.reward_key() {
+            Some("weigh_by") => ", weighed by reward",
+            Some(_) => ", by reward",
+            None => "",
+        };
+        format!("{}{by}", self.sized())
+    }
+
+    /// Its name and how much it samples.
+    fn sized(&self) -> String {
         match self {
             Method::Choose(choose) => match choose.count() {
                 Some(choices) => format!("{} of {choices}", self.name()),
@@ -366,6 +376,11 @@ impl Method {
             Method::TreeOfThought(how) if matches!(how.settings.evaluate, Evaluate::Scorer) => Some("evaluate"),
             other => (other.scoring() == Some(&ThoughtScoring::Reward)).then_some("scorer"),
         }
+    }
+
+    /// Whether a score tells which of its samples is the best.
+    pub fn ranks_by_score(&self) -> bool {
+        matches!(self, Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. })
     }
 
     /// Whether samples are recorded before they have their scores.
