@@ -61,5 +61,8 @@ impl Memo {
 
 /// An equal verdict, for another sample with the text.
 fn copy(verdict: &Result<TextVerdict>) -> Result<TextVerdict> {
-    verdict.as_ref().map(TextVerdict::clone).map_err(same)
+    match verdict {
+        Ok(verdict) => Ok(verdict.clone()),
+        Err(error) => Err(same(error)),
+    }
 }
