@@ -114,6 +114,9 @@ fn samples_of_a_run_are_scored_later_as_if_it_had_had_the_scorer() {
     assert!(told.contains("scored      16 texts of"), "{told}");
     assert!(bytes(folder, "plain", "samples.jsonl") == bytes(folder, "scored", "samples.jsonl"));
 
+    let told = succeeds(run(folder, &["score", "plain", "--scorer", &reward()]));
+    assert!(told.contains("every sample of plain has its score already"), "{told}");
+
     // A run that asks for no scores goes on as before.
     succeeds(run(folder, &["run", "task.json", "--out", "plain", "--resume", "--set", plain]));
     succeeds(run(folder, &by_scores));

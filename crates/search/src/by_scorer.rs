@@ -7,7 +7,7 @@ use super::best_of_n::until;
 use super::settings::SampleScoring;
 use crate::job::SearchJob;
 use crate::model_scores::ScorerWork;
-use crate::outcome::{Details, Outcome, Sample, SampleScore, tied, weighted_vote};
+use crate::outcome::{Details, Outcome, Sample, SampleScore, best_scored, weighted_vote};
 use crate::scorer::{NodeText, Scorer, step_ends};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
@@ -32,14 +32,7 @@ pub fn best_by_scorer(
 /// Chooses the sample with the highest score of an outcome whose samples were scored. `no_answer`: the verdict if none
 /// has a score.
 pub fn choose_by_scores(outcome: Outcome, no_answer: Option<bool>) -> Outcome {
-    let values: Vec<(&Sample, f64)> =
-        outcome.samples.iter().filter_map(|sample| Some((sample, sample.score()?))).collect();
-    let Some(&(best, most)) = values.iter().reduce(|best, next| if next.1 > best.1 { next } else { best }) else {
-        return Outcome { chosen: None, prediction: None, correct: no_answer, tied: Vec::new(), ..outcome };
-    };
-    let (chosen, prediction, correct) = (Some(best.index), best.answer.clone(), best.correct);
-    let tied = tied(values.iter().filter(|(_, value)| *value == most).map(|(sample, _)| sample.index));
-    Outcome { chosen, prediction, correct, tied, ..outcome }
+    best_scored(outcome, |_, sample| sample.score(), no_answer)
 }
 
 /// The answer with the largest sum of the values of its samples by `scorer`; of equal ones, the first. A sample without

@@ -45,8 +45,8 @@ pub use job::{Record, SearchJob};
 pub use mcts::mcts;
 pub use model_scores::{ModelScores, OnScorerError, ScorerWork, why_unscored};
 pub use outcome::{
-    ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, first_with, tally, verdict_on,
-    weighted_vote,
+    ChoiceScore, Details, FailedBranches, Outcome, Sample, SampleScore, Straggler, best_scored, first_with, tally,
+    verdict_on, weighted_vote,
 };
 pub use particles::particle_gibbs;
 pub use pointer::{JsonPointer, answer_text, number_answer};

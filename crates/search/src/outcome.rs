@@ -301,6 +301,27 @@ pub struct ChoiceScore {
     pub score: f64,
 }
 
+/// Chooses the sample of an outcome with the highest score, of equal ones the first. `score`: of a sample, by its place;
+/// `no_answer`: the verdict where none has one.
+pub fn best_scored(
+    outcome: Outcome,
+    score: impl Fn(usize, &Sample) -> Option<f64>,
+    no_answer: Option<bool>,
+) -> Outcome {
+    let scored = outcome.samples.iter().enumerate().filter_map(|(at, sample)| Some((sample, score(at, sample)?)));
+    let scored: Vec<(&Sample, f64)> = scored.collect();
+    let most = scored.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
+    let best: Vec<&Sample> = scored.into_iter().filter(|&(_, score)| score == most).map(|(sample, _)| sample).collect();
+    let chosen = best.first();
+    Outcome {
+        chosen: chosen.map(|sample| sample.index),
+        prediction: chosen.and_then(|sample| sample.answer.clone()),
+        correct: chosen.map_or(no_answer, |sample| sample.correct),
+        tied: tied(best.iter().map(|sample| sample.index)),
+        ..outcome
+    }
+}
+
 /// The vote of an outcome's samples by weights: the answer with the largest sum, of sums that tie the one that was given
 /// first. `weight`: of a sample, by its place; `None`: it has no vote. `no_answer`: the verdict where none with a vote
 /// has an answer.

@@ -124,9 +124,7 @@ impl<'a> Stepper<'a> {
         then: Then,
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
-        let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
-        let nodes = tree.fork_each(ForkKind::Sample, &ends)?;
-        let forks: Vec<(&Solution, NodeId)> = from.iter().copied().zip(nodes).collect();
+        let forks = forked(tree, ForkKind::Sample, from)?;
         self.grow(tree, &forks, Until::Step, job.params, then, job)
     }
 
@@ -139,9 +137,7 @@ impl<'a> Stepper<'a> {
         then: Then,
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
-        let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
-        let nodes = tree.fork_each(ForkKind::Value, &ends)?;
-        let forks: Vec<(&Solution, NodeId)> = from.iter().copied().zip(nodes).collect();
+        let forks = forked(tree, ForkKind::Value, from)?;
         let mut found = self.grow(tree, &forks, Until::End, job.params, then, job)?;
         for solution in found.iter_mut().flatten() {
             solution.end = solution.end.take().or_else(|| tree.node(solution.node).finish.clone());
@@ -231,10 +227,9 @@ impl<'a> Stepper<'a> {
             if going.is_empty() {
                 break;
             }
-            let from: Vec<NodeId> = going.iter().map(|&ix| ahead[ix].node).collect();
-            let nodes = tree.fork_each(ForkKind::Value, &from)?;
-            let forks: Vec<(&Solution, NodeId)> =
-                going.iter().zip(&nodes).map(|(&ix, &node)| (&ahead[ix], node)).collect();
+            let from: Vec<&Solution> = going.iter().map(|&ix| &ahead[ix]).collect();
+            let forks = forked(tree, ForkKind::Value, &from)?;
+            let nodes: Vec<NodeId> = forks.iter().map(|&(_, node)| node).collect();
             let then = if step == steps { Then::Value } else { Then::ValueEnded };
             let next = self.grow(tree, &forks, Until::Step, &params, then, job)?;
             if first.is_empty() {
@@ -270,6 +265,13 @@ impl<'a> Stepper<'a> {
         self.asked += found.prompt_tokens;
         Ok(found.values)
     }
+}
+
+/// One fork behind each solution, beside it.
+fn forked<'s>(tree: &mut SamplingTree, kind: ForkKind, from: &[&'s Solution]) -> Result<Vec<(&'s Solution, NodeId)>> {
+    let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
+    let nodes = tree.fork_each(kind, &ends)?;
+    Ok(from.iter().copied().zip(nodes).collect())
 }
 
 /// How far solutions are sampled.

@@ -22,14 +22,14 @@ use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whol
 use offshoot_core::setting::{OUT, SCALE, SCORES, SET};
 use offshoot_engine::FinishReason;
 use offshoot_search::self_consistency::vote;
-use offshoot_search::{Outcome, Sample, weighted_vote};
+use offshoot_search::{Outcome, Sample, best_scored, weighted_vote};
 
 use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
 use super::sample_fields::{SampleFields, SampleTexts, field_of};
 use super::summary::{best_at, scores, usual_ks};
-use super::vote_scores::{PickScores, Picks, ReplayOptions, Scale, VoteBy, best, read_scores};
+use super::vote_scores::{PickScores, Picks, ReplayOptions, Scale, VoteBy, read_scores};
 
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
@@ -175,14 +175,7 @@ fn choose(outcome: Outcome, scores: &[Option<f64>], how: &ReplayOptions, no_answ
         VoteBy::Weighted => {
             weighted_vote(outcome, |at, _| scores[at].map(|score| how.scale.probability(score)), no_answer)
         }
-        VoteBy::Best => {
-            let best: Vec<u64> = best(scores).into_iter().map(|at| outcome.samples[at].index).collect();
-            let chosen = best.first().and_then(|&best| outcome.samples.iter().find(|sample| sample.index == best));
-            let prediction = chosen.and_then(|sample| sample.answer.clone());
-            let correct = chosen.map_or(no_answer, |sample| sample.correct);
-            let tied = if best.len() > 1 { best.clone() } else { Vec::new() };
-            Outcome { prediction, correct, chosen: best.first().copied(), tied, ..outcome }
-        }
+        VoteBy::Best => best_scored(outcome, |at, _| scores[at], no_answer),
     }
 }
 
@@ -380,7 +373,10 @@ mod tests {
         let answer = |answer: &str| Some(answer.to_owned());
         let equal = [Some(0.3), Some(0.1 + 0.2), Some(0.1)];
         assert_eq!(chosen(["x", "y", "z"], equal, VoteBy::Weighted), (answer("x"), Some(0), vec![0, 1]));
-        assert_eq!(chosen(["x", "y", "z"], equal, VoteBy::Best), (answer("x"), Some(0), vec![0, 1]));
+        assert_eq!(
+            chosen(["x", "y", "z"], [Some(0.5), None, Some(0.5)], VoteBy::Best),
+            (answer("x"), Some(0), vec![0, 2])
+        );
         assert_eq!(chosen(["x", "y", "y"], equal, VoteBy::Weighted), (answer("y"), Some(1), vec![]));
         assert_eq!(chosen(["x", "y", "y"], [None, None, Some(0.5)], VoteBy::Best), (answer("y"), Some(2), vec![]));
         assert_eq!(chosen(["x", "y", "y"], [None; 3], VoteBy::Weighted), (None, None, vec![]));

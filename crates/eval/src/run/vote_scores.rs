@@ -13,7 +13,6 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::percent;
 use offshoot_core::json::describe;
 use offshoot_core::setting::AGGREGATE;
-use offshoot_search::select::largest;
 use offshoot_search::settings::Aggregate;
 use offshoot_search::vote::VoteTally;
 use offshoot_search::{Sample, first_with, tally};
@@ -71,8 +70,7 @@ impl Picks {
     /// The choices among the first `k` of an item's samples; `scores`: one for each sample, where it has one.
     pub fn among(samples: &[Sample], scores: &[Option<f64>], scale: Scale, k: usize) -> Self {
         let (samples, scores) = (&samples[..k.min(samples.len())], &scores[..k.min(scores.len())]);
-        // Of those that tie, the first.
-        let answer = |at: Vec<usize>| at.first().and_then(|&at| samples[at].answer.clone());
+        let answer = |at: Option<usize>| at.and_then(|at| samples[at].answer.clone());
         Picks {
             k,
             best: answer(best(scores)),
@@ -91,23 +89,22 @@ impl Picks {
     }
 }
 
-/// The samples with the best score; none has one if there are none.
-pub(super) fn best(scores: &[Option<f64>]) -> Vec<usize> {
-    let known: Vec<(usize, f64)> = scores.iter().enumerate().filter_map(|(at, score)| Some((at, (*score)?))).collect();
-    let values: Vec<f64> = known.iter().map(|&(_, score)| score).collect();
-    largest(&values).into_iter().map(|ix| known[ix].0).collect()
+/// The first sample with the best score; `None`: none has a score.
+fn best(scores: &[Option<f64>]) -> Option<usize> {
+    let known = scores.iter().enumerate().filter_map(|(at, score)| Some((at, (*score)?)));
+    known.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(at, _)| at)
 }
 
-/// The vote by scores as probabilities: the first sample of each answer whose scores have the largest sum. A sample
-/// without a score has no vote.
-pub(super) fn heaviest(samples: &[Sample], scores: &[Option<f64>], scale: Scale) -> Vec<usize> {
+/// The first sample with the answer that wins the vote by scores as probabilities, in which a sample without a score
+/// has no vote; of sums that tie, the answer that was given first.
+fn heaviest(samples: &[Sample], scores: &[Option<f64>], scale: Scale) -> Option<usize> {
     let mut tally = VoteTally::default();
     for (at, sample) in samples.iter().enumerate() {
         if let Some(score) = scores[at] {
             tally.add_copies(at, sample.answer.as_deref(), 1, scale.probability(score));
         }
     }
-    tally.heaviest().into_iter().map(|votes| votes.first).collect()
+    tally.heaviest().first().map(|votes| votes.first)
 }
 
 /// How often the choices among the first k samples are right, over the items with so many.

@@ -21,7 +21,7 @@ use offshoot_core::figures::counted;
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json::RawJson;
 use offshoot_core::out;
-use offshoot_core::out::files::{WholeFile, check_output, is_stream, with_ending};
+use offshoot_core::out::files::{WholeFile, check_output, is_stream, remove_partials, with_ending};
 use offshoot_core::setting::{AS, OUT};
 use offshoot_score::TextScorer;
 use offshoot_search::SampleScore;
@@ -148,6 +148,10 @@ struct FileWork<'w> {
 impl FileWork<'_> {
     /// Writes the lines with their scores to the file at `path`, which is there when it is whole.
     fn write_to(&self, path: &Path, interrupted: &AtomicBool) -> Result<TextTotals> {
+        if let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) {
+            // Those of killed processes.
+            remove_partials(if folder.as_os_str().is_empty() { Path::new(".") } else { folder }, name);
+        }
         let mut file = WholeFile::create(path)?;
         let totals = self.write(path, file.writer(), interrupted).inspect_err(|error| {
             if matches!(error, Error::Interrupted) && !is_stream(path) {

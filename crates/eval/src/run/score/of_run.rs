@@ -44,6 +44,9 @@ pub(super) fn score(options: &ScoreTextsOptions, interrupt: &Interrupt) -> Resul
     manifest.check_scorer(run, &files)?;
     let (journal, recorded) = Journal::reopen(run, &items)?;
     let unscored = unscored(&items, recorded.samples, &manifest)?;
+    if unscored.is_empty() {
+        return out::line(format_args!("every sample of {} has its score already", run.display()));
+    }
     let launched = scorer.start(&options.engine)?;
     let interrupted = interrupt.listen();
     (manifest.scorer, manifest.task) = (Some(files), task.source.clone());

@@ -13,15 +13,9 @@ use offshoot_search::settings::{
     StepSettings,
 };
 
+/// How solutions are cut into steps.
 #[derive(Deserialize, JsonSchema)]
-pub(crate) struct StepSearchSettings {
-    /// The most solutions kept at the end, and steps sampled at once; a multiple of `expansions`.
-    #[schemars(range(min = 1))]
-    samples: u32,
-    /// Next steps sampled after each kept solution.
-    #[serde(default = "expansions")]
-    #[schemars(range(min = 1))]
-    expansions: u32,
+struct StepKeys {
     /// The string that ends a step (default: the line end).
     #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
     delimiter: Option<String>,
@@ -32,6 +26,37 @@ pub(crate) struct StepSearchSettings {
     #[serde(default = "steps")]
     #[schemars(range(min = 1))]
     steps: u32,
+}
+
+/// How particles take their steps, in one iteration or several.
+#[derive(Deserialize, JsonSchema)]
+struct ParticleKeys {
+    #[serde(flatten)]
+    split: StepKeys,
+    /// What scores complete and partial solutions: from 0 to 1, or `reward`.
+    scorer: ScorerSettings,
+    /// How the scores of a solution's steps become its own.
+    #[serde(default)]
+    aggregate: Aggregate,
+    /// How particles are drawn at each step.
+    #[serde(default)]
+    resampling: Resampling,
+    /// How the answer is chosen among the solutions.
+    #[serde(default = "best")]
+    by: Decide,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StepSearchSettings {
+    /// The most solutions kept at the end, and steps sampled at once; a multiple of `expansions`.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// Next steps sampled after each kept solution.
+    #[serde(default = "expansions")]
+    #[schemars(range(min = 1))]
+    expansions: u32,
+    #[serde(flatten)]
+    split: StepKeys,
     /// What scores complete and partial solutions.
     scorer: ScorerSettings,
     /// A step is scored by so many further ones behind it, sampled greedily and thrown away.
@@ -50,27 +75,8 @@ pub(crate) struct ParticleFilteringSettings {
     /// Particles.
     #[schemars(range(min = 1))]
     samples: u32,
-    /// The string that ends a step (default: the line end).
-    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
-    delimiter: Option<String>,
-    /// Instead of a string, the tokens after which a step ends.
-    #[schemars(range(min = 1))]
-    step_tokens: Option<u32>,
-    /// The most steps of a solution.
-    #[serde(default = "steps")]
-    #[schemars(range(min = 1))]
-    steps: u32,
-    /// What scores complete and partial solutions: from 0 to 1, or `reward`.
-    scorer: ScorerSettings,
-    /// How the scores of a solution's steps become its own.
-    #[serde(default)]
-    aggregate: Aggregate,
-    /// How particles are drawn at each step.
-    #[serde(default)]
-    resampling: Resampling,
-    /// How the answer is chosen among the solutions.
-    #[serde(default = "best")]
-    by: Decide,
+    #[serde(flatten)]
+    particles: ParticleKeys,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -86,27 +92,8 @@ pub(crate) struct ParticleGibbsSettings {
     #[serde(default = "references")]
     #[schemars(range(min = 1))]
     references: u32,
-    /// The string that ends a step (default: the line end).
-    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
-    delimiter: Option<String>,
-    /// Instead of a string, the tokens after which a step ends.
-    #[schemars(range(min = 1))]
-    step_tokens: Option<u32>,
-    /// The most steps of a solution.
-    #[serde(default = "steps")]
-    #[schemars(range(min = 1))]
-    steps: u32,
-    /// What scores complete and partial solutions: from 0 to 1, or `reward`.
-    scorer: ScorerSettings,
-    /// How the scores of a solution's steps become its own.
-    #[serde(default)]
-    aggregate: Aggregate,
-    /// How particles are drawn at each step.
-    #[serde(default)]
-    resampling: Resampling,
-    /// How the answer is chosen among the solutions.
-    #[serde(default = "best")]
-    by: Decide,
+    #[serde(flatten)]
+    particles: ParticleKeys,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -125,16 +112,8 @@ pub(crate) struct MctsSettings {
     #[serde(default = "parallel")]
     #[schemars(range(min = 1))]
     parallel: u32,
-    /// The string that ends a step (default: the line end).
-    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
-    delimiter: Option<String>,
-    /// Instead of a string, the tokens after which a step ends.
-    #[schemars(range(min = 1))]
-    step_tokens: Option<u32>,
-    /// The most steps of a solution.
-    #[serde(default = "steps")]
-    #[schemars(range(min = 1))]
-    steps: u32,
+    #[serde(flatten)]
+    split: StepKeys,
     /// What scores the solution of a simulation.
     scorer: MctsScorerSettings,
     /// Which solution that is.
@@ -235,28 +214,46 @@ fn weighted_rollouts() -> MctsDecideSettings {
     MctsDecideSettings::Rollouts(Decide::WeightedVote)
 }
 
-/// How solutions are split into at most `most` steps; `place`: of the method.
-fn split(place: &Place<'_>, delimiter: Option<String>, step_tokens: Option<u32>, most: u32) -> Result<StepSettings> {
-    let tokens = step_tokens.and_then(|tokens| NonZeroUsize::new(tokens as usize));
-    let end = match (delimiter, tokens) {
-        (Some(_), Some(_)) => {
-            return Err(place.key("step_tokens").wrong("nothing where `delimiter` ends steps"));
-        }
-        (None, Some(tokens)) => StepEnd::Tokens(tokens),
-        (delimiter, None) => StepEnd::Delimiter(delimiter.unwrap_or_else(|| "\n".to_owned())),
-    };
-    Ok(StepSettings { end, most: most as usize })
+impl StepKeys {
+    /// `place`: of the method.
+    fn read(self, place: &Place<'_>) -> Result<StepSettings> {
+        let StepKeys { delimiter, step_tokens, steps } = self;
+        let tokens = step_tokens.and_then(|tokens| NonZeroUsize::new(tokens as usize));
+        let end = match (delimiter, tokens) {
+            (Some(_), Some(_)) => {
+                return Err(place.key("step_tokens").wrong("nothing where `delimiter` ends steps"));
+            }
+            (None, Some(tokens)) => StepEnd::Tokens(tokens),
+            (delimiter, None) => StepEnd::Delimiter(delimiter.unwrap_or_else(|| "\n".to_owned())),
+        };
+        Ok(StepSettings { end, most: steps as usize })
+    }
+}
+
+impl ParticleKeys {
+    /// So many particles of all iterations together, and what scores each step. `place`: of the method.
+    fn read(
+        self,
+        place: &Place<'_>,
+        samples: u32,
+        iterations: u32,
+        references: u32,
+    ) -> Result<(ParticleSearch, ThoughtScoring)> {
+        let ParticleKeys { split, scorer, aggregate, resampling, by } = self;
+        let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
+        let steps = split.read(place)?;
+        Ok((ParticleSearch { samples, iterations, references, steps, aggregate, resampling, by }, scorer))
+    }
 }
 
 /// The settings of `step_beam` or `dvts`, and what scores each step; `place`: theirs.
 pub(crate) fn step_search(place: &Place<'_>, settings: StepSearchSettings) -> Result<(StepSearch, ThoughtScoring)> {
-    let StepSearchSettings { samples, expansions, delimiter, step_tokens, steps, scorer, lookahead, aggregate, by } =
-        settings;
+    let StepSearchSettings { samples, expansions, split, scorer, lookahead, aggregate, by } = settings;
     if samples % expansions != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `expansions`, {expansions}")));
     }
     let scorer = ThoughtScoring::new(&place.key("scorer"), scorer)?;
-    let steps = split(place, delimiter, step_tokens, steps)?;
+    let steps = split.read(place)?;
     Ok((StepSearch { samples, expansions, steps, lookahead, aggregate, by }, scorer))
 }
 
@@ -265,11 +262,8 @@ pub(crate) fn particle_filtering(
     place: &Place<'_>,
     settings: ParticleFilteringSettings,
 ) -> Result<(ParticleSearch, ThoughtScoring)> {
-    let ParticleFilteringSettings { samples, delimiter, step_tokens, steps, scorer, aggregate, resampling, by } =
-        settings;
-    let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
-    let steps = split(place, delimiter, step_tokens, steps)?;
-    Ok((ParticleSearch { samples, iterations: 1, references: 0, steps, aggregate, resampling, by }, scorer))
+    let ParticleFilteringSettings { samples, particles } = settings;
+    particles.read(place, samples, 1, 0)
 }
 
 /// The settings of `particle_gibbs`, and what scores each step; `place`: theirs.
@@ -277,18 +271,7 @@ pub(crate) fn particle_gibbs(
     place: &Place<'_>,
     settings: ParticleGibbsSettings,
 ) -> Result<(ParticleSearch, ThoughtScoring)> {
-    let ParticleGibbsSettings {
-        samples,
-        iterations,
-        references,
-        delimiter,
-        step_tokens,
-        steps,
-        scorer,
-        aggregate,
-        resampling,
-        by,
-    } = settings;
+    let ParticleGibbsSettings { samples, iterations, references, particles } = settings;
     if samples % iterations != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `iterations`, {iterations}")));
     }
@@ -296,9 +279,7 @@ pub(crate) fn particle_gibbs(
         let expected = format!("less than the particles of an iteration, {}", samples / iterations);
         return Err(place.key("references").wrong(expected));
     }
-    let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
-    let steps = split(place, delimiter, step_tokens, steps)?;
-    Ok((ParticleSearch { samples, iterations, references, steps, aggregate, resampling, by }, scorer))
+    particles.read(place, samples, iterations, references)
 }
 
 /// The settings of `mcts`, and what scores the solutions; `None`: their agreement does. `place`: theirs.
@@ -320,7 +301,7 @@ pub(crate) fn mcts(place: &Place<'_>, settings: MctsSettings) -> Result<(Mcts, O
         tokens: settings.tokens.map(|tokens| tokens as usize),
         expansions: settings.expansions,
         parallel: settings.parallel,
-        steps: split(place, settings.delimiter, settings.step_tokens, settings.steps)?,
+        steps: settings.split.read(place)?,
         scoring,
         select: settings.select,
         exploration: settings.exploration,
