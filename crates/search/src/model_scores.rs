@@ -195,7 +195,8 @@ impl ModelScores {
     }
 
     /// The score of each text, waiting for those that have not come: `check_interrupted` is called between waits, and
-    /// its error ends them. Where texts are compared, it is with those that were handed in before and with these. `aggregate`: how the scores of a text's steps become its own.
+    /// its error ends them. Where texts are compared, it is with those that were handed in before and with these.
+    /// `aggregate`: how the scores of a text's steps become its own.
     ///
     /// # Errors
     ///
