@@ -64,7 +64,7 @@ impl ScorerFolder {
     /// # Errors
     ///
     /// The folder is no model whose values can be computed; its form is unknown, or asks for a tag, a word, a column or
-    /// a chat template that is not there; a tensor is missing or has another shape.
+    /// a chat template that is not there, or words of a model with a head; a tensor is missing or has another shape.
     pub fn open(path: &Path, form: Option<&FormChoice>) -> Result<ScorerFolder> {
         if !path.join("config.json").is_file() {
             // It is refused: as a GGUF file, or as no model.

@@ -285,7 +285,7 @@ impl ModelScores {
 
 /// The error of a text that cannot be scored.
 fn unscorable(why: &str) -> Error {
-    Error::value("text for the scorer", "one that it can score", why)
+    Error::value("text for the scorer", "one that it can score", format!("one of which it says: {why}"))
 }
 
 /// Why a text has no score, by the error about it of the scorer `name`.

@@ -92,8 +92,8 @@ pub struct ScoreField {
 }
 
 impl ScoreField {
-    /// A number from `low` to `high` at the JSON pointer `at` of the answer. `schema`: the schema of the answer; without
-    /// one it is an object of a text `reasoning` and then the number, named as `at` says.
+    /// A number from `low` to `high` at the JSON pointer `at` of the answer. `schema`: the schema of the answer;
+    /// without one it is an object of a text `reasoning` and then the number, named as `at` says.
     ///
     /// # Errors
     ///

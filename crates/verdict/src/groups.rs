@@ -26,8 +26,8 @@ pub struct GroupRule {
 impl GroupRule {
     /// `take` texts of each group are chosen, whose numbers are a list at the JSON pointer `at` of the answer (or a
     /// number, where one is chosen). `size`: the most texts of a group. `rotations`: how often a group is asked about,
-    /// each time from another text on. `schema`: the schema of the answers; without one an answer is an object of a text
-    /// `reasoning` and then the list.
+    /// each time from another text on. `schema`: the schema of the answers; without one an answer is an object of a
+    /// text `reasoning` and then the list.
     ///
     /// # Errors
     ///

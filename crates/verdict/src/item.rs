@@ -1,5 +1,5 @@
-//! The verdicts on the samples of one item: the questions about a text are written and asked here, one by one. A tree of
-//! texts, in which texts are compared, too, stands in `tree`.
+//! The verdicts on the samples of one item: the questions about a text are written and asked here, one by one. A tree
+//! of texts, in which texts are compared, too, stands in `tree`.
 
 use std::sync::Arc;
 
@@ -31,10 +31,10 @@ pub struct TextVerdict {
     /// The text's score, from 0 to 1.
     pub score: f64,
     /// What the judge has answered, as records have it. Of a question about the text: the JSON value, or an object of
-    /// the words' probabilities; by a rubric, a list of these in the order of the criteria. Of pairs `{"won", "of"}`: the
-    /// sum of the text's probabilities of winning, and in how many pairs. Of groups `{"chosen", "of", "answers"}`: how
-    /// often it was chosen, of how many answers, and for each answer `{"number", "answer"}`, the text's number in the
-    /// question and what was answered.
+    /// the words' probabilities; by a rubric, a list of these in the order of the criteria. Of pairs `{"won", "of"}`:
+    /// the sum of the text's probabilities of winning, and in how many pairs. Of groups `{"chosen", "of", "answers"}`:
+    /// how often it was chosen, of how many answers, and for each answer `{"number", "answer"}`, the text's number in
+    /// the question and what was answered.
     pub detail: Value,
     /// Number of tokens of all prompts about the text, each counted whole.
     pub tokens: usize,
@@ -92,7 +92,7 @@ impl ItemVerdicts {
             Verdict::Rubric(rubric) => {
                 let criteria = rubric.criteria().iter();
                 let fields = criteria.map(|criterion| {
-                    let points = criterion.points.into();
+                    let points = number(criterion.points);
                     of_text(&[("criterion", criterion.criterion.as_str().into()), ("points", points)])
                 });
                 fields.map(|fields| self.question(&fields, rubric.rule().wanted())).collect()
@@ -109,6 +109,16 @@ impl ItemVerdicts {
     /// A question with these fields.
     pub(crate) fn question(&self, fields: &Map<String, Value>, answer: WantedAnswer) -> Result<Question> {
         Ok(Question { prompt: (self.write)(fields)?, answer })
+    }
+}
+
+/// A number as JSON, so that a template writes a whole one as it was written.
+fn number(number: f64) -> Value {
+    /// Whole numbers up to here are exact.
+    const MOST: f64 = (1_u64 << 53) as f64;
+    match number.fract() == 0.0 && number.abs() <= MOST {
+        true => (number as i64).into(),
+        false => number.into(),
     }
 }
 

@@ -113,8 +113,9 @@ impl WinnerField {
 }
 
 impl PairRule {
-    /// Pairs of texts. `both_orders`: each pair is asked about twice, with either text first; otherwise once, in a drawn
-    /// order. `opponents`: how many others each text meets, or one more where so many pairs do not exist; `None`: all.
+    /// Pairs of texts. `both_orders`: each pair is asked about twice, with either text first; otherwise once, in a
+    /// drawn order. `opponents`: how many others each text meets, or one more where so many pairs do not exist; `None`:
+    /// all.
     ///
     /// # Errors
     ///
@@ -157,8 +158,8 @@ impl PairRule {
 const ORDER: u64 = 1;
 const SIDES: u64 = 2;
 
-/// The pairs in which each of the texts in `order` meets its nearest ones in a ring, `opponents` of them; one more where
-/// both numbers are odd. There are more than `opponents + 1` texts.
+/// The pairs in which each of the texts in `order` meets its nearest ones in a ring, `opponents` of them; one more
+/// where both numbers are odd. There are more than `opponents + 1` texts.
 fn ring(order: &[usize], opponents: usize) -> Vec<[usize; 2]> {
     let n = order.len();
     let near = if n.is_multiple_of(2) { opponents / 2 } else { opponents.div_ceil(2) };
@@ -215,9 +216,9 @@ impl PairScore {
 }
 
 impl PairPlan {
-    /// The score of each text. `first_wins`: by question, the probability that the first of its texts wins, `None` where
-    /// there is no answer. A pair without one of its answers counts for neither text. `Err`: a text whose pairs all
-    /// lack one, with the number of the first question that has none.
+    /// The score of each text. `first_wins`: by question, the probability that the first of its texts wins, `None`
+    /// where there is no answer. A pair without one of its answers counts for neither text. `Err`: a text whose pairs
+    /// all lack one, with the number of the first question that has none.
     pub fn scores(&self, first_wins: &[Option<f64>]) -> Vec<Result<PairScore, usize>> {
         // By pair: how likely its first text wins, by each of its questions.
         let mut won: Vec<Vec<f64>> = vec![Vec::new(); self.pairs.len()];
@@ -340,7 +341,10 @@ mod tests {
         }
 
         #[test]
-        fn all_pairs_share_half_of_their_number(texts in 2_usize..10, shares in prop::collection::vec(0.0_f64..=1.0, 90)) {
+        fn all_pairs_share_half_of_their_number(
+            texts in 2_usize..10,
+            shares in prop::collection::vec(0.0_f64..=1.0, 90),
+        ) {
             let plan = rule(true, None).plan(texts, 0);
             let answers: Vec<Option<f64>> = shares[..plan.questions.len()].iter().copied().map(Some).collect();
             let scores: Vec<f64> = plan.scores(&answers).into_iter().map(|score| score.unwrap().score()).collect();

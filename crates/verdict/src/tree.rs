@@ -1,6 +1,6 @@
-//! The samples of one item as a tree of texts whose scores are verdicts. Texts that are judged one by one are asked about
-//! as they start; texts that are compared are, once the tree is complete, with all that started since it was complete
-//! before.
+//! The samples of one item as a tree of texts whose scores are verdicts. Texts that are judged one by one are asked
+//! about as they start; texts that are compared are, once the tree is complete, with all that started since it was
+//! complete before.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

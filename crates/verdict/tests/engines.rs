@@ -204,7 +204,7 @@ fn an_error_is_of_its_question_alone() {
     let judge = judge(&engine, &tokenizer, SpecialText::Escape);
     let good = || words("Question: 2 + 2?\nAnswer:", &[" 4", " 5"]);
     let bad = [
-        (words(&"12 boxes, ".repeat(CONTEXT), &[" 4", " 5"]), "the model's context is 512"),
+        (words(&"12 boxes, ".repeat(CONTEXT), &[" 4", " 5"]), "tokens; the model's context is 512"),
         (json_of(JudgePrompt::Text("Who?".to_owned()), json!({"type": 7}), 16), "can be compiled"),
         (json_of(JudgePrompt::Text("Who?".to_owned()), json!({"const": "a long word"}), 2), "within 2 tokens"),
     ];
@@ -214,6 +214,7 @@ fn an_error_is_of_its_question_alone() {
     for (pair, expected) in found.chunks(2).zip(expected) {
         let error = pair[0].as_ref().unwrap_err();
         assert!(error.to_string().contains(expected) && !error.ends_all(), "{error}");
+        assert!(!error.is_too_long() || error.to_string().starts_with("the prompt of the judge has"), "{error}");
         assert!(pair[1].is_ok());
     }
     assert!(engine.evict().unwrap(), "nothing is held");

@@ -125,13 +125,16 @@ fn a_rubric_asks_about_each_criterion() {
     start(&mut *tree, 1, "bad");
     let mut found = polled(&mut *tree);
     assert_eq!(found.remove(1).1.unwrap_err().to_string(), "question to the judge: no answer");
-    let good = found.remove(0).1.unwrap();
-    assert_eq!(good.scores.scores[0].score, 2.5 / 4.0);
-    assert_eq!(good.detail, Some(json!([{"yes": 0.5, "no": 0.5}, {"yes": 1.0, "no": 0.0}])));
+    let scored = found.remove(0).1.unwrap();
+    assert_eq!(scored.scores.scores[0].score, 2.5 / 4.0);
+    assert_eq!(scored.detail, Some(json!([{"yes": 0.5, "no": 0.5}, {"yes": 1.0, "no": 0.0}])));
     let asked: Vec<Value> = judge.questions().iter().take(2).map(fields).collect();
-    let of = |criterion: &str, points: f64| json!({"sample": "good", "thoughts": "good", "criterion": criterion, "points": points});
-    assert_eq!(asked, [of("It is right.", 3.0), of("It is short.", 1.0)]);
-    assert_eq!(good.tokens, asked.iter().map(|fields| fields.to_string().len()).sum::<usize>());
+    let of = |criterion: &str, points: u32| {
+        let sample = "good";
+        json!({"sample": sample, "thoughts": sample, "criterion": criterion, "points": points})
+    };
+    assert_eq!(asked, [of("It is right.", 3), of("It is short.", 1)]);
+    assert_eq!(scored.tokens, asked.iter().map(|fields| fields.to_string().len()).sum::<usize>());
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl TaskScorer {
             let form = form.map_err(|error| place.wrong_as(format!("a form of a scorer ({error})"), found))?;
             // A name without a form is told here, with its place.
             form.form().map_err(|error| match error {
-                Error::Value { expected, found, .. } => place.wrong_as(&expected, found),
+                Error::Value { expected, found, .. } => place.wrong_as(expected, found),
                 other => other,
             })?;
             Ok(form)

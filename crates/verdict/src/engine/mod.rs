@@ -1,6 +1,6 @@
 //! A judge that is a model on an engine of ours: the one that samples, or another one. Words are not sampled: their
-//! probabilities are read from the model. JSON is the likeliest text that keeps the schema. This file holds what clients
-//! have; `thread` holds the judge's threads, and `written` turns questions into tokens.
+//! probabilities are read from the model. JSON is the likeliest text that keeps the schema. This file holds what
+//! clients have; `thread` holds the judge's threads, and `written` turns questions into tokens.
 
 mod thread;
 mod written;

@@ -1,5 +1,5 @@
-//! The threads of a judge on an engine. Some write questions in tokens, which takes longer than to place them; one places
-//! them on branches of the engine, and hands over the answers.
+//! The threads of a judge on an engine. Some write questions in tokens, which takes longer than to place them; one
+//! places them on branches of the engine, and hands over the answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -167,9 +167,10 @@ impl Placing {
         self.next += 1;
     }
 
-    /// Makes the branches of a question, and appends them to `made`, so that the caller can release them after an error.
+    /// Makes the branches of a question, and appends them to `made`, so that the caller can release them after an
+    /// error.
     fn begin(&mut self, written: WrittenQuestion, made: &mut Vec<BranchId>) -> Result<Awaited> {
-        let root = self.engine.root(written.prompt)?;
+        let root = self.engine.root(written.prompt).map_err(of_prompt)?;
         made.push(root);
         let (extends, awaited) = match written.answer {
             WrittenAnswer::Words(words) => {
@@ -219,6 +220,16 @@ impl Placing {
             self.counts.tokens.fetch_add(tokens, Ordering::Relaxed);
         }
         reply(answer.map(|answer| Answered { answer, tokens }));
+    }
+}
+
+/// The error of a prompt, which says whose it is.
+fn of_prompt(error: Error) -> Error {
+    match error {
+        Error::ContextTooLong { tokens, context, .. } => {
+            Error::ContextTooLong { what: "the prompt of the judge".to_owned(), tokens, context }
+        }
+        other => other,
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Body {
 ///
 /// # Errors
 ///
-/// Words are equal but for spaces before them, so that no server tells them apart.
+/// A word begins another one, so that a server's tokens do not tell them apart.
 pub(super) fn of(question: &Question, model: &str, request: &Map<String, Value>) -> Result<Body> {
     let is_chat = matches!(question.prompt, JudgePrompt::Chat { .. });
     let mut fields = Map::new();
@@ -59,15 +59,21 @@ pub(super) fn of(question: &Question, model: &str, request: &Map<String, Value>)
     Ok(Body { part: if is_chat { "chat/completions" } else { "completions" }, fields: fields.into() })
 }
 
-/// Refuses words of which one is another one behind spaces.
+/// Refuses words of which one begins another one, or is nothing but spaces: a server's tokens do not tell them apart.
 fn check_different(words: &[String]) -> Result<()> {
-    let same = |at: usize| words[..at].iter().any(|other| other.trim_start() == words[at].trim_start());
-    match (0..words.len()).find(|&at| same(at) || words[at].trim_start().is_empty()) {
+    let begun = |at: usize| {
+        let word = words[at].trim_start();
+        (0..words.len()).find(|&other| other != at && words[other].trim_start().starts_with(word))
+    };
+    match (0..words.len()).find_map(|at| Some((at, begun(at)?))) {
         None => Ok(()),
-        Some(at) => {
-            let what = "words for the judge's server";
-            let expected = "words that differ in more than the spaces before them, and are more than spaces";
-            Err(Error::value(what, expected, format!("{:?}", words[at])))
+        Some((at, other)) => {
+            let expected = "words of which none begins another one, spaces before them aside (or a JSON answer)";
+            Err(Error::value(
+                "words for the judge's server",
+                expected,
+                format!("{:?} and {:?}", words[at], words[other]),
+            ))
         }
     }
 }
@@ -122,10 +128,10 @@ mod tests {
 
     #[test]
     fn words_that_a_server_cannot_tell_apart_are_refused() {
-        for pair in [["A", " A"], [" ", "B"]] {
+        for pair in [["A", " A"], [" ", "B"], ["10", "1"]] {
             let question = Question { prompt: chat(), answer: words(pair) };
             let error = super::of(&question, "m", &Map::new()).unwrap_err().to_string();
-            assert!(error.contains("differ in more than the spaces"), "{error}");
+            assert!(error.contains("none begins another one") && error.contains(pair[0]), "{error}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A judge that is a model behind a server of the OpenAI protocol. This file holds what clients have, and the threads
-//! that send questions; `body` writes requests, `read` reads answers, `client` sends one request, `health` decides when a
-//! server is not asked for a while.
+//! that send questions; `body` writes requests, `read` reads answers, `client` sends one request, `health` decides when
+//! a server is not asked for a while.
 
 mod body;
 mod client;

@@ -98,8 +98,8 @@ fn said(words: &[String], choice: &Value) -> Result<Vec<f64>> {
         let rest = answer.strip_prefix(word.trim_start());
         rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
     };
-    let longest = (0..words.len()).filter(|&at| is_whole(&words[at])).max_by_key(|&at| words[at].trim_start().len());
-    match longest.or_else(|| begun(words, answer)) {
+    let whole = (0..words.len()).find(|&at| is_whole(&words[at]));
+    match whole.or_else(|| begun(words, answer)) {
         Some(word) => Ok((0..words.len()).map(|at| f64::from(u8::from(at == word))).collect()),
         None => Err(Error::value("answer of the judge", format!("one of {words:?}"), shown_text(text))),
     }
