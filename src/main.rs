@@ -39,7 +39,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     let (device, devices) = (cli.machine.one_device(), cli.chosen_devices()?);
     match cli.command {
         None => out::text(welcome(device.open(None)?))?,
-        Some(CliCommand::Run(args)) => return run::run(&args.on(devices), on_signals()?.as_ref()),
+        Some(CliCommand::Run(args)) => return run::run(&args.on(devices)?, on_signals()?.as_ref()),
         Some(CliCommand::Plan(args)) => match args.on(cli.machine.devices.as_ref(), cli.machine.tensor_parallel)? {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
@@ -49,7 +49,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             let holds = inspect::model(device, &folder, &how)?;
             return if holds { Ok(ExitCode::SUCCESS) } else { Err(Error::CheckFailed) };
         }
-        Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
+        Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.try_into()?)?,
         Some(CliCommand::Score(args)) => run::score::score(&args.on(devices), on_signals()?.as_ref())?,
         Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,
         Some(CliCommand::Batch(args)) => return batch::main(&args.on(devices), on_signals()?.as_ref()),

@@ -6,11 +6,12 @@ use clap::Args;
 
 use super::words::RESULT_FORMATS;
 use offshoot_args::words::one_of;
-use offshoot_args::{JudgingArgs, LaunchArgs, ScorerArgs, each_once, number, whole};
+use offshoot_args::{JudgeFolderArgs, JudgeServerArgs, JudgingArgs, LaunchArgs, ScorerArgs, each_once, number, whole};
+use offshoot_core::error::{Error, Result};
 use offshoot_eval::run::rescore::RescoreOptions;
 use offshoot_eval::run::{ResultFormat, RunOptions};
-use offshoot_eval::task::Overrides;
-use offshoot_launch::Devices;
+use offshoot_eval::task::{AskedBy, AskedJudge, Overrides};
+use offshoot_launch::{Devices, JudgeFolderOptions};
 
 /// Options that set keys of the task file.
 #[derive(Debug, Args)]
@@ -96,13 +97,32 @@ pub struct RunArgs {
     #[command(flatten)]
     pub scorer: ScorerArgs,
     #[command(flatten)]
+    pub judge: JudgeFolderArgs,
+    #[command(flatten)]
+    pub judge_server: JudgeServerArgs,
+    #[command(flatten)]
     pub engine: LaunchArgs,
 }
 
+/// What the options say of the judge.
+fn asked_judge(folder: Option<JudgeFolderArgs>, server: JudgeServerArgs) -> Result<AskedJudge> {
+    let JudgeServerArgs { judge_url, judge_model, judge_key_file } = server;
+    let folder: Option<JudgeFolderOptions> = folder.and_then(JudgeFolderArgs::into);
+    let by = match (folder, judge_url) {
+        (Some(folder), None) => Some(AskedBy::Folder(folder)),
+        (None, url) => url.map(AskedBy::Url),
+        (Some(folder), Some(url)) => {
+            let found = format!("--judge {} and --judge-url {url}", folder.path.display());
+            return Err(Error::value("the judge", "a folder or a server", found));
+        }
+    };
+    AskedJudge { by, name: judge_model, key: None }.with_key(judge_key_file.as_deref())
+}
+
 impl RunArgs {
-    pub fn on(self, devices: Devices) -> RunOptions {
+    pub fn on(self, devices: Devices) -> Result<RunOptions> {
         let args = self;
-        RunOptions {
+        Ok(RunOptions {
             task: args.task,
             overrides: args.keys.into(),
             limit: args.limit,
@@ -116,9 +136,10 @@ impl RunArgs {
             json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
+            judge_model: asked_judge(Some(args.judge), args.judge_server)?,
             scorer: args.scorer.into(),
             engine: args.engine.on(devices),
-        }
+        })
     }
 }
 
@@ -145,11 +166,15 @@ pub struct RescoreArgs {
     pub format: ResultFormat,
     #[command(flatten)]
     pub judging: JudgingArgs,
+    #[command(flatten)]
+    pub judge_server: JudgeServerArgs,
 }
 
-impl From<RescoreArgs> for RescoreOptions {
-    fn from(args: RescoreArgs) -> Self {
-        Self {
+impl TryFrom<RescoreArgs> for RescoreOptions {
+    type Error = Error;
+
+    fn try_from(args: RescoreArgs) -> Result<Self> {
+        Ok(Self {
             run: args.run,
             task: args.task,
             set: args.set,
@@ -158,7 +183,8 @@ impl From<RescoreArgs> for RescoreOptions {
             format: args.format,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-        }
+            judge_model: asked_judge(None, args.judge_server)?,
+        })
     }
 }
 

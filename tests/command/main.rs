@@ -4,6 +4,8 @@
 mod folders;
 #[path = "../common/full.rs"]
 mod full;
+#[path = "../common/judge_server.rs"]
+mod judge_server;
 #[path = "../common/judging.rs"]
 mod judging;
 #[path = "../common/lora.rs"]
@@ -31,6 +33,7 @@ mod cli;
 mod deterministic;
 mod dry_run;
 mod forms;
+mod judges;
 mod mutated;
 mod mutated_files;
 mod mutation_seeds;

@@ -128,7 +128,7 @@ fn rescored(folder: &Path) -> Result<()> {
     let [run, again] = ["out", "again"].map(|name| folder.join(name).display().to_string());
     let command = Cli::parse_from(["offshoot", "rescore", &run, "--out", &again]).command;
     let Some(CliCommand::Rescore(args)) = command else { unreachable!("it is that command") };
-    rescore::rescore(&args.into())
+    rescore::rescore(&args.try_into()?)
 }
 
 /// Files that one process reads: few, so that an abort leaves few unread.

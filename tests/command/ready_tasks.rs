@@ -46,7 +46,8 @@ fn ready_tasks_render_their_data() {
 
 #[test]
 fn every_ready_task_loads() {
-    for name in ["gsm8k", "humaneval", "mbpp", "apps", "math500", "mmlu", "documents"] {
+    for name in ["gsm8k", "humaneval", "mbpp", "apps", "math500", "mmlu", "documents", "judge-pairs", "judge-reference"]
+    {
         let path = Path::new("tasks/ready").join(name).with_extension("json");
         let task = Task::load(&root().join(&path), &Overrides::default());
         assert!(task.is_ok(), "{}: {:?}", path.display(), task.err());

@@ -127,6 +127,21 @@ impl From<JudgeFolderArgs> for Option<JudgeFolderOptions> {
     }
 }
 
+/// A server that judges samples.
+#[derive(Clone, Debug, Args)]
+pub struct JudgeServerArgs {
+    /// Address of a server of the OpenAI protocol that judges samples, up to /v1, in place of the task's judge
+    #[arg(long, value_name = "URL")]
+    pub judge_url: Option<String>,
+    /// The server's name of the model that judges samples (default: the task's, or else the only one that the server
+    /// has)
+    #[arg(long, value_name = "NAME")]
+    pub judge_model: Option<String>,
+    /// File with the key for the judge's server (default: the environment's OFFSHOOT_JUDGE_KEY, if there is one)
+    #[arg(long, value_name = "FILE")]
+    pub judge_key_file: Option<PathBuf>,
+}
+
 /// Where computed prefixes stay.
 #[derive(Clone, Debug, Args)]
 pub struct PrefixStoreArgs {

@@ -83,7 +83,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         let (name, path) = (task.method.name(), asked.path.display());
         job.notes.push(format!("{name}: the method asks for no `reward`, and the scorer {path} is not loaded"));
     }
-    job.judged_by(options.judge.clone(), &rendered.model);
+    job.judged_by(task.judge_folder_options(options.judge.as_ref(), &rendered.model), &rendered.model);
     if task.method.asks() {
         let what = "prompts generated during the search are unknown and not counted";
         job.notes.push(format!("{}: {what}", task.method.name()));

@@ -10,6 +10,7 @@ pub mod benchmark;
 #[path = "../../../tests/common/full.rs"]
 mod full;
 pub mod journal;
+mod judged;
 pub(crate) mod program;
 pub mod records;
 pub mod report;

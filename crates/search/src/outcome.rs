@@ -358,10 +358,12 @@ pub fn tally(samples: &[Sample]) -> VoteTally {
     tally
 }
 
-/// Whether `answer` is right: the verdict on the sample with the smallest index that gave it. A grader reads whole
-/// texts, so samples with the same answer may have different verdicts; every vote (maj@k too) uses this function.
+/// Whether `answer` is right: the verdict on the sample with the smallest index that gave it and was graded. A grader
+/// reads whole texts, so samples with the same answer may have different verdicts; every vote (maj@k too) uses this
+/// function.
 pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
-    first_with(answer, samples)?.correct
+    let graded = samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer) && sample.correct.is_some());
+    graded.min_by_key(|sample| sample.index)?.correct
 }
 
 /// The sample with the smallest index that gave `answer`.

@@ -1,8 +1,8 @@
 //! Results on disk, line by line: a sample is in `samples.jsonl` before it is counted, an item in `items.jsonl` when
 //! all of its samples are. Killing the process at any moment loses no line; a power cut loses the lines of the last two
 //! seconds, or those since the last sync if no line followed. Lines are written in the order in which samples finish; a
-//! complete run sorts them, so that equal runs write equal files. A sample that is scored later than it is sampled has
-//! a second line then, which counts; sorting leaves the first one out.
+//! complete run sorts them, so that equal runs write equal files. A sample that is scored or graded later than it is
+//! sampled has another line then, which counts; sorting leaves the ones before out.
 
 mod attention;
 pub mod folder;
@@ -15,6 +15,7 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
+use crate::judged::is_ungraded;
 use crate::task::Item;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
@@ -90,10 +91,11 @@ impl Journal {
             let SampleLine { id, sample } = parse(line, "a sample")?;
             let at = (place(&id)?, sample.index);
             if !met.insert(at) {
-                // A sample is written when it is sampled, and again with its score.
+                // A sample is written when it is sampled, and again with its score or its grade, should they come later
+                // or anew.
                 let mut of_item = recorded.samples.get_mut(&at.0).into_iter().flatten();
-                let before = of_item.find(|before| before.index == sample.index && before.score().is_none());
-                match before.filter(|_| sample.scored.is_some()) {
+                let before = of_item.find(|before| before.index == sample.index);
+                match before.filter(|before| sample.scored.is_some() || is_ungraded(before)) {
                     Some(before) => *before = sample,
                     None => return Err(format!("a second line of sample {} of item `{id}`", sample.index)),
                 }

@@ -71,6 +71,8 @@ impl RecordKind {
                         ("seconds", F64),
                         ("cpu_seconds", F64),
                         ("peak_bytes", I64),
+                        ("score", F64),
+                        ("error", Text),
                     ]),
                 ),
                 ("logprobs", list(Struct(token_record()))),
@@ -83,6 +85,7 @@ impl RecordKind {
                 ("step_scores", list(F64)),
                 ("part_scores", list(F64)),
                 ("score_tokens", I64),
+                ("verdict", Text),
                 ("score_error", Text),
                 ("error", Text),
             ],
@@ -481,10 +484,22 @@ mod tests {
         expected[1]["logprobs"][0]["confidence"] = Value::Null;
         expected[1]["logprobs"][1]["confidence"] = Value::Null;
         expected[1]["logprobs"][1]["drawn"]["ids"] = Value::Null;
+        (expected[1]["judged"]["score"], expected[1]["judged"]["error"]) = (Value::Null, Value::Null);
         let none = Value::Null;
         expected[1]["ending"] = json!({"token": 1, "logprob": -2.0, "rank": none, "top": [], "drawn": none,
             "entropy": none, "confidence": 4.5, "forced": none});
         assert_eq!(again(RecordKind::Sample, &[plain, scored]), expected);
+    }
+
+    /// What a judge, which is a model, answers is JSON of any shape: a text in a column.
+    #[test]
+    fn verdicts_are_texts() {
+        let said = json!({"reasoning": "so", "score": 7});
+        let sample =
+            json!({"id": "a", "index": 0, "score": 0.7, "verdict": said, "judged": {"score": 0.5, "verdict": [1]}});
+        let read = again(RecordKind::Sample, &[sample]).remove(0);
+        assert_eq!((&read["score"], &read["verdict"]), (&json!(0.7), &json!(said.to_string())));
+        assert_eq!((&read["judged"]["score"], &read["judged"]["verdict"]), (&json!(0.5), &json!("[1]")));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use offshoot_judge as judge;
 use offshoot_kv::plan::Planner;
 use offshoot_model::WeightChoice;
 use offshoot_score::ScorerIdentity;
+use offshoot_verdict::{JudgeCounts, JudgeIdentity};
 
 /// A share and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -144,6 +145,15 @@ pub struct ScorerTotals {
     pub first_error: Option<String>,
 }
 
+/// The judge of a run, which is a model, and what it did in this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JudgeTotals {
+    #[serde(flatten)]
+    pub identity: JudgeIdentity,
+    #[serde(flatten)]
+    pub counts: JudgeCounts,
+}
+
 /// Scores of the samples and their verdicts: the part of the summary that `offshoot rescore` computes again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunScores {
@@ -166,6 +176,12 @@ pub struct RunScores {
     /// Samples by the judge's verdict; empty without a judge.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub verdicts: BTreeMap<judge::Verdict, usize>,
+    /// Samples that a judge, which is a model, was to grade and could not. They are in no accuracy, pass@k or maj@k.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ungraded: usize,
+    /// Why the first of these has no grade.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_ungraded: Option<String>,
     /// Samples that did not end by themselves.
     pub cut_short: CutShort,
     /// Samples without an answer, other than those that ended by low confidence.
@@ -207,8 +223,16 @@ pub struct RunScores {
 
 impl RunScores {
     /// The keys that are left out where a method has nothing to say of them.
-    pub const OF_SOME_METHODS: [&str; 6] =
-        ["low_confidence", "verdicts", "without_choice", "ranked_by_score", "reward_vote", "scorer"];
+    pub const OF_SOME_METHODS: [&str; 8] = [
+        "low_confidence",
+        "verdicts",
+        "ungraded",
+        "first_ungraded",
+        "without_choice",
+        "ranked_by_score",
+        "reward_vote",
+        "scorer",
+    ];
 }
 
 /// The results and costs of a run.
@@ -220,6 +244,9 @@ pub struct Summary {
     /// The model that scores; `None`: there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scorer_model: Option<ScorerIdentity>,
+    /// The model that answered questions about samples; `None`: none was asked, or the run's own in its own batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<JudgeTotals>,
     pub device: String,
     /// Storage format of keys and values.
     pub kv_dtype: KvDtype,

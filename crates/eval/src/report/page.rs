@@ -3,14 +3,15 @@
 use std::fmt::{self, Display, Write};
 
 use super::{
-    AtK, ConfidenceStops, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, ScorerTotals,
-    Summary,
+    AtK, ConfidenceStops, CutShort, Estimate, Interval, JudgeTotals, LevelUse, OmittedKs, PromptTokens, RunScores,
+    ScorerTotals, Summary,
 };
 use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
 use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, times};
 use offshoot_core::setting::{RESUME, SET};
 use offshoot_score::ScorerIdentity;
+use offshoot_verdict::JudgeCounts;
 
 /// The keys of a task file that stop samples early.
 const DECIDED: &str = "method.self_consistency.stop_when_decided";
@@ -70,6 +71,16 @@ impl Display for Summary {
         page.line("model", format!("{}{weights}", self.model))?;
         if let Some(ScorerIdentity { name, form, .. }) = &self.scorer_model {
             page.line("scorer", format!("{name}, form {form}"))?;
+        }
+        if let Some(JudgeTotals { identity, counts }) = &self.judge {
+            let JudgeCounts { questions, tokens, retried } = *counts;
+            let [questions, tokens] =
+                [(questions, "question"), (tokens, "token")].map(|(n, what)| counted(n as u64, what));
+            let retried = match retried {
+                0 => String::new(),
+                some => format!(", {} sent again", counted(some as u64, "request")),
+            };
+            page.line("judge", format!("{}, {questions} of {tokens}{retried}", identity.name))?;
         }
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         let kv = match self.kv_dtype {
@@ -173,6 +184,10 @@ impl ReportLines<'_, '_> {
         if !scores.verdicts.is_empty() {
             let verdicts: Vec<String> = scores.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
             self.line("verdicts", verdicts.join(", "))?;
+        }
+        if let (some @ 1.., Some(why)) = (scores.ungraded, &scores.first_ungraded) {
+            let samples = counted(some as u64, "sample");
+            self.line("ungraded", format!("{samples}, in no number below, first: {why}"))?;
         }
         if let Some(accuracy) = scores.accuracy {
             let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };

@@ -1,5 +1,5 @@
-//! Assesses the samples of a run: by the task's answer patterns and graders and, if samples are programs, by the judge.
-//! `judging` runs the judge on a thread pool.
+//! Assesses the samples of a run: by the task's answer patterns and graders; if samples are programs, by running them
+//! (`judging`); and by a judge, which is a model, where the task's `grade` asks one (`judged`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,9 +7,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::judged::is_ungraded;
 use crate::task::candidate::ItemTests;
 use crate::task::{Item, Task, TaskPrompt};
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_judge::language::Language;
@@ -17,11 +19,14 @@ use offshoot_judge::problem::TestSuite;
 use offshoot_judge::{Judge, JudgeSetup};
 use offshoot_search::{Assessment, Assessor, Outcome, Sample};
 use offshoot_text::Message;
+use offshoot_verdict::Ask;
 
+use super::judge::verdicts_on;
 use super::judging::{JudgePool, JudgeQueue};
 use super::outcome::Finished;
+use super::verdict_queue::VerdictQueue;
 
-/// The judge of a run that samples programs.
+/// The judge of a run that samples programs, which runs them.
 pub struct RunJudge {
     judge: Arc<Judge>,
     pool: JudgePool,
@@ -76,12 +81,76 @@ pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
     Assessment::graded(answer.map(|answer| answer.value), correct)
 }
 
-/// The assessor of the samples of `item`.
-pub fn assessor<'a>(judging: Option<&'a RunJudge>, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Assessor<'a> {
-    match (judging, item.tests()) {
-        (Some(judging), Some(tests)) => Assessor::new(judging.queue(grade, tests)),
-        _ => Assessor::new(grade),
+/// What grades samples beside the task's own patterns and graders.
+#[derive(Clone, Copy, Default)]
+pub struct Graders<'a> {
+    /// Runs samples that are programs.
+    pub programs: Option<&'a RunJudge>,
+    /// The model that is asked where the task's `grade` has a verdict.
+    pub judge: Option<&'a Arc<dyn Ask>>,
+}
+
+impl<'a> Graders<'a> {
+    /// The assessor of the samples of `item`; `grade` finds their answers.
+    pub fn assessor(self, task: &Task, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Result<Assessor<'a>> {
+        match (self.programs, item.tests(), self.judge, task.graded_by_judge()) {
+            (Some(programs), Some(tests), ..) => Ok(Assessor::new(programs.queue(grade, tests))),
+            (.., Some(judge), Some(by)) => Ok(Assessor::new(VerdictQueue {
+                grade,
+                verdicts: verdicts_on(task, item, &by.verdict, judge)?,
+                right_from: by.right_from,
+                on_error: task.judge.on_error,
+            })),
+            _ => Ok(Assessor::new(grade)),
+        }
     }
+
+    /// Grades those of an item's recorded samples that the judge could not grade, and returns them.
+    /// `check_interrupted` is called between waits; its error ends them.
+    pub fn grade_again<'s>(
+        self,
+        task: &Task,
+        item: &Item,
+        grade: &dyn Fn(&str) -> Assessment,
+        samples: &'s mut [Sample],
+        check_interrupted: impl Fn() -> Result<()>,
+    ) -> Result<Vec<&'s Sample>> {
+        let lacking: Vec<usize> = (0..samples.len()).filter(|&at| is_ungraded(&samples[at])).collect();
+        if lacking.is_empty() {
+            return Ok(Vec::new());
+        }
+        let graders: Graders<'_> = self;
+        let mut assessor = graders.assessor(task, item, grade)?;
+        for &at in &lacking {
+            assessor.begin(NodeId::new(at), &samples[at].text);
+        }
+        collect(samples, &mut assessor, check_interrupted)?;
+        Ok(lacking.into_iter().map(|at| &samples[at]).collect())
+    }
+}
+
+/// Waits for the assessments of `samples`, which were queued under their indices. `check_interrupted` is called between
+/// waits; its error ends them.
+pub fn collect(
+    samples: &mut [Sample],
+    assessor: &mut Assessor<'_>,
+    check_interrupted: impl Fn() -> Result<()>,
+) -> Result<()> {
+    loop {
+        while let Some((at, assessment)) = assessor.take() {
+            put(&mut samples[at.ix()], assessment);
+        }
+        if !assessor.is_awaited() {
+            return Ok(());
+        }
+        check_interrupted()?;
+        assessor.wait()?;
+    }
+}
+
+/// Gives a sample its assessment.
+pub fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessment) {
+    (sample.answer, sample.correct, sample.detail) = (answer, correct, detail);
 }
 
 /// What an item asks, for its results: its field `question`, or else the last level of its prompt or its last turn.

@@ -15,6 +15,7 @@ use offshoot_kv::plan::Planner;
 use offshoot_launch::EngineOptions;
 use offshoot_search::vote::Decided;
 
+use super::drive::Scorers;
 use super::dry_run;
 use super::options::RunOptions;
 use super::outcome::{Finished, RunOutcome};
@@ -84,7 +85,7 @@ fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupt: &Interrupt)
     let runner = ItemRunner {
         prepared,
         launched: &launched,
-        scorer: None,
+        by: Scorers::default(),
         options,
         journal: None,
         progress: &progress,
@@ -153,7 +154,7 @@ fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBoo
     let runner = ItemRunner {
         prepared,
         launched: &launched,
-        scorer: None,
+        by: Scorers::default(),
         options,
         journal: None,
         progress: &progress,

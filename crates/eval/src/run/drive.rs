@@ -1,11 +1,13 @@
-//! Starts the search of the task's method, with its settings from task, item, tokenizer and scorer. `search` defines
-//! the drivers.
+//! Starts the search of the task's method, with its settings from task, item, tokenizer, scorer and judge. `search`
+//! defines the drivers.
+
+use std::sync::Arc;
 
 use crate::task::tree_of_thought::ItemTexts;
-use crate::task::{Method, RewardScoring, SampleScorer, TaskPrompt, ThoughtScoring, Verdicts};
+use crate::task::{Method, OwnQuestion, SampleScorer, TaskPrompt, TaskVerdict, ThoughtScoring};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_score::TextScorer;
+use offshoot_score::{Scale, TextScorer};
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
 use offshoot_search::settings::{Aggregate, BestOfN, SampleScoring, StepSettings};
 use offshoot_search::steps::Stepper;
@@ -16,28 +18,35 @@ use offshoot_search::{
     entropy_branching, mcts, particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po,
     vote_by_scorer,
 };
+use offshoot_verdict::Ask;
 
+use super::judge::verdicts_on;
 use super::prepare::PreparedRun;
 use super::prompts::{ItemPrompt, question_of};
 
-/// Searches `tree` by the task's method. `scorer`: what scores solutions where the method asks for it.
+/// What scores solutions where the method asks for it.
+#[derive(Clone, Copy, Default)]
+pub struct Scorers<'a> {
+    /// Where it asks for `reward`.
+    pub reward: Option<&'a dyn TextScorer>,
+    /// Where it has a question, unless the run's own model reads the answer in its own batch.
+    pub judge: Option<&'a Arc<dyn Ask>>,
+}
+
+/// Searches `tree` by the task's method.
 pub(super) fn drive(
     prepared: &PreparedRun,
     prompt: &ItemPrompt<'_>,
-    scorer: Option<&dyn TextScorer>,
+    by: Scorers<'_>,
     tree: &mut SamplingTree,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
-        Method::SelfConsistency { reward: Some(scoring), .. } => {
-            let (mut by, how) = of_samples(prepared, prompt, scorer, scoring)?;
-            vote_by_scorer(tree, root, samples, &mut by, &how, job)
-        }
-        Method::BestByScorer { scorer: SampleScorer::Reward(scoring), .. } => {
-            let (mut by, how) = of_samples(prepared, prompt, scorer, scoring)?;
-            best_by_scorer(tree, root, samples, &mut by, &how, job)
+        Method::SelfConsistency { scorer: Some(scorer), .. } => {
+            let (mut scorer, how) = of_samples(prepared, prompt, by, scorer)?;
+            vote_by_scorer(tree, root, samples, &mut scorer, &how, job)
         }
         Method::SelfConsistency { stop, confidence: None, .. } => self_consistency(tree, root, samples, *stop, job),
         Method::SelfConsistency { stop, confidence: Some(how), .. } => {
@@ -46,11 +55,16 @@ pub(super) fn drive(
         Method::BestOfN { by, stop_when_passed, .. } => {
             best_of_n(tree, root, &BestOfN { samples, by: *by, stop_when_passed: *stop_when_passed }, job)
         }
-        Method::BestByScorer { scorer: SampleScorer::Verdicts(verdicts), .. } => {
-            let ask = |text: &str| question(prepared, prompt, text);
-            let how = SampleScoring::default();
-            best_by_scorer(tree, root, samples, &mut asking(verdicts, &ask), &how, job)
-        }
+        Method::BestByScorer { scorer, .. } => match prepared.own_question() {
+            Some(own) => {
+                let ask = |text: &str| question(prepared, own, prompt, text);
+                best_by_scorer(tree, root, samples, &mut asking(own, &ask), &SampleScoring::default(), job)
+            }
+            None => {
+                let (mut scorer, how) = of_samples(prepared, prompt, by, scorer)?;
+                best_by_scorer(tree, root, samples, &mut scorer, &how, job)
+            }
+        },
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
             let render = |prompt: &TaskPrompt| {
@@ -60,23 +74,26 @@ pub(super) fn drive(
             let continuation = |text: &str| prepared.task.encode_sample(tokenizer, text);
             let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };
             let scores = match how.settings.evaluate {
-                Evaluate::Scorer => Some(scores(prepared, prompt, scorer)?),
+                Evaluate::Scorer => Some(match &how.judge {
+                    Some(verdict) => verdict_scores(prepared, prompt, verdict, by)?,
+                    None => rewards(prepared, prompt, by)?,
+                }),
                 Evaluate::Value { .. } | Evaluate::Vote { .. } => None,
             };
             tree_of_thought(tree, &how.settings, &texts, scores, job)
         }
         Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
         Method::StepBeam { search, .. } => {
-            stepping(prepared, prompt, scorer, &search.steps, |s| step_beam(tree, root, search, s, job))
+            stepping(prepared, prompt, by, &search.steps, |s| step_beam(tree, root, search, s, job))
         }
         Method::Dvts { search, .. } => {
-            stepping(prepared, prompt, scorer, &search.steps, |s| dvts(tree, root, search, s, job))
+            stepping(prepared, prompt, by, &search.steps, |s| dvts(tree, root, search, s, job))
         }
         Method::Particles { search, .. } => {
-            stepping(prepared, prompt, scorer, &search.steps, |s| particle_gibbs(tree, root, search, s, job))
+            stepping(prepared, prompt, by, &search.steps, |s| particle_gibbs(tree, root, search, s, job))
         }
         Method::Mcts { search, .. } => {
-            stepping(prepared, prompt, scorer, &search.steps, |s| mcts(tree, root, search, s, job))
+            stepping(prepared, prompt, by, &search.steps, |s| mcts(tree, root, search, s, job))
         }
         Method::TreePo(how) => tree_po(tree, root, how, &|context, tokens| decode(prepared, context, tokens), job),
         Method::EntropyBranching(how) => {
@@ -90,54 +107,85 @@ fn decode(prepared: &PreparedRun, context: &[TokenId], tokens: &[TokenId]) -> St
     prepared.tokenizer.stream(context).text_of(tokens)
 }
 
-/// The scorer of an item's solutions.
-fn scores(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, scorer: Option<&dyn TextScorer>) -> Result<ModelScores> {
+/// The task's scorer of an item's solutions.
+fn rewards(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, by: Scorers<'_>) -> Result<ModelScores> {
     let task = &prepared.task;
-    let scorer = scorer.ok_or_else(|| Error::Internal("a run by a scorer is without one".to_owned()))?;
+    let scorer = by.reward.ok_or_else(|| Error::Internal("a run by a scorer is without one".to_owned()))?;
     let question = task.scorer.question(prompt.item, task.prompt(prompt.item)?)?;
     ModelScores::new(scorer, &question, task.scorer.on_error)
+}
+
+/// The judge of an item's solutions, as their scorer.
+fn verdict_scores(
+    prepared: &PreparedRun,
+    prompt: &ItemPrompt<'_>,
+    verdict: &TaskVerdict,
+    by: Scorers<'_>,
+) -> Result<ModelScores> {
+    let task = &prepared.task;
+    let judge = by.judge.ok_or_else(|| Error::Internal("a run by a judge is without one".to_owned()))?;
+    let tree = verdicts_on(task, prompt.item, verdict, judge).map(|verdicts| verdicts.tree());
+    ModelScores::over(&judge.identity().name, Scale::Probability, tree, task.judge.on_error)
 }
 
 /// The scorer of an item's whole samples, and how it scores them.
 fn of_samples(
     prepared: &PreparedRun,
     prompt: &ItemPrompt<'_>,
-    scorer: Option<&dyn TextScorer>,
-    scoring: &RewardScoring,
+    by: Scorers<'_>,
+    scorer: &SampleScorer,
 ) -> Result<(Scorer<'static>, SampleScoring)> {
-    let by = Scorer::Model(Box::new(scores(prepared, prompt, scorer)?));
-    let of_form = || scorer.map_or(Aggregate::Last, |scorer| scorer.aggregate());
-    let aggregate = scoring.aggregate.unwrap_or_else(of_form);
-    Ok((by, SampleScoring { delimiter: scoring.delimiter.clone(), aggregate }))
+    match scorer {
+        SampleScorer::Reward(scoring) => {
+            let scorer = Scorer::Model(Box::new(rewards(prepared, prompt, by)?));
+            let of_form = || by.reward.map_or(Aggregate::Last, |scorer| scorer.aggregate());
+            let aggregate = scoring.aggregate.unwrap_or_else(of_form);
+            Ok((scorer, SampleScoring { delimiter: scoring.delimiter.clone(), aggregate }))
+        }
+        SampleScorer::Verdict(verdict) => {
+            let scores = verdict_scores(prepared, prompt, verdict, by)?;
+            Ok((Scorer::Model(Box::new(scores)), SampleScoring::default()))
+        }
+    }
 }
 
 /// Runs a stepwise search.
 fn stepping(
     prepared: &PreparedRun,
     prompt: &ItemPrompt<'_>,
-    scorer: Option<&dyn TextScorer>,
+    by: Scorers<'_>,
     steps: &StepSettings,
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
     let decode = |context: &[TokenId], tokens: &[TokenId]| decode(prepared, context, tokens);
-    let ask = |thoughts: &str| question(prepared, prompt, thoughts);
-    let scorer = match prepared.task.method.scoring() {
-        Some(ThoughtScoring::Grade) => Scorer::Grade,
-        Some(ThoughtScoring::Verdicts(verdicts)) => asking(verdicts, &ask),
-        Some(ThoughtScoring::Reward) => Scorer::Model(Box::new(scores(prepared, prompt, scorer)?)),
-        Some(ThoughtScoring::MeanLogprob) | None => Scorer::MeanLogprob,
+    let own = prepared.own_question();
+    let ask = |thoughts: &str| match own {
+        Some(own) => question(prepared, own, prompt, thoughts),
+        None => Err(Error::Internal("a question to the model for a task without one".to_owned())),
+    };
+    let scorer = match (prepared.task.method.scoring(), own) {
+        (Some(ThoughtScoring::Grade), _) => Scorer::Grade,
+        (Some(ThoughtScoring::Verdict(_)), Some(own)) => asking(own, &ask),
+        (Some(ThoughtScoring::Verdict(verdict)), None) => {
+            Scorer::Model(Box::new(verdict_scores(prepared, prompt, verdict, by)?))
+        }
+        (Some(ThoughtScoring::Reward), _) => Scorer::Model(Box::new(rewards(prepared, prompt, by)?)),
+        (Some(ThoughtScoring::MeanLogprob) | None, _) => Scorer::MeanLogprob,
     };
     search(&mut Stepper::new(steps, &decode, scorer))
 }
 
-fn asking<'a>(verdicts: &Verdicts, ask: QuestionFor<'a>) -> Scorer<'a> {
-    Scorer::Verdicts { ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
+/// The run's own model as the scorer, which reads the probabilities of the question's words.
+fn asking<'a>(own: OwnQuestion<'_>, ask: QuestionFor<'a>) -> Scorer<'a> {
+    Scorer::Verdicts { ask, worth: own.words.iter().map(|(_, worth)| *worth).collect() }
 }
 
-/// The question of the task's scorer about a solution of this item.
-fn question(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, thoughts: &str) -> Result<ScoreQuestion> {
-    let Some(verdicts) = prepared.task.method.verdicts() else {
-        return Err(Error::Internal("a question for a task without one".to_string()));
-    };
-    question_of(verdicts, prompt.item, thoughts, &mut prepared.task.encoder_of_samples(&prepared.tokenizer))
+/// The question about a solution of this item.
+fn question(
+    prepared: &PreparedRun,
+    own: OwnQuestion<'_>,
+    prompt: &ItemPrompt<'_>,
+    thoughts: &str,
+) -> Result<ScoreQuestion> {
+    question_of(own, prompt.item, thoughts, &mut prepared.task.encoder_of_samples(&prepared.tokenizer))
 }

@@ -1,7 +1,9 @@
-//! `--dry-run`: describes a run without loading a model: the first item's prompt as rendered, tokens by level, memory.
+//! `--dry-run`: describes a run without loading a model: the first item's prompt as rendered, tokens by level, memory,
+//! and what a judge would be asked.
 
 use std::fmt::Write;
 
+use crate::task::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::{bytes, count, saved};
 use offshoot_kv::PromptTree;
@@ -9,6 +11,7 @@ use offshoot_launch::{LaunchSizes, SecondSizes};
 use offshoot_text::LevelTokens;
 use offshoot_text::reasoning::ContentStart;
 
+use super::judge::PlannedQuestions;
 use super::options::RunOptions;
 use super::prepare::{PreparedRun, RunAdapter};
 use super::prompts::ItemPrompt;
@@ -82,6 +85,12 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     };
     line("prompts", format!("{} tokens, {} of them distinct{shared}", count(asked), count(distinct)));
     line("levels", levels(&first.levels));
+    let items: Vec<&Item> = prompts.iter().map(|prompt| prompt.item).collect();
+    let questions = PlannedQuestions::of(prepared, &items)?;
+    if let (Some(PlannedQuestions { most, .. }), Some(judge)) = (&questions, &prepared.judge) {
+        let most = most.map_or("as many as thoughts".to_owned(), |most| format!("{} at most", count(most as u64)));
+        line("questions", format!("{most}, about samples, to {}", judge.described()));
+    }
     let freed = match pages.groups.window() {
         Some(_) => ", freed behind windows",
         None => "",
@@ -116,6 +125,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     }
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
+    if let Some(PlannedQuestions { first: (key, text), .. }) = questions {
+        writeln!(page, "\nfirst question to the judge (`{key}`):\n{text}").expect("writing to a string cannot fail");
+    }
     Ok(page)
 }
 

@@ -19,8 +19,9 @@ use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_engine::EngineFacts;
 
+use super::judge::JudgeRecord;
 use super::prepare::PreparedRun;
-use offshoot_core::setting::{DETERMINISTIC, KV_DTYPE, STATE_DTYPE};
+use offshoot_core::setting::{DETERMINISTIC, JUDGE, JUDGE_MODEL, JUDGE_URL, KV_DTYPE, STATE_DTYPE};
 use offshoot_launch::{EngineBudget, Launched};
 use offshoot_model::WeightChoice;
 use offshoot_model::hashes::{files_named, hash_of_folder, hashes};
@@ -42,6 +43,9 @@ pub struct Manifest {
     /// The model that its method asks for scores, or that has scored its samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scorer: Option<ScorerFiles>,
+    /// The model that answers the questions of its verdicts, if that is not its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<JudgeRecord>,
     pub task_file: PathBuf,
     /// The run's own folder, from which model and task file are found again where all were moved together.
     #[serde(default)]
@@ -167,6 +171,7 @@ impl Manifest {
             model_hash: hash_of_folder(&prepared.model)?,
             adapter: prepared.adapter.as_ref().map(|adapter| AdapterFiles::of(&adapter.path)).transpose()?,
             scorer,
+            judge: None,
             task_file: absolute(&task.path)?,
             folder: None,
             task: task.source.clone(),
@@ -238,6 +243,13 @@ impl Manifest {
         if let Some(scorer) = &now.scorer {
             self.check_scorer(folder, scorer)?;
         }
+        let identity = |of: &Manifest| of.judge.as_ref().map(|judge| judge.identity.clone());
+        if identity(self) != identity(now) {
+            let judge =
+                |of: &Manifest| of.judge.as_ref().map_or_else(|| "the run's own model".to_owned(), JudgeRecord::shown);
+            let before = format!("{} ({JUDGE}, {JUDGE_URL} and {JUDGE_MODEL} name a judge)", judge(self));
+            return differs("judge", before, judge(now));
+        }
         if self.kv_dtype != now.kv_dtype {
             let option = |of: &Manifest| format!("{KV_DTYPE} {}", of.kv_dtype);
             return differs("kv_dtype", option(self), option(now));
@@ -307,6 +319,23 @@ impl Manifest {
         moves
     }
 
+    /// Notes the judge by which the samples of the run in `folder` are graded now. `scores`: whether its method asks a
+    /// judge, too.
+    ///
+    /// # Errors
+    ///
+    /// The samples have scores of another judge.
+    pub fn is_regraded_by(&mut self, judge: JudgeRecord, scores: bool, folder: &Path) -> Result<()> {
+        let before = self.judge.as_ref().map(|judge| &judge.identity);
+        if scores && before != Some(&judge.identity) {
+            let before = self.judge.as_ref().map_or_else(|| "the run's own model".to_owned(), JudgeRecord::shown);
+            let expected = format!("{before}, whose scores its samples have");
+            return Err(Error::field(folder.join(NAME), "judge", expected, judge.shown()));
+        }
+        self.judge = Some(judge);
+        Ok(())
+    }
+
     /// The first of the files with `task`'s items that the run did not use or that has changed since. Inline items
     /// count as part of the task file.
     pub fn changed_items(&self, task: &Task) -> Result<Option<PathBuf>> {
@@ -351,7 +380,7 @@ impl Manifest {
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
+pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(Error::io(path, "find the current folder beside"))
 }
 
@@ -464,7 +493,16 @@ struct Difference {
 
 /// The question that a task's key `scorer` asks.
 fn asked_of_scorer(scorer: Option<&Value>) -> Option<&Value> {
-    scorer.and_then(|scorer| scorer.get("question")).filter(|value| !value.is_null())
+    value_of(scorer, "question")
+}
+
+/// What a task's key `judge` has in requests, beside who it is and how it is reached.
+fn asked_of_judge(judge: Option<&Value>) -> Option<&Value> {
+    value_of(judge, "request")
+}
+
+fn value_of<'v>(object: Option<&'v Value>, key: &str) -> Option<&'v Value> {
+    object.and_then(|object| object.get(key)).filter(|value| !value.is_null())
 }
 
 /// What differences between two task files affect samples or their grading.
@@ -481,7 +519,11 @@ impl DifferenceRules<'_> {
         let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit")
             // A scorer is compared by its identity, and what becomes of texts without a score changes no other.
             || matches!(at, "scorer.model" | "scorer.form" | "scorer.on_error")
-            || (at == "scorer" && asked_of_scorer(before) == asked_of_scorer(now));
+            || (at == "scorer" && asked_of_scorer(before) == asked_of_scorer(now))
+            // And a judge by its own.
+            || matches!(at, "judge.model" | "judge.memory" | "judge.url" | "judge.name")
+            || matches!(at, "judge.requests" | "judge.timeout" | "judge.retries" | "judge.on_error")
+            || (at == "judge" && asked_of_judge(before) == asked_of_judge(now));
         let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
         let may_rise = is_count && self.samples_may_rise;
         let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

@@ -7,6 +7,9 @@ pub mod attention;
 pub mod demo;
 mod drive;
 mod dry_run;
+mod judge;
+#[cfg(test)]
+mod judge_runs;
 pub mod judging;
 mod levels;
 mod manifest;
@@ -24,6 +27,9 @@ mod scored_runs;
 mod scorer;
 mod summary;
 mod tables;
+#[cfg(test)]
+mod test_task;
+mod verdict_queue;
 pub mod vote;
 pub mod vote_scores;
 mod worker;
@@ -42,6 +48,8 @@ use offshoot_core::out;
 use offshoot_core::out::Progress;
 use offshoot_score::TextScorer;
 
+use drive::Scorers;
+use judge::JudgeModel;
 use manifest::Process;
 pub use options::RunOptions;
 pub use prepare::{PreparedRun, RenderedTask};
@@ -63,12 +71,15 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut place = RunFolder::find(
-        &prepared,
-        options,
-        prepared.scorer.as_ref().map(|scorer| scorer.files(&prepared.task)).transpose()?,
-    )?;
+    let connected = prepared.judge.as_ref().map_or(Ok(None), JudgeModel::connect)?;
+    let scorer = prepared.scorer.as_ref().map(|scorer| scorer.files(&prepared.task)).transpose()?;
+    let judge = prepared.judge.as_ref().map_or(Ok(None), |judge| judge.record(connected.as_deref()))?;
+    let mut place = RunFolder::find(&prepared, options, scorer, judge)?;
     let launched = prepared.start(options)?;
+    let judge = match prepared.judge.as_ref().filter(|_| prepared.asks_judge()) {
+        Some(judge) => Some(judge.start(connected, &prepared, &launched)?),
+        None => None,
+    };
     if !place.is_resumed() {
         prepared.check_longest_path(launched.engine.facts(), |_| false)?;
     }
@@ -87,7 +98,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let runner = ItemRunner {
         prepared: &prepared,
         launched: &launched,
-        scorer: launched.scorer().map(|scorer| &**scorer as &dyn TextScorer),
+        by: Scorers { reward: launched.scorer().map(|scorer| &**scorer as &dyn TextScorer), judge: judge.as_ref() },
         options,
         journal: Some(&journal),
         progress: &progress,
@@ -112,7 +123,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         json::pretty("the summary", &run.summary).and_then(|text| journal.file("summary.json", &(text + "\n")));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     // Lines that others replace are left out by it.
-    let sorted = match run.ended.is_none() || prepared.task.method.scores_late() {
+    let sorted = match run.ended.is_none() || prepared.writes_again() {
         true => journal.finish(),
         false => Ok(()),
     };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::tables::ResultFormat;
-use crate::task::Overrides;
+use crate::task::{AskedJudge, Overrides};
 use offshoot_judge::JudgeSetup;
 use offshoot_launch::{EngineOptions, ScorerOptions};
 
@@ -28,6 +28,8 @@ pub struct RunOptions {
     pub dry_run: bool,
     /// Whether the summary is printed as JSON.
     pub json: bool,
+    /// What the user says of the model that answers the questions of verdicts, in place of the task's `judge`.
+    pub judge_model: AskedJudge,
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,

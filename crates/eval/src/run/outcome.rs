@@ -58,6 +58,7 @@ impl RunOutcome {
             let what = format!("{some} of {items} items {how}, first `{id}`: {error}{then}");
             return Err(Error::format(folder.join("items.jsonl"), what));
         }
+        self.unjudged(folder)?;
         let id_of = |index: usize| items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
         let mut unscored = self.finished.iter().filter_map(|item| Some((item.index, nothing_scored(&item.outcome)?)));
         if let Some((index, why)) = unscored.next() {
@@ -75,6 +76,22 @@ impl RunOutcome {
         let branches = counted(self.summary.failed_branches as u64, "continuation");
         let what = format!("{branches} failed, first of item `{id}`: {first} ({RESUME} tries again)");
         Err(Error::format(folder.join("items.jsonl"), what))
+    }
+
+    /// The run's error if a judge could not judge samples, which are all on disk.
+    fn unjudged(&self, folder: &Path) -> Result<()> {
+        if self.summary.judge.is_none() {
+            return Ok(());
+        }
+        let scores = &self.summary.scores;
+        let of_method = scores.scorer.as_ref().filter(|scorer| scorer.unscored > 0);
+        let of_method =
+            of_method.and_then(|scorer| Some((scorer.unscored, "text", "score", scorer.first_error.as_ref()?)));
+        let of_grade = scores.first_ungraded.as_ref().map(|why| (scores.ungraded, "sample", "grade", why));
+        let Some((some, what, lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
+        let some = counted(some as u64, what);
+        let what = format!("{some} without a {lacking} by the judge, first: {why} ({RESUME} asks again)");
+        Err(Error::format(folder.join("samples.jsonl"), what))
     }
 }
 

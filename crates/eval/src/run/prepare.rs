@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
-use crate::task::{Item, Method, Overrides, Task};
+use crate::task::{Item, JudgeChoice, Method, Overrides, OwnQuestion, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{bytes, count};
 use offshoot_core::hub;
@@ -20,6 +20,7 @@ use offshoot_model::{Adapter, ModelFolder};
 use offshoot_text::Tokenizer;
 
 use super::assess::RunJudge;
+use super::judge::JudgeModel;
 use super::options::RunOptions;
 use super::prompts::{
     ContextLimit, ItemPrompt, PromptEncoder, PromptText, every_item_counts, in_token_order, with_advice,
@@ -27,8 +28,7 @@ use super::prompts::{
 use super::scorer::RunScorer;
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{
-    Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, SecondFolder, SecondKind, beside_second,
-    check_path,
+    Demand, Launch, Launched, ModelSource, MoreTokens, OutputTokens, SecondFolder, beside_second, check_path,
 };
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
@@ -50,6 +50,10 @@ pub struct PreparedRun {
     pub adapter: Option<RunAdapter>,
     /// What scores solutions; `None`: the method asks for no scores, or nothing names a scorer.
     pub scorer: Option<RunScorer>,
+    /// Who answers the questions of the task's verdicts; `None`: it has none.
+    pub judge: Option<JudgeModel>,
+    /// The one of both that is loaded beside the model.
+    second: Option<SecondFolder>,
     pub facts: Facts,
     pub tokenizer: Arc<Tokenizer>,
     /// The task's sampling section in the engine's terms.
@@ -99,10 +103,12 @@ impl RenderedTask {
     /// The first `limit` items of the task in `path`.
     pub fn new(path: &Path, overrides: &Overrides, limit: Option<usize>) -> Result<Self> {
         let (task, model, folder) = open(path, overrides)?;
-        Self::of(task, model, folder, limit)
+        let is_own = matches!(task.judge.by, JudgeChoice::Own);
+        Self::of(task, model, folder, limit, is_own)
     }
 
-    fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>) -> Result<Self> {
+    /// `is_own`: whether the model is the judge, too.
+    fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>, is_own: bool) -> Result<Self> {
         if limit == Some(0) {
             return Err(Error::value(LIMIT, "a number from 1 up", "0"));
         }
@@ -119,7 +125,7 @@ impl RenderedTask {
         }
         let stage = Stage::new("prompts", items.len());
         let text = |item: &Item| {
-            let text = PromptText::of(&task, item, &tokenizer)?;
+            let text = PromptText::of(&task, item, &tokenizer, is_own)?;
             stage.step();
             Ok((item.index, text))
         };
@@ -153,7 +159,8 @@ impl RenderedTask {
     /// A prompt is too long, or no prompt can be encoded.
     pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
         let context = ContextLimit::new(&self.folder, None);
-        let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, context);
+        let is_own = matches!(self.task.judge.by, JudgeChoice::Own);
+        let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, context, is_own);
         let stage = Stage::new("prompts in tokens", self.items.len());
         let (prompts, left_out) =
             sound(self.items.iter().map(|item| encoder.encode(item)).inspect(|_| stage.step()), false)
@@ -171,12 +178,16 @@ impl PreparedRun {
         check_name(&task, options)?;
         let adapter = task.adapter.as_deref().map(|path| RunAdapter::open(path, &folder)).transpose()?;
         let scorer = RunScorer::open(&task, options.scorer.as_ref())?;
+        let judge = JudgeModel::open(&task, &options.judge_model, &model)?;
+        let is_own = judge.as_ref().is_some_and(JudgeModel::is_own);
+        let folder_of_judge = judge.as_ref().and_then(JudgeModel::folder).cloned();
+        let second = SecondFolder::one_of(scorer.as_ref().map(|scorer| scorer.folder.clone()), folder_of_judge)?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
-            RenderedTask::of(task, model, folder, options.limit)?;
+            RenderedTask::of(task, model, folder, options.limit, is_own)?;
         let context = ContextLimit::new(&folder, options.engine.budget.context);
         let skip_too_long = options.skip_too_long;
-        PromptEncoder::new(&task, &folder, &tokenizer, context).check(&items, &texts, skip_too_long)?;
+        PromptEncoder::new(&task, &folder, &tokenizer, context, is_own).check(&items, &texts, skip_too_long)?;
         let judging = match options.dry_run {
             true => None,
             false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
@@ -188,6 +199,8 @@ impl PreparedRun {
             folder,
             adapter,
             scorer,
+            judge,
+            second,
             facts,
             tokenizer,
             params,
@@ -203,7 +216,33 @@ impl PreparedRun {
     }
 
     pub fn encoder(&self) -> PromptEncoder<'_> {
-        PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, self.context)
+        PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, self.context, self.is_own_judge())
+    }
+
+    /// Whether the run's own model answers the questions of its verdicts.
+    fn is_own_judge(&self) -> bool {
+        self.judge.as_ref().is_some_and(JudgeModel::is_own)
+    }
+
+    /// What the model is asked about solutions, in its own batch.
+    pub fn own_question(&self) -> Option<OwnQuestion<'_>> {
+        self.task.own_question(self.is_own_judge())
+    }
+
+    /// Whether a judge is asked, beside what the model is asked in its own batch.
+    pub fn asks_judge(&self) -> bool {
+        let [of_method, of_grade] = self.task.verdicts();
+        of_grade.is_some() || (of_method.is_some() && self.own_question().is_none())
+    }
+
+    /// Whether a sample's line may be written again, with a score or a grade.
+    pub fn writes_again(&self) -> bool {
+        self.scores_late() || self.task.graded_by_judge().is_some()
+    }
+
+    /// Whether samples are recorded before they have their scores.
+    pub fn scores_late(&self) -> bool {
+        self.task.method.sample_scorer().is_some() && self.own_question().is_none()
     }
 
     /// Encodes all prompts; those that share a prefix follow each other. Also returns the errors of items that are left
@@ -249,7 +288,8 @@ impl PreparedRun {
 
     /// The inputs for this run's engine. KV memory is unbounded if the method generates prompts during the search.
     pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
-        let tokens = |branches, page_tokens| match self.task.method.asks() {
+        let asks = self.task.method.asks() || self.is_own_judge();
+        let tokens = move |branches, page_tokens| match asks {
             true => usize::MAX,
             false => self.most_kv_tokens(self.in_flight(branches), page_tokens),
         };
@@ -260,11 +300,10 @@ impl PreparedRun {
             engine.budget.adapters = AdapterLimits { most: 1, rank };
         }
         let demand = Demand::new(samples, tokens).with_longest(self.longest_path());
-        let launch = engine.launch(model, Some(&self.tokenizer), demand);
-        launch.beside(self.scorer.as_ref().map(|scorer| SecondFolder::Scorer(scorer.folder.clone())))
+        engine.launch(model, Some(&self.tokenizer), demand).beside(self.second.clone())
     }
 
-    /// Starts the engine of this run, with its adapter and its scorer.
+    /// Starts the engine of this run, with its adapter and the model beside it.
     pub fn start(&self, options: &RunOptions) -> Result<Launched> {
         let launched = self.launch(options).start()?;
         if let Some(RunAdapter { read, .. }) = &self.adapter {
@@ -306,8 +345,8 @@ impl PreparedRun {
         let more = self.more_tokens(facts.context, prompt);
         let what = || format!("the prompt of item `{}`", prompt.item.id);
         let checked = check_path(facts, what, prompt.tokens().len(), more);
-        match &self.scorer {
-            Some(_) => checked.map_err(|error| beside_second(error, SecondKind::Scorer)),
+        match &self.second {
+            Some(second) => checked.map_err(|error| beside_second(error, second.kind())),
             None => checked,
         }
     }

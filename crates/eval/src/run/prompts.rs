@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::task::choose::OfferedAnswer;
-use crate::task::{Choose, Item, Method, Task, TaskPrompt, Verdicts};
+use crate::task::{Choose, Item, Method, OwnQuestion, Task, TaskPrompt};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::setting::SKIP_TOO_LONG;
@@ -58,12 +58,12 @@ pub struct PromptText {
 }
 
 impl PromptText {
-    /// Renders all texts that the item's search needs at its start.
+    /// Renders all texts that the item's search needs at its start. `is_own`: whether the run's own model is the judge.
     ///
     /// # Errors
     ///
     /// A template or a field of the item that cannot be used.
-    pub fn of(task: &Task, item: &Item, tokenizer: &Tokenizer) -> Result<Self> {
+    pub fn of(task: &Task, item: &Item, tokenizer: &Tokenizer, is_own: bool) -> Result<Self> {
         let prompt = task.prompt(item)?;
         task.method.check_item(item)?;
         let text = prompt.text(tokenizer).map_err(|error| of_item(task, item, error))?;
@@ -71,10 +71,13 @@ impl PromptText {
             Method::Choose(choose) => choose.offers(item)?.iter().map(|offer| offer.text.len()).max().unwrap_or(0),
             _ => 0,
         };
-        let asked = match task.method.verdicts() {
-            Some(verdicts) => {
-                let longest = verdicts.words.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
-                verdicts.question(item, "")?.text(tokenizer)?.len() + longest
+        for verdict in task.verdicts().into_iter().flatten() {
+            verdict.first_prompt(task.items_path(), item)?;
+        }
+        let asked = match task.own_question(is_own) {
+            Some(own) => {
+                let longest = own.words.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
+                own.verdict.prompt_about(item, "")?.text(tokenizer)?.len() + longest
             }
             None => 0,
         };
@@ -118,12 +121,21 @@ pub struct PromptEncoder<'a> {
     context: ContextLimit,
     prompts: SharedEncoder<'a>,
     questions: SharedEncoder<'a>,
+    /// What the model is asked about solutions.
+    own: Option<OwnQuestion<'a>>,
 }
 
 impl<'a> PromptEncoder<'a> {
-    pub fn new(task: &'a Task, model: &'a ModelFolder, tokenizer: &'a Tokenizer, context: ContextLimit) -> Self {
+    /// `is_own`: whether the model is the judge, too.
+    pub fn new(
+        task: &'a Task,
+        model: &'a ModelFolder,
+        tokenizer: &'a Tokenizer,
+        context: ContextLimit,
+        is_own: bool,
+    ) -> Self {
         let (prompts, questions) = (task.encoder(tokenizer), task.encoder_of_samples(tokenizer));
-        Self { task, model, context, prompts, questions }
+        Self { task, model, context, prompts, questions, own: task.own_question(is_own) }
     }
 
     /// # Errors
@@ -159,8 +171,8 @@ impl<'a> PromptEncoder<'a> {
     /// Checks the question of the method's scorer, if it has one, for an empty solution of `item`: an error in it would
     /// occur for every solution.
     fn check_question(&mut self, item: &Item) -> Result<()> {
-        let Some(verdicts) = self.task.method.verdicts() else { return Ok(()) };
-        let question = question_of(verdicts, item, "", &mut self.questions)?;
+        let Some(own) = self.own else { return Ok(()) };
+        let question = question_of(own, item, "", &mut self.questions)?;
         let longest = question.words.iter().map(Vec::len).max();
         self.check_fits(|| about("the scorer's prompt", self.task, item), &question.prompt, longest)
     }
@@ -288,14 +300,14 @@ fn offered(
     Ok((encoded.prompt, choices))
 }
 
-/// The question of `verdicts` about a solution of `item`, in tokens.
+/// A question of the run's own model about a solution of `item`, in tokens.
 pub fn question_of(
-    verdicts: &Verdicts,
+    own: OwnQuestion<'_>,
     item: &Item,
     thoughts: &str,
     encoder: &mut SharedEncoder,
 ) -> Result<ScoreQuestion> {
-    let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
-    let encoded = verdicts.question(item, thoughts)?.encode_choices(encoder, &words)?;
+    let words: Vec<String> = own.words.iter().map(|(word, _)| word.clone()).collect();
+    let encoded = own.verdict.prompt_about(item, thoughts)?.encode_choices(encoder, &words)?;
     Ok(ScoreQuestion { prompt: encoded.prompt.tokens, words: encoded.continuations })
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::task::{Item, Method, SampleScorer, Task};
+use crate::task::{Item, Method, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
@@ -18,7 +18,7 @@ use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Assessment, Assessor, Details, Outcome, Sample};
 
-use super::assess::{self, RunJudge};
+use super::assess::{self, Graders};
 use super::manifest::RecordedScores;
 use super::outcome::{Failed, Finished};
 use super::worker::LineWithId;
@@ -166,10 +166,10 @@ impl Graded {
     }
 }
 
-/// Grades texts by the task's graders, or by the judge.
+/// Grades texts by the task's graders, by running them, or by a judge.
 pub struct Regrader<'a> {
     pub task: &'a Task,
-    pub judging: Option<&'a RunJudge>,
+    pub graders: Graders<'a>,
     /// How the method makes the scores of samples of those of their parts; `None`: they stay as they are.
     pub scored: Option<&'a RecordedScores>,
 }
@@ -182,7 +182,7 @@ impl Regrader<'_> {
         let grades: Vec<_> = drawn.iter().map(|(item, _)| of_item(*item)).collect();
         let mut begun: Vec<Assessor<'_>> = Vec::with_capacity(drawn.len());
         for ((item, samples), grade) in drawn.iter().zip(&grades) {
-            let mut assessor = assess::assessor(self.judging, item, grade);
+            let mut assessor = self.graders.assessor(self.task, item, grade)?;
             // What a sample that lost confidence would have answered is not known.
             let whole = samples.iter().enumerate().filter(|(_, sample)| sample.finish != FinishReason::LowConfidence);
             for (ix, sample) in whole {
@@ -192,10 +192,10 @@ impl Regrader<'_> {
         }
         let mut errors = HashMap::new();
         for ((item, samples), assessor) in drawn.iter_mut().zip(&mut begun) {
-            match collect(samples, assessor) {
+            match assess::collect(samples, assessor, || Ok(())) {
                 Err(error @ Error::Unjudgeable { .. }) => {
                     assessor.forget();
-                    samples.iter_mut().for_each(|sample| put(sample, Assessment::default()));
+                    samples.iter_mut().for_each(|sample| assess::put(sample, Assessment::default()));
                     errors.insert(item.index, error);
                 }
                 collected => collected?,
@@ -206,20 +206,8 @@ impl Regrader<'_> {
 
     /// The verdict without any answer: wrong if the task has a grader, else `None`.
     fn no_answer(&self, item: &Item) -> Option<bool> {
-        (self.judging.is_some() || assess::grade(self.task, item, "").correct.is_some()).then_some(false)
-    }
-}
-
-/// Waits for the assessments of `samples`, which were queued under their indices.
-fn collect(samples: &mut [Sample], assessor: &mut Assessor<'_>) -> Result<()> {
-    loop {
-        while let Some((at, assessment)) = assessor.take() {
-            put(&mut samples[at.ix()], assessment);
-        }
-        if !assessor.is_awaited() {
-            return Ok(());
-        }
-        assessor.wait()?;
+        let is_graded = item.tests().is_some() || item.graded_by().is_some();
+        (is_graded || assess::grade(self.task, item, "").correct.is_some()).then_some(false)
     }
 }
 
@@ -237,10 +225,6 @@ fn put_scores(task: &Task, line: &mut Map<String, Value>, outcome: &Outcome) {
     }
 }
 
-fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessment) {
-    (sample.answer, sample.correct, sample.detail) = (answer, correct, detail);
-}
-
 /// The outcome of the samples by the task's method.
 fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
     let n = samples.len() + before.cancelled;
@@ -251,10 +235,11 @@ fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sam
     let weight = |score| scale.probability(score);
     let scored = |samples| Outcome { cancelled, cancelled_tokens, ..scored_samples(samples, scale) };
     match grading.task.method {
-        Method::SelfConsistency { reward: Some(_), .. } => {
+        Method::SelfConsistency { scorer: Some(_), .. } => {
             vote_by_scores(scored(samples), weight, grading.no_answer(item))
         }
-        Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
+        // Samples that the model scored in its own batch have no scores in their lines: the choice stays.
+        Method::BestByScorer { .. } if samples.iter().any(|sample| sample.scored.is_some()) => {
             choose_by_scores(scored(samples), grading.no_answer(item))
         }
         Method::SelfConsistency { confidence, .. } => {

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
@@ -13,17 +14,19 @@ use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
 use crate::report::RunScores;
-use crate::task::{EarlyStop, Method, Overrides, RewardScoring, SampleScorer, Task};
+use crate::task::{AskedJudge, EarlyStop, JudgeChoice, Method, Overrides, RewardScoring, SampleScorer, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
 use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
-use offshoot_core::setting::{RESUME, SET};
+use offshoot_core::setting::{JUDGE_URL, RESUME, SET};
 use offshoot_judge::JudgeSetup;
 use offshoot_search::confidence::ConfidenceSource;
+use offshoot_verdict::{Ask, ServerJudge};
 
-use super::assess::RunJudge;
+use super::assess::{Graders, RunJudge};
+use super::judge::JudgeRecord;
 use super::manifest::{self, Manifest, RecordedScores};
 use super::regrade::{Graded, Regrader};
 use super::summary::scores;
@@ -45,6 +48,8 @@ pub struct RescoreOptions {
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
+    /// What the user says of the model that `grade.verdict` asks, in place of the task's `judge`.
+    pub judge_model: AskedJudge,
 }
 
 const SAMPLES: &str = "samples.jsonl";
@@ -79,7 +84,12 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     };
     let withheld = [run.clone(), folder.to_path_buf()];
     let judging = RunJudge::open(&task, &items, &options.judge, &withheld, options.judges)?;
-    let grading = Regrader { task: &task, judging: judging.as_ref(), scored: scored.as_ref() };
+    let judge = open_judge(&task, options)?;
+    if let Some(judge) = &judge {
+        manifest.is_regraded_by(JudgeRecord::of_server(&**judge), task.method.verdict().is_some(), run)?;
+    }
+    let graders = Graders { programs: judging.as_ref(), judge: judge.as_ref() };
+    let grading = Regrader { task: &task, graders, scored: scored.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
     if let (Some(scored), Some(scorer)) = (scored, &mut manifest.scorer) {
         scorer.samples = Some(scored);
@@ -100,7 +110,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         RunScores::OF_SOME_METHODS.iter().for_each(|key| drop(before.remove(*key)));
         before.extend(scores);
     }
-    for key in ["answer", "grade", "method"] {
+    for key in ["answer", "grade", "method", "judge"] {
         match (task.source.get(key), manifest.task.as_object_mut()) {
             (Some(value), Some(recorded)) => drop(recorded.insert(key.to_string(), value.clone())),
             (None, Some(recorded)) => drop(recorded.shift_remove(key)),
@@ -131,12 +141,34 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     files.iter().try_for_each(|(name, _)| keep(&folder.join(name)))?;
     replace(folder, &files)?;
     out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
+    if let (true, Some(why)) = (graded.unjudged.is_empty(), &scores.first_ungraded) {
+        let some = counted(scores.ungraded as u64, "sample");
+        return Err(Error::format(folder.join(SAMPLES), format!("{some} without a grade by the judge, first: {why}")));
+    }
     if graded.unjudged.is_empty() {
         return Ok(());
     }
     let (failed, first) = (graded.unjudged.len(), graded.unjudged.swap_remove(0));
     let what = format!("{} could not be graded, first `{}`: {}", counted(failed as u64, "item"), first.id, first.error);
     Err(Error::format(folder.join(ITEMS), what))
+}
+
+/// The judge that grades the samples, where `grade` asks one: a server, as no model is loaded.
+fn open_judge(task: &Task, options: &RescoreOptions) -> Result<Option<Arc<dyn Ask>>> {
+    if task.graded_by_judge().is_none() {
+        if options.judge_model.by.is_some() {
+            out::aside(format_args!("note: `grade` of the task has no `verdict`: the judge is not asked"));
+        }
+        return Ok(None);
+    }
+    match task.judge.asked(&options.judge_model)? {
+        JudgeChoice::Server(server) => Ok(Some(Arc::new(ServerJudge::open(*server)?))),
+        JudgeChoice::Own | JudgeChoice::Folder(_) => {
+            let expected = format!("a server, by {JUDGE_URL} or as `judge.url`, for `grade.verdict` asks a judge");
+            let found = "a model that would have to be loaded, which only a run does";
+            Err(Error::field(&task.path, "judge", expected, found))
+        }
+    }
 }
 
 /// Whether the folder of results gets Parquet files: if the user asks for them, or the run has them.
@@ -162,7 +194,7 @@ fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Resul
     const OF_SAMPLES: [&str; 6] = ["sampling", "prompt", "model", "adapter", "scorer", "name"];
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
     if let Some(set) = options.set.iter().find(of_samples) {
-        let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";
+        let expected = "a key of `answer`, `grade`, `judge`, `method` or `items`, because the samples do not change";
         return Err(Error::value(SET, expected, format!("`{set}`")));
     }
     let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
@@ -185,12 +217,16 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
     }
     let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
     let is_told_by_samples = match &task.method {
-        Method::SelfConsistency { reward: None, .. } | Method::BestOfN { .. } | Method::Sample { .. } => true,
+        Method::SelfConsistency { scorer: None, .. } | Method::BestOfN { .. } | Method::Sample { .. } => true,
         // By the scores that samples have.
-        Method::SelfConsistency { reward: Some(_), .. }
+        Method::SelfConsistency { scorer: Some(SampleScorer::Reward(_)), .. }
         | Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => {
             new_scores(task, manifest)?;
             true
+        }
+        // Samples have the scores that a judge gave them, and these alone.
+        Method::SelfConsistency { .. } | Method::BestByScorer { .. } => {
+            lines.iter().all(|line| line.contains_key("scorer")) && task.method.sample_scorer() == was.sample_scorer()
         }
         _ => false,
     };

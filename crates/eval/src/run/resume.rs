@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::journal::folder::{self, fresh_folder, run_folders};
 use crate::journal::{Journal, Recorded};
+use crate::judged::is_ungraded;
 use offshoot_core::error::Result;
 use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
@@ -14,6 +15,7 @@ use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::FinishReason;
 use offshoot_search::Sample;
 
+use super::judge::JudgeRecord;
 use super::levels::LevelCounts;
 use super::manifest::{self, Manifest, ScorerFiles};
 use super::options::RunOptions;
@@ -50,8 +52,13 @@ impl RunFolder {
 
     /// Returns a new folder for a new run; with `--resume`, the folder given, or the task's latest run that matches; if
     /// there is none, a new one.
-    pub fn find(prepared: &PreparedRun, options: &RunOptions, scorer: Option<ScorerFiles>) -> Result<Self> {
-        let now = Manifest::new(prepared, &options.engine.budget, scorer)?;
+    pub fn find(
+        prepared: &PreparedRun,
+        options: &RunOptions,
+        scorer: Option<ScorerFiles>,
+        judge: Option<JudgeRecord>,
+    ) -> Result<Self> {
+        let now = Manifest { judge, ..Manifest::new(prepared, &options.engine.budget, scorer)? };
         let base = PathBuf::from("runs").join(&prepared.task.name);
         if !options.resume {
             return Self::fresh(&base, now, options);
@@ -141,14 +148,15 @@ impl ItemsLeft {
             let ended = recorded.finished.remove(&index);
             // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
             // failed samples are tried again.
-            // So are samples that the scorer could not score.
-            let are_scored =
-                method.reward_of_samples().is_none() || samples.iter().all(|sample| sample.score().is_some());
+            // So are samples that the scorer could not score, or the judge grade.
+            let are_scored = !prepared.scores_late() || samples.iter().all(|sample| sample.score().is_some());
+            let are_graded = !samples.iter().any(is_ungraded);
             let whole = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
                 let none_failed = item.outcome.failed.is_none();
                 none_failed
                     && are_scored
+                    && are_graded
                     && item.samples == samples.len()
                     && (!method.draws_alike() || all == method.samples() as usize)
             });

@@ -1,118 +1,24 @@
 //! Runs whose solutions a scripted scorer scores: what is written and when, and what a later process makes of it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::drive::Scorers;
 use super::manifest::ScorerFiles;
-use super::options::RunOptions;
 use super::outcome::RunOutcome;
-use super::prepare::PreparedRun;
-use super::resume::RunFolder;
-use super::tables::ResultFormat;
-use super::worker::ItemRunner;
+use super::test_task::{SAMPLES, TestTask, lines};
 use crate::task::{Overrides, Task};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::out::Progress;
-use offshoot_judge::{Isolation, JudgeSetup};
-use offshoot_launch::{DeviceChoice, EngineOptions};
 use offshoot_score::{Scale, ScorerIdentity, ScriptedAnswer, ScriptedScore, ScriptedScorer, TextScorer};
 
-const SAMPLES: usize = 4;
-
-/// A folder with a task of three items, whose method is `method`.
-struct TestTask {
-    folder: tempfile::TempDir,
-}
-
 impl TestTask {
-    fn new(method: Value) -> TestTask {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let task = json!({
-            "name": "scored",
-            "model": Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo"),
-            "items": [{"id": "a", "pens": 3}, {"id": "b", "pens": 4}, {"id": "c", "pens": 5}],
-            "prompt": {"levels": ["A question.\n", "Tom has {{pens}} pens."]},
-            "method": method,
-            "sampling": {"max_tokens": 12, "temperature": 1, "seed": 3},
-            "answer": {"regex": "[a-z]+"},
-        });
-        fs::write(folder.path().join("task.json"), task.to_string()).expect("the folder is writable");
-        TestTask { folder }
-    }
-
-    fn out(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// The options of a run into the folder `name`, which goes on if it is there.
-    fn options(&self, name: &str) -> RunOptions {
-        let out = self.out(name);
-        RunOptions {
-            task: Some(self.folder.path().join("task.json")),
-            overrides: Overrides::default(),
-            limit: None,
-            format: ResultFormat::Jsonl,
-            resume: out.exists(),
-            out: Some(out.clone()),
-            k: None,
-            trees: false,
-            skip_too_long: false,
-            dry_run: false,
-            json: false,
-            judges: None,
-            judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
-            scorer: None,
-            engine: EngineOptions { devices: DeviceChoice::Cpu.into(), ..EngineOptions::default() },
-        }
-    }
-
     /// One process of a run into the folder `name`. `killed_at`: it is interrupted when so many samples are written.
     fn run(&self, name: &str, scorer: &ScriptedScorer, killed_at: Option<usize>) -> Result<RunOutcome> {
-        let (out, options) = (self.out(name), self.options(name));
-        let prepared = PreparedRun::new(&self.folder.path().join("task.json"), &options)?;
         let files = ScorerFiles::new(Path::new("reward"), scorer.identity().clone())?;
-        let place = RunFolder::find(&prepared, &options, Some(files))?;
-        let launched = prepared.start(&options)?;
-        let (journal, earlier) = place.open(&prepared)?;
-        let (progress, interrupted) = (Progress::new(3), AtomicBool::new(false));
-        let runner = ItemRunner {
-            prepared: &prepared,
-            launched: &launched,
-            scorer: Some(scorer),
-            options: &options,
-            journal: Some(&journal),
-            progress: &progress,
-            interrupted: &interrupted,
-        };
-        let run = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let Some(killed_at) = killed_at else { return };
-                while lines(&out.join("samples.jsonl")).len() < killed_at {
-                    std::thread::yield_now();
-                }
-                interrupted.store(true, Ordering::Relaxed);
-            });
-            runner.work(earlier)
-        })?;
-        // A killed process sorts nothing.
-        if run.ended.is_none() {
-            journal.finish()?;
-        }
-        Ok(run)
+        self.run_by(name, Scorers { reward: Some(scorer), judge: None }, (Some(files), None), killed_at)
     }
-
-    fn files(&self, name: &str) -> [String; 2] {
-        ["samples.jsonl", "items.jsonl"].map(|file| fs::read_to_string(self.out(name).join(file)).expect("written"))
-    }
-}
-
-fn lines(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    whole.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
 /// Each step is worth its share of vowels.
@@ -254,7 +160,7 @@ fn a_run_of_which_nothing_is_scored_says_so_in_the_end() {
         _ => ScriptedScore::failing("the scorer is asleep"),
     });
     let task = TestTask::new(by_reward().remove(0));
-    let items = Task::load(&task.folder.path().join("task.json"), &Overrides::default()).and_then(|of| of.items(None));
+    let items = Task::load(&task.path(), &Overrides::default()).and_then(|of| of.items(None));
     let (items, options) = (items.expect("three"), task.options("none"));
     for (name, scorer, is_left_out) in [("none", &down, true), ("some", &quarter, false)] {
         let run = task.run(name, scorer, None).expect("the run goes on");
@@ -271,18 +177,14 @@ fn a_run_of_which_nothing_is_scored_says_so_in_the_end() {
 #[test]
 fn an_error_of_the_scorer_ends_an_item_if_the_task_says_so() {
     let task = TestTask::new(by_reward().remove(0));
-    let path = task.folder.path().join("task.json");
-    let mut settings: Value = serde_json::from_str(&fs::read_to_string(&path).expect("written")).expect("JSON");
-    settings["scorer"] = json!({"on_error": "fail"});
-    fs::write(&path, settings.to_string()).expect("writable");
+    task.change(|settings| settings["scorer"] = json!({"on_error": "fail"}));
     let down = ScriptedScorer::new(|_: &ScriptedAnswer<'_>| ScriptedScore::failing("the scorer is asleep"));
     let run = task.run("run", &down, None).expect("items fail, not the run");
     assert_eq!((run.failed.len(), run.finished.len()), (3, 0));
     assert!(run.failed[0].error.to_string().contains("asleep"));
     assert_eq!(lines(&task.out("run").join("samples.jsonl")).len(), 3 * SAMPLES, "nothing that was sampled is lost");
     // What becomes of texts without a score changes no sample.
-    settings["scorer"] = json!({"on_error": "unscored"});
-    fs::write(&path, settings.to_string()).expect("writable");
+    task.change(|settings| settings["scorer"] = json!({"on_error": "unscored"}));
     let again = task.run("run", &down, None).expect("it goes on");
     assert_eq!((again.failed.len(), again.finished.len()), (0, 3));
     let again = task.run("run", &ScriptedScorer::new(vowels), None).expect("it goes on");

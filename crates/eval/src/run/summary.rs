@@ -1,23 +1,27 @@
 //! Computes the summary of a run from its finished items: accuracy, pass@k and maj@k with intervals, and the engine's
 //! counters.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::num::{NonZeroU32, NonZeroUsize};
 
+use crate::judged::{is_ungraded, ungraded};
 use crate::report::{
-    AtK, ConfidenceStops, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, ScorerTotals, Summary,
+    AtK, ConfidenceStops, CutShort, Estimate, Interval, JudgeTotals, OmittedKs, PromptTokens, RunScores, ScorerTotals,
+    Summary,
 };
 use crate::statistics;
 use crate::statistics::ranked::{Ranked, best_of_k};
-use crate::task::{Method, SampleScorer, Task, ThoughtScoring};
+use crate::task::{Method, Task, ThoughtScoring};
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::FinishReason;
 use offshoot_judge as judge;
-use offshoot_score::TextScorer;
+use offshoot_score::{Scale, TextScorer};
 use offshoot_search::settings::BestBy;
 use offshoot_search::vote::VoteTally;
 use offshoot_search::{Details, Outcome, Sample, tally, verdict_on};
+use offshoot_verdict::Ask;
 
 use super::judging::Judged;
 use super::levels::{LevelCounts, levels};
@@ -33,6 +37,7 @@ const MANY_SAMPLES: u32 = 100;
 pub fn summarise(
     prepared: &PreparedRun,
     launched: &Launched,
+    judge: Option<&dyn Ask>,
     options: &RunOptions,
     finished: &[Finished],
     counts: LevelCounts,
@@ -48,6 +53,7 @@ pub fn summarise(
         method: task.method.described(),
         model: prepared.model.display().to_string(),
         scorer_model: launched.scorer().map(|scorer| scorer.identity().clone()),
+        judge: judge.map(|judge| JudgeTotals { identity: judge.identity().clone(), counts: judge.counts() }),
         device: launched.engine.facts().device.clone(),
         kv_dtype: options.engine.budget.kv,
         weights: prepared.folder.config.effect_of(options.engine.budget.weights),
@@ -77,11 +83,12 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
     // low confidence, only the warm-up is drawn as it comes.
     let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
     let (warm_up, is_whole) = (task.method.warm_up(), cancelled == 0 && task.method.draws_all());
+    let graded: Vec<Cow<'_, [Sample]>> = samples.iter().map(|samples| graded_of(samples)).collect();
     let unbiased: Vec<&[Sample]> = match warm_up {
         Some(warm_up) if task.method.group_end().is_none() => {
-            samples.iter().map(|samples| warm_up_of(samples, warm_up)).collect()
+            graded.iter().map(|samples| warm_up_of(samples, warm_up)).collect()
         }
-        _ if is_whole => samples.clone(),
+        _ if is_whole => graded.iter().map(|samples| &**samples).collect(),
         _ => Vec::new(),
     };
     let unbiased = unbiased.as_slice();
@@ -97,7 +104,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
     let ranked: Vec<Vec<Ranked>> = unbiased
         .iter()
         .zip(finished)
-        .map(|(samples, item)| ranked(&task.method, samples, item.outcome.details.as_ref()).unwrap_or_default())
+        .map(|(samples, item)| ranked(&task.method, samples, &item.outcome).unwrap_or_default())
         .collect();
     let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
     let votes: Vec<f64> = match voted.iter().any(|samples| samples.len() > 1) {
@@ -105,8 +112,9 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         false => Vec::new(),
     };
     let reward_votes: Vec<f64> = match (&task.method, is_whole && task.has_answers()) {
-        (Method::BestByScorer { scorer: SampleScorer::Reward(_), .. }, true) => {
-            finished.iter().filter_map(|item| reward_vote(&item.outcome)).collect()
+        (Method::BestByScorer { .. }, true) => {
+            let both = finished.iter().zip(&graded);
+            both.filter_map(|(item, samples)| reward_vote(samples, item.outcome.scorer.as_ref()?.scale)).collect()
         }
         _ => Vec::new(),
     };
@@ -120,6 +128,8 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
         low_confidence: warm_up.map(|warm_up| confidence_stops(task, finished, warm_up)),
         verdicts: verdicts(all()),
+        ungraded: all().filter(|sample| is_ungraded(sample)).count(),
+        first_ungraded: all().find_map(|sample| ungraded(sample).map(str::to_owned)),
         cut_short: CutShort {
             length: ended_by(FinishReason::Length),
             context_full: ended_by(FinishReason::ContextFull),
@@ -316,15 +326,27 @@ fn by_token(sample: &Sample) -> f64 {
     sample.logprob / sample.tokens.max(1) as f64
 }
 
-/// The samples with the score by which `method` ranks them, or else the log-probability per token. `None` if some are
-/// not graded or have no score.
-fn ranked(method: &Method, samples: &[Sample], details: Option<&Details>) -> Option<Vec<Ranked>> {
-    let scores: Vec<Option<f64>> = match (method, details) {
-        (method, Some(Details::Scores { scores })) if method.ranks_by_score() && scores.len() == samples.len() => {
-            scores.clone()
+/// The samples, sorted by index, without those that a judge was to grade and could not.
+fn graded_of(samples: &[Sample]) -> Cow<'_, [Sample]> {
+    match samples.iter().any(is_ungraded) {
+        false => Cow::Borrowed(samples),
+        true => Cow::Owned(samples.iter().filter(|sample| !is_ungraded(sample)).cloned().collect()),
+    }
+}
+
+/// The samples, which are of this outcome, with the score by which `method` ranks them, or else the log-probability per
+/// token. `None` if some are not graded or have no score.
+fn ranked(method: &Method, samples: &[Sample], outcome: &Outcome) -> Option<Vec<Ranked>> {
+    let scores: Vec<Option<f64>> = match (method.ranks_by_score(), method, &outcome.details) {
+        (true, _, Some(Details::Scores { scores })) if scores.len() == outcome.samples.len() => {
+            let all = outcome.samples.iter().map(|sample| sample.index).zip(scores);
+            let by_index: HashMap<u64, &Option<f64>> = all.collect();
+            samples.iter().map(|sample| *by_index[&sample.index]).collect()
         }
-        (method, _) if method.ranks_by_score() => return None,
-        (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| Some(sample.logprob)).collect(),
+        (true, ..) => return None,
+        (_, Method::BestOfN { by: BestBy::Logprob, .. }, _) => {
+            samples.iter().map(|sample| Some(sample.logprob)).collect()
+        }
         _ => samples.iter().map(|sample| Some(by_token(sample))).collect(),
     };
     let ranked = |(sample, score): (&Sample, Option<f64>)| Some(Ranked { score, right: sample.correct? });
@@ -336,10 +358,9 @@ fn weighted_vote(samples: &[Sample]) -> Option<f64> {
     weighted_right(samples, |sample| Some(by_token(sample).exp()))
 }
 
-/// How far the vote weighted by a scorer's scores is right. `None` without a grader or a scorer.
-fn reward_vote(outcome: &Outcome) -> Option<f64> {
-    let scale = outcome.scorer.as_ref()?.scale;
-    weighted_right(&outcome.samples, |sample| Some(scale.probability(sample.score()?)))
+/// How far the vote weighted by a scorer's scores is right. `None` without a grader.
+fn reward_vote(samples: &[Sample], scale: Scale) -> Option<f64> {
+    weighted_right(samples, |sample| Some(scale.probability(sample.score()?)))
 }
 
 /// The share of right ones among the answers that tie in the vote by these weights, mostly one; 0 without any answer.

@@ -2,7 +2,7 @@
 //! engine merges the branches of all items into one batch, so these threads mostly wait. One more thread encodes the
 //! prompts in advance.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -20,13 +20,12 @@ use offshoot_core::out::Progress;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::{LogprobsMode, RootOptions};
 use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, in_bytes, work_ahead};
-use offshoot_score::TextScorer;
 use offshoot_search::rollout::{TreeLeaf, TrieBuilder};
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
-use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
+use offshoot_search::{FailedBranches, Outcome, Sample, SampleScore, SearchJob};
 
-use super::assess::{answer_of, assessor, grade, question_of, samples_correct};
-use super::drive::drive;
+use super::assess::{Graders, answer_of, grade, question_of, samples_correct};
+use super::drive::{Scorers, drive};
 use super::levels::LevelCounts;
 use super::options::RunOptions;
 use super::outcome::{Failed, Finished, RunOutcome};
@@ -52,8 +51,8 @@ pub struct Searched {
 pub struct ItemRunner<'a> {
     pub prepared: &'a PreparedRun,
     pub launched: &'a Launched,
-    /// What scores solutions, where the method asks for it.
-    pub scorer: Option<&'a dyn TextScorer>,
+    /// What scores solutions, where the method asks for it, and what grades samples.
+    pub by: Scorers<'a>,
     pub options: &'a RunOptions,
     /// The journal for the results; `None`: nothing is written.
     pub journal: Option<&'a Journal>,
@@ -75,7 +74,15 @@ impl<'a> ItemRunner<'a> {
         let Searched { mut finished, mut failed, ended, unfinished_samples, levels } = searched;
         sort_by_number(&mut finished, |item| item.index as u64);
         sort_by_number(&mut failed, |item| item.index as u64);
-        match summarise(self.prepared, self.launched, self.options, &finished, levels, seconds) {
+        match summarise(
+            self.prepared,
+            self.launched,
+            self.by.judge.map(|judge| &**judge),
+            self.options,
+            &finished,
+            levels,
+            seconds,
+        ) {
             Ok(summary) => {
                 let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
                 let failed_branches = finished.iter().map(of).sum();
@@ -287,14 +294,23 @@ impl<'a> WorkerContext<'a> {
 
     /// Searches one item and writes its results.
     fn search(&self, prompt: &ItemPrompt<'_>, mut tree: SamplingTree) -> Result<Finished> {
-        let ItemRunner { prepared, launched, scorer, options, journal, progress, interrupted } = self.run;
+        let ItemRunner { prepared, launched, by, options, journal, progress, interrupted } = self.run;
         let task = &prepared.task;
         let mut others = self.earlier.lock().expect("taking does not panic");
-        let earlier = others.remove(&prompt.item.index).unwrap_or_default();
+        let mut earlier = others.remove(&prompt.item.index).unwrap_or_default();
         drop(others);
+        let grade = |text: &str| grade(task, prompt.item, text);
+        let graders = Graders { programs: prepared.judging.as_ref(), judge: by.judge };
+        let check = || if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
+        let anew = graders.grade_again(task, prompt.item, &grade, &mut earlier, check)?;
+        if let Some(journal) = journal {
+            for sample in anew {
+                journal.sample(prompt.item.index, sample.index, &LineWithId { id: &prompt.item.id, rest: sample })?;
+            }
+        }
         let mut on_disk = earlier.len();
-        let scored: HashSet<u64> =
-            earlier.iter().filter(|sample| sample.scored.is_some()).map(|sample| sample.index).collect();
+        let scored: HashMap<u64, SampleScore> =
+            earlier.iter().filter_map(|sample| Some((sample.index, sample.scored.clone()?))).collect();
         let mut record = |sample: &Sample| {
             if let Some(journal) = journal {
                 journal.sample(prompt.item.index, sample.index, &LineWithId { id: &prompt.item.id, rest: sample })?;
@@ -308,13 +324,12 @@ impl<'a> WorkerContext<'a> {
             progress.sample_done(sample.tokens);
             Ok(())
         };
-        let grade = |text: &str| grade(task, prompt.item, text);
         let params = prepared.params_behind(prompt);
         let job = SearchJob::new(&params, &prepared.stop).recorded_by(&mut record);
         let mut job = job.interrupted_by(interrupted).resuming(earlier);
-        job.assessor = assessor(prepared.judging.as_ref(), prompt.item, &grade);
+        job.assessor = graders.assessor(task, prompt.item, &grade)?;
         job.group_end = task.method.group_end();
-        let mut outcome = drive(prepared, prompt, scorer, &mut tree, &mut job)?;
+        let mut outcome = drive(prepared, prompt, by, &mut tree, &mut job)?;
         let leaves = std::mem::take(&mut job.leaves);
         drop(job);
         let mut failures = tree.take_failures();
@@ -327,9 +342,10 @@ impl<'a> WorkerContext<'a> {
                 Some(FailedBranches { branches, first: in_bytes(first, launched.engine.facts()).to_string() });
         }
         if let Some(journal) = journal {
-            if task.method.scores_late() {
+            if prepared.scores_late() {
                 // They were written when they were sampled; these lines replace those.
-                for sample in outcome.samples.iter().filter(|sample| !scored.contains(&sample.index)) {
+                let is_known = |sample: &&Sample| scored.get(&sample.index) == sample.scored.as_ref();
+                for sample in outcome.samples.iter().filter(|sample| !is_known(sample)) {
                     journal.sample(
                         prompt.item.index,
                         sample.index,
@@ -433,7 +449,7 @@ mod tests {
 
     use super::*;
     use crate::run::ResultFormat;
-    use crate::task::Overrides;
+    use crate::task::{AskedJudge, Overrides};
     use offshoot_judge::{Isolation, JudgeSetup};
     use offshoot_launch::{DeviceChoice, EngineBudget, EngineOptions, LOOK_AHEAD};
 
@@ -452,6 +468,7 @@ mod tests {
             skip_too_long: false,
             dry_run: false,
             json: false,
+            judge_model: AskedJudge::default(),
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
             scorer: None,
@@ -487,7 +504,7 @@ mod tests {
         let run = ItemRunner {
             prepared: &prepared,
             launched: &launched,
-            scorer: None,
+            by: Scorers::default(),
             options: &options,
             journal: None,
             progress: &progress,

@@ -13,6 +13,7 @@ use crate::answer::latex;
 use crate::answer::{AnswerRules, ExtractedAnswer, Extractor, Normalise, broken, compile};
 use crate::source::Place;
 use crate::task::candidate::{JudgeGrade, JudgeSettings};
+use crate::task::verdict::{TaskVerdict, VerdictKey, VerdictSettings};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::describe;
 use offshoot_core::json::digits::without_exponent;
@@ -35,6 +36,22 @@ pub(crate) enum GradeSettings {
     Expression(ExpressionSettings),
     /// The item is a programming problem of a benchmark; samples are run against its tests.
     Judge(JudgeSettings),
+    /// The task's `judge`, a model, is asked about each sample.
+    Verdict(Box<VerdictGradeSettings>),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct VerdictGradeSettings {
+    #[serde(flatten)]
+    verdict: VerdictSettings,
+    /// The least score of a right sample.
+    #[serde(default = "half")]
+    #[schemars(extend("minimum" = 0, "maximum" = 1, "x-expected" = "a number from 0 to 1"))]
+    right_from: f64,
+}
+
+fn half() -> f64 {
+    0.5
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -148,6 +165,17 @@ pub(crate) enum TaskGrading {
     Text(Grader),
     /// Graded by running it as a program.
     Judge(JudgeGrade),
+    /// Graded by a judge, which is a model.
+    Verdict(VerdictGrade),
+}
+
+/// What a judge is asked about a sample, and when the sample is right.
+#[derive(Debug)]
+pub struct VerdictGrade {
+    /// What it is asked.
+    pub verdict: TaskVerdict,
+    /// The least score of a right sample.
+    pub right_from: f64,
 }
 
 impl TaskGrading {
@@ -181,6 +209,11 @@ impl TaskGrading {
                 Grader::Expression { numbers: numbers.field, value }
             }
             GradeSettings::Judge(judge) => return JudgeGrade::new(&place.key("judge"), judge).map(TaskGrading::Judge),
+            GradeSettings::Verdict(settings) => {
+                let VerdictGradeSettings { verdict, right_from } = *settings;
+                let verdict = TaskVerdict::new(&place.key("verdict"), verdict, VerdictKey::Grade)?;
+                return Ok(TaskGrading::Verdict(VerdictGrade { verdict, right_from }));
+            }
         };
         Ok(TaskGrading::Text(grader))
     }

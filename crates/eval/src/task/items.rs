@@ -24,6 +24,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::json::describe;
 use offshoot_core::json::names;
+use offshoot_verdict::Verdict;
 
 /// One problem of a task.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Whether its samples are graded, by a reference or by tests.
+    /// Whether its samples are graded, by a reference, by tests or by a judge.
     pub fn is_graded(&self) -> bool {
         self.standard.is_some()
     }
@@ -47,15 +48,23 @@ impl Item {
     pub fn reference(&self) -> Option<String> {
         match &self.standard {
             Some(Standard::Reference(reference)) => Some(reference.shown()),
-            Some(Standard::Tests(_)) | None => None,
+            Some(Standard::Tests(_) | Standard::Verdict(_)) | None => None,
         }
     }
 
-    /// The tests for its samples, if the task has a judge.
+    /// The tests for its samples, if they are programs.
     pub fn tests(&self) -> Option<&Arc<ItemTests>> {
         match &self.standard {
             Some(Standard::Tests(tests)) => Some(tests),
-            Some(Standard::Reference(_)) | None => None,
+            Some(Standard::Reference(_) | Standard::Verdict(_)) | None => None,
+        }
+    }
+
+    /// What a judge is asked about its samples, if one grades them.
+    pub fn graded_by(&self) -> Option<&Arc<Verdict>> {
+        match &self.standard {
+            Some(Standard::Verdict(verdict)) => Some(verdict),
+            Some(Standard::Reference(_) | Standard::Tests(_)) | None => None,
         }
     }
 }
@@ -65,6 +74,8 @@ impl Item {
 pub(crate) enum Standard {
     Reference(ExpectedAnswer),
     Tests(Arc<ItemTests>),
+    /// What a judge is asked.
+    Verdict(Arc<Verdict>),
 }
 
 /// The task file's key `items`.

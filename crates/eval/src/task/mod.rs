@@ -8,6 +8,7 @@ mod file_format;
 mod grade;
 pub mod help;
 pub(crate) mod items;
+mod judge;
 mod matched;
 mod method;
 mod prompt;
@@ -15,6 +16,7 @@ pub mod scaffold;
 mod scorer;
 mod shots;
 pub(crate) mod template;
+mod verdict;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -25,13 +27,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use grade::VerdictGrade;
 pub use items::Item;
+pub use judge::{AskedBy, AskedJudge, JudgeChoice, TaskJudge};
 pub use method::{
-    Choose, EarlyStop, FormSettings, Method, RewardScoring, SampleScorer, Sampling, ThoughtScoring, Verdicts, choose,
-    scoring, steps, tree_of_thought,
+    Choose, EarlyStop, FormSettings, Method, RewardScoring, SampleScorer, Sampling, ThoughtScoring, choose, scoring,
+    steps, tree_of_thought,
 };
 pub use prompt::TaskPrompt;
 pub use scorer::TaskScorer;
+pub use verdict::{OwnQuestion, SAMPLE_ANSWER, TaskVerdict};
 
 use crate::answer::{ExtractedAnswer, Extractor, TaskAnswer};
 use crate::source::TaskSource;
@@ -39,6 +44,7 @@ use crate::source::schema::Schema;
 use crate::source::values::TaskPath;
 use grade::{GradeSettings, TaskGrading};
 use items::{ItemSettings, ItemSource, Standard};
+use judge::JudgeModelSettings;
 use method::MethodSettings;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
@@ -70,6 +76,9 @@ struct TaskSettings {
     adapter: Option<TaskPath>,
     /// Another model, whose scores a method asks for by `reward`: its folder, or an object (default: none).
     scorer: Option<ScorerModelSettings>,
+    /// The model that is asked about samples where the method or `grade` has an object with a `prompt` for it: its
+    /// folder, or an object (or --judge, --judge-url; default: the run's own model).
+    judge: Option<JudgeModelSettings>,
     /// The problems, each an object of fields; those of a document become one item per question.
     items: ItemSettings,
     /// How an item becomes a prompt.
@@ -142,6 +151,8 @@ pub struct Task {
     pub adapter: Option<PathBuf>,
     /// What scores solutions where the method asks for `reward`.
     pub scorer: TaskScorer,
+    /// Who is asked about samples where a verdict object says so.
+    pub judge: TaskJudge,
     pub method: Method,
     pub sampling: Sampling,
     /// The form of `sampling`.
@@ -150,7 +161,8 @@ pub struct Task {
     pub source: Value,
     items: ItemSource,
     prompt: PromptTemplate,
-    special_tokens: SpecialTokens,
+    /// `None`: the task does not say, and they are allowed.
+    special_tokens: Option<SpecialTokens>,
     answer: Option<Extractor>,
     grade: Option<TaskGrading>,
 }
@@ -195,6 +207,9 @@ impl Task {
             scorer: settings
                 .scorer
                 .map_or(Ok(TaskScorer::default()), |scorer| TaskScorer::new(&root.key("scorer"), scorer))?,
+            judge: settings
+                .judge
+                .map_or(Ok(TaskJudge::default()), |judge| TaskJudge::new(&root.key("judge"), judge))?,
             method: Method::new(&root.key("method"), settings.method)?,
             sampling: settings.sampling,
             form: form.map(Arc::new),
@@ -202,7 +217,7 @@ impl Task {
             prompt: PromptTemplate::new(&root.key("prompt"), settings.prompt)?,
             answer: answer.transpose()?,
             grade: grade.transpose()?,
-            special_tokens: settings.special_tokens.unwrap_or_default(),
+            special_tokens: settings.special_tokens,
             source: source.value.clone(),
         };
         task.check()?;
@@ -274,6 +289,9 @@ impl Task {
         for item in items {
             files.extend(self.prompt.files(item)?);
             files.extend(self.method.prompt_files(item)?);
+            if let Some(grade) = self.graded_by_judge() {
+                files.extend(grade.verdict.prompt_files(item)?);
+            }
         }
         Ok(files)
     }
@@ -287,6 +305,7 @@ impl Task {
                 item.standard = Some(match grader {
                     TaskGrading::Text(grader) => Standard::Reference(grader.reference(path, id, fields)?),
                     TaskGrading::Judge(judge) => Standard::Tests(Arc::new(judge.tests(path, id, fields)?)),
+                    TaskGrading::Verdict(grade) => Standard::Verdict(grade.verdict.of_item(path, item)?),
                 });
             }
         }
@@ -313,17 +332,23 @@ impl Task {
 
     /// Encodes the prompts of items.
     pub fn encoder<'t>(&self, tokenizer: &'t Tokenizer) -> SharedEncoder<'t> {
-        SharedEncoder::guarding(tokenizer, self.special_tokens.of_items())
+        SharedEncoder::guarding(tokenizer, self.special_tokens.unwrap_or_default().of_items())
     }
 
     /// Encodes texts that hold what the model has said.
     pub fn encoder_of_samples<'t>(&self, tokenizer: &'t Tokenizer) -> SharedEncoder<'t> {
-        SharedEncoder::guarding(tokenizer, self.special_tokens.of_samples())
+        SharedEncoder::guarding(tokenizer, self.special_tokens.unwrap_or_default().of_samples())
+    }
+
+    /// What becomes of special tokens' texts in questions to a judge, which is an engine of ours: they are plain text,
+    /// unless the task says otherwise, as samples stand in the questions.
+    pub fn special_text_of_questions(&self) -> SpecialText {
+        self.special_tokens.map_or(SpecialText::Escape, SpecialTokens::of_samples)
     }
 
     /// The tokens of what the model has said, behind what was before it.
     pub fn encode_sample(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<TokenId>> {
-        match self.special_tokens.of_samples() {
+        match self.special_tokens.unwrap_or_default().of_samples() {
             SpecialText::Allow => tokenizer.encode(text, AddSpecial::No),
             SpecialText::Escape | SpecialText::Refuse => tokenizer.encode_plain(text, AddSpecial::No),
         }
@@ -340,7 +365,7 @@ impl Task {
     }
 
     /// Whether a sample is right; `answer`: the result of [`Task::answer`]. If the task does not define answers, the
-    /// whole text is the answer. `None`: the task has no grader, or a judge grades.
+    /// whole text is the answer. `None`: the task has no grader, or the text is run or judged elsewhere.
     pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<bool> {
         let text = &*answer_part(text);
         let given = match self.answer {
@@ -349,8 +374,26 @@ impl Task {
         };
         match &item.standard {
             Some(Standard::Reference(reference)) => Some(reference.accepts(text, given)),
-            Some(Standard::Tests(_)) | None => None,
+            Some(Standard::Tests(_) | Standard::Verdict(_)) | None => None,
         }
+    }
+
+    /// How a judge, which is a model, grades samples; `None`: none does.
+    pub fn graded_by_judge(&self) -> Option<&VerdictGrade> {
+        match &self.grade {
+            Some(TaskGrading::Verdict(grade)) => Some(grade),
+            Some(TaskGrading::Text(_) | TaskGrading::Judge(_)) | None => None,
+        }
+    }
+
+    /// The method's question that the run's own model answers in its own batch. `is_own`: whether it is the judge.
+    pub fn own_question(&self, is_own: bool) -> Option<OwnQuestion<'_>> {
+        self.method.verdict().filter(|_| is_own).and_then(TaskVerdict::own_question)
+    }
+
+    /// What a judge is asked about the samples: by the method, and by the grader.
+    pub fn verdicts(&self) -> [Option<&TaskVerdict>; 2] {
+        [self.method.verdict(), self.graded_by_judge().map(|grade| &grade.verdict)]
     }
 
     /// Whether samples are programs for the judge.

@@ -11,3 +11,4 @@ mod forms;
 mod parquet_items;
 mod same_answers;
 mod task_files;
+mod verdicts;

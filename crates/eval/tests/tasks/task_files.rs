@@ -123,7 +123,7 @@ fn the_example_of_the_design() {
             stop: Decided::Certain,
             min_finished: None,
             confidence: None,
-            reward: None
+            scorer: None
         }
     );
     let expected = Sampling {
@@ -288,7 +288,8 @@ fn overrides_from_the_command_line() {
     let asked = set(&[&scorer(r#"{"prompt": {"item": "{{q}} {{thoughts}} right?"}, "words": {" yes": 1, " no": 0}}"#)]);
     let asked = asked.unwrap().method;
     assert!(matches!(asked, Method::BestByScorer { samples: 4, .. }), "{asked:?}");
-    assert_eq!(asked.verdicts().unwrap().words, [(" yes".to_string(), 1.0), (" no".to_string(), 0.0)]);
+    let words = asked.verdict().and_then(|verdict| verdict.own_question()).unwrap().words.to_vec();
+    assert_eq!(words, [(" yes".to_string(), 1.0), (" no".to_string(), 0.0)]);
     let task = set(&["items.0.q=changed"]).unwrap();
     assert_eq!(levels(&task, &task.items(None).unwrap()[0]), ["changed"]);
 
@@ -297,7 +298,8 @@ fn overrides_from_the_command_line() {
     assert!(error("sampling.temperature=hot").contains("found \"hot\" (given on the command line)"));
     assert!(error("method={\"sample\": {\"samples\": 0}}").contains("found 0 (given on the command line)"));
     assert!(error("prompt.item=x").contains("`set` prompt.item: expected an object or a list at `prompt`"));
-    assert!(error(&scorer(r#"{"prompt": {"item": "{{thoughts}}"}}"#)).contains("`method.best_of_n.by.words`"));
+    let wordless = error(&scorer(r#"{"prompt": {"item": "{{thoughts}}"}}"#));
+    assert!(wordless.contains("`method.best_of_n.by`") && wordless.contains("one of `words`, `score`"), "{wordless}");
     let unasked = scorer(r#"{"prompt": {"item": "x"}, "words": {" yes": 1, " no": 0}}"#);
     assert!(error(&unasked).contains("`method.best_of_n.by.prompt`"));
     assert!(error("seed").contains("`set`: expected key=value, found `seed`"));
@@ -860,7 +862,7 @@ fn a_vote_may_be_decided_by_windows() {
     let stop = Decided::Agreeing(window);
     assert_eq!(
         task.method,
-        Method::SelfConsistency { samples: 20, stop, min_finished: None, confidence: None, reward: None }
+        Method::SelfConsistency { samples: 20, stop, min_finished: None, confidence: None, scorer: None }
     );
     assert_eq!((task.method.samples_at_once(), task.method.draws_all()), (5, false));
     let key = "method.self_consistency.stop_when_decided";

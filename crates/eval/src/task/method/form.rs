@@ -42,19 +42,26 @@ pub enum SchemaSettings {
     Schema(Map<String, Value>),
 }
 
+impl SchemaSettings {
+    /// The schema; `place`: where it is said.
+    pub(crate) fn read(&self, place: &Place<'_>) -> Result<Value> {
+        match self {
+            SchemaSettings::Schema(schema) => Ok(Value::Object(schema.clone())),
+            SchemaSettings::File(path) => {
+                let text = place.read_text(&path.0)?;
+                let path = place.source.resolve(&path.0);
+                serde_json::from_str(&text).map_err(|error| Error::format(&path, format!("not a JSON Schema: {error}")))
+            }
+        }
+    }
+}
+
 impl FormSettings {
     /// The form; `place`: where it is said.
     pub(crate) fn read(&self, place: &Place<'_>) -> Result<Form> {
         Ok(match self {
             FormSettings::JsonObject => Form::JsonObject,
-            FormSettings::Json(SchemaSettings::Schema(schema)) => Form::Json(Value::Object(schema.clone())),
-            FormSettings::Json(SchemaSettings::File(path)) => {
-                let text = place.key("json").read_text(&path.0)?;
-                let path = place.source.resolve(&path.0);
-                let schema: Result<Value, _> = serde_json::from_str(&text);
-                let schema = schema.map_err(|error| Error::format(&path, format!("not a JSON Schema: {error}")))?;
-                Form::Json(schema)
-            }
+            FormSettings::Json(schema) => Form::Json(schema.read(&place.key("json"))?),
             FormSettings::Regex(pattern) => Form::Regex(pattern.clone()),
             FormSettings::Grammar(grammar) => Form::of_grammar(grammar).map_err(|error| match error {
                 Error::Value { expected, found, .. } => place.key("grammar").wrong_as(expected, found),

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::Place;
 use crate::task::items::Item;
+use crate::task::verdict::{TaskVerdict, VerdictKey, VerdictSettings};
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_engine::GroupEnd;
@@ -25,18 +26,18 @@ use offshoot_search::confidence::ConfidenceVote;
 use offshoot_search::settings::{
     Aggregate, BestBy, Decide, EntropyBranching, Mcts, MctsDecide, ParticleSearch, StepSearch, TreePo,
 };
-use offshoot_search::tree_of_thought::{Evaluate, Generate};
+use offshoot_search::tree_of_thought::{Evaluate, Generate, ThoughtTraversal};
 use offshoot_search::vote::Decided;
 
 pub use choose::Choose;
 pub use form::FormSettings;
+pub(crate) use form::SchemaSettings;
 pub use sampling::Sampling;
-pub use scoring::{RewardScoring, SampleScorer, ThoughtScoring, Verdicts};
+pub use scoring::{RewardScoring, SampleScorer, ThoughtScoring};
 
 use choose::ChooseSettings;
 use confidence::ConfidenceVoteSettings;
 use rollouts::{EntropyBranchingSettings, TreePoSettings};
-use scoring::VerdictSettings;
 use steps::{MctsSettings, ParticleFilteringSettings, ParticleGibbsSettings, StepSearchSettings};
 use tree_of_thought::{TreeOfThought, TreeOfThoughtSettings};
 
@@ -85,12 +86,24 @@ pub(crate) struct VoteSettings {
     /// Samples' confidences weigh their votes, and end samples (default: votes are equal, samples whole).
     confidence: Option<ConfidenceVoteSettings>,
     /// What a vote weighs (default: votes are equal).
-    weigh_by: Option<VoteWeight>,
-    /// With `weigh_by`: the string that ends a step of a sample (default: the line end).
+    #[schemars(extend("x-expected" = WEIGHTS))]
+    weigh_by: Option<VoteWeightSettings>,
+    /// With `reward`: the string that ends a step of a sample (default: the line end).
     #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
     delimiter: Option<String>,
-    /// With `weigh_by`: how the scores of a sample's steps become its own (default: as the scorer's form says).
+    /// With `reward`: how the scores of a sample's steps become its own (default: as the scorer's form says).
     aggregate: Option<Aggregate>,
+}
+
+/// What `weigh_by` of `self_consistency` must be.
+const WEIGHTS: &str = "`reward`, or an object with `prompt` and one of `words`, `score`, `pairs` and `groups`";
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum VoteWeightSettings {
+    Named(VoteWeight),
+    Verdict(Box<VerdictSettings>),
 }
 
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
@@ -131,14 +144,14 @@ pub(crate) struct BestSettings {
     /// Samples of each item.
     #[schemars(range(min = 1))]
     samples: u32,
-    /// The measure of a sample, or a question to the model about it.
+    /// The measure of a sample, or what a judge is asked about it.
     #[schemars(extend("x-expected" = MEASURES))]
     by: BestBySettings,
     /// Whether the other samples are stopped as soon as one passes (with `grade` or `judge`).
     #[serde(default)]
     stop_when_passed: bool,
     /// The samples of an item that have not finished are cancelled once so many have (default: none is). Not where a
-    /// question to the model chooses.
+    /// judge chooses.
     #[schemars(range(min = 1))]
     min_finished: Option<u32>,
     /// With `reward`: the string that ends a step of a sample (default: the line end).
@@ -150,14 +163,14 @@ pub(crate) struct BestSettings {
 
 /// What `by` of `best_of_n` must be.
 const MEASURES: &str = "one of `logprob`, `mean_logprob`, `grade`, `judge`, or, without `stop_when_passed`, \
-                        `reward` or {\"prompt\": …, \"words\": …}";
+                        `reward` or an object with `prompt` and one of `words`, `score`, `pairs` and `groups`";
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 enum BestBySettings {
     Measure(SampleMeasure),
-    Verdicts(VerdictSettings),
+    Verdict(Box<VerdictSettings>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -188,7 +201,7 @@ pub(crate) struct SampleSettings {
 /// How an item is searched, and how its answer is chosen.
 #[derive(Debug, PartialEq)]
 pub enum Method {
-    /// The most frequent answer wins. Sampling stops early once the vote is decided. With `confidence` or `reward` the
+    /// The most frequent answer wins. Sampling stops early once the vote is decided. With `confidence` or `scorer` the
     /// answer of the largest weight wins; with `confidence` samples may end early, too.
     SelfConsistency {
         samples: u32,
@@ -196,7 +209,7 @@ pub enum Method {
         min_finished: Option<NonZeroU32>,
         confidence: Option<ConfidenceVote>,
         /// A vote weighs the sample's score; all samples are drawn.
-        reward: Option<RewardScoring>,
+        scorer: Option<SampleScorer>,
     },
     /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
     /// the other samples as soon as one is right.
@@ -359,41 +372,63 @@ impl Method {
         }
     }
 
-    /// Its question to the model about complete or partial solutions.
-    pub fn verdicts(&self) -> Option<&Verdicts> {
-        match (self, self.scoring()) {
-            (Method::BestByScorer { scorer: SampleScorer::Verdicts(scorer), .. }, _)
-            | (_, Some(ThoughtScoring::Verdicts(scorer))) => Some(scorer),
-            _ => None,
+    /// What it asks a judge about complete or partial solutions.
+    pub fn verdict(&self) -> Option<&TaskVerdict> {
+        match self {
+            Method::TreeOfThought(how) => how.judge.as_ref(),
+            other => match (other.sample_scorer(), other.scoring()) {
+                (Some(SampleScorer::Verdict(verdict)), _) | (_, Some(ThoughtScoring::Verdict(verdict))) => {
+                    Some(verdict)
+                }
+                _ => None,
+            },
         }
     }
 
     /// The key that asks for the task's scorer; `None`: the method does not use it.
     pub fn reward_key(&self) -> Option<&'static str> {
         match self {
-            Method::SelfConsistency { reward: Some(_), .. } => Some("weigh_by"),
+            Method::SelfConsistency { scorer: Some(SampleScorer::Reward(_)), .. } => Some("weigh_by"),
             Method::BestByScorer { scorer: SampleScorer::Reward(_), .. } => Some("by"),
-            Method::TreeOfThought(how) if matches!(how.settings.evaluate, Evaluate::Scorer) => Some("evaluate"),
+            Method::TreeOfThought(how) if how.judge.is_none() && matches!(how.settings.evaluate, Evaluate::Scorer) => {
+                Some("evaluate")
+            }
             other => (other.scoring() == Some(&ThoughtScoring::Reward)).then_some("scorer"),
+        }
+    }
+
+    /// What scores whole samples; `None`: nothing does, or steps have scores, too.
+    pub fn sample_scorer(&self) -> Option<&SampleScorer> {
+        match self {
+            Method::SelfConsistency { scorer, .. } => scorer.as_ref(),
+            Method::BestByScorer { scorer, .. } => Some(scorer),
+            _ => None,
+        }
+    }
+
+    /// The most texts of an item that it has scored, if a judge scores them; `None`: that many are not known before.
+    pub fn most_scored(&self) -> Option<usize> {
+        let samples = self.samples() as usize;
+        match self {
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => samples.checked_mul(search.steps.most),
+            Method::Particles { search, .. } => samples.checked_mul(search.steps.most),
+            Method::TreeOfThought(how) if matches!(how.settings.generate, Generate::Propose { .. }) => None,
+            Method::TreeOfThought(how) if how.settings.search != ThoughtTraversal::Bfs => None,
+            Method::TreeOfThought(how) => samples.checked_mul(how.settings.steps as usize),
+            _ => Some(samples),
         }
     }
 
     /// Whether a score tells which of its samples is the best.
     pub fn ranks_by_score(&self) -> bool {
-        matches!(self, Method::BestByScorer { .. } | Method::SelfConsistency { reward: Some(_), .. })
-    }
-
-    /// Whether samples are recorded before they have their scores.
-    pub fn scores_late(&self) -> bool {
-        self.reward_of_samples().is_some()
+        self.sample_scorer().is_some()
     }
 
     /// How the task's scorer scores whole samples; `None`: it does not, or scores steps too.
     pub fn reward_of_samples(&self) -> Option<&RewardScoring> {
-        match self {
-            Method::SelfConsistency { reward, .. } => reward.as_ref(),
-            Method::BestByScorer { scorer: SampleScorer::Reward(scoring), .. } => Some(scoring),
-            _ => None,
+        match self.sample_scorer() {
+            Some(SampleScorer::Reward(scoring)) => Some(scoring),
+            Some(SampleScorer::Verdict(_)) | None => None,
         }
     }
 
@@ -431,21 +466,22 @@ impl Method {
         }
     }
 
-    /// Whether it generates further prompts during the search.
+    /// Whether it generates further prompts for its own model during the search, beside questions to a judge.
     pub fn asks(&self) -> bool {
         match self {
             Method::TreeOfThought(_) => true,
             Method::Choose(choose) => choose.neutral.is_some(),
-            other => other.verdicts().is_some(),
+            _ => false,
         }
     }
 
     /// The files included in its prompts about `item` by paths that are templates.
     pub fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
-        match self {
-            Method::TreeOfThought(how) => how.prompt_files(item),
-            other => other.verdicts().map_or(Ok(Vec::new()), |verdicts| verdicts.prompt_files(item)),
+        let mut files = self.verdict().map_or(Ok(Vec::new()), |verdict| verdict.prompt_files(item))?;
+        if let Method::TreeOfThought(how) = self {
+            files.extend(how.prompt_files(item)?);
         }
+        Ok(files)
     }
 
     /// Checks the fields of an item that the method needs.
@@ -506,20 +542,29 @@ impl Method {
                 if let Some(confidence) = &confidence {
                     confidence::check(&place, confidence, stop, min_finished)?;
                 }
-                let reward = match weigh_by {
-                    Some(VoteWeight::Reward) if confidence.is_some() => {
+                if !matches!(weigh_by, Some(VoteWeightSettings::Named(VoteWeight::Reward))) {
+                    without_reward(&place, &delimiter, aggregate, "weigh_by")?;
+                }
+                let scorer = match weigh_by {
+                    None => None,
+                    Some(_) if confidence.is_some() => {
                         return Err(place.key("weigh_by").wrong("nothing where `confidence` weighs the votes"));
                     }
-                    Some(VoteWeight::Reward) if stop != Decided::Never => {
+                    Some(_) if stop != Decided::Never => {
                         return Err(place.key("stop_when_decided").wrong("false where scores weigh the votes"));
                     }
-                    Some(VoteWeight::Reward) => Some(RewardScoring::new(delimiter, aggregate)),
-                    None => {
-                        without_reward(&place, &delimiter, aggregate, "weigh_by")?;
-                        None
+                    Some(VoteWeightSettings::Named(VoteWeight::Reward)) => {
+                        Some(SampleScorer::Reward(RewardScoring::new(delimiter, aggregate)))
+                    }
+                    Some(VoteWeightSettings::Verdict(_)) if min_finished.is_some() => {
+                        return Err(place.key("min_finished").wrong("none where a judge weighs the votes"));
+                    }
+                    Some(VoteWeightSettings::Verdict(verdict)) => {
+                        let verdict = TaskVerdict::new(&place.key("weigh_by"), *verdict, VerdictKey::Votes)?;
+                        Some(SampleScorer::Verdict(verdict))
                     }
                 };
-                Ok(Method::SelfConsistency { samples, stop, min_finished, confidence, reward })
+                Ok(Method::SelfConsistency { samples, stop, min_finished, confidence, scorer })
             }
             MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),
             MethodSettings::Sample(SampleSettings { samples, min_finished }) => {
@@ -583,18 +628,18 @@ fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
         without_reward(place, &delimiter, aggregate, "by")?;
     }
     let by = match by {
-        BestBySettings::Verdicts(_) | BestBySettings::Measure(SampleMeasure::Reward) if stop_when_passed => {
+        BestBySettings::Verdict(_) | BestBySettings::Measure(SampleMeasure::Reward) if stop_when_passed => {
             return Err(place.key("by").wrong(MEASURES));
         }
         BestBySettings::Measure(SampleMeasure::Reward) => {
             let scorer = SampleScorer::Reward(RewardScoring::new(delimiter, aggregate));
             return Ok(Method::BestByScorer { samples, scorer, min_finished });
         }
-        BestBySettings::Verdicts(_) if min_finished.is_some() => {
-            return Err(place.key("min_finished").wrong("none where a question to the model chooses"));
+        BestBySettings::Verdict(_) if min_finished.is_some() => {
+            return Err(place.key("min_finished").wrong("none where a judge chooses"));
         }
-        BestBySettings::Verdicts(scorer) => {
-            let scorer = SampleScorer::Verdicts(Verdicts::new(&place.key("by"), scorer)?);
+        BestBySettings::Verdict(verdict) => {
+            let scorer = SampleScorer::Verdict(TaskVerdict::new(&place.key("by"), *verdict, VerdictKey::Best)?);
             return Ok(Method::BestByScorer { samples, scorer, min_finished });
         }
         BestBySettings::Measure(SampleMeasure::Logprob) => BestBy::Logprob,

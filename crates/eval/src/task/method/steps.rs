@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::Place;
 use crate::task::method::scoring::{ScorerSettings, ThoughtScoring};
+use crate::task::verdict::VerdictKey;
 use offshoot_core::error::Result;
 use offshoot_search::settings::{
     Aggregate, Decide, Mcts, MctsDecide, MctsSelect, ParticleSearch, Resampling, RolloutScoring, StepEnd, StepSearch,
@@ -138,7 +139,7 @@ pub(crate) struct MctsSettings {
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(extend(
-    "x-expected" = "`agreement`, `mean_logprob`, `grade`, `reward`, or an object with `prompt` and `words`"
+    "x-expected" = "`agreement`, `mean_logprob`, `grade`, `reward`, or an object with `prompt` and `words` or `score`"
 ))]
 enum MctsScorerSettings {
     Agreement(Agreement),
@@ -240,7 +241,7 @@ impl ParticleKeys {
         references: u32,
     ) -> Result<(ParticleSearch, ThoughtScoring)> {
         let ParticleKeys { split, scorer, aggregate, resampling, by } = self;
-        let scorer = ThoughtScoring::of_chances(&place.key("scorer"), scorer)?;
+        let scorer = ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Chances)?;
         let steps = split.read(place)?;
         Ok((ParticleSearch { samples, iterations, references, steps, aggregate, resampling, by }, scorer))
     }
@@ -252,7 +253,7 @@ pub(crate) fn step_search(place: &Place<'_>, settings: StepSearchSettings) -> Re
     if samples % expansions != 0 {
         return Err(place.key("samples").wrong(format!("a multiple of `expansions`, {expansions}")));
     }
-    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer)?;
+    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Steps)?;
     let steps = split.read(place)?;
     Ok((StepSearch { samples, expansions, steps, lookahead, aggregate, by }, scorer))
 }
@@ -286,7 +287,9 @@ pub(crate) fn particle_gibbs(
 pub(crate) fn mcts(place: &Place<'_>, settings: MctsSettings) -> Result<(Mcts, Option<ThoughtScoring>)> {
     let scorer = match settings.scorer {
         MctsScorerSettings::Agreement(Agreement::Agreement) => None,
-        MctsScorerSettings::Scorer(scorer) => Some(ThoughtScoring::new(&place.key("scorer"), scorer)?),
+        MctsScorerSettings::Scorer(scorer) => {
+            Some(ThoughtScoring::new(&place.key("scorer"), scorer, VerdictKey::Steps)?)
+        }
     };
     let scoring = match (&scorer, settings.value) {
         (None, MctsValue::Rollout) => RolloutScoring::Agreement,

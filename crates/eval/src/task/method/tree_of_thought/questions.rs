@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::answer;
 use crate::task::items::Item;
 use crate::task::prompt::{PromptTemplate, TaskPrompt};
+use crate::task::verdict::TaskVerdict;
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_core::ids::TokenId;
@@ -18,6 +19,8 @@ use offshoot_search::tree_of_thought::{Evaluate, Generate, Texts, ThoughtSearch,
 #[derive(Debug)]
 pub struct TreeOfThought {
     pub settings: ThoughtSearch<QuestionTemplate>,
+    /// What a judge is asked about paths, where it scores them.
+    pub judge: Option<TaskVerdict>,
     pub(super) thought: Option<Regex>,
     pub(super) end: Option<Regex>,
     pub(super) extract: Vec<(String, Regex)>,

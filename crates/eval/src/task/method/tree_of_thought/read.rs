@@ -10,6 +10,7 @@ use crate::source::Place;
 use crate::source::values::{Pairs, Texts};
 use crate::task::method::tree_of_thought::questions::{QuestionTemplate, TreeOfThought};
 use crate::task::prompt::{PromptSettings, PromptTemplate};
+use crate::task::verdict::{TaskVerdict, VerdictKey, VerdictSettings};
 use offshoot_core::error::Result;
 use offshoot_core::json::listed;
 use offshoot_search::tree_of_thought::{
@@ -90,12 +91,14 @@ struct ThoughtSettings {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("x-expected" = "`reward`, or exactly one of `value`, `vote`"))]
+#[schemars(extend("x-expected" = "`reward`, or exactly one of `value`, `vote`, `judge`"))]
 enum EvaluateSettings {
     /// A question about each path, answered by a word with a value.
     Value(ValueSettings),
     /// One question about all paths of a step.
     Vote(PathVoteSettings),
+    /// What the task's `judge` is asked about each path, whose text is `sample`.
+    Judge(Box<VerdictSettings>),
     /// The scores of the task's `scorer`, as numbers from 0 to 1.
     Reward,
 }
@@ -209,13 +212,14 @@ impl TreeOfThought {
             |key: &str, pattern: Option<String>| pattern.map(|pattern| compile(&place.key(key), &pattern)).transpose();
         let (thought, end) = (regex("thought", settings.thought)?, regex("end", settings.end)?);
         let extract = extract(&place.key("extract"), settings.extract)?;
+        let (evaluate, judge) = evaluate(&place.key("evaluate"), settings.evaluate)?;
         let state = settings.state.map(|text| PromptTemplate::new(&place.key("state"), PromptSettings::Template(text)));
         Ok(TreeOfThought {
             settings: ThoughtSearch {
                 steps: settings.steps,
                 breadth: settings.breadth,
                 generate: generate(&place.key("generate"), settings.generate)?,
-                evaluate: evaluate(&place.key("evaluate"), settings.evaluate)?,
+                evaluate,
                 select: settings.select,
                 search: match settings.search {
                     None | Some(TraversalSettings::Breadth(BreadthFirst::Bfs)) => ThoughtTraversal::Bfs,
@@ -230,6 +234,7 @@ impl TreeOfThought {
                     }
                 },
             },
+            judge,
             thought,
             end,
             extract,
@@ -252,9 +257,17 @@ fn generate(place: &Place<'_>, settings: GenerateSettings) -> Result<Generate<Qu
     }
 }
 
-fn evaluate(place: &Place<'_>, settings: EvaluateSettings) -> Result<Evaluate<QuestionTemplate>> {
-    match settings {
-        EvaluateSettings::Reward => Ok(Evaluate::Scorer),
+/// How thoughts are evaluated, and what a judge is asked where it scores them.
+fn evaluate(
+    place: &Place<'_>,
+    settings: EvaluateSettings,
+) -> Result<(Evaluate<QuestionTemplate>, Option<TaskVerdict>)> {
+    let evaluate = match settings {
+        EvaluateSettings::Reward => Evaluate::Scorer,
+        EvaluateSettings::Judge(verdict) => {
+            let verdict = TaskVerdict::new(&place.key("judge"), *verdict, VerdictKey::Paths)?;
+            return Ok((Evaluate::Scorer, Some(verdict)));
+        }
         EvaluateSettings::Value(value) => {
             let place = place.key("value");
             let last = value.last.map(|last| question(&place.key("last"), last)).transpose()?;
@@ -281,7 +294,7 @@ fn evaluate(place: &Place<'_>, settings: EvaluateSettings) -> Result<Evaluate<Qu
                     ValueBy::Probability
                 }
             };
-            Ok(Evaluate::Value { question: question(&place.key("prompt"), value.prompt)?, last, words, by })
+            Evaluate::Value { question: question(&place.key("prompt"), value.prompt)?, last, words, by }
         }
         EvaluateSettings::Vote(PathVoteSettings { prompt, samples, choice, drawing }) => {
             let place = place.key("vote");
@@ -290,9 +303,10 @@ fn evaluate(place: &Place<'_>, settings: EvaluateSettings) -> Result<Evaluate<Qu
                 None => Regex::new(CHOICE).expect("it is tested"),
             };
             let drawing = drawing.read(&place)?;
-            Ok(Evaluate::Vote { question: question(&place.key("prompt"), prompt)?, samples, choice, drawing })
+            Evaluate::Vote { question: question(&place.key("prompt"), prompt)?, samples, choice, drawing }
         }
-    }
+    };
+    Ok((evaluate, None))
 }
 
 impl DrawingSettings {

@@ -1,0 +1,226 @@
+//! The judge of a run: the model that answers the questions of the task's verdict objects. The one that the command
+//! line names is taken, or else the task's, or else the run's own model. `drive` hands its scores to searches, `assess`
+//! its grades.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::manifest::absolute;
+use super::prepare::PreparedRun;
+use crate::task::{AskedJudge, Item, JudgeChoice, Task, TaskPrompt, TaskVerdict};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::out;
+use offshoot_launch::{JudgeFolder, Launched, LaunchedJudge};
+use offshoot_text::{Message, Tokenizer};
+use offshoot_verdict::{Ask, EngineJudge, ItemVerdicts, JudgeIdentity, JudgePrompt, ServerJudge, ServerOptions};
+
+/// Who answers the questions of a run's verdicts. No weights are loaded, and no server is asked.
+pub enum JudgeModel {
+    /// The run's own model, in its own engine.
+    Own,
+    /// A model that is loaded beside it.
+    Folder(Arc<JudgeFolder>),
+    /// A server.
+    Server(Box<ServerOptions>),
+}
+
+impl JudgeModel {
+    /// The judge of a task, whose model is in the folder `model`; `None`: nothing is asked. `asked`: what the command
+    /// line says of it.
+    pub fn open(task: &Task, asked: &AskedJudge, model: &Path) -> Result<Option<JudgeModel>> {
+        let verdicts: Vec<&TaskVerdict> = task.verdicts().into_iter().flatten().collect();
+        if verdicts.is_empty() {
+            if asked.by.is_some() {
+                let method = task.method.name();
+                out::aside(format_args!(
+                    "note: neither `{method}` nor `grade` of the task has a question for a judge (an object with \
+                     `prompt`): the judge is not asked"
+                ));
+            }
+            return Ok(None);
+        }
+        let judge = match task.judge.asked(asked)? {
+            JudgeChoice::Own => JudgeModel::Own,
+            JudgeChoice::Folder(folder) if folder.is_the_model(model) => JudgeModel::Own,
+            JudgeChoice::Folder(folder) => JudgeModel::Folder(Arc::new(folder.open()?)),
+            JudgeChoice::Server(server) => JudgeModel::Server(server),
+        };
+        if !judge.is_own() {
+            verdicts.into_iter().try_for_each(TaskVerdict::check_values)?;
+        }
+        Ok(Some(judge))
+    }
+
+    /// Whether the run's own engine answers.
+    pub fn is_own(&self) -> bool {
+        matches!(self, JudgeModel::Own)
+    }
+
+    /// The model that is loaded beside the run's own; `None`: none is.
+    pub fn folder(&self) -> Option<&Arc<JudgeFolder>> {
+        match self {
+            JudgeModel::Folder(folder) => Some(folder),
+            JudgeModel::Own | JudgeModel::Server(_) => None,
+        }
+    }
+
+    /// What writes its chats; `None`: a server does.
+    fn tokenizer<'a>(&'a self, run: &'a PreparedRun) -> Option<&'a Tokenizer> {
+        match self {
+            JudgeModel::Own => Some(&run.tokenizer),
+            JudgeModel::Folder(folder) => Some(folder.tokenizer()),
+            JudgeModel::Server(_) => None,
+        }
+    }
+
+    /// Connects to the server, where the judge is one.
+    pub fn connect(&self) -> Result<Option<Arc<dyn Ask>>> {
+        match self {
+            JudgeModel::Own | JudgeModel::Folder(_) => Ok(None),
+            JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::open((**options).clone())?))),
+        }
+    }
+
+    /// What the run's manifest says of it; `None`: it is the run's own model. `connected`: what
+    /// [`connect`](Self::connect) returned.
+    pub fn record(&self, connected: Option<&dyn Ask>) -> Result<Option<JudgeRecord>> {
+        match self {
+            JudgeModel::Own => Ok(None),
+            JudgeModel::Folder(folder) => {
+                let identity =
+                    JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
+                Ok(Some(JudgeRecord { folder: Some(absolute(folder.path())?), identity }))
+            }
+            JudgeModel::Server(_) => Ok(connected.map(JudgeRecord::of_server)),
+        }
+    }
+
+    /// The judge at work, on the engine that it needs; `connected`: what [`connect`](Self::connect) returned.
+    pub fn start(&self, connected: Option<Arc<dyn Ask>>, run: &PreparedRun, on: &Launched) -> Result<Arc<dyn Ask>> {
+        let special = run.task.special_text_of_questions();
+        match (self, connected, on.judge()) {
+            (_, Some(judge), _) => Ok(judge),
+            (JudgeModel::Folder(_), None, Some(LaunchedJudge { engine, tokenizer, name, digest })) => {
+                let identity = JudgeIdentity { name: name.clone(), digest: Some(digest.clone()) };
+                Ok(Arc::new(EngineJudge::new(engine.clone(), tokenizer.clone(), special, identity)?))
+            }
+            (JudgeModel::Own, None, _) => {
+                let name = run.model.file_name().unwrap_or(run.model.as_os_str()).to_string_lossy().into_owned();
+                let identity = JudgeIdentity { name, digest: None };
+                Ok(Arc::new(EngineJudge::new(on.engine.clone(), run.tokenizer.clone(), special, identity)?))
+            }
+            (JudgeModel::Folder(_), None, None) | (JudgeModel::Server(_), None, _) => {
+                Err(Error::Internal("a run's judge is neither loaded nor connected".to_owned()))
+            }
+        }
+    }
+
+    /// Who answers, in words.
+    pub fn described(&self) -> String {
+        match self {
+            JudgeModel::Own => "the model itself".to_owned(),
+            JudgeModel::Folder(folder) => folder.path().display().to_string(),
+            JudgeModel::Server(server) => match &server.model {
+                Some(name) => format!("{name} at {}", server.url),
+                None => format!("the only model at {}", server.url),
+            },
+        }
+    }
+}
+
+/// What tells a run's judge from others, in its manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JudgeRecord {
+    /// The folder of its model; `None`: a server has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+    #[serde(flatten)]
+    pub identity: JudgeIdentity,
+}
+
+impl JudgeRecord {
+    pub fn of_server(judge: &dyn Ask) -> JudgeRecord {
+        JudgeRecord { folder: None, identity: judge.identity().clone() }
+    }
+
+    pub fn shown(&self) -> String {
+        let JudgeIdentity { name, digest } = &self.identity;
+        let place = self.folder.as_ref().map_or_else(String::new, |folder| format!(" in {}", folder.display()));
+        let digest = digest.as_ref().map_or_else(String::new, |digest| format!(" ({digest})"));
+        format!("{name}{place}{digest}")
+    }
+}
+
+/// What a run asks its judge, before it begins.
+pub struct PlannedQuestions {
+    /// The most questions; `None`: as many as there will be thoughts.
+    pub most: Option<usize>,
+    /// The dotted path of the key that asks the first one, and how that reads.
+    pub first: (String, String),
+}
+
+impl PlannedQuestions {
+    /// The questions of a run about these items; `None`: it asks none.
+    pub fn of(run: &PreparedRun, items: &[&Item]) -> Result<Option<PlannedQuestions>> {
+        let (task, method) = (&run.task, &run.task.method);
+        let [of_method, of_grade] = task.verdicts();
+        let graded = Some(method.samples() as usize);
+        let asked = [(of_method, method.most_scored()), (of_grade, graded)];
+        let asked: Vec<_> = asked.into_iter().filter_map(|(verdict, texts)| Some((verdict?, texts))).collect();
+        let (Some((verdict, _)), Some(item)) = (asked.first(), items.first()) else { return Ok(None) };
+        let mut most = Some(0_usize);
+        for item in items {
+            for (verdict, texts) in &asked {
+                let each = |texts| match verdict.own_question() {
+                    // Values that a judge cannot give are the model's own.
+                    Some(_) => Ok(texts),
+                    None => verdict.of_item(task.items_path(), item).map(|verdict| verdict.questions(texts)),
+                };
+                let more = texts.map(each).transpose()?;
+                most = most.zip(more).and_then(|(most, more)| most.checked_add(more));
+            }
+        }
+        let tokenizer = run.judge.as_ref().and_then(|judge| judge.tokenizer(run));
+        let text = match (verdict.first_prompt(task.items_path(), item)?, tokenizer) {
+            (prompt, Some(tokenizer)) => prompt.text(tokenizer)?,
+            (TaskPrompt::Levels(levels), None) => levels.concat(),
+            // A server has its own template.
+            (TaskPrompt::Chat { messages, .. }, None) => {
+                let turn = |turn: &Message| {
+                    format!("[{}]\n{}", turn.role().unwrap_or_default(), turn.last_text().unwrap_or_default())
+                };
+                messages.iter().map(turn).collect::<Vec<_>>().join("\n")
+            }
+        };
+        Ok(Some(PlannedQuestions { most, first: (verdict.key().to_owned(), text) }))
+    }
+}
+
+/// What `judge` is asked about the samples of an item by `verdict`.
+///
+/// # Errors
+///
+/// Words have values that a judge cannot give, or the item has no rubric.
+pub fn verdicts_on(task: &Task, item: &Item, verdict: &TaskVerdict, judge: &Arc<dyn Ask>) -> Result<ItemVerdicts> {
+    let rule = verdict.of_item(task.items_path(), item)?;
+    let (prompt, of) = (verdict.clone(), item.clone());
+    let write = move |more: &Map<String, Value>| {
+        Ok(match prompt.prompt(&of, more)? {
+            TaskPrompt::Levels(levels) => JudgePrompt::Text(levels.concat()),
+            TaskPrompt::Chat { messages, options } => JudgePrompt::Chat { messages, options },
+        })
+    };
+    Ok(ItemVerdicts::new(Arc::clone(judge), rule, Arc::new(write), key(task.sampling.seed, &item.id)))
+}
+
+/// What the draws of an item's comparisons follow from: the same whenever the item is judged.
+fn key(seed: u64, id: &str) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes()).update(id.as_bytes());
+    let mut bytes = [0; 8];
+    hasher.finalize_xof().fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}

@@ -1,0 +1,108 @@
+//! Runs whose samples a scripted judge grades.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A share of vowels that some samples have and others have not.
+const RIGHT_FROM: f64 = 0.22;
+
+/// A task that a judge grades, by whether the share of vowels in its question is above `right_from`.
+pub fn graded(method: Value, right_from: f64) -> TestTask {
+    let prompt = "Of {{pens}}: {{sample}} ({{sample_answer}})";
+    let verdict = json!({"prompt": prompt, "score": {"high": 10}, "right_from": right_from});
+    TestTask::with(json!({
+        "method": method, "grade": {"verdict": verdict}, "judge": {"url": SERVER, "name": "scripted"},
+    }))
+}
+
+#[test]
+fn a_judge_grades_samples() {
+    let task = graded(json!({"self_consistency": {"samples": SAMPLES}}), RIGHT_FROM);
+    let run = task.whole("run", ScriptedJudge::new(vowels));
+    let mut verdicts = Vec::new();
+    for sample in task.samples("run") {
+        let pens = ["a", "b", "c"].iter().position(|id| sample["id"] == *id).expect("an item") + 3;
+        let [text, answer] = ["text", "answer"].map(|key| sample[key].as_str().unwrap_or_default());
+        let share = share_of_vowels(&format!("Of {pens}: {text} ({answer})"));
+        assert!((sample["judged"]["score"].as_f64().expect("a score") - share).abs() < 1e-12, "{sample}");
+        assert_eq!(sample["judged"]["verdict"]["reasoning"], "vowels");
+        assert_eq!(sample["correct"], json!(share >= RIGHT_FROM), "{sample}");
+        verdicts.push(share >= RIGHT_FROM);
+    }
+    assert!(verdicts.contains(&true) && verdicts.contains(&false), "both occur: {:?}", task.samples("run"));
+    assert!(run.summary.scores.accuracy.is_some() && run.summary.scores.single.is_some());
+    assert_eq!(run.summary.scores.ungraded, 0);
+}
+
+/// What has no grade is in no number; `--resume` asks for it again.
+#[test]
+fn what_a_judge_cannot_grade_counts_nowhere() {
+    for method in [
+        json!({"self_consistency": {"samples": SAMPLES}}),
+        json!({"best_of_n": {"samples": SAMPLES, "by": "grade"}}),
+        json!({"sample": {"samples": SAMPLES}}),
+        json!({"step_beam": {
+            "samples": SAMPLES, "expansions": 2, "scorer": "mean_logprob", "delimiter": " ", "steps": 2
+        }}),
+    ] {
+        let task = graded(method.clone(), RIGHT_FROM);
+        task.whole("whole", ScriptedJudge::new(vowels));
+        let half = |question: &Question| match text(question).len() % 2 {
+            0 => sleeps(question),
+            _ => vowels(question),
+        };
+        let run = task.whole("down", ScriptedJudge::new(half));
+        let samples = task.samples("down");
+        let (whole, lacking): (Vec<&Value>, Vec<&Value>) =
+            samples.iter().partition(|sample| sample["judged"].get("error").is_none());
+        assert!(!whole.is_empty() && !lacking.is_empty(), "{method}");
+        for sample in &lacking {
+            let why = sample["judged"]["error"].as_str().expect("why");
+            assert!(sample["correct"].is_null() && why.contains("the judge is asleep"), "{sample}");
+        }
+        let scores = &run.summary.scores;
+        assert_eq!(scores.ungraded, lacking.len());
+        if let Some(single) = scores.single {
+            let mut each = Vec::new();
+            for id in ["a", "b", "c"] {
+                let own: Vec<bool> =
+                    whole.iter().filter(|one| one["id"] == id).map(|one| one["correct"] == true).collect();
+                let right = own.iter().filter(|right| **right).count();
+                each.extend((!own.is_empty()).then_some(right as f64 / own.len() as f64));
+            }
+            let mean = each.iter().sum::<f64>() / each.len() as f64;
+            assert!((single.value - mean).abs() < 1e-9, "{method}: {} against {mean}", single.value);
+        }
+        let page = run.summary.to_string();
+        assert!(page.contains("ungraded ") && page.contains("the judge is asleep"), "{page}");
+        let failure =
+            run.failure(&[], &task.options("down"), &task.out("down")).expect_err("it is not done").to_string();
+        assert!(failure.contains("without a grade by the judge"), "{failure}");
+        task.whole("down", ScriptedJudge::new(vowels));
+        assert!(task.files("down") == task.files("whole"), "{method}");
+    }
+}
+
+#[test]
+fn a_run_killed_while_a_judge_grades_goes_on_as_if_it_had_not_been() {
+    let task = graded(json!({"self_consistency": {"samples": SAMPLES}}), RIGHT_FROM);
+    task.whole("whole", ScriptedJudge::new(vowels));
+    let some = |question: &Question| match text(question).len() % 2 {
+        0 => sleeps(question),
+        _ => vowels(question),
+    };
+    let killed = task.judged("killed", ScriptedJudge::new(some), Some(SAMPLES)).expect("what is graded is kept");
+    assert!(killed.ended.is_none() || matches!(killed.ended, Some(Error::Interrupted)));
+    task.whole("killed", ScriptedJudge::new(vowels));
+    assert!(task.files("killed") == task.files("whole"));
+}
+
+#[test]
+fn a_sample_that_passes_stops_the_others() {
+    let method = json!({"best_of_n": {"samples": 64, "by": "grade", "stop_when_passed": true}});
+    let task = graded(method, 0.0);
+    let run = task.whole("run", ScriptedJudge::new(vowels));
+    assert!(run.finished.iter().all(|item| item.outcome.correct == Some(true)));
+    assert!(run.summary.scores.cancelled > 0, "one passes at once");
+}

@@ -1,0 +1,52 @@
+//! What is said of a judge before a run: who answers, and how many questions.
+
+use serde_json::{Value, json};
+
+use super::graded::graded;
+use super::*;
+use crate::run::RunOptions;
+use crate::run::judge::PlannedQuestions;
+use crate::run::prepare::PreparedRun;
+use crate::task::{AskedBy, AskedJudge};
+
+fn planned(task: &TestTask) -> (PreparedRun, PlannedQuestions) {
+    let prepared = PreparedRun::new(&task.path(), &task.options("run")).expect("a sound task");
+    let planned = PlannedQuestions::of(&prepared, &prepared.items.iter().collect::<Vec<_>>());
+    let planned = planned.expect("sound questions").expect("there are questions");
+    (prepared, planned)
+}
+
+#[test]
+fn a_plan_counts_questions_and_shows_the_first() {
+    let most = |by: Value| planned(&task(json!({"best_of_n": {"samples": SAMPLES, "by": by}}))).1.most;
+    // Three items of four samples: six pairs, twice; four that meet two each, once; a group of four in two of two.
+    let counts: Vec<Option<usize>> = verdicts().into_iter().map(most).collect();
+    assert_eq!(counts, [12, 12, 24, 24, 36, 12, 12].map(Some));
+    let task = graded(json!({"best_of_n": {"samples": SAMPLES, "by": verdicts().remove(0)}}), 0.5);
+    let (prepared, PlannedQuestions { most, first: (key, text) }) = planned(&task);
+    assert_eq!((most, key.as_str()), (Some(24), "method.best_of_n.by"));
+    assert_eq!(text, "Is this right?\n[a sample]\nAnswer:");
+    let judge = prepared.judge.expect("there are questions").described();
+    assert!(judge.contains("scripted") && judge.contains(SERVER), "{judge}");
+}
+
+#[test]
+fn the_command_line_names_another_judge() {
+    let task = task(json!({"best_of_n": {"samples": 1, "by": verdicts().remove(0)}}));
+    let described = |asked: AskedJudge| {
+        let options = RunOptions { judge_model: asked, ..task.options("run") };
+        let prepared = PreparedRun::new(&task.path(), &options)?;
+        Ok::<String, Error>(prepared.judge.expect("there are questions").described())
+    };
+    let url = |url: &str| Some(AskedBy::Url(url.to_owned()));
+    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: None };
+    assert_eq!(described(asked).expect("a server"), "scripted at https://host/v1");
+    let asked = AskedJudge { by: None, name: Some("other".to_owned()), key: None };
+    assert_eq!(described(asked).expect("a server"), format!("other at {SERVER}"));
+    task.change(|settings| drop(settings.as_object_mut().expect("an object").remove("judge")));
+    assert_eq!(described(AskedJudge::default()).expect("its own"), "the model itself");
+    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: None };
+    assert_eq!(described(asked).expect("a server"), "the only model at https://host/v1");
+    let error = described(AskedJudge { by: None, name: Some("other".to_owned()), key: None }).expect_err("no server");
+    assert!(error.to_string().contains("judge_model"), "{error}");
+}
