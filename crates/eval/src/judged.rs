@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use offshoot_engine::FinishReason;
 use offshoot_search::Sample;
 
 /// What a judge made of a sample: its [`Sample::detail`].
@@ -32,4 +33,10 @@ pub fn ungraded(sample: &Sample) -> Option<&str> {
 /// Whether a judge was to grade a sample and could not.
 pub fn is_ungraded(sample: &Sample) -> bool {
     ungraded(sample).is_some()
+}
+
+/// Whether a sample of a task that a judge grades waits for its grade, or could not be graded.
+pub fn lacks_grade(sample: &Sample) -> bool {
+    // What a sample that lost confidence would have answered is not known.
+    is_ungraded(sample) || (sample.detail.is_none() && sample.finish != FinishReason::LowConfidence)
 }

@@ -55,6 +55,12 @@ pub trait Assess {
     /// The assessment of `text` if it takes only microseconds; `None`: it is sent later as the reply to `request`, from
     /// any thread. An error in the reply ends the search.
     fn assess(&self, text: &str, request: &mut dyn FnMut() -> AssessmentRequest) -> Option<Assessment>;
+
+    /// What is known of `text` before the reply to its request, where the text is to be recorded at once, so that it is
+    /// not lost should the reply never come; it is recorded again then. `None`: it is recorded with its assessment.
+    fn before_reply(&self, _text: &str) -> Option<Assessment> {
+        None
+    }
 }
 
 /// A function that assesses in the driver's thread.
@@ -150,10 +156,15 @@ impl<'a> Assessor<'a> {
         self.assess.grades()
     }
 
-    /// Hands over the text of `node`.
-    pub fn begin(&mut self, node: NodeId, text: &str) {
-        let known = self.known(text, Some(node));
-        self.ready.extend(known.map(|assessment| (node, assessment)));
+    /// Hands over the text of `node`. Returns what is to be recorded of it before its assessment comes, if anything is.
+    pub fn begin(&mut self, node: NodeId, text: &str) -> Option<Assessment> {
+        match self.known(text, Some(node)) {
+            Some(assessment) => {
+                self.ready.push_back((node, assessment));
+                None
+            }
+            None => self.assess.before_reply(text),
+        }
     }
 
     /// Makes the empty assessment of `node` available to `take`: it has no answer and no grade.

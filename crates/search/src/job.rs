@@ -26,7 +26,8 @@ pub struct SearchJob<'a> {
     /// Samples of this problem recorded by an earlier process, for drivers that resume with [`SearchJob::candidates`].
     pub earlier: Vec<Sample>,
     /// Called with each sample that counts, before it is counted: as it finishes, or by index in drivers that stop
-    /// early. Also called with failed samples (`Sample::error`), which do not count. Its error ends the search.
+    /// early. Also called with failed samples (`Sample::error`), which do not count, and before its assessment with a
+    /// sample that is to be recorded at once ([`Assess::before_reply`]). Its error ends the search.
     pub record: Record<'a>,
     /// When a group of candidates ends before all have finished, in [`sample`](crate::sample),
     /// [`best_of_n`](crate::best_of_n()) and [`self_consistency`](crate::self_consistency()); `None`: never.
@@ -125,7 +126,7 @@ impl SearchJob<'_> {
             self.check_interrupted()?;
             match growing.poll_beside(&self.assessor.replies(), PATIENCE)? {
                 Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
-                Poll::Ready(First::Event(Some(TreeEvent::Finished { id, .. }))) => self.finished(growing, id),
+                Poll::Ready(First::Event(Some(TreeEvent::Finished { id, .. }))) => self.finished(growing, id)?,
                 Poll::Ready(First::Event(Some(TreeEvent::Failed { id, .. }))) => {
                     self.record_failed(growing.tree(), id)?
                 }
@@ -216,27 +217,43 @@ impl SearchJob<'_> {
         check_interrupted(self.interrupted)
     }
 
-    fn finished(&mut self, growing: &mut Extension<'_>, node: NodeId) {
+    fn finished(&mut self, growing: &mut Extension<'_>, node: NodeId) -> Result<()> {
         let is_cut = growing.tree().node(node).finish.as_ref().is_some_and(FinishReason::is_cut);
         if !(is_cut && self.keeps_stragglers()) {
             growing.tree_mut().close(node);
         }
         let is_low = growing.tree().node(node).finish == Some(FinishReason::LowConfidence);
         match (is_cut, is_low) {
-            (true, _) => {}
+            (true, _) => Ok(()),
             // What it would have answered is not known.
-            (false, true) => self.assessor.pass(node),
-            (false, false) => self.assessor.begin(node, &growing.tree().path_text(node)),
+            (false, true) => {
+                self.assessor.pass(node);
+                Ok(())
+            }
+            (false, false) => match self.assessor.begin(node, &growing.tree().path_text(node)) {
+                Some(known) => {
+                    let sample = self.sample_of(growing.tree(), node, growing.tree().node(node).ordinal, known)?;
+                    (self.record)(&sample)
+                }
+                None => Ok(()),
+            },
         }
     }
 
-    /// Builds the sample of a finished node. Tokens that were given to the node do not count as sampled.
+    /// Builds the sample of a finished node, which counts as a leaf.
     fn sample(&mut self, tree: &SamplingTree, node: NodeId, index: u64, assessment: Assessment) -> Result<Sample> {
+        let reward = Some(assessment.value());
+        let sample = self.sample_of(tree, node, index, assessment)?;
+        self.leaves.push(TreeLeaf { node, sample: index, reward });
+        Ok(sample)
+    }
+
+    /// Builds the sample of a finished node. Tokens that were given to the node do not count as sampled.
+    fn sample_of(&self, tree: &SamplingTree, node: NodeId, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {node} finished without a reason")));
         };
-        self.leaves.push(TreeLeaf { node, sample: index, reward: Some(assessment.value()) });
         Ok(Sample {
             tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
             logprob: thought.logprob,

@@ -95,7 +95,8 @@ impl Journal {
                 // or anew.
                 let mut of_item = recorded.samples.get_mut(&at.0).into_iter().flatten();
                 let before = of_item.find(|before| before.index == sample.index);
-                match before.filter(|before| sample.scored.is_some() || is_ungraded(before)) {
+                let is_graded = |before: &Sample| before.detail.is_none() && sample.detail.is_some();
+                match before.filter(|before| sample.scored.is_some() || is_ungraded(before) || is_graded(before)) {
                     Some(before) => *before = sample,
                     None => return Err(format!("a second line of sample {} of item `{id}`", sample.index)),
                 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::judged::is_ungraded;
+use crate::judged::lacks_grade;
 use crate::task::candidate::ItemTests;
 use crate::task::{Item, Task, TaskPrompt};
 use offshoot_core::error::Result;
@@ -100,12 +100,14 @@ impl<'a> Graders<'a> {
                 verdicts: verdicts_on(task, item, &by.verdict, judge)?,
                 right_from: by.right_from,
                 on_error: task.judge.on_error,
+                // Where samples may be spared, those that count are known with their grades alone.
+                records_first: task.method.spares().is_none(),
             })),
             _ => Ok(Assessor::new(grade)),
         }
     }
 
-    /// Grades those of an item's recorded samples that the judge could not grade, and returns them.
+    /// Grades those of an item's recorded samples that have no grade by the judge, and returns them.
     /// `check_interrupted` is called between waits; its error ends them.
     pub fn grade_again<'s>(
         self,
@@ -115,8 +117,8 @@ impl<'a> Graders<'a> {
         samples: &'s mut [Sample],
         check_interrupted: impl Fn() -> Result<()>,
     ) -> Result<Vec<&'s Sample>> {
-        let lacking: Vec<usize> = (0..samples.len()).filter(|&at| is_ungraded(&samples[at])).collect();
-        if lacking.is_empty() {
+        let lacking: Vec<usize> = (0..samples.len()).filter(|&at| lacks_grade(&samples[at])).collect();
+        if lacking.is_empty() || task.graded_by_judge().is_none() {
             return Ok(Vec::new());
         }
         let graders: Graders<'_> = self;

@@ -14,9 +14,9 @@ use offshoot_search::steps::Stepper;
 use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_search::tree_of_thought::Evaluate;
 use offshoot_search::{
-    ModelScores, Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, confident_self_consistency, dvts,
-    entropy_branching, mcts, particle_gibbs, sample, self_consistency, step_beam, tree_of_thought, tree_po,
-    vote_by_scorer,
+    ModelScores, Outcome, SampleScore, Scorer, SearchJob, best_by_scorer, best_of_n, choose,
+    confident_self_consistency, dvts, entropy_branching, mcts, particle_gibbs, sample, self_consistency, step_beam,
+    tree_of_thought, tree_po, vote_by_scorer,
 };
 use offshoot_verdict::Ask;
 
@@ -45,8 +45,8 @@ pub(super) fn drive(
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
         Method::SelfConsistency { scorer: Some(scorer), .. } => {
-            let (mut scorer, how) = of_samples(prepared, prompt, by, scorer)?;
-            vote_by_scorer(tree, root, samples, &mut scorer, &how, job)
+            let (mut by, how) = of_samples(prepared, prompt, by, scorer)?;
+            vote_by_scorer(tree, root, samples, &mut by, &how, job).map(|outcome| as_scored(scorer, outcome))
         }
         Method::SelfConsistency { stop, confidence: None, .. } => self_consistency(tree, root, samples, *stop, job),
         Method::SelfConsistency { stop, confidence: Some(how), .. } => {
@@ -61,8 +61,8 @@ pub(super) fn drive(
                 best_by_scorer(tree, root, samples, &mut asking(own, &ask), &SampleScoring::default(), job)
             }
             None => {
-                let (mut scorer, how) = of_samples(prepared, prompt, by, scorer)?;
-                best_by_scorer(tree, root, samples, &mut scorer, &how, job)
+                let (mut by, how) = of_samples(prepared, prompt, by, scorer)?;
+                best_by_scorer(tree, root, samples, &mut by, &how, job).map(|outcome| as_scored(scorer, outcome))
             }
         },
         Method::Sample { .. } => sample(tree, root, samples, job),
@@ -147,6 +147,18 @@ fn of_samples(
             Ok((Scorer::Model(Box::new(scores)), SampleScoring::default()))
         }
     }
+}
+
+/// An outcome whose samples have no scores of steps where a judge has scored them: it values whole texts.
+fn as_scored(scorer: &SampleScorer, mut outcome: Outcome) -> Outcome {
+    if let SampleScorer::Verdict(_) = scorer {
+        for sample in &mut outcome.samples {
+            if let Some(SampleScore::Scored { step_scores, .. }) = &mut sample.scored {
+                step_scores.clear();
+            }
+        }
+    }
+    outcome
 }
 
 /// Runs a stepwise search.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::journal::folder::{self, fresh_folder, run_folders};
 use crate::journal::{Journal, Recorded};
-use crate::judged::is_ungraded;
+use crate::judged::lacks_grade;
 use offshoot_core::error::Result;
 use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
@@ -150,7 +150,7 @@ impl ItemsLeft {
             // failed samples are tried again.
             // So are samples that the scorer could not score, or the judge grade.
             let are_scored = !prepared.scores_late() || samples.iter().all(|sample| sample.score().is_some());
-            let are_graded = !samples.iter().any(is_ungraded);
+            let are_graded = prepared.task.graded_by_judge().is_none() || !samples.iter().any(lacks_grade);
             let whole = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
                 let none_failed = item.outcome.failed.is_none();

@@ -20,6 +20,8 @@ pub struct VerdictQueue<'a> {
     pub right_from: f64,
     /// What becomes of a text that the judge cannot grade.
     pub on_error: OnScorerError,
+    /// Whether texts are recorded before they are graded.
+    pub records_first: bool,
 }
 
 impl Assess for VerdictQueue<'_> {
@@ -34,6 +36,10 @@ impl Assess for VerdictQueue<'_> {
         let then = move |verdict| request.reply(with(verdict, graded, right_from, on_error));
         self.verdicts.of_one(&answer_part(text), answer, Box::new(then));
         None
+    }
+
+    fn before_reply(&self, text: &str) -> Option<Assessment> {
+        self.records_first.then(|| (self.grade)(text))
     }
 }
 

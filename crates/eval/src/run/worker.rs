@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::journal::Journal;
+use crate::judged::{is_ungraded, lacks_grade};
 use crate::report::Summary;
 use crate::task::{Item, Task};
 use offshoot_core::error::{Error, Result};
@@ -317,6 +318,10 @@ impl<'a> WorkerContext<'a> {
             }
             if let Some(error) = &sample.error {
                 log::info!("sample {} of item `{}` failed: {error}", sample.index, prompt.item.id);
+                return Ok(());
+            }
+            // It waits for its grade, and is recorded again with it.
+            if task.graded_by_judge().is_some() && lacks_grade(sample) && !is_ungraded(sample) {
                 return Ok(());
             }
             on_disk += 1;

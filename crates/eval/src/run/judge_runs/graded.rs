@@ -85,15 +85,32 @@ fn what_a_judge_cannot_grade_counts_nowhere() {
 }
 
 #[test]
-fn a_run_killed_while_a_judge_grades_goes_on_as_if_it_had_not_been() {
-    let task = graded(json!({"self_consistency": {"samples": SAMPLES}}), RIGHT_FROM);
+fn samples_are_on_disk_before_they_are_graded() {
+    for method in [json!({"self_consistency": {"samples": SAMPLES}}), json!({"sample": {"samples": SAMPLES}})] {
+        let task = graded(method.clone(), RIGHT_FROM);
+        task.whole("whole", ScriptedJudge::new(vowels));
+        let silent = ScriptedJudge::new(vowels).holding();
+        let killed = task.judged("killed", silent, Some(3 * SAMPLES)).expect("what is sampled is kept");
+        assert!(matches!(killed.ended, Some(Error::Interrupted)), "{:?}", killed.ended);
+        let sampled = task.samples("killed");
+        assert_eq!(sampled.len(), 3 * SAMPLES);
+        assert!(sampled.iter().all(|sample| sample.get("judged").is_none() && sample["correct"].is_null()));
+        task.whole("killed", ScriptedJudge::new(vowels));
+        assert!(task.files("killed") == task.files("whole"), "{method}");
+    }
+}
+
+/// Where a sample that passes ends the others, the samples that count follow from the grades.
+#[test]
+fn a_run_that_stops_early_is_killed_and_goes_on() {
+    let method = json!({"best_of_n": {"samples": SAMPLES, "by": "grade", "stop_when_passed": true}});
+    let task = graded(method, 1.0);
     task.whole("whole", ScriptedJudge::new(vowels));
     let some = |question: &Question| match text(question).len() % 2 {
         0 => sleeps(question),
         _ => vowels(question),
     };
-    let killed = task.judged("killed", ScriptedJudge::new(some), Some(SAMPLES)).expect("what is graded is kept");
-    assert!(killed.ended.is_none() || matches!(killed.ended, Some(Error::Interrupted)));
+    task.judged("killed", ScriptedJudge::new(some), Some(SAMPLES)).expect("what is graded is kept");
     task.whole("killed", ScriptedJudge::new(vowels));
     assert!(task.files("killed") == task.files("whole"));
 }

@@ -18,6 +18,8 @@ fn results_have_the_verdicts_on_samples() {
             let score = sample["score"].as_f64().unwrap_or_else(|| panic!("{method}: {sample}"));
             assert!((0.0..=1.0).contains(&score), "{method}: {sample}");
             assert!(!sample["verdict"].is_null(), "{method}: {sample}");
+            let is_whole = method["best_of_n"].is_object() || method["self_consistency"].is_object();
+            assert!(!is_whole || sample.get("step_scores").is_none(), "a judge values whole samples: {sample}");
         }
         for item in task.items("run") {
             let scorer = &item["scorer"];
