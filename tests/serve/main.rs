@@ -13,6 +13,7 @@ mod browser;
 mod ends;
 mod files;
 mod forms;
+mod judge;
 mod page;
 mod pauses;
 mod pooling;

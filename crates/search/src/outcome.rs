@@ -301,8 +301,8 @@ pub struct ChoiceScore {
     pub score: f64,
 }
 
-/// Chooses the sample of an outcome with the highest score, of equal ones the first. `score`: of a sample, by its place;
-/// `no_answer`: the verdict where none has one.
+/// Chooses the sample of an outcome with the highest score, of equal ones the first. `score`: of a sample, by its
+/// place; `no_answer`: the verdict where none has one.
 pub fn best_scored(
     outcome: Outcome,
     score: impl Fn(usize, &Sample) -> Option<f64>,
@@ -322,9 +322,9 @@ pub fn best_scored(
     }
 }
 
-/// The vote of an outcome's samples by weights: the answer with the largest sum, of sums that tie the one that was given
-/// first. `weight`: of a sample, by its place; `None`: it has no vote. `no_answer`: the verdict where none with a vote
-/// has an answer.
+/// The vote of an outcome's samples by weights: the answer with the largest sum, of sums that tie the one that was
+/// given first. `weight`: of a sample, by its place; `None`: it has no vote. `no_answer`: the verdict where none with a
+/// vote has an answer.
 pub fn weighted_vote(
     outcome: Outcome,
     weight: impl Fn(usize, &Sample) -> Option<f64>,

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::ask::Ask;
 use crate::gather::gather;
+use crate::memo::Memo;
 use crate::question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
 use crate::tree::VerdictTree;
 use crate::verdict::Verdict;
@@ -40,20 +41,21 @@ pub struct TextVerdict {
     pub tokens: usize,
 }
 
-/// The verdicts on the samples of one item. Clones ask the same judge.
+/// The verdicts on the samples of one item. Clones ask the same judge, and know what each other has asked.
 #[derive(Clone)]
 pub struct ItemVerdicts {
     judge: Arc<dyn Ask>,
     verdict: Arc<Verdict>,
     write: WritePrompt,
     key: u64,
+    memo: Arc<Memo>,
 }
 
 impl ItemVerdicts {
     /// Verdicts on samples of one item. `write` writes prompts about this item; `key`: what pairs and groups are drawn
     /// by, the same for an item whenever it is judged.
     pub fn new(judge: Arc<dyn Ask>, verdict: Arc<Verdict>, write: WritePrompt, key: u64) -> ItemVerdicts {
-        ItemVerdicts { judge, verdict, write, key }
+        ItemVerdicts { judge, verdict, write, key, memo: Arc::default() }
     }
 
     /// What is asked.
@@ -77,11 +79,17 @@ impl ItemVerdicts {
         Box::new(VerdictTree::new(self.clone()))
     }
 
-    /// Asks about one text, and returns at once. `extra`: fields for the prompt in addition to the text.
+    /// Asks about one text, and returns at once. `extra`: fields for the prompt in addition to the text. An equal text
+    /// with equal fields is asked about once.
     ///
     /// `then` has an error if a question cannot be written, has no answer, or one that is none of those asked for; and
     /// if the verdict compares texts.
     pub fn of_one(&self, text: &str, extra: Map<String, Value>, then: Then) {
+        self.memo.of_text(text, &extra, then, |then| self.ask(text, &extra, then));
+    }
+
+    /// Asks about one text.
+    fn ask(&self, text: &str, extra: &Map<String, Value>, then: Then) {
         let of_text = |more: &[(&str, Value)]| {
             let own = [("sample", text.into()), ("thoughts", text.into())];
             let named = own.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.to_owned(), value));

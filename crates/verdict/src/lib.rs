@@ -17,6 +17,7 @@ mod engine;
 mod gather;
 mod groups;
 mod item;
+mod memo;
 mod pairs;
 mod question;
 mod rubric;

@@ -155,6 +155,42 @@ fn one_text_is_judged_with_further_fields() {
 }
 
 #[test]
+fn an_equal_text_with_equal_fields_is_asked_about_once() {
+    let judge = Arc::new(reads_numbers().holding());
+    let (send, received) = mpsc::channel();
+    let of_item = verdicts(&judge, Verdict::Each(yes_no()));
+    let of_one = |name: &'static str, text: &str, answer: Value| {
+        let (send, extra) = (send.clone(), [("answer".to_owned(), answer)].into_iter().collect());
+        let then = move |verdict: Result<TextVerdict>| {
+            let shown = verdict.map(|verdict| verdict.score).map_err(|error| error.to_string());
+            send.send((name, shown)).expect("the test waits");
+        };
+        of_item.clone().of_one(text, extra, Box::new(then));
+    };
+    of_one("first", "0.5", json!(1));
+    of_one("second", "0.5", json!(1));
+    of_one("other answer", "0.5", json!(2));
+    of_one("wrong", "x", json!(1));
+    of_one("wrong, too", "x", json!(1));
+    assert_eq!(judge.held(), 3);
+    (0..3).for_each(|_| judge.answer_held(0));
+    of_one("third", "0.5", json!(1));
+    of_one("wrong again", "x", json!(1));
+    assert_eq!(judge.questions().len(), 3);
+    let why = || Err("sample: expected a number, found x".to_owned());
+    let expected = [
+        ("first", Ok(0.5)),
+        ("second", Ok(0.5)),
+        ("other answer", Ok(0.5)),
+        ("wrong", why()),
+        ("wrong, too", why()),
+        ("third", Ok(0.5)),
+        ("wrong again", why()),
+    ];
+    assert_eq!(received.try_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn an_answer_of_another_kind_is_none() {
     let judge = Arc::new(judge(|_| Ok(JudgeAnswer::Words(vec![1.0]))));
     let mut tree = verdicts(&judge, Verdict::Each(yes_no())).tree();

@@ -28,8 +28,8 @@ impl VoteTally {
         self.add_copies(sample, value, 1, 1.0);
     }
 
-    /// Counts sample number `sample`, which stands for `copies` with this answer; `weight`: of all of them, where NaN is
-    /// none.
+    /// Counts sample number `sample`, which stands for `copies` with this answer; `weight`: of all of them, where NaN
+    /// is none.
     pub fn add_copies(&mut self, sample: usize, value: Option<&str>, copies: u32, weight: f64) {
         let weight = if weight.is_nan() { 0.0 } else { weight };
         let Some(value) = value else {

@@ -35,6 +35,7 @@ enum Work {
 pub(super) struct JudgeThread {
     /// `None`: the threads end.
     questions: Option<Sender<(Question, Reply)>>,
+    queued: Receiver<(Question, Reply)>,
     work: Sender<Work>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -48,7 +49,8 @@ impl JudgeThread {
     ) -> Result<JudgeThread> {
         let (questions, queued) = unbounded::<(Question, Reply)>();
         let (work, received) = unbounded();
-        let mut judge = JudgeThread { questions: Some(questions), work: work.clone(), threads: Vec::new() };
+        let (own, threads) = (queued.clone(), Vec::new());
+        let mut judge = JudgeThread { questions: Some(questions), queued: own, work: work.clone(), threads };
         let writers = available_parallelism().map_or(1, |cores| cores.get().div_ceil(2).min(MOST_WRITERS));
         for _ in 0..writers {
             let (queued, work, tokenizer) = (queued.clone(), work.clone(), Arc::clone(&tokenizer));
@@ -73,6 +75,7 @@ impl JudgeThread {
 impl Drop for JudgeThread {
     fn drop(&mut self) {
         self.questions = None;
+        self.queued.try_iter().for_each(drop);
         let _ = self.work.send(Work::End);
         let own = std::thread::current().id();
         // A reply may hold the last client. A panic was written to the log.

@@ -260,6 +260,21 @@ fn a_server_that_is_not_there_is_soon_not_asked() {
 }
 
 #[test]
+fn https_is_spoken() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/v1", listener.local_addr().unwrap());
+    let serve = std::thread::spawn(move || {
+        let mut greeting = [0; 3];
+        listener.accept().unwrap().0.read_exact(&mut greeting).unwrap();
+        greeting
+    });
+    let options = Server::new(Vec::new()).options();
+    let judge = ServerJudge::open(ServerOptions { url, retries: 0, ..options }).unwrap();
+    assert!(answer(&judge, json_question()).is_err(), "the other side does not speak it");
+    assert_eq!(serve.join().unwrap(), [22, 3, 1], "the first record of a handshake");
+}
+
+#[test]
 fn requests_are_sent_side_by_side() {
     // Neither is answered before both are there.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
