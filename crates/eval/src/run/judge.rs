@@ -71,8 +71,8 @@ impl JudgeModel {
         }
     }
 
-    /// Refuses a schema that the judge's tokens cannot keep, before weights are loaded: no answer would come. A server's
-    /// is its own affair. `tokenizer` and `folder`: of the run's own model.
+    /// Refuses a schema that the judge's tokens cannot keep, before weights are loaded: no answer would come. What a
+    /// server can write is its own affair. `tokenizer` and `folder`: of the run's own model.
     pub fn check(&self, task: &Task, item: &Item, tokenizer: &Arc<Tokenizer>, folder: &ModelFolder) -> Result<()> {
         let (tokenizer, config) = match self {
             JudgeModel::Own => (tokenizer, &folder.config),
@@ -81,9 +81,8 @@ impl JudgeModel {
         };
         for verdict in task.verdicts().into_iter().flatten().filter(|verdict| verdict.own_question().is_none()) {
             // A group has two texts at least.
-            let WantedAnswer::Json { schema, .. } = verdict.of_item(task.items_path(), item)?.wanted(2)? else {
-                continue;
-            };
+            let asked = verdict.of_item(task.items_path(), item)?;
+            let WantedAnswer::Json { schema, .. } = asked.wanted(2)? else { continue };
             let compiler = FormCompiler::new(tokenizer.clone(), config.eos.clone(), config.vocab);
             compiler.compile(&Arc::new(Form::Json(Value::clone(&schema)))).map_err(|error| match error {
                 Error::Value { expected, found, .. } => {
