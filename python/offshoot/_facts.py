@@ -187,15 +187,33 @@ class WeightChoice(_WeightChoice):
     activations: Literal["format", "bf16"]
 
 
+class _JudgeTotals(TypedDict, total=False):
+    digest: str
+
+
+class JudgeTotals(_JudgeTotals):
+    """The model that was asked about samples, its questions, the tokens of their prompts, and requests sent again;
+    ``digest``: of its folder, if it is another one than the run's own."""
+
+    name: str
+    questions: int
+    tokens: int
+    retried: int
+
+
 class _RunSummary(TypedDict, total=False):
     not_cuda: str
     verdicts: dict[Verdict, int]
+    judge: JudgeTotals
+    ungraded: int
+    first_ungraded: str
 
 
 class RunSummary(_RunSummary):
     """The summary of a run, and the folder of its results. ``not_cuda``: why no GPU was used, if the device was chosen
-    for the user; ``verdicts``: samples by the judge's verdict, if there is a judge; ``skipped``: items that were left
-    out, because their prompts are too long. Without a grader estimates are None, and those by k empty."""
+    for the user; ``verdicts``: samples by the verdicts on them as programs, if they are; ``judge``: the model that was
+    asked about samples; ``ungraded``: samples that it could not grade; ``skipped``: items that were left out, because
+    their prompts are too long. Without a grader estimates are None, and those by k empty."""
 
     task: str
     method: str
@@ -252,6 +270,15 @@ class Judged(_Judged):
     peak_bytes: int
 
 
+class GradeByJudge(TypedDict, total=False):
+    """What a judge, which is a model, made of a sample: its ``score`` from 0 to 1 and what it answered, or the
+    ``error``, why it has no grade."""
+
+    score: float
+    verdict: Any
+    error: str
+
+
 class DrawnLine(TypedDict, total=False):
     """The distribution that a token was drawn from: its log-probability there, how many tokens could be drawn, their
     smallest score, and their ids if ``return_kept`` asks for them."""
@@ -279,20 +306,21 @@ class TokenLine(_TokenLine):
 
 class _SampleLine(TypedDict, total=False):
     stop: str | int
-    judged: Judged
+    judged: Judged | GradeByJudge
     logprobs: list[TokenLine]
     ending: TokenLine
     score: float
     step_scores: list[float | None]
     part_scores: list[float]
     score_tokens: int
+    verdict: Any
     score_error: str
 
 
 class SampleLine(_SampleLine):
-    """A line of samples.jsonl; ``stop``: the string or the token that ended it, if one did; ``judged`` and ``logprobs``
-    if the task has a judge and asks for log-probabilities; ``score`` or ``score_error``, why it has none, if the method
-    has a scorer."""
+    """A line of samples.jsonl; ``stop``: the string or the token that ended it, if one did; ``judged`` if it was run as
+    a program or graded by a judge, ``logprobs`` if the task asks for them; ``score`` or ``score_error``, why it has
+    none, if the method has a scorer or a judge, whose answer is ``verdict``."""
 
     id: str
     index: int
