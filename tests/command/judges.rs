@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::judge_server::{JudgeServer, said};
+use crate::lora::TestAdapter;
 use crate::runs::{assert_equal_results, bytes, offshoot, refuses, repository, run, run_into, succeeds, task_folder};
 
 /// A score in an answer that says nothing else, which a small model can write.
@@ -133,4 +134,25 @@ fn options_of_a_judge_are_checked() {
     assert!(unused.status.success());
     let said = String::from_utf8_lossy(&unused.stderr);
     assert!(said.contains("the judge is not asked"), "{said}");
+}
+
+/// The run's own model is the one that draws its samples: its adapter is part of it, in its own batch and beside it.
+#[test]
+fn the_adapter_of_a_run_is_part_of_the_model_that_judges() {
+    let words = json!({"prompt": "{{question}} {{sample}}\nRight?", "words": {" yes": 1, " no": 0}});
+    let vote = json!({"self_consistency": {"samples": 2, "weigh_by": words}});
+    let folder = task_folder(|task| task["method"] = json!({"best_of_n": {"samples": 2, "by": words}}));
+    let folder = folder.path();
+    TestAdapter::new(1).write(&folder.join("tuned"));
+    let tuned = ["--lora", "tuned", "--limit", "2"];
+    run_into(folder, "own", &tuned);
+    run_into(folder, "beside", &[&tuned[..], &["--set", &format!("method={vote}")]].concat());
+    let (items, samples) = (lines(folder, "own", "items.jsonl"), lines(folder, "beside", "samples.jsonl"));
+    assert_eq!(samples.len(), 4);
+    for sample in samples {
+        let item = items.iter().find(|item| item["id"] == sample["id"]).expect("its item");
+        let in_batch = item["scores"][sample["index"].as_u64().expect("an index") as usize].as_f64().expect("a score");
+        let beside = sample["score"].as_f64().expect("a score");
+        assert!((in_batch - beside).abs() < 1e-6, "{in_batch} {beside}");
+    }
 }

@@ -138,7 +138,8 @@ impl JudgeModel {
             (JudgeModel::Own, None, _) => {
                 let name = run.model.file_name().unwrap_or(run.model.as_os_str()).to_string_lossy().into_owned();
                 let identity = JudgeIdentity { name, digest: None };
-                Ok(Arc::new(EngineJudge::new(on.engine.clone(), run.tokenizer.clone(), special, identity)?))
+                let (engine, adapter) = (on.engine.clone(), run.adapter_in(&on.engine)?);
+                Ok(Arc::new(EngineJudge::with_adapter(engine, run.tokenizer.clone(), special, identity, adapter)?))
             }
             (JudgeModel::Folder(_), None, None) | (JudgeModel::Server(_), None, _) => {
                 Err(Error::Internal("a run's judge is neither loaded nor connected".to_owned()))

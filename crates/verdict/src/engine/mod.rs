@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::ask::{Ask, JudgeCounts, JudgeIdentity, Reply};
 use crate::question::Question;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::AdapterVersion;
 use offshoot_engine::EngineHandle;
 use offshoot_text::{SpecialText, Tokenizer};
 use thread::JudgeThread;
@@ -45,11 +46,26 @@ impl EngineJudge {
         special_text: SpecialText,
         identity: JudgeIdentity,
     ) -> Result<EngineJudge> {
+        EngineJudge::with_adapter(engine, tokenizer, special_text, identity, None)
+    }
+
+    /// A judge whose questions are computed with an adapter of the engine's, if one is given.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new).
+    pub fn with_adapter(
+        engine: EngineHandle,
+        tokenizer: Arc<Tokenizer>,
+        special_text: SpecialText,
+        identity: JudgeIdentity,
+        adapter: Option<AdapterVersion>,
+    ) -> Result<EngineJudge> {
         if engine.facts().values.is_some() {
             return Err(Error::value("the judge's engine", "a model that generates", "a reward model"));
         }
         let counts: Arc<Counts> = Arc::default();
-        let thread = JudgeThread::start(engine, tokenizer, special_text, Arc::clone(&counts))?;
+        let thread = JudgeThread::start(engine, tokenizer, special_text, adapter, Arc::clone(&counts))?;
         Ok(EngineJudge { identity, counts, thread })
     }
 }

@@ -14,9 +14,10 @@ use crate::ask::Reply;
 use crate::question::{Answered, JudgeAnswer, Question};
 use offshoot_core::bounded::caught;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::AdapterVersion;
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{
-    EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, First, Hear, UniformKey, wait,
+    EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, First, Hear, RootOptions, UniformKey, wait,
 };
 use offshoot_text::{SharedEncoder, SpecialText, Tokenizer};
 
@@ -45,6 +46,7 @@ impl JudgeThread {
         engine: EngineHandle,
         tokenizer: Arc<Tokenizer>,
         special_text: SpecialText,
+        adapter: Option<AdapterVersion>,
         counts: Arc<Counts>,
     ) -> Result<JudgeThread> {
         let (questions, queued) = unbounded::<(Question, Reply)>();
@@ -58,7 +60,7 @@ impl JudgeThread {
         }
         let receiver = engine.receiver(Hear::Finishes);
         let placing =
-            Placing { engine, receiver, counts, questions: HashMap::new(), branches: HashMap::new(), next: 0 };
+            Placing { engine, adapter, receiver, counts, questions: HashMap::new(), branches: HashMap::new(), next: 0 };
         judge.threads.push(spawn("judge", move || placing.run(&received))?);
         Ok(judge)
     }
@@ -108,6 +110,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 /// What the thread that places questions has.
 struct Placing {
     engine: EngineHandle,
+    /// What questions are computed with.
+    adapter: Option<AdapterVersion>,
     /// The events of the branches that are being extended.
     receiver: EventReceiver,
     counts: Arc<Counts>,
@@ -173,7 +177,8 @@ impl Placing {
     /// Makes the branches of a question, and appends them to `made`, so that the caller can release them after an
     /// error.
     fn begin(&mut self, written: WrittenQuestion, made: &mut Vec<BranchId>) -> Result<Awaited> {
-        let root = self.engine.root(written.prompt).map_err(of_prompt)?;
+        let place = RootOptions { adapter: self.adapter, ..RootOptions::default() };
+        let root = self.engine.root_with(written.prompt, place).map_err(of_prompt)?;
         made.push(root);
         let (extends, awaited) = match written.answer {
             WrittenAnswer::Words(words) => {
