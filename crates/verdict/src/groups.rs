@@ -162,6 +162,8 @@ pub(crate) struct GroupScore {
     pub of: usize,
     /// By answer: the number of the question, and the text's place in it, from 0.
     pub places: Vec<(usize, usize)>,
+    /// The number of the first question about it that has no answer.
+    pub lacking: Option<usize>,
 }
 
 impl GroupScore {
@@ -183,25 +185,28 @@ impl GroupScore {
 
 impl GroupPlan {
     /// The score of each text. `chosen`: by question, the places of the chosen texts among those shown, `None` where
-    /// there is no answer. `Err`: a text without any answer, with the number of the first question about it.
+    /// there is no answer. `Err`: a text without any answer, with the number of the first question about it that has
+    /// none.
     pub fn scores(&self, chosen: &[Option<Vec<usize>>]) -> Vec<Result<GroupScore, usize>> {
-        let mut scores = vec![GroupScore { chosen: 0, of: 0, places: Vec::new() }; self.texts];
-        let mut first_asked: Vec<Option<usize>> = vec![None; self.texts];
+        let mut scores = vec![GroupScore { chosen: 0, of: 0, places: Vec::new(), lacking: None }; self.texts];
         for (at, (question, chosen)) in self.questions.iter().zip(chosen).enumerate() {
             for (place, &text) in question.shown.iter().enumerate() {
-                first_asked[text].get_or_insert(at);
-                if let Some(chosen) = chosen {
-                    scores[text].of += 1;
-                    scores[text].chosen += usize::from(chosen.contains(&place));
-                    scores[text].places.push((at, place));
+                let score = &mut scores[text];
+                match chosen {
+                    Some(chosen) => {
+                        score.of += 1;
+                        score.chosen += usize::from(chosen.contains(&place));
+                        score.places.push((at, place));
+                    }
+                    None => _ = score.lacking.get_or_insert(at),
                 }
             }
         }
-        let of = |(score, asked): (GroupScore, Option<usize>)| match asked {
+        let of = |score: GroupScore| match score.lacking {
             Some(question) if score.of == 0 => Err(question),
             _ => Ok(score),
         };
-        scores.into_iter().zip(first_asked).map(of).collect()
+        scores.into_iter().map(of).collect()
     }
 }
 

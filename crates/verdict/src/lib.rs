@@ -12,6 +12,7 @@
 
 mod answer;
 mod ask;
+mod compare;
 mod draw;
 mod engine;
 mod gather;

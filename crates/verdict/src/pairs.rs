@@ -198,6 +198,8 @@ pub(crate) struct PairScore {
     pub won: f64,
     /// In so many pairs.
     pub of: usize,
+    /// The number of the first question of its pairs that has no answer.
+    pub lacking: Option<usize>,
 }
 
 impl PairScore {
@@ -230,12 +232,11 @@ impl PairPlan {
                 None => _ = unanswered[question.pair].get_or_insert(at),
             }
         }
-        let mut scores = vec![PairScore { won: 0.0, of: 0 }; self.texts];
-        let mut first_unanswered: Vec<Option<usize>> = vec![None; self.texts];
+        let mut scores = vec![PairScore { won: 0.0, of: 0, lacking: None }; self.texts];
         for ((&[a, b], won), unanswered) in self.pairs.iter().zip(&won).zip(&unanswered) {
             if let Some(question) = unanswered {
                 for text in [a, b] {
-                    let first = first_unanswered[text].get_or_insert(*question);
+                    let first = scores[text].lacking.get_or_insert(*question);
                     *first = (*first).min(*question);
                 }
                 continue;
@@ -246,11 +247,11 @@ impl PairPlan {
                 scores[text].of += 1;
             }
         }
-        let of = |(score, question): (PairScore, Option<usize>)| match question {
+        let of = |score: PairScore| match score.lacking {
             Some(question) if score.of == 0 => Err(question),
             _ => Ok(score),
         };
-        scores.into_iter().zip(first_unanswered).map(of).collect()
+        scores.into_iter().map(of).collect()
     }
 }
 

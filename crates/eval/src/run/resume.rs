@@ -148,8 +148,8 @@ impl ItemsLeft {
             let ended = recorded.finished.remove(&index);
             // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
             // failed samples are tried again.
-            // So are samples that the scorer could not score, or the judge grade.
-            let are_scored = !prepared.scores_late() || samples.iter().all(|sample| sample.score().is_some());
+            // So are samples that the scorer could not score, or compare with all others, or the judge grade.
+            let are_scored = !prepared.scores_late() || samples.iter().all(Sample::is_scored);
             let are_graded = prepared.task.graded_by_judge().is_none() || !samples.iter().any(lacks_grade);
             let whole = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
@@ -173,7 +173,7 @@ impl ItemsLeft {
             // A rescore leaves samples unjudged if it could not judge their item.
             let is_judged = |sample: &Sample| sample.detail.is_some() || sample.finish == FinishReason::LowConfidence;
             let are_judged = !prepared.task.is_judged() || samples.iter().all(is_judged);
-            for sample in samples.iter_mut().filter(|sample| sample.score().is_none()) {
+            for sample in samples.iter_mut().filter(|sample| !sample.is_scored()) {
                 sample.scored = None;
             }
             match method.draws_alike() && are_judged {

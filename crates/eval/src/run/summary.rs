@@ -507,7 +507,8 @@ mod tests {
                 sample.scored = Some(match score {
                     Some(score) => {
                         let (step_scores, part_scores) = (Vec::new(), Vec::new());
-                        SampleScore::Scored { score, step_scores, part_scores, score_tokens: Some(3), verdict: None }
+                        let (score_tokens, verdict, score_error) = (Some(3), None, None);
+                        SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict, score_error }
                     }
                     None => SampleScore::Unscored { score_error: "it is asleep".to_owned() },
                 });

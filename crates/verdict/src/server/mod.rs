@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use serde_json::Value;
 
-use crate::ask::{Ask, JudgeCounts, JudgeIdentity, Reply};
+use crate::ask::{Ask, JudgeCounts, JudgeIdentity, Reply, hand_over};
+use crate::item::unwritten;
 use crate::question::{Answered, Question};
 use body::Body;
 use client::{Client, Failure};
@@ -131,14 +132,14 @@ impl Asking {
                 return;
             }
             let answered = caught(|| self.answer(&question));
-            let answered = answered.unwrap_or_else(|panic| Err(Error::Internal(format!("asking a judge: {panic}"))));
+            let answered = answered.unwrap_or_else(|panic| Err(unwritten(panic)));
             if self.is_closed() {
                 return;
             }
             if let Ok(answered) = &answered {
                 self.tokens.fetch_add(answered.tokens, Ordering::Relaxed);
             }
-            reply(answered);
+            hand_over(reply, answered);
         }
     }
 
