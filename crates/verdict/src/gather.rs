@@ -139,6 +139,9 @@ pub(crate) fn same(error: &Error) -> Error {
         Error::EngineStopped { why } => Error::EngineStopped { why: why.clone() },
         Error::Internal(why) => Error::Internal(why.clone()),
         Error::Interrupted => Error::Interrupted,
+        Error::ContextTooLong { what, tokens, context } => {
+            Error::ContextTooLong { what: what.clone(), tokens: *tokens, context: *context }
+        }
         Error::Cuda { device, doing, why } => {
             Error::Cuda { device: device.clone(), doing: doing.clone(), why: why.clone() }
         }

@@ -9,6 +9,7 @@ use crate::ask::Ask;
 use crate::gather::{first_error, gather, same};
 use crate::memo::Memo;
 use crate::question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
+use crate::rubric::points_in_prompts;
 use crate::tree::VerdictTree;
 use crate::verdict::Verdict;
 use offshoot_core::bounded::caught;
@@ -110,7 +111,7 @@ impl ItemVerdicts {
             Verdict::Rubric(rubric) => {
                 let criteria = rubric.criteria().iter();
                 let fields = criteria.map(|criterion| {
-                    let points = number(criterion.points);
+                    let points = points_in_prompts(criterion.points);
                     of_text(&[("criterion", criterion.criterion.as_str().into()), ("points", points)])
                 });
                 fields.map(|fields| writer.question(&fields, rubric.rule().wanted())).collect()
@@ -121,7 +122,11 @@ impl ItemVerdicts {
             }
         };
         let verdict = Arc::clone(&self.verdict);
-        gather(self.judge(), Box::new(questions.into_iter()), Box::new(move |answers| then(on_text(&verdict, answers))));
+        gather(
+            self.judge(),
+            Box::new(questions.into_iter()),
+            Box::new(move |answers| then(on_text(&verdict, answers))),
+        );
     }
 }
 
@@ -141,16 +146,6 @@ impl QuestionWriter {
 /// The error of a question whose writing panics.
 pub(crate) fn unwritten(panic: String) -> Error {
     Error::value("question to the judge", "one that can be written and sent", format!("a panic: {panic}"))
-}
-
-/// A number as JSON, so that a template writes a whole one as it was written.
-fn number(number: f64) -> Value {
-    /// Whole numbers up to here are exact.
-    const MOST: f64 = (1_u64 << 53) as f64;
-    match number.fract() == 0.0 && number.abs() <= MOST {
-        true => (number as i64).into(),
-        false => number.into(),
-    }
 }
 
 /// The verdict on a text by the answers to the questions about it.

@@ -22,7 +22,7 @@ pub struct PairRule {
 #[derive(Clone, Debug, PartialEq)]
 pub enum PairAnswer {
     /// One of two words, for the first text and for the second: the words' probabilities are those of winning.
-    Words(Arc<[String]>),
+    Words([String; 2]),
     /// JSON that names the winner.
     Winner(WinnerField),
 }
@@ -49,12 +49,12 @@ impl PairAnswer {
     pub fn words(first: impl Into<String>, second: impl Into<String>) -> Result<PairAnswer> {
         let words = [first.into(), second.into()];
         check_words(&words)?;
-        Ok(PairAnswer::Words(words.into()))
+        Ok(PairAnswer::Words(words))
     }
 
     fn wanted(&self) -> WantedAnswer {
         match self {
-            PairAnswer::Words(words) => WantedAnswer::Words(Arc::clone(words)),
+            PairAnswer::Words(words) => WantedAnswer::Words(words.clone().into()),
             PairAnswer::Winner(field) => {
                 WantedAnswer::Json { schema: Arc::clone(&field.schema), max_tokens: field.max_tokens }
             }
@@ -135,7 +135,9 @@ impl PairRule {
     /// The questions about `texts` texts, by the draws of `key`.
     pub(crate) fn plan(&self, texts: usize, key: u64) -> PairPlan {
         let pairs = match self.opponents {
-            Some(opponents) if opponents + 1 < texts => ring(&Draws::new(key, ORDER).order(texts), opponents),
+            Some(opponents) if opponents < texts.saturating_sub(1) => {
+                ring(&Draws::new(key, ORDER).order(texts), opponents)
+            }
             _ => (0..texts).flat_map(|a| (a + 1..texts).map(move |b| [a, b])).collect(),
         };
         let mut sides = Draws::new(key, SIDES);
@@ -275,6 +277,7 @@ mod tests {
         let plan = rule(true, None).plan(3, 0);
         let shown: Vec<[usize; 2]> = plan.questions.iter().map(|question| question.shown).collect();
         assert_eq!(shown, [[0, 1], [1, 0], [0, 2], [2, 0], [1, 2], [2, 1]]);
+        assert_eq!(rule(true, Some(usize::MAX)).plan(3, 0), rule(true, None).plan(3, 0));
         assert!(rule(true, None).plan(1, 0).questions.is_empty() && rule(true, None).plan(0, 0).questions.is_empty());
     }
 

@@ -18,6 +18,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::json::{describe, listed, names};
 use offshoot_verdict::{
     AnswerRule, Criterion, GroupRule, PairAnswer, PairRule, RubricRule, ScoreField, Verdict, WinnerField, WordValues,
+    points_in_prompts,
 };
 
 /// What a judge is asked about samples, and how its answers become scores: exactly one of `words`, `score`, `pairs` and
@@ -427,7 +428,8 @@ impl TaskVerdict {
                 Verdict::Each(_) => sample.into_iter().chain(fields([answer])).collect(),
                 Verdict::Rubric(rubric) => {
                     let Criterion { criterion, points } = &rubric.criteria()[0];
-                    let of_rubric = fields([("criterion", json!(criterion)), ("points", json!(points)), answer]);
+                    let of_rubric =
+                        fields([("criterion", json!(criterion)), ("points", points_in_prompts(*points)), answer]);
                     sample.into_iter().chain(of_rubric).collect()
                 }
                 Verdict::Pairs(_) => fields([("first", json!("[a sample]")), ("second", json!("[another one]"))]),
