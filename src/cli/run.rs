@@ -116,7 +116,7 @@ fn asked_judge(folder: Option<JudgeFolderArgs>, server: JudgeServerArgs) -> Resu
             return Err(Error::value("the judge", "a folder or a server", found));
         }
     };
-    AskedJudge { by, name: judge_model, key: None }.with_key(judge_key_file.as_deref())
+    AskedJudge { by, name: judge_model, ..AskedJudge::default() }.with_key(judge_key_file.as_deref())
 }
 
 impl RunArgs {

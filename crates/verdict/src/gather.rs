@@ -16,10 +16,26 @@ pub(crate) type ThenAll = Box<dyn FnOnce(Vec<Result<Answered>>) + Send>;
 /// Questions that are written as they are taken.
 type Questions = Box<dyn Iterator<Item = Result<Question>> + Send>;
 
+/// Who wants the answers: once it is gone, no further question is asked. A default one is there for ever.
+#[derive(Clone, Default)]
+pub(crate) struct Asker(Option<Weak<()>>);
+
+impl Asker {
+    /// One that is gone once what `owner` points to is dropped.
+    pub fn of(owner: &Arc<()>) -> Asker {
+        Asker(Some(Arc::downgrade(owner)))
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.as_ref().is_some_and(|owner| owner.strong_count() == 0)
+    }
+}
+
 /// The answers that have come, and who takes them.
 struct Gathering {
     /// Not owned: a judge holds the gatherings that wait for it.
     judge: Weak<dyn Ask>,
+    asker: Asker,
     /// What is not asked yet; `None`: nothing, or a thread is about to ask the next one.
     questions: Option<Questions>,
     /// By question that was asked.
@@ -36,9 +52,9 @@ type Shared = Arc<Mutex<Option<Gathering>>>;
 
 /// Asks questions, and returns at once. A question that could not be written has its error for an answer, and so has
 /// one that the judge drops. `then` is called exactly once.
-pub(crate) fn gather(judge: &Arc<dyn Ask>, questions: Questions, then: ThenAll) {
+pub(crate) fn gather(judge: &Arc<dyn Ask>, asker: Asker, questions: Questions, then: ThenAll) {
     let (judge, questions) = (Arc::downgrade(judge), Some(questions));
-    let gathering = Gathering { judge, questions, answers: Vec::new(), under_way: 0, is_all: false, then };
+    let gathering = Gathering { judge, asker, questions, answers: Vec::new(), under_way: 0, is_all: false, then };
     ask_more(&Arc::new(Mutex::new(Some(gathering))));
 }
 
@@ -51,14 +67,14 @@ fn ask_more(shared: &Shared) {
             return;
         }
         let Some(mut questions) = gathering.questions.take() else { return };
-        let judge = gathering.judge.clone();
+        let judge = if gathering.asker.is_gone() { None } else { gathering.judge.upgrade() };
         let at = gathering.answers.len();
         gathering.under_way += 1;
         gathering.answers.push(None);
         drop(held);
         let Some(question) = questions.next() else { return no_more(shared) };
         let place = AnswerPlace { gathering: Arc::clone(shared), at, is_taken: false };
-        match (question, judge.upgrade()) {
+        match (question, judge) {
             (Ok(question), Some(judge)) => judge.ask(question, Box::new(move |answered| place.take(answered))),
             (Ok(_), None) => drop(place),
             (Err(error), _) => place.take(Err(error)),
@@ -176,7 +192,7 @@ mod tests {
             send.send(answers.into_iter().map(shown).collect()).expect("the test waits");
         };
         let judge: Arc<dyn Ask> = Arc::<ScriptedJudge>::clone(judge);
-        gather(&judge, Box::new(questions.into_iter()), Box::new(then));
+        gather(&judge, Asker::default(), Box::new(questions.into_iter()), Box::new(then));
         received
     }
 

@@ -76,6 +76,15 @@ impl GroupRule {
         Ok(WantedAnswer::Json { schema, max_tokens: self.max_tokens })
     }
 
+    /// How many questions are asked about `texts` texts: those of their plan, whatever its key.
+    pub(crate) fn questions(&self, texts: usize) -> usize {
+        let groups = texts.div_ceil(self.size);
+        let of_group = |texts: usize| if texts > self.take { self.rotations.min(texts) } else { 0 };
+        let Some(each) = texts.checked_div(groups) else { return 0 };
+        let larger = texts % groups;
+        larger * of_group(each + 1) + (groups - larger) * of_group(each)
+    }
+
     /// The questions about `texts` texts, by the draws of `key`. A group of which all are chosen is not asked about.
     pub(crate) fn plan(&self, texts: usize, key: u64) -> GroupPlan {
         let order = Draws::new(key, GROUPS).order(texts);

@@ -132,6 +132,19 @@ impl PairRule {
         self.answer.wanted()
     }
 
+    /// How many questions are asked about `texts` texts: those of their plan, whatever its key.
+    pub(crate) fn questions(&self, texts: usize) -> usize {
+        let others = texts.saturating_sub(1);
+        let pairs = match self.opponents {
+            Some(opponents) if opponents < others => match texts.is_multiple_of(2) {
+                true => texts / 2 * opponents,
+                false => texts * opponents.div_ceil(2),
+            },
+            _ => texts * others / 2,
+        };
+        pairs * (1 + usize::from(self.both_orders))
+    }
+
     /// The questions about `texts` texts, by the draws of `key`.
     pub(crate) fn plan(&self, texts: usize, key: u64) -> PairPlan {
         let pairs = match self.opponents {
@@ -342,6 +355,9 @@ mod tests {
             prop_assert!(pairs.iter().all(|[a, b]| a != b));
             prop_assert_eq!(plan.questions.len(), plan.pairs.len());
             prop_assert_eq!(rule(false, Some(opponents)).plan(texts, key), plan);
+            for rule in [rule(false, Some(opponents)), rule(true, Some(opponents)), rule(true, None)] {
+                prop_assert_eq!(rule.questions(texts), rule.plan(texts, key).questions.len());
+            }
         }
 
         #[test]

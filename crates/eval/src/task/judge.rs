@@ -1,7 +1,7 @@
 //! The task file's key `judge`: the model that is asked about samples where the method or `grade` has a verdict object.
 //! By default that is the run's own model. The verdict objects say what is asked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ use crate::source::values::TaskPath;
 use crate::source::{Place, read_text};
 use crate::task::Task;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::{JUDGE_MODEL, JUDGE_URL};
+use offshoot_core::setting::{JUDGE_KEY_FILE, JUDGE_MODEL, JUDGE_URL};
 use offshoot_launch::JudgeFolderOptions;
 use offshoot_search::OnScorerError;
 use offshoot_verdict::{JudgeKey, ServerOptions};
@@ -96,6 +96,8 @@ pub struct AskedJudge {
     pub name: Option<String>,
     /// What the server is shown.
     pub key: Option<JudgeKey>,
+    /// The file that the user names for it.
+    pub key_file: Option<PathBuf>,
 }
 
 impl AskedJudge {
@@ -110,7 +112,7 @@ impl AskedJudge {
             (None, Ok(key)) if !key.is_empty() => Some(JudgeKey::new(&key)?),
             (None, _) => None,
         };
-        Ok(AskedJudge { key, ..self })
+        Ok(AskedJudge { key, key_file: file.map(Path::to_owned), ..self })
     }
 }
 
@@ -179,7 +181,7 @@ impl TaskJudge {
     ///
     /// # Errors
     ///
-    /// There is no server of which the asked name could be.
+    /// There is no server of which the asked name or key could be.
     pub fn asked(&self, asked: &AskedJudge) -> Result<JudgeChoice> {
         let by = match (&asked.by, &self.by) {
             (None, by) => by.clone(),
@@ -198,7 +200,13 @@ impl TaskJudge {
                 let found = asked.name.clone().unwrap_or_default();
                 Err(Error::value(JUDGE_MODEL, format!("a server by {JUDGE_URL} or the task's `judge.url`"), found))
             }
-            by => Ok(by),
+            by => match &asked.key_file {
+                Some(file) => {
+                    let expected = format!("none, as no server judges ({JUDGE_URL} or the task's `judge.url`)");
+                    Err(Error::value(JUDGE_KEY_FILE, expected, file.display().to_string()))
+                }
+                None => Ok(by),
+            },
         }
     }
 }

@@ -39,15 +39,16 @@ fn the_command_line_names_another_judge() {
         Ok::<String, Error>(prepared.judge.expect("there are questions").described())
     };
     let url = |url: &str| Some(AskedBy::Url(url.to_owned()));
-    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: None };
+    let asked = AskedJudge { by: url("https://host/v1"), name: None, ..AskedJudge::default() };
     assert_eq!(described(asked).expect("a server"), "scripted at https://host/v1");
-    let asked = AskedJudge { by: None, name: Some("other".to_owned()), key: None };
+    let asked = AskedJudge { by: None, name: Some("other".to_owned()), ..AskedJudge::default() };
     assert_eq!(described(asked).expect("a server"), format!("other at {SERVER}"));
     task.change(|settings| drop(settings.as_object_mut().expect("an object").remove("judge")));
     assert_eq!(described(AskedJudge::default()).expect("its own"), "the model itself");
-    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: None };
+    let asked = AskedJudge { by: url("https://host/v1"), name: None, ..AskedJudge::default() };
     assert_eq!(described(asked).expect("a server"), "the only model at https://host/v1");
-    let error = described(AskedJudge { by: None, name: Some("other".to_owned()), key: None }).expect_err("no server");
+    let error = described(AskedJudge { by: None, name: Some("other".to_owned()), ..AskedJudge::default() })
+        .expect_err("no server");
     assert!(error.to_string().contains("judge_model"), "{error}");
 }
 

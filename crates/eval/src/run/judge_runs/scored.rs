@@ -1,8 +1,7 @@
 //! Runs whose samples, steps and paths a scripted judge scores.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
