@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::answer::recorded;
-use crate::gather::{first_error, gather, same};
+use crate::gather::{Asker, first_error, gather, same};
 use crate::groups::GroupRule;
 use crate::item::{ItemVerdicts, TextVerdict};
 use crate::pairs::PairRule;
@@ -21,15 +21,15 @@ pub(crate) type ThenCompared = Box<dyn FnOnce(Vec<Result<TextVerdict>>) + Send>;
 type Questions = Box<dyn Iterator<Item = Result<Question>> + Send>;
 
 /// Compares texts with each other, and returns at once.
-pub(crate) fn compare(item: &ItemVerdicts, texts: Vec<Arc<str>>, then: ThenCompared) {
+pub(crate) fn compare(item: &ItemVerdicts, asker: Asker, texts: Vec<Arc<str>>, then: ThenCompared) {
     match item.verdict() {
-        Verdict::Pairs(rule) => in_pairs(item, rule.clone(), texts, then),
-        Verdict::Groups(rule) => in_groups(item, rule.clone(), texts, then),
+        Verdict::Pairs(rule) => in_pairs(item, asker, rule.clone(), texts, then),
+        Verdict::Groups(rule) => in_groups(item, asker, rule.clone(), texts, then),
         Verdict::Each(_) | Verdict::Rubric(_) => unreachable!("these judge texts one by one"),
     }
 }
 
-fn in_pairs(item: &ItemVerdicts, rule: PairRule, texts: Vec<Arc<str>>, then: ThenCompared) {
+fn in_pairs(item: &ItemVerdicts, asker: Asker, rule: PairRule, texts: Vec<Arc<str>>, then: ThenCompared) {
     let plan = rule.plan(texts.len(), item.key());
     let shown: Vec<[usize; 2]> = plan.questions.iter().map(|asked| asked.shown).collect();
     let (writer, wanted) = (item.writer(), rule.wanted());
@@ -49,10 +49,10 @@ fn in_pairs(item: &ItemVerdicts, rule: PairRule, texts: Vec<Arc<str>>, then: The
         });
         then(asked.verdicts(scores, shown.iter().map(|shown| &shown[..]), &won));
     };
-    gather(item.judge(), questions, Box::new(then));
+    gather(item.judge(), asker, questions, Box::new(then));
 }
 
-fn in_groups(item: &ItemVerdicts, rule: GroupRule, texts: Vec<Arc<str>>, then: ThenCompared) {
+fn in_groups(item: &ItemVerdicts, asker: Asker, rule: GroupRule, texts: Vec<Arc<str>>, then: ThenCompared) {
     let plan = rule.plan(texts.len(), item.key());
     let shown: Vec<Vec<usize>> = plan.questions.iter().map(|asked| asked.shown.clone()).collect();
     let (writer, of_group) = (item.writer(), rule.clone());
@@ -77,7 +77,7 @@ fn in_groups(item: &ItemVerdicts, rule: GroupRule, texts: Vec<Arc<str>>, then: T
         });
         then(asked.verdicts(scores, shown.iter().map(Vec::as_slice), &chosen));
     };
-    gather(item.judge(), questions, Box::new(then));
+    gather(item.judge(), asker, questions, Box::new(then));
 }
 
 /// What comparisons make of a text.

@@ -326,6 +326,7 @@ mod tests {
                 prop_assert!(most - least <= 1 && *most <= take + more);
             }
             prop_assert_eq!(rule.plan(texts, key), plan.clone());
+            prop_assert_eq!(rule.questions(texts), plan.questions.len());
             // A judge that always takes the first ones shown: of a group all rotations together take as often as asked.
             let first: Vec<usize> = (0..take).collect();
             let scores = plan.scores(&vec![Some(first); plan.questions.len()]);

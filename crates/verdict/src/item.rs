@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::ask::Ask;
-use crate::gather::{first_error, gather, same};
+use crate::gather::{Asker, first_error, gather, same};
 use crate::memo::Memo;
 use crate::question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
 use crate::rubric::points_in_prompts;
@@ -124,6 +124,7 @@ impl ItemVerdicts {
         let verdict = Arc::clone(&self.verdict);
         gather(
             self.judge(),
+            Asker::default(),
             Box::new(questions.into_iter()),
             Box::new(move |answers| then(on_text(&verdict, answers))),
         );

@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde_json::Map;
 
 use crate::compare::compare;
-use crate::gather::same;
+use crate::gather::{Asker, same};
 use crate::item::{ItemVerdicts, TextVerdict};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
@@ -22,6 +22,8 @@ type TextResult = (usize, Result<TextVerdict>);
 /// The samples of one item.
 pub(crate) struct VerdictTree {
     item: ItemVerdicts,
+    /// Dropped with the tree, so that comparisons which nobody waits for end.
+    asker: Arc<()>,
     texts: Vec<StartedText>,
     /// The texts that a node with an equal text is one of.
     by_text: HashMap<Arc<str>, usize>,
@@ -59,6 +61,7 @@ impl VerdictTree {
         let (results, received) = unbounded();
         VerdictTree {
             item,
+            asker: Arc::new(()),
             texts: Vec::new(),
             by_text: HashMap::new(),
             nodes: HashMap::new(),
@@ -138,7 +141,7 @@ impl ScoredTree for VerdictTree {
         let then = move |verdicts: Vec<Result<TextVerdict>>| {
             set.into_iter().zip(verdicts).for_each(|result| _ = results.send(result));
         };
-        compare(&self.item, texts, Box::new(then));
+        compare(&self.item, Asker::of(&self.asker), texts, Box::new(then));
     }
 
     fn compares(&self) -> bool {

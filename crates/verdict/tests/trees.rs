@@ -422,6 +422,19 @@ fn texts_that_were_given_up_are_not_compared() {
 }
 
 #[test]
+fn a_tree_that_is_gone_asks_nothing_more() {
+    let judge = Arc::new(ScriptedJudge::new(|_| Ok(words(0.5))).holding());
+    let mut tree = verdicts(&judge, pairs(None)).tree();
+    (0..40).for_each(|node| start(&mut *tree, node, &node.to_string()));
+    tree.complete();
+    let asked = judge.questions().len();
+    assert!(asked < 40 * 39);
+    drop(tree);
+    (0..asked).for_each(|_| judge.answer_held(0));
+    assert_eq!((judge.questions().len(), judge.held()), (asked, 0));
+}
+
+#[test]
 fn what_is_pruned_while_it_is_judged_is_not_reported() {
     let judge = Arc::new(reads_numbers().holding());
     let mut tree = verdicts(&judge, Verdict::Each(yes_no())).tree();

@@ -5,11 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use ureq::http::{Response, header};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, Proxy};
 
 use super::options::ServerOptions;
 use super::retry_after;
-use offshoot_core::error::Error;
+use super::roots::{VARIABLE, roots};
+use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 
 /// The most bytes of an answer.
@@ -59,7 +61,12 @@ impl Failure {
 }
 
 impl Client {
-    pub fn new(options: ServerOptions) -> Client {
+    /// # Errors
+    ///
+    /// The certificates by which the server is to be trusted cannot be read.
+    pub fn new(options: ServerOptions) -> Result<Client> {
+        let is_safe = options.url.starts_with("https://");
+        let roots = roots(if is_safe { std::env::var_os(VARIABLE) } else { None })?;
         let config = Agent::config_builder()
             // A key must not leave for another host.
             .max_redirects(0)
@@ -69,8 +76,9 @@ impl Client {
             .max_idle_connections(options.requests)
             .max_idle_connections_per_host(options.requests)
             .proxy(if is_local(&options.url) { None } else { Proxy::try_from_env() })
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent("offshoot");
-        Client { agent: config.build().new_agent(), options }
+        Ok(Client { agent: config.build().new_agent(), options })
     }
 
     /// What errors call the server.

@@ -9,6 +9,7 @@ mod json_text;
 mod options;
 mod read;
 mod retry_after;
+mod roots;
 #[cfg(test)]
 mod tests;
 
@@ -69,8 +70,8 @@ impl ServerJudge {
     ///
     /// # Errors
     ///
-    /// An option is out of range; the server refuses its client; where it is to name the model, it lists none or
-    /// several, or cannot be asked; no thread starts.
+    /// An option is out of range; the file of SSL_CERT_FILE has no certificates; the server refuses its client; where it
+    /// is to name the model, it lists none or several, or cannot be asked; no thread starts.
     pub fn open(options: ServerOptions) -> Result<ServerJudge> {
         let is_named = options.model.is_some();
         let judge = ServerJudge::waiting(options, FIRST_WAIT)?;
@@ -88,7 +89,7 @@ impl ServerJudge {
         if options.shows_key() {
             log::warn!("the key for the judge's server goes to {} in plain text: https would hide it", options.url);
         }
-        let client = Client::new(options);
+        let client = Client::new(options)?;
         let (open, closed) = bounded(0);
         let mut asking = Asking {
             client,
