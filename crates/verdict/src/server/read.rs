@@ -103,7 +103,7 @@ fn said(words: &[String], choice: &Value) -> Result<Vec<f64>> {
     let is_whole = |word: &str| {
         let rest = answer.strip_prefix(word.trim_start());
         // A text that goes on is no answer by a word: "A look at both shows that B …".
-        rest.is_some_and(|rest| !rest.contains(char::is_alphanumeric))
+        rest.is_some_and(|rest| !rest.trim_start().starts_with(char::is_alphanumeric))
     };
     let whole = (0..words.len()).find(|&at| is_whole(&words[at]));
     match whole.or_else(|| begun(words, answer)) {
