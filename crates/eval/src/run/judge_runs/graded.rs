@@ -114,16 +114,21 @@ fn grades_that_a_later_process_got_are_kept_when_it_is_killed() {
         task.whole("whole", ScriptedJudge::new(vowels));
         task.whole("down", ScriptedJudge::new(sleeps));
         let all = task.samples("down").len();
-        // The lines of before, and one sample that is graded.
-        let one = std::sync::atomic::AtomicBool::new(true);
-        let silent =
-            ScriptedJudge::new(move |question: &Question| match one.swap(false, std::sync::atomic::Ordering::SeqCst) {
-                true => vowels(question),
-                false => sleeps(question),
+        let judge = Arc::new(ScriptedJudge::new(vowels).holding());
+        let asked = judge.clone() as Arc<dyn Ask>;
+        let killed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while judge.held() == 0 {
+                    std::thread::yield_now();
+                }
+                judge.answer_held(0);
             });
-        let killed = task.judged("down", silent, Some(all + 1)).expect("what is graded is kept");
+            // The lines of before, and one with a grade.
+            task.judged_by("down", &asked, Some(all + 1)).expect("what is graded is kept")
+        });
+        assert!(matches!(killed.ended, Some(Error::Interrupted)), "{method}: {:?}", killed.ended);
         let graded = task.samples("down").iter().filter(|sample| sample["judged"]["score"].is_f64()).count();
-        assert!(graded > 0, "{method}: {:?}", killed.ended);
+        assert_eq!(graded, 1, "{method}");
         task.whole("down", ScriptedJudge::new(vowels));
         assert!(task.files("down") == task.files("whole"), "{method}");
     }
