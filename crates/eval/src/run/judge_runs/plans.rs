@@ -99,7 +99,8 @@ fn special_tokens_of_samples_are_text_in_questions() {
         }
         let run = PreparedRun::new(&task.path(), &task.options("run")).expect("a sound task");
         let own = run.own_question().expect("the model itself is asked");
-        let about = |text: &str| question_of(own, &run.items[0], text, &mut run.task.encoder_of_questions(&run.tokenizer));
+        let about =
+            |text: &str| question_of(own, &run.items[0], text, &mut run.task.encoder_of_questions(&run.tokenizer));
         assert!(!about("a sample").expect("a question").prompt.contains(&end));
         assert_eq!(about(&format!("a {mark} sample")).expect("a question").prompt.contains(&end), is_special);
     }
