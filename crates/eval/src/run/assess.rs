@@ -107,40 +107,41 @@ impl<'a> Graders<'a> {
         }
     }
 
-    /// Grades those of an item's recorded samples that have no grade by the judge, and returns them.
-    /// `check_interrupted` is called between waits; its error ends them.
-    pub fn grade_again<'s>(
+    /// Grades those of an item's recorded samples that have no grade by the judge, and hands each to `record` as it has
+    /// its own. `check_interrupted` is called between waits; its error ends them.
+    pub fn grade_again(
         self,
         task: &Task,
         item: &Item,
         grade: &dyn Fn(&str) -> Assessment,
-        samples: &'s mut [Sample],
+        samples: &mut [Sample],
         check_interrupted: impl Fn() -> Result<()>,
-    ) -> Result<Vec<&'s Sample>> {
+        record: impl FnMut(&Sample) -> Result<()>,
+    ) -> Result<()> {
         let lacking: Vec<usize> = (0..samples.len()).filter(|&at| lacks_grade(&samples[at])).collect();
         if lacking.is_empty() || task.graded_by_judge().is_none() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let graders: Graders<'_> = self;
-        let mut assessor = graders.assessor(task, item, grade)?;
+        let mut assessor = self.assessor(task, item, grade)?;
         for &at in &lacking {
             assessor.begin(NodeId::new(at), &samples[at].text);
         }
-        collect(samples, &mut assessor, check_interrupted)?;
-        Ok(lacking.into_iter().map(|at| &samples[at]).collect())
+        collect(samples, &mut assessor, check_interrupted, record)
     }
 }
 
-/// Waits for the assessments of `samples`, which were queued under their indices. `check_interrupted` is called between
-/// waits; its error ends them.
+/// Waits for the assessments of `samples`, which were queued under their indices; each sample is handed to `record` as
+/// it has its own. `check_interrupted` is called between waits; its error ends them.
 pub fn collect(
     samples: &mut [Sample],
     assessor: &mut Assessor<'_>,
     check_interrupted: impl Fn() -> Result<()>,
+    mut record: impl FnMut(&Sample) -> Result<()>,
 ) -> Result<()> {
     loop {
         while let Some((at, assessment)) = assessor.take() {
             put(&mut samples[at.ix()], assessment);
+            record(&samples[at.ix()])?;
         }
         if !assessor.is_awaited() {
             return Ok(());

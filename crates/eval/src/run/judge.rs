@@ -37,7 +37,7 @@ impl JudgeModel {
     pub fn open(task: &Task, asked: &AskedJudge, model: &Path) -> Result<Option<JudgeModel>> {
         let verdicts: Vec<&TaskVerdict> = task.verdicts().into_iter().flatten().collect();
         if verdicts.is_empty() {
-            if asked.by.is_some() {
+            if asked.is_given() || task.source.get("judge").is_some_and(|judge| !judge.is_null()) {
                 let method = task.method.name();
                 out::aside(format_args!(
                     "note: neither `{method}` nor `grade` of the task has a question for a judge (an object with \
@@ -105,46 +105,12 @@ impl JudgeModel {
     }
 
     /// Connects to the server, where the judge is one.
-    pub fn connect(&self) -> Result<Option<Arc<dyn Ask>>> {
-        match self {
-            JudgeModel::Own | JudgeModel::Folder(_) => Ok(None),
-            JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::open((**options).clone())?))),
-        }
-    }
-
-    /// What the run's manifest says of it; `None`: it is the run's own model. `connected`: what
-    /// [`connect`](Self::connect) returned.
-    pub fn record(&self, connected: Option<&dyn Ask>) -> Result<Option<JudgeRecord>> {
-        match self {
-            JudgeModel::Own => Ok(None),
-            JudgeModel::Folder(folder) => {
-                let identity =
-                    JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
-                Ok(Some(JudgeRecord { folder: Some(absolute(folder.path())?), identity }))
-            }
-            JudgeModel::Server(_) => Ok(connected.map(JudgeRecord::of_server)),
-        }
-    }
-
-    /// The judge at work, on the engine that it needs; `connected`: what [`connect`](Self::connect) returned.
-    pub fn start(&self, connected: Option<Arc<dyn Ask>>, run: &PreparedRun, on: &Launched) -> Result<Arc<dyn Ask>> {
-        let special = run.task.special_text_of_questions();
-        match (self, connected, on.judge()) {
-            (_, Some(judge), _) => Ok(judge),
-            (JudgeModel::Folder(_), None, Some(LaunchedJudge { engine, tokenizer, name, digest })) => {
-                let identity = JudgeIdentity { name: name.clone(), digest: Some(digest.clone()) };
-                Ok(Arc::new(EngineJudge::new(engine.clone(), tokenizer.clone(), special, identity)?))
-            }
-            (JudgeModel::Own, None, _) => {
-                let name = run.model.file_name().unwrap_or(run.model.as_os_str()).to_string_lossy().into_owned();
-                let identity = JudgeIdentity { name, digest: None };
-                let (engine, adapter) = (on.engine.clone(), run.adapter_in(&on.engine)?);
-                Ok(Arc::new(EngineJudge::with_adapter(engine, run.tokenizer.clone(), special, identity, adapter)?))
-            }
-            (JudgeModel::Folder(_), None, None) | (JudgeModel::Server(_), None, _) => {
-                Err(Error::Internal("a run's judge is neither loaded nor connected".to_owned()))
-            }
-        }
+    pub fn connect(&self) -> Result<ConnectedJudge> {
+        Ok(match self {
+            JudgeModel::Own => ConnectedJudge::Own,
+            JudgeModel::Folder(folder) => ConnectedJudge::Folder(Arc::clone(folder)),
+            JudgeModel::Server(options) => ConnectedJudge::Server(Arc::new(ServerJudge::open((**options).clone())?)),
+        })
     }
 
     /// Who answers, in words.
@@ -156,6 +122,51 @@ impl JudgeModel {
                 Some(name) => format!("{name} at {}", server.url),
                 None => format!("the only model at {}", server.url),
             },
+        }
+    }
+}
+
+/// A run's judge that is connected, where it is a server; a model of ours is not loaded yet.
+pub enum ConnectedJudge {
+    /// The run's own model, in its own engine.
+    Own,
+    /// A model that is loaded beside it.
+    Folder(Arc<JudgeFolder>),
+    /// A server, which has said that it has the model.
+    Server(Arc<dyn Ask>),
+}
+
+impl ConnectedJudge {
+    /// What the run's manifest says of it; `None`: it is the run's own model.
+    pub fn record(&self) -> Result<Option<JudgeRecord>> {
+        match self {
+            ConnectedJudge::Own => Ok(None),
+            ConnectedJudge::Folder(folder) => {
+                let identity =
+                    JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
+                Ok(Some(JudgeRecord { folder: Some(absolute(folder.path())?), identity }))
+            }
+            ConnectedJudge::Server(judge) => Ok(Some(JudgeRecord::of_server(&**judge))),
+        }
+    }
+
+    /// The judge at work, on the engine that it needs.
+    pub fn start(self, run: &PreparedRun, on: &Launched) -> Result<Arc<dyn Ask>> {
+        let special = run.task.special_text_of_questions();
+        match self {
+            ConnectedJudge::Server(judge) => Ok(judge),
+            ConnectedJudge::Folder(_) => {
+                let LaunchedJudge { engine, tokenizer, name, digest } =
+                    on.judge().expect("a run's engine starts with the judge's folder that was prepared");
+                let identity = JudgeIdentity { name: name.clone(), digest: Some(digest.clone()) };
+                Ok(Arc::new(EngineJudge::new(engine.clone(), tokenizer.clone(), special, identity)?))
+            }
+            ConnectedJudge::Own => {
+                let name = run.model.file_name().unwrap_or(run.model.as_os_str()).to_string_lossy().into_owned();
+                let identity = JudgeIdentity { name, digest: None };
+                let (engine, adapter) = (on.engine.clone(), run.adapter_in(&on.engine)?);
+                Ok(Arc::new(EngineJudge::with_adapter(engine, run.tokenizer.clone(), special, identity, adapter)?))
+            }
         }
     }
 }
@@ -173,6 +184,15 @@ pub struct JudgeRecord {
 impl JudgeRecord {
     pub fn of_server(judge: &dyn Ask) -> JudgeRecord {
         JudgeRecord { folder: None, identity: judge.identity().clone() }
+    }
+
+    /// Whether both answer alike: a copy of a model's folder does under another name.
+    pub fn is_same(&self, other: &JudgeRecord) -> bool {
+        match (&self.identity.digest, &other.identity.digest) {
+            (Some(one), Some(other)) => one == other,
+            (None, None) => self.identity.name == other.identity.name,
+            _ => false,
+        }
     }
 
     pub fn shown(&self) -> String {

@@ -53,7 +53,7 @@ pub fn summarise(
         method: task.method.described(),
         model: prepared.model.display().to_string(),
         scorer_model: launched.scorer().map(|scorer| scorer.identity().clone()),
-        judge: judge.map(|judge| JudgeTotals { identity: judge.identity().clone(), counts: judge.counts() }),
+        judge: judge.map(JudgeTotals::of),
         device: launched.engine.facts().device.clone(),
         kv_dtype: options.engine.budget.kv,
         weights: prepared.folder.config.effect_of(options.engine.budget.weights),

@@ -380,7 +380,7 @@ mod tests {
         };
         let (id, texts, scores) = ("a".to_owned(), vec!["x".to_owned()], Vec::new());
         let read = [VotingTexts { id, fields: Map::new(), texts, scores }];
-        let error = task_of(&options, &read, 1).err().expect("no judge").to_string();
+        let error = task_of(&options, &read, 1).expect_err("no judge").to_string();
         assert!(error.contains("grade.verdict") && error.contains("`offshoot rescore`"), "{error}");
     }
 

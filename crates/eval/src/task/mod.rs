@@ -29,7 +29,7 @@ use serde_json::Value;
 
 pub use grade::VerdictGrade;
 pub use items::Item;
-pub use judge::{AskedBy, AskedJudge, JudgeChoice, TaskJudge};
+pub use judge::{AskedBy, AskedJudge, AskedKey, JudgeChoice, TaskJudge};
 pub use method::{
     Choose, EarlyStop, FormSettings, Method, RewardScoring, SampleScorer, Sampling, ThoughtScoring, choose, scoring,
     steps, tree_of_thought,

@@ -1,9 +1,14 @@
 //! Runs whose samples a scripted judge grades.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::*;
+use crate::run::manifest::ScorerFiles;
 use crate::run::prepare::PreparedRun;
+use offshoot_score::{ScriptedAnswer, ScriptedScore, ScriptedScorer, TextScorer};
 
 /// A share of vowels that some samples have and others have not.
 const RIGHT_FROM: f64 = 0.22;
@@ -43,9 +48,7 @@ fn what_a_judge_cannot_grade_counts_nowhere() {
         json!({"self_consistency": {"samples": SAMPLES}}),
         json!({"best_of_n": {"samples": SAMPLES, "by": "grade"}}),
         json!({"sample": {"samples": SAMPLES}}),
-        json!({"step_beam": {
-            "samples": SAMPLES, "expansions": 2, "scorer": "mean_logprob", "delimiter": " ", "steps": 2
-        }}),
+        step_beam("mean_logprob"),
     ] {
         let task = graded(method.clone(), RIGHT_FROM);
         task.whole("whole", ScriptedJudge::new(vowels));
@@ -85,6 +88,74 @@ fn what_a_judge_cannot_grade_counts_nowhere() {
         task.whole("down", ScriptedJudge::new(vowels));
         assert!(task.files("down") == task.files("whole"), "{method}");
     }
+}
+
+/// A search that has ended and lacks grades is not done again: no sample is drawn, none asked about that has its grade.
+#[test]
+fn searches_by_steps_keep_their_samples_and_grades() {
+    let task = graded(step_beam("mean_logprob"), RIGHT_FROM);
+    task.whole("whole", ScriptedJudge::new(vowels));
+    let half = |question: &Question| match text(question).len() % 2 {
+        0 => sleeps(question),
+        _ => vowels(question),
+    };
+    task.whole("down", ScriptedJudge::new(half));
+    let lacking = task.samples("down").iter().filter(|sample| sample["judged"].get("error").is_some()).count();
+    assert!(lacking > 0);
+    let judge: Arc<ScriptedJudge> = Arc::new(ScriptedJudge::new(vowels));
+    task.judged_by("down", &(judge.clone() as Arc<dyn Ask>), None).expect("it goes on");
+    assert_eq!(judge.questions().len(), lacking, "each of these is asked about once more");
+    assert!(task.files("down") == task.files("whole"));
+}
+
+/// Each grade is written as it comes, so a process that is killed between two loses none.
+#[test]
+fn grades_that_a_later_process_got_are_kept_when_it_is_killed() {
+    for method in [json!({"sample": {"samples": SAMPLES}}), step_beam("mean_logprob")] {
+        let task = graded(method.clone(), RIGHT_FROM);
+        task.whole("whole", ScriptedJudge::new(vowels));
+        task.whole("down", ScriptedJudge::new(sleeps));
+        let all = task.samples("down").len();
+        let judge = Arc::new(ScriptedJudge::new(vowels).holding());
+        let asked = judge.clone() as Arc<dyn Ask>;
+        let killed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while judge.held() == 0 {
+                    std::thread::yield_now();
+                }
+                judge.answer_held(0);
+            });
+            // The lines of before, and one with a grade.
+            task.judged_by("down", &asked, Some(all + 1)).expect("what is graded is kept")
+        });
+        assert!(matches!(killed.ended, Some(Error::Interrupted)), "{method}: {:?}", killed.ended);
+        let graded = task.samples("down").iter().filter(|sample| sample["judged"]["score"].is_f64()).count();
+        assert_eq!(graded, 1, "{method}");
+        task.whole("down", ScriptedJudge::new(vowels));
+        assert!(task.files("down") == task.files("whole"), "{method}");
+    }
+}
+
+fn step_beam(scorer: &str) -> Value {
+    json!({"step_beam": {"samples": SAMPLES, "expansions": 2, "scorer": scorer, "delimiter": " ", "steps": 2}})
+}
+
+/// A text that the scorer cannot score, which may be too long for it, is not the judge's: the run succeeds as it does
+/// where nothing is graded.
+#[test]
+fn what_a_scorer_cannot_score_is_not_said_of_the_judge() {
+    let task = graded(json!({"best_of_n": {"samples": SAMPLES, "by": "reward"}}), RIGHT_FROM);
+    let scorer = ScriptedScorer::new(|answer: &ScriptedAnswer<'_>| match answer.node.0 % 2 {
+        0 => ScriptedScore::failing("it is too long"),
+        _ => ScriptedScore::whole(0.5),
+    });
+    let judge = Arc::new(ScriptedJudge::new(vowels)) as Arc<dyn Ask>;
+    let files = ScorerFiles::new(Path::new("reward"), scorer.identity().clone()).expect("a folder");
+    let record = Some(JudgeRecord::of_server(&*judge));
+    let by = Scorers { reward: Some(&scorer), judge: Some(&judge) };
+    let run = task.run_by("run", by, (Some(files), record), None).expect("a sound task");
+    assert!(run.summary.scores.scorer.as_ref().is_some_and(|scorer| scorer.unscored > 0));
+    run.failure(&[], &task.options("run"), &task.out("run")).expect("its judge has graded all");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::run::RunOptions;
 use crate::run::judge::PlannedQuestions;
 use crate::run::prepare::PreparedRun;
 use crate::run::prompts::question_of;
-use crate::task::{AskedBy, AskedJudge};
+use crate::task::{AskedBy, AskedJudge, AskedKey};
 use offshoot_core::ids::TokenId;
 
 fn planned(task: &TestTask) -> (PreparedRun, PlannedQuestions) {
@@ -61,16 +61,32 @@ fn the_command_line_names_another_judge() {
         Ok::<String, Error>(prepared.judge.expect("there are questions").described())
     };
     let url = |url: &str| Some(AskedBy::Url(url.to_owned()));
-    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: None };
+    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: AskedKey::None };
     assert_eq!(described(asked).expect("a server"), "scripted at https://host/v1");
-    let asked = AskedJudge { by: None, name: Some("other".to_owned()), key: None };
+    let asked = AskedJudge { by: None, name: Some("other".to_owned()), key: AskedKey::None };
     assert_eq!(described(asked).expect("a server"), format!("other at {SERVER}"));
     task.change(|settings| drop(settings.as_object_mut().expect("an object").remove("judge")));
     assert_eq!(described(AskedJudge::default()).expect("its own"), "the model itself");
-    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: None };
+    let asked = AskedJudge { by: url("https://host/v1"), name: None, key: AskedKey::None };
     assert_eq!(described(asked).expect("a server"), "the only model at https://host/v1");
-    let error = described(AskedJudge { by: None, name: Some("other".to_owned()), key: None }).expect_err("no server");
+    let error =
+        described(AskedJudge { by: None, name: Some("other".to_owned()), key: AskedKey::None }).expect_err("no server");
     assert!(error.to_string().contains("judge_model"), "{error}");
+    let asked = AskedJudge { by: url("https://me:secret@host/v1"), name: None, key: AskedKey::None };
+    let error = described(asked).expect_err("an address with a password").to_string();
+    assert!(error.contains("judge_url") && !error.contains("secret"), "{error}");
+}
+
+/// The answer found in a sample is known where it is graded alone; elsewhere it is a name like others.
+#[test]
+fn a_prompt_of_a_method_knows_no_answer_of_the_sample() {
+    let by = json!({"prompt": "{{sample}}: {{sample_answer}}", "score": {"high": 9}});
+    let task = task(json!({"best_of_n": {"samples": 1, "by": by}}));
+    let error = PreparedRun::new(&task.path(), &task.options("run")).err().expect("no such field").to_string();
+    assert!(error.contains("sample_answer"), "{error}");
+    task.change(|settings| settings["items"] = json!([{"id": "a", "pens": 3, "sample_answer": "of the item"}]));
+    let (_, PlannedQuestions { first: (_, text), .. }) = planned(&task);
+    assert_eq!(text, "[a sample]: of the item");
 }
 
 #[test]

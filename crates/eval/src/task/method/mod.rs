@@ -458,6 +458,30 @@ impl Method {
         }
     }
 
+    /// Whether its search, once it has ended, stays the same whatever the grades of its samples are: neither it nor what
+    /// is written of it goes by them.
+    pub fn chooses_without_grades(&self) -> bool {
+        !self.draws_alike() && !self.makes_rollouts() && self.scoring() != Some(&ThoughtScoring::Grade)
+    }
+
+    /// Whether the grade of its choice is that of the chosen answer, whichever sample gave it.
+    pub fn grades_answers(&self) -> bool {
+        match self {
+            Method::SelfConsistency { .. }
+            | Method::StepBeam { .. }
+            | Method::Dvts { .. }
+            | Method::Particles { .. }
+            | Method::Mcts { .. } => true,
+            Method::BestOfN { .. }
+            | Method::BestByScorer { .. }
+            | Method::Sample { .. }
+            | Method::TreeOfThought(_)
+            | Method::Choose(_)
+            | Method::TreePo(_)
+            | Method::EntropyBranching(_) => false,
+        }
+    }
+
     /// Whether it votes on answers.
     pub fn votes(&self) -> bool {
         match self {
