@@ -101,7 +101,7 @@ fn plan_says_the_memory_of_a_judge_and_refuses_what_cannot_stand_there() {
     refuses(&plan(&["--judge", &scorer]), &["LlamaForSequenceClassification", "predicts tokens"]);
     // A method by reward, graded by a judge.
     let both = task_folder(|task| {
-        task["model"] = json!(demo());
+        task["model"] = json!(&demo);
         task["method"] = json!({"best_of_n": {"samples": 2, "by": "reward"}});
         task["grade"] = json!({"verdict": asks.clone()});
     });
