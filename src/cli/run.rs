@@ -10,7 +10,7 @@ use offshoot_args::{JudgeFolderArgs, JudgeServerArgs, JudgingArgs, LaunchArgs, S
 use offshoot_core::error::{Error, Result};
 use offshoot_eval::run::rescore::RescoreOptions;
 use offshoot_eval::run::{ResultFormat, RunOptions};
-use offshoot_eval::task::{AskedBy, AskedJudge, Overrides};
+use offshoot_eval::task::{AskedBy, AskedJudge, AskedKey, Overrides};
 use offshoot_launch::{Devices, JudgeFolderOptions};
 
 /// Options that set keys of the task file.
@@ -111,12 +111,14 @@ fn asked_judge(folder: Option<JudgeFolderArgs>, server: JudgeServerArgs) -> Resu
     let by = match (folder, judge_url) {
         (Some(folder), None) => Some(AskedBy::Folder(folder)),
         (None, url) => url.map(AskedBy::Url),
-        (Some(folder), Some(url)) => {
-            let found = format!("--judge {} and --judge-url {url}", folder.path.display());
+        // An address may hold a password.
+        (Some(folder), Some(_)) => {
+            let found = format!("--judge {} and --judge-url", folder.path.display());
             return Err(Error::value("the judge", "a folder or a server", found));
         }
     };
-    AskedJudge { by, name: judge_model, ..AskedJudge::default() }.with_key(judge_key_file.as_deref())
+    let key = judge_key_file.map_or(AskedKey::Environment, AskedKey::File);
+    Ok(AskedJudge { by, name: judge_model, key })
 }
 
 impl RunArgs {

@@ -122,6 +122,14 @@ fn options_of_a_judge_are_checked() {
     let folder = folder.path();
     let both = run(folder, &["run", "task.json", "--judge", "a", "--judge-url", "http://host/v1"]);
     refuses(&both, &["--judge", "--judge-url"]);
+    // What a password may stand in is not shown.
+    for judge in [&["--judge", "a"][..], &["--dry-run"]] {
+        let url = ["run", "task.json", "--judge-url", "https://me:secret@host/v1"];
+        let ran = run(folder, &[&url, judge].concat());
+        refuses(&ran, &["--judge-url"]);
+        let said = [ran.stdout, ran.stderr].concat();
+        assert!(!String::from_utf8_lossy(&said).contains("secret"), "{}", String::from_utf8_lossy(&said));
+    }
     let name = run(folder, &["run", "task.json", "--judge-model", "large"]);
     refuses(&name, &["--judge-model", "--judge-url", "large"]);
     let key = run(folder, &["run", "task.json", "--judge-url", "http://host/v1", "--judge-key-file", "none"]);
@@ -136,6 +144,15 @@ fn options_of_a_judge_are_checked() {
     assert!(unused.status.success());
     let said = String::from_utf8_lossy(&unused.stderr);
     assert!(said.contains("the judge is not asked"), "{said}");
+    // Whatever names one is told of, and a key that nobody is shown is not read.
+    let name = ["run", "task.json", "--dry-run", "--judge-model", "large"];
+    let judge = ["run", "task.json", "--dry-run", "--set", r#"judge={"url": "http://host/v1"}"#];
+    for args in [name, judge] {
+        let mut unused = offshoot(plain.path(), &args);
+        let ran = unused.env("OFFSHOOT_JUDGE_KEY", "two\nlines").output().expect("the binary starts");
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(ran.status.success() && said.contains("the judge is not asked"), "{said}");
+    }
 }
 
 /// The run's own model is the one that draws its samples: its adapter is part of it, in its own batch and beside it.

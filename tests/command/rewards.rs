@@ -138,6 +138,26 @@ fn samples_of_a_run_are_scored_later_as_if_it_had_had_the_scorer() {
     refuses(&run(folder, &["score", "likely", "--scorer", &reward()]), &["samples.jsonl", "the run's own method"]);
 }
 
+/// What the samples of a run are asked about later is the scores' alone: the run goes on without it, and until a sample
+/// has a score, another question or scorer can be given.
+#[test]
+fn a_question_that_is_given_later_ends_no_run() {
+    let folder = task_folder(|task| task["method"] = json!({"sample": {"samples": 2}}));
+    let folder = folder.path();
+    run_into(folder, "out", &[]);
+    let bare = bytes(folder, "out", "samples.jsonl");
+    let score = |question: &str| run(folder, &["score", "out", "--scorer", &reward(), "--question", question]);
+    succeeds(score("Sum: {{question}}"));
+    let scored = bytes(folder, "out", "samples.jsonl");
+    run_into(folder, "out", &["--resume"]);
+    assert!(bytes(folder, "out", "samples.jsonl") == scored);
+    refuses(&score("{{question}}"), &["--question", "scores already"]);
+    // As a command leaves it that was stopped before its first score.
+    fs::write(folder.join("out/samples.jsonl"), bare).expect("writable");
+    succeeds(score("{{question}}"));
+    assert!(bytes(folder, "out", "samples.jsonl") != scored, "they are about another question");
+}
+
 #[test]
 fn a_search_by_scores_is_named_in_the_task_and_is_the_same_again() {
     let folder = task_folder(|task| {

@@ -14,7 +14,7 @@ use offshoot_judge as judge;
 use offshoot_kv::plan::Planner;
 use offshoot_model::WeightChoice;
 use offshoot_score::ScorerIdentity;
-use offshoot_verdict::{JudgeCounts, JudgeIdentity};
+use offshoot_verdict::{Ask, JudgeCounts, JudgeIdentity};
 
 /// A share and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -152,6 +152,12 @@ pub struct JudgeTotals {
     pub identity: JudgeIdentity,
     #[serde(flatten)]
     pub counts: JudgeCounts,
+}
+
+impl JudgeTotals {
+    pub fn of(judge: &dyn Ask) -> JudgeTotals {
+        JudgeTotals { identity: judge.identity().clone(), counts: judge.counts() }
+    }
 }
 
 /// Scores of the samples and their verdicts: the part of the summary that `offshoot rescore` computes again.

@@ -1,5 +1,5 @@
 //! Assesses the samples of a run: by the task's answer patterns and graders; if samples are programs, by running them
-//! (`judging`); and by a judge, which is a model, where the task's `grade` asks one (`judged`).
+//! (`judging`); and by a judge, which is a model, where the task's `grade` asks one (`verdict_queue`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::judged::lacks_grade;
 use crate::task::candidate::ItemTests;
-use crate::task::{Item, Task, TaskPrompt};
+use crate::task::{EarlyStop, Item, Task, TaskPrompt};
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 use offshoot_core::json;
@@ -100,47 +100,48 @@ impl<'a> Graders<'a> {
                 verdicts: verdicts_on(task, item, &by.verdict, judge)?,
                 right_from: by.right_from,
                 on_error: task.judge.on_error,
-                // Where samples may be spared, those that count are known with their grades alone.
-                records_first: task.method.spares().is_none(),
+                // Where one that passes ends the others, those that count are known with their grades alone.
+                records_first: task.method.spares() != Some(EarlyStop::Passed),
             })),
             _ => Ok(Assessor::new(grade)),
         }
     }
 
-    /// Grades those of an item's recorded samples that have no grade by the judge, and returns them.
-    /// `check_interrupted` is called between waits; its error ends them.
-    pub fn grade_again<'s>(
+    /// Grades those of an item's recorded samples that have no grade by the judge, and hands each to `record` as it has
+    /// its own. `check_interrupted` is called between waits; its error ends them.
+    pub fn grade_again(
         self,
         task: &Task,
         item: &Item,
         grade: &dyn Fn(&str) -> Assessment,
-        samples: &'s mut [Sample],
+        samples: &mut [Sample],
         check_interrupted: impl Fn() -> Result<()>,
-    ) -> Result<Vec<&'s Sample>> {
+        record: impl FnMut(&Sample) -> Result<()>,
+    ) -> Result<()> {
         let lacking: Vec<usize> = (0..samples.len()).filter(|&at| lacks_grade(&samples[at])).collect();
         if lacking.is_empty() || task.graded_by_judge().is_none() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let graders: Graders<'_> = self;
-        let mut assessor = graders.assessor(task, item, grade)?;
+        let mut assessor = self.assessor(task, item, grade)?;
         for &at in &lacking {
             assessor.begin(NodeId::new(at), &samples[at].text);
         }
-        collect(samples, &mut assessor, check_interrupted)?;
-        Ok(lacking.into_iter().map(|at| &samples[at]).collect())
+        collect(samples, &mut assessor, check_interrupted, record)
     }
 }
 
-/// Waits for the assessments of `samples`, which were queued under their indices. `check_interrupted` is called between
-/// waits; its error ends them.
+/// Waits for the assessments of `samples`, which were queued under their indices; each sample is handed to `record` as
+/// it has its own. `check_interrupted` is called between waits; its error ends them.
 pub fn collect(
     samples: &mut [Sample],
     assessor: &mut Assessor<'_>,
     check_interrupted: impl Fn() -> Result<()>,
+    mut record: impl FnMut(&Sample) -> Result<()>,
 ) -> Result<()> {
     loop {
         while let Some((at, assessment)) = assessor.take() {
             put(&mut samples[at.ix()], assessment);
+            record(&samples[at.ix()])?;
         }
         if !assessor.is_awaited() {
             return Ok(());

@@ -37,7 +37,7 @@ impl JudgeModel {
     pub fn open(task: &Task, asked: &AskedJudge, model: &Path) -> Result<Option<JudgeModel>> {
         let verdicts: Vec<&TaskVerdict> = task.verdicts().into_iter().flatten().collect();
         if verdicts.is_empty() {
-            if asked.by.is_some() {
+            if asked.is_given() || task.source.get("judge").is_some_and(|judge| !judge.is_null()) {
                 let method = task.method.name();
                 out::aside(format_args!(
                     "note: neither `{method}` nor `grade` of the task has a question for a judge (an object with \
@@ -106,46 +106,12 @@ impl JudgeModel {
     }
 
     /// Connects to the server, where the judge is one.
-    pub fn connect(&self) -> Result<Option<Arc<dyn Ask>>> {
-        match self {
-            JudgeModel::Own | JudgeModel::Folder(_) => Ok(None),
-            JudgeModel::Server(options) => Ok(Some(Arc::new(ServerJudge::open((**options).clone())?))),
-        }
-    }
-
-    /// What the run's manifest says of it; `None`: it is the run's own model. `connected`: what
-    /// [`connect`](Self::connect) returned.
-    pub fn record(&self, connected: Option<&dyn Ask>) -> Result<Option<JudgeRecord>> {
-        match self {
-            JudgeModel::Own => Ok(None),
-            JudgeModel::Folder(folder) => {
-                let identity =
-                    JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
-                Ok(Some(JudgeRecord { folder: Some(absolute(folder.path())?), identity }))
-            }
-            JudgeModel::Server(_) => Ok(connected.map(JudgeRecord::of_server)),
-        }
-    }
-
-    /// The judge at work, on the engine that it needs; `connected`: what [`connect`](Self::connect) returned.
-    pub fn start(&self, connected: Option<Arc<dyn Ask>>, run: &PreparedRun, on: &Launched) -> Result<Arc<dyn Ask>> {
-        let special = run.task.special_text_of_questions();
-        match (self, connected, on.judge()) {
-            (_, Some(judge), _) => Ok(judge),
-            (JudgeModel::Folder(_), None, Some(LaunchedJudge { engine, tokenizer, name, digest })) => {
-                let identity = JudgeIdentity { name: name.clone(), digest: Some(digest.clone()) };
-                Ok(Arc::new(EngineJudge::new(engine.clone(), tokenizer.clone(), special, identity)?))
-            }
-            (JudgeModel::Own, None, _) => {
-                let name = run.model.file_name().unwrap_or(run.model.as_os_str()).to_string_lossy().into_owned();
-                let identity = JudgeIdentity { name, digest: None };
-                let (engine, adapter) = (on.engine.clone(), run.adapter_in(&on.engine)?);
-                Ok(Arc::new(EngineJudge::with_adapter(engine, run.tokenizer.clone(), special, identity, adapter)?))
-            }
-            (JudgeModel::Folder(_), None, None) | (JudgeModel::Server(_), None, _) => {
-                Err(Error::Internal("a run's judge is neither loaded nor connected".to_owned()))
-            }
-        }
+    pub fn connect(&self) -> Result<ConnectedJudge> {
+        Ok(match self {
+            JudgeModel::Own => ConnectedJudge::Own,
+            JudgeModel::Folder(folder) => ConnectedJudge::Folder(Arc::clone(folder)),
+            JudgeModel::Server(options) => ConnectedJudge::Server(Arc::new(ServerJudge::open((**options).clone())?)),
+        })
     }
 
     /// Who answers, in words.
@@ -173,6 +139,51 @@ fn check_words(server: &ServerOptions, task: &Task, item: &Item) -> Result<()> {
     Ok(())
 }
 
+/// A run's judge that is connected, where it is a server; a model of ours is not loaded yet.
+pub enum ConnectedJudge {
+    /// The run's own model, in its own engine.
+    Own,
+    /// A model that is loaded beside it.
+    Folder(Arc<JudgeFolder>),
+    /// A server, which has said that it has the model.
+    Server(Arc<dyn Ask>),
+}
+
+impl ConnectedJudge {
+    /// What the run's manifest says of it; `None`: it is the run's own model.
+    pub fn record(&self) -> Result<Option<JudgeRecord>> {
+        match self {
+            ConnectedJudge::Own => Ok(None),
+            ConnectedJudge::Folder(folder) => {
+                let identity =
+                    JudgeIdentity { name: folder.name().to_owned(), digest: Some(folder.digest().to_owned()) };
+                Ok(Some(JudgeRecord { folder: Some(absolute(folder.path())?), identity }))
+            }
+            ConnectedJudge::Server(judge) => Ok(Some(JudgeRecord::of_server(&**judge))),
+        }
+    }
+
+    /// The judge at work, on the engine that it needs.
+    pub fn start(self, run: &PreparedRun, on: &Launched) -> Result<Arc<dyn Ask>> {
+        let special = run.task.special_text_of_questions();
+        match self {
+            ConnectedJudge::Server(judge) => Ok(judge),
+            ConnectedJudge::Folder(_) => {
+                let LaunchedJudge { engine, tokenizer, name, digest } =
+                    on.judge().expect("a run's engine starts with the judge's folder that was prepared");
+                let identity = JudgeIdentity { name: name.clone(), digest: Some(digest.clone()) };
+                Ok(Arc::new(EngineJudge::new(engine.clone(), tokenizer.clone(), special, identity)?))
+            }
+            ConnectedJudge::Own => {
+                let name = run.model.file_name().unwrap_or(run.model.as_os_str()).to_string_lossy().into_owned();
+                let identity = JudgeIdentity { name, digest: None };
+                let (engine, adapter) = (on.engine.clone(), run.adapter_in(&on.engine)?);
+                Ok(Arc::new(EngineJudge::with_adapter(engine, run.tokenizer.clone(), special, identity, adapter)?))
+            }
+        }
+    }
+}
+
 /// What tells a run's judge from others, in its manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JudgeRecord {
@@ -186,6 +197,15 @@ pub struct JudgeRecord {
 impl JudgeRecord {
     pub fn of_server(judge: &dyn Ask) -> JudgeRecord {
         JudgeRecord { folder: None, identity: judge.identity().clone() }
+    }
+
+    /// Whether both answer alike: a copy of a model's folder does under another name.
+    pub fn is_same(&self, other: &JudgeRecord) -> bool {
+        match (&self.identity.digest, &other.identity.digest) {
+            (Some(one), Some(other)) => one == other,
+            (None, None) => self.identity.name == other.identity.name,
+            _ => false,
+        }
     }
 
     pub fn shown(&self) -> String {
@@ -214,16 +234,21 @@ impl PlannedQuestions {
         let asked: Vec<_> = asked.into_iter().filter_map(|(verdict, texts)| Some((verdict?, texts))).collect();
         let (Some((verdict, _)), Some(item)) = (asked.first(), items.first()) else { return Ok(None) };
         let mut most = Some(0_usize);
-        for item in items {
-            for (verdict, texts) in &asked {
-                let each = |texts| match verdict.own_question() {
-                    // Values that a judge cannot give are the model's own.
-                    Some(_) => Ok(texts),
-                    None => verdict.of_item(task.items_path(), item).map(|verdict| verdict.questions(texts)),
-                };
-                let more = texts.map(each).transpose()?;
-                most = most.zip(more).and_then(|(most, more)| most.checked_add(more));
-            }
+        for (verdict, texts) in &asked {
+            let each = |item: &Item, texts| match verdict.own_question() {
+                // Values that a judge cannot give are the model's own.
+                Some(_) => Ok(texts),
+                None => verdict.of_item(task.items_path(), item).map(|verdict| verdict.questions(texts)),
+            };
+            let more = match (*texts, verdict.is_of_items()) {
+                (None, _) => None,
+                (Some(texts), true) => {
+                    let each = items.iter().map(|item| each(item, texts)).collect::<Result<Vec<usize>>>()?;
+                    each.into_iter().try_fold(0_usize, |all, one| all.checked_add(one))
+                }
+                (Some(texts), false) => each(item, texts)?.checked_mul(items.len()),
+            };
+            most = most.zip(more).and_then(|(most, more)| most.checked_add(more));
         }
         let tokenizer = run.judge.as_ref().and_then(|judge| judge.tokenizer(run));
         let text = match (verdict.first_prompt(task.items_path(), item)?, tokenizer) {

@@ -243,8 +243,7 @@ impl Manifest {
         if let Some(scorer) = &now.scorer {
             self.check_scorer(folder, scorer)?;
         }
-        let identity = |of: &Manifest| of.judge.as_ref().map(|judge| judge.identity.clone());
-        if identity(self) != identity(now) {
+        if !is_same_judge(self.judge.as_ref(), now.judge.as_ref()) {
             let judge =
                 |of: &Manifest| of.judge.as_ref().map_or_else(|| "the run's own model".to_owned(), JudgeRecord::shown);
             let before = format!("{} ({JUDGE}, {JUDGE_URL} and {JUDGE_MODEL} name a judge)", judge(self));
@@ -263,7 +262,8 @@ impl Manifest {
         }
         let moves = self.moves(now);
         let is_moved = |before: &Value, now: &Value| moves.iter().any(|one| one.is(before, now));
-        let differences = DifferenceRules { samples_may_rise, is_same: &is_moved };
+        let asks_scorer = now.scorer.is_some();
+        let differences = DifferenceRules { samples_may_rise, asks_scorer, is_same: &is_moved };
         if let Some(Difference { field, expected, found }) = differences.first("", Some(&self.task), Some(&now.task)) {
             return differs(&format!("task.{field}"), expected, found);
         }
@@ -326,8 +326,7 @@ impl Manifest {
     ///
     /// The samples have scores of another judge.
     pub fn is_regraded_by(&mut self, judge: JudgeRecord, scores: bool, folder: &Path) -> Result<()> {
-        let before = self.judge.as_ref().map(|judge| &judge.identity);
-        if scores && before != Some(&judge.identity) {
+        if scores && !is_same_judge(self.judge.as_ref(), Some(&judge)) {
             let before = self.judge.as_ref().map_or_else(|| "the run's own model".to_owned(), JudgeRecord::shown);
             let expected = format!("{before}, whose scores its samples have");
             return Err(Error::field(folder.join(NAME), "judge", expected, judge.shown()));
@@ -377,6 +376,15 @@ impl Manifest {
             }
         });
         out::aside(format_args!("warning: the run was started {begun} and continues {goes_on}: samples may differ"));
+    }
+}
+
+/// Whether two runs' judges answer alike; `None`: the run's own model.
+fn is_same_judge(one: Option<&JudgeRecord>, other: Option<&JudgeRecord>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.is_same(other),
+        (None, None) => true,
+        _ => false,
     }
 }
 
@@ -508,6 +516,8 @@ fn value_of<'v>(object: Option<&'v Value>, key: &str) -> Option<&'v Value> {
 /// What differences between two task files affect samples or their grading.
 struct DifferenceRules<'a> {
     samples_may_rise: bool,
+    /// Whether the method asks a scorer. Otherwise what the task says of one is of scores that samples got later.
+    asks_scorer: bool,
     /// Whether two other values mean the same.
     is_same: &'a dyn Fn(&Value, &Value) -> bool,
 }
@@ -519,7 +529,7 @@ impl DifferenceRules<'_> {
         let is_free = matches!(at, "name" | "model" | "adapter" | "items.limit")
             // A scorer is compared by its identity, and what becomes of texts without a score changes no other.
             || matches!(at, "scorer.model" | "scorer.form" | "scorer.on_error")
-            || (at == "scorer" && asked_of_scorer(before) == asked_of_scorer(now))
+            || (at == "scorer" && (!self.asks_scorer || asked_of_scorer(before) == asked_of_scorer(now)))
             // And a judge by its own.
             || matches!(at, "judge.model" | "judge.memory" | "judge.url" | "judge.name")
             || matches!(at, "judge.requests" | "judge.timeout" | "judge.retries" | "judge.on_error")
@@ -563,7 +573,7 @@ mod tests {
         let with = |path: &str, value: Value| {
             let mut task = before.clone();
             *task.pointer_mut(path).expect("it is there") = value;
-            let differences = DifferenceRules { samples_may_rise: true, is_same: &|_, _| false };
+            let differences = DifferenceRules { samples_may_rise: true, asks_scorer: true, is_same: &|_, _| false };
             differences.first("", Some(&before), Some(&task)).map(|one| one.field)
         };
         assert_eq!(with("/name", json!("b")), None);
@@ -572,7 +582,7 @@ mod tests {
         assert_eq!(with("/method/sample/samples", json!(3)).as_deref(), Some("method.sample.samples"));
         assert_eq!(with("/sampling/seed", json!(2)).as_deref(), Some("sampling.seed"));
         assert_eq!(with("/sampling", json!({"seed": 1})).as_deref(), Some("sampling.top_p"));
-        let fixed = DifferenceRules { samples_may_rise: false, is_same: &|_, _| false };
+        let fixed = DifferenceRules { samples_may_rise: false, asks_scorer: true, is_same: &|_, _| false };
         let fixed = fixed.first("", Some(&before), Some(&json!({"method": {"sample": {"samples": 8}}})));
         assert_eq!(fixed.map(|one| one.field).as_deref(), Some("method.sample.samples"));
     }

@@ -49,7 +49,7 @@ use offshoot_core::out::Progress;
 use offshoot_score::TextScorer;
 
 use drive::Scorers;
-use judge::JudgeModel;
+use judge::{ConnectedJudge, JudgeModel};
 use manifest::Process;
 pub use options::RunOptions;
 pub use prepare::{PreparedRun, RenderedTask};
@@ -71,15 +71,13 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let connected = prepared.judge.as_ref().map_or(Ok(None), JudgeModel::connect)?;
+    let connected = prepared.judge.as_ref().map(JudgeModel::connect).transpose()?;
     let scorer = prepared.scorer.as_ref().map(|scorer| scorer.files(&prepared.task)).transpose()?;
-    let judge = prepared.judge.as_ref().map_or(Ok(None), |judge| judge.record(connected.as_deref()))?;
+    let judge = connected.as_ref().map_or(Ok(None), ConnectedJudge::record)?;
     let mut place = RunFolder::find(&prepared, options, scorer, judge)?;
     let launched = prepared.start(options)?;
-    let judge = match prepared.judge.as_ref().filter(|_| prepared.asks_judge()) {
-        Some(judge) => Some(judge.start(connected, &prepared, &launched)?),
-        None => None,
-    };
+    let judge = connected.filter(|_| prepared.asks_judge());
+    let judge = judge.map(|judge| judge.start(&prepared, &launched)).transpose()?;
     if !place.is_resumed() {
         prepared.check_longest_path(launched.engine.facts(), |_| false)?;
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::options::RunOptions;
 use crate::report::Summary;
-use crate::task::Item;
+use crate::task::{Item, Method};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
 use offshoot_core::setting::{RESUME, SKIP_TOO_LONG};
@@ -17,6 +17,8 @@ pub struct RunOutcome {
     pub finished: Vec<Finished>,
     /// Items by index.
     pub failed: Vec<Failed>,
+    /// Whether scores of the method's texts are a judge's.
+    pub scored_by_judge: bool,
     /// The interrupt or error that ended the run early.
     pub ended: Option<Error>,
 }
@@ -84,7 +86,7 @@ impl RunOutcome {
             return Ok(());
         }
         let scores = &self.summary.scores;
-        let of_method = scores.scorer.as_ref().and_then(|scorer| {
+        let of_method = scores.scorer.as_ref().filter(|_| self.scored_by_judge).and_then(|scorer| {
             let lacking = match scorer.unscored {
                 0 => "texts with a score that lacks comparisons".to_owned(),
                 some => format!("{} without a score", counted(some as u64, "text")),
@@ -97,6 +99,15 @@ impl RunOutcome {
         let Some((lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
         let what = format!("{lacking} by the judge, first: {why} ({RESUME} asks again)");
         Err(Error::format(folder.join("samples.jsonl"), what))
+    }
+}
+
+/// Whether a search would go otherwise with scores that it lacks: any of a judge, all of a scorer, to which some texts
+/// may always be too long.
+pub fn lacks_scores(method: &Method, outcome: &Outcome) -> bool {
+    match method.verdict() {
+        Some(_) => outcome.scorer.as_ref().is_some_and(|work| work.unscored > 0),
+        None => nothing_scored(outcome).is_some(),
     }
 }
 

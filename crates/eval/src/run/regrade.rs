@@ -16,7 +16,7 @@ use offshoot_search::best_of_n::choose_best;
 use offshoot_search::by_scorer::{choose_by_scores, scored_samples, vote_by_scores};
 use offshoot_search::confidence::weigh_votes;
 use offshoot_search::self_consistency::vote;
-use offshoot_search::{Assessment, Assessor, Details, Outcome, Sample};
+use offshoot_search::{Assessment, Assessor, Details, Outcome, Sample, verdict_on};
 
 use super::assess::{self, Graders};
 use super::manifest::RecordedScores;
@@ -192,7 +192,7 @@ impl Regrader<'_> {
         }
         let mut errors = HashMap::new();
         for ((item, samples), assessor) in drawn.iter_mut().zip(&mut begun) {
-            match assess::collect(samples, assessor, || Ok(())) {
+            match assess::collect(samples, assessor, || Ok(()), |_| Ok(())) {
                 Err(error @ Error::Unjudgeable { .. }) => {
                     assessor.forget();
                     samples.iter_mut().for_each(|sample| assess::put(sample, Assessment::default()));
@@ -250,14 +250,21 @@ fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sam
             choose_best(Outcome { samples, cancelled, cancelled_tokens, ..Outcome::default() }, by)
         }
         Method::Sample { .. } => Outcome { samples, cancelled, cancelled_tokens, ..Outcome::default() },
-        _ => match samples.iter().find(|sample| Some(sample.index) == before.chosen) {
-            Some(chosen) => {
-                let (prediction, correct) = (chosen.answer.clone(), chosen.correct);
-                Outcome { prediction, correct, samples, ..before }
-            }
-            None => Outcome { samples, ..before },
-        },
+        _ => choice_kept(&grading.task.method, Outcome { samples, ..before }),
     }
+}
+
+/// The outcome of a search by this method whose choice stays, with the answers and grades that its samples have now.
+pub fn choice_kept(method: &Method, outcome: Outcome) -> Outcome {
+    let Some(chosen) = outcome.samples.iter().find(|sample| Some(sample.index) == outcome.chosen) else {
+        return outcome;
+    };
+    let prediction = chosen.answer.clone();
+    let correct = match &prediction {
+        Some(answer) if method.grades_answers() => verdict_on(answer, &outcome.samples),
+        _ => chosen.correct,
+    };
+    Outcome { prediction, correct, ..outcome }
 }
 
 fn text(line: &impl Serialize) -> String {

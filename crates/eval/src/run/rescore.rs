@@ -13,11 +13,12 @@ use serde_json::{Map, Value, json};
 use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
-use crate::report::RunScores;
+use crate::report::{JudgeTotals, RunScores};
 use crate::task::{AskedJudge, EarlyStop, JudgeChoice, Method, Overrides, RewardScoring, SampleScorer, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
+use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
 use offshoot_core::setting::{JUDGE_URL, RESUME, SET};
@@ -88,6 +89,10 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     if let Some(judge) = &judge {
         manifest.is_regraded_by(JudgeRecord::of_server(&**judge), task.method.verdict().is_some(), run)?;
     }
+    let asks_judge = task.verdicts().iter().any(Option::is_some);
+    if !asks_judge {
+        manifest.judge = None;
+    }
     let graders = Graders { programs: judging.as_ref(), judge: judge.as_ref() };
     let grading = Regrader { task: &task, graders, scored: scored.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
@@ -109,6 +114,12 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     if let Ok(Value::Object(scores)) = serde_json::to_value(&scores) {
         RunScores::OF_SOME_METHODS.iter().for_each(|key| drop(before.remove(*key)));
         before.extend(scores);
+    }
+    if !asks_judge {
+        before.remove("judge");
+    }
+    if let Some(judge) = &judge {
+        before.insert("judge".to_string(), json::value("the judge", &JudgeTotals::of(&**judge))?);
     }
     for key in ["answer", "grade", "method", "judge"] {
         match (task.source.get(key), manifest.task.as_object_mut()) {
@@ -156,7 +167,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
 /// The judge that grades the samples, where `grade` asks one: a server, as no model is loaded.
 fn open_judge(task: &Task, options: &RescoreOptions) -> Result<Option<Arc<dyn Ask>>> {
     if task.graded_by_judge().is_none() {
-        if options.judge_model.by.is_some() {
+        if options.judge_model.is_given() {
             out::aside(format_args!("note: `grade` of the task has no `verdict`: the judge is not asked"));
         }
         return Ok(None);

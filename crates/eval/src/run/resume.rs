@@ -13,13 +13,13 @@ use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::FinishReason;
-use offshoot_search::Sample;
+use offshoot_search::{Outcome, Sample};
 
 use super::judge::JudgeRecord;
 use super::levels::LevelCounts;
 use super::manifest::{self, Manifest, ScorerFiles};
 use super::options::RunOptions;
-use super::outcome::Finished;
+use super::outcome::{Finished, lacks_scores};
 use super::prepare::PreparedRun;
 
 /// The results of earlier processes of this run.
@@ -28,6 +28,8 @@ pub struct Earlier {
     pub finished: Vec<Finished>,
     /// Samples of items that are not finished, by item.
     pub samples: HashMap<usize, Vec<Sample>>,
+    /// Outcomes, with their samples, of items that were searched to their end and lack grades alone, by item.
+    pub ungraded: HashMap<usize, Outcome>,
     /// The level counts of items that an earlier search in this process has finished.
     pub levels: LevelCounts,
 }
@@ -98,7 +100,7 @@ impl RunFolder {
     pub fn open(&self, prepared: &PreparedRun) -> Result<(Journal, Earlier)> {
         let describe = || {
             folder::write(self.path(), manifest::NAME, &self.manifest.text()?)?;
-            folder::write(self.path(), "task.json", &format!("{:#}\n", prepared.task.source))
+            folder::write(self.path(), "task.json", &format!("{:#}\n", self.manifest.task))
         };
         if !self.resumed {
             describe()?;
@@ -122,9 +124,13 @@ fn fitting(folder: &Path, now: &Manifest, prepared: &PreparedRun) -> Result<Opti
     // The requested items may differ now.
     let prompt_files = before.prompt_files.into_iter().chain(now.prompt_files.clone()).collect();
     let (folder, processes) = (before.folder, before.processes);
-    // Scores that samples have stay theirs, also where the method asks for none.
+    let mut task = now.task.clone();
+    // Scores that samples have stay theirs, also where the method asks for none, and so does what they are about.
+    if let (None, Some(_), Some(about)) = (&now.scorer, &before.scorer, before.task.get("scorer")) {
+        task["scorer"] = about.clone();
+    }
     let scorer = now.scorer.clone().or(before.scorer);
-    Ok(Some(Manifest { folder, processes, prompt_files, scorer, ..now.clone() }))
+    Ok(Some(Manifest { folder, processes, prompt_files, scorer, task, ..now.clone() }))
 }
 
 /// The recorded items, by remaining work.
@@ -137,7 +143,8 @@ struct ItemsLeft {
 }
 
 impl ItemsLeft {
-    /// An interrupted item keeps its samples if they are independent; any other search starts over.
+    /// An interrupted item keeps its samples if they are independent; any other search starts over. One that was
+    /// searched to its end and lacks grades alone keeps its choice, unless its search went by grades.
     fn new(mut recorded: Recorded, prepared: &PreparedRun) -> Self {
         let method = &prepared.task.method;
         let mut sorted = Self { earlier: Earlier::default(), unfinished: recorded.failed, anew: HashSet::new() };
@@ -148,23 +155,31 @@ impl ItemsLeft {
             let ended = recorded.finished.remove(&index);
             // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
             // failed samples are tried again.
-            // So are samples that the scorer could not score, or compare with all others, or the judge grade.
-            let are_scored = !prepared.scores_late() || samples.iter().all(Sample::is_scored);
+            // So are samples that the scorer could not score, or compare with all others, or the judge grade, and searches
+            // that went without scores.
+            let are_scored = match prepared.scores_late() {
+                true => samples.iter().all(Sample::is_scored),
+                false => !ended.as_ref().is_some_and(|item| lacks_scores(method, &item.outcome)),
+            };
             let are_graded = prepared.task.graded_by_judge().is_none() || !samples.iter().any(lacks_grade);
-            let whole = ended.as_ref().is_some_and(|item| {
+            let is_searched = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
                 let none_failed = item.outcome.failed.is_none();
                 none_failed
                     && are_scored
-                    && are_graded
                     && item.samples == samples.len()
                     && (!method.draws_alike() || all == method.samples() as usize)
             });
             match ended {
-                Some(item) if whole => {
-                    let mut outcome = item.outcome;
-                    outcome.samples = samples;
+                Some(item) if is_searched && are_graded => {
+                    let outcome = Outcome { samples, ..item.outcome };
                     sorted.earlier.finished.push(Finished { index, outcome });
+                    continue;
+                }
+                Some(item) if is_searched && method.chooses_without_grades() => {
+                    let outcome = Outcome { samples, ..item.outcome };
+                    sorted.unfinished.insert(index);
+                    sorted.earlier.ungraded.insert(index, outcome);
                     continue;
                 }
                 Some(_) => drop(sorted.unfinished.insert(index)),

@@ -152,6 +152,19 @@ fn what_could_not_be_scored_is_named_and_tried_again() {
     }
 }
 
+/// Its samples follow from the scores, so a search that went without any is done again.
+#[test]
+fn a_search_of_which_nothing_is_scored_is_done_again() {
+    let down = |_: &ScriptedAnswer<'_>| ScriptedScore::failing("the scorer is asleep");
+    for method in by_steps() {
+        let task = TestTask::new(method.clone());
+        task.run("whole", &ScriptedScorer::new(vowels), None).expect("a sound task");
+        task.run("down", &ScriptedScorer::new(down), None).expect("the run goes on");
+        task.run("down", &ScriptedScorer::new(vowels), None).expect("it goes on");
+        assert!(task.files("down") == task.files("whole"), "{method}");
+    }
+}
+
 #[test]
 fn a_run_of_which_nothing_is_scored_says_so_in_the_end() {
     let down = ScriptedScorer::new(|_: &ScriptedAnswer<'_>| ScriptedScore::failing("the scorer is asleep"));

@@ -125,10 +125,10 @@ impl TestTask {
         let prepared = PreparedRun::new(&self.path(), &options)?;
         let model = prepared.judge.as_ref().expect("the task asks a judge");
         let connected = model.connect()?;
-        let place = RunFolder::find(&prepared, &options, None, model.record(connected.as_deref())?)?;
+        let place = RunFolder::find(&prepared, &options, None, connected.record()?)?;
         let launched = prepared.start(&options)?;
         let judge = match prepared.asks_judge() {
-            true => Some(model.start(connected, &prepared, &launched)?),
+            true => Some(connected.start(&prepared, &launched)?),
             false => None,
         };
         let by = Scorers { reward: None, judge: judge.as_ref() };

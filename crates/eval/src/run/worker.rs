@@ -23,7 +23,7 @@ use offshoot_engine::{LogprobsMode, RootOptions};
 use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, in_bytes, work_ahead};
 use offshoot_search::rollout::{TreeLeaf, TrieBuilder};
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
-use offshoot_search::{FailedBranches, Outcome, Sample, SampleScore, SearchJob};
+use offshoot_search::{Assessment, FailedBranches, Outcome, Sample, SampleScore, SearchJob};
 
 use super::assess::{Graders, answer_of, grade, question_of, samples_correct};
 use super::drive::{Scorers, drive};
@@ -32,6 +32,7 @@ use super::options::RunOptions;
 use super::outcome::{Failed, Finished, RunOutcome};
 use super::prepare::PreparedRun;
 use super::prompts::ItemPrompt;
+use super::regrade::choice_kept;
 use super::resume::Earlier;
 use super::summary::summarise;
 
@@ -91,7 +92,8 @@ impl<'a> ItemRunner<'a> {
                 let skipped = failed.iter().filter(is_skipped).count();
                 let failed_items = failed.len() - skipped;
                 let summary = Summary { failed: failed_items, skipped, failed_branches, unfinished_samples, ..summary };
-                Ok(RunOutcome { summary, finished, failed, ended })
+                let scored_by_judge = self.prepared.task.method.verdict().is_some();
+                Ok(RunOutcome { summary, finished, failed, scored_by_judge, ended })
             }
             Err(error) => Err(ended.unwrap_or(error)),
         }
@@ -113,7 +115,8 @@ impl<'a> ItemRunner<'a> {
         let done: HashMap<usize, usize> =
             earlier.finished.iter().map(|item| (item.index, item.outcome.samples.len())).collect();
         done.iter().for_each(|_| self.progress.item_done());
-        let unfinished_samples = earlier.samples.values().map(Vec::len).sum();
+        let of_searched = earlier.ungraded.values().map(|outcome| outcome.samples.len());
+        let unfinished_samples = earlier.samples.values().map(Vec::len).chain(of_searched).sum();
         let shared = WorkerContext {
             run: *self,
             taking: Mutex::new(()),
@@ -123,6 +126,7 @@ impl<'a> ItemRunner<'a> {
             levels: Mutex::new(earlier.levels),
             unfinished_samples: AtomicUsize::new(unfinished_samples),
             earlier: Mutex::new(earlier.samples),
+            ungraded: Mutex::new(earlier.ungraded),
         };
         let finished: Vec<(&Item, usize)> =
             items.iter().filter_map(|item| Some((item, *done.get(&item.index)?))).collect();
@@ -204,6 +208,8 @@ struct WorkerContext<'a> {
     unfinished_samples: AtomicUsize,
     /// Samples recorded by earlier processes, by item.
     earlier: Mutex<HashMap<usize, Vec<Sample>>>,
+    /// Outcomes of searches by earlier processes that lack grades alone, by item.
+    ungraded: Mutex<HashMap<usize, Outcome>>,
 }
 
 /// An item and its prompt, or the error of encoding it.
@@ -297,18 +303,16 @@ impl<'a> WorkerContext<'a> {
     fn search(&self, prompt: &ItemPrompt<'_>, mut tree: SamplingTree) -> Result<Finished> {
         let ItemRunner { prepared, launched, by, options, journal, progress, interrupted } = self.run;
         let task = &prepared.task;
+        let searched = self.ungraded.lock().expect("taking does not panic").remove(&prompt.item.index);
+        if let Some(searched) = searched {
+            return self.grade_searched(prompt, searched);
+        }
         let mut others = self.earlier.lock().expect("taking does not panic");
         let mut earlier = others.remove(&prompt.item.index).unwrap_or_default();
         drop(others);
         let grade = |text: &str| grade(task, prompt.item, text);
         let graders = Graders { programs: prepared.judging.as_ref(), judge: by.judge };
-        let check = || if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
-        let anew = graders.grade_again(task, prompt.item, &grade, &mut earlier, check)?;
-        if let Some(journal) = journal {
-            for sample in anew {
-                journal.sample(prompt.item.index, sample.index, &LineWithId { id: &prompt.item.id, rest: sample })?;
-            }
-        }
+        self.grade_again(graders, prompt.item, &grade, &mut earlier)?;
         let mut on_disk = earlier.len();
         let scored: HashMap<u64, SampleScore> =
             earlier.iter().filter_map(|sample| Some((sample.index, sample.scored.clone()?))).collect();
@@ -370,6 +374,37 @@ impl<'a> WorkerContext<'a> {
         self.count(prompt, outcome.samples.len());
         self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
         Ok(Finished { index: prompt.item.index, outcome })
+    }
+
+    /// Asks for the grades that samples of an earlier process lack, and writes each sample as it has its own.
+    fn grade_again(
+        &self,
+        graders: Graders<'_>,
+        item: &Item,
+        grade: &dyn Fn(&str) -> Assessment,
+        samples: &mut [Sample],
+    ) -> Result<()> {
+        let ItemRunner { prepared, journal, interrupted, .. } = self.run;
+        let check = || if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
+        graders.grade_again(&prepared.task, item, grade, samples, check, |sample| {
+            let line = LineWithId { id: &item.id, rest: sample };
+            journal.map_or(Ok(()), |journal| journal.sample(item.index, sample.index, &line))
+        })
+    }
+
+    /// Grades the samples of an item that was searched to its end, and writes its results: its choice stays.
+    fn grade_searched(&self, prompt: &ItemPrompt<'_>, mut outcome: Outcome) -> Result<Finished> {
+        let ItemRunner { prepared, by, journal, .. } = self.run;
+        let (task, item) = (&prepared.task, prompt.item);
+        let graders = Graders { programs: prepared.judging.as_ref(), judge: by.judge };
+        self.grade_again(graders, item, &|text| grade(task, item, text), &mut outcome.samples)?;
+        let outcome = choice_kept(&task.method, outcome);
+        if let Some(journal) = journal {
+            journal.item(item.index, &item_line(task, prompt, &outcome)?)?;
+        }
+        self.count(prompt, outcome.samples.len());
+        self.unfinished_samples.fetch_sub(outcome.samples.len(), Ordering::Relaxed);
+        Ok(Finished { index: item.index, outcome })
     }
 }
 

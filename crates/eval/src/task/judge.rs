@@ -95,24 +95,45 @@ pub struct AskedJudge {
     /// The server's name of the model.
     pub name: Option<String>,
     /// What the server is shown.
-    pub key: Option<JudgeKey>,
-    /// The file that the user names for it.
-    pub key_file: Option<PathBuf>,
+    pub key: AskedKey,
 }
 
-impl AskedJudge {
-    /// With the key in a file, or else in the environment's OFFSHOOT_JUDGE_KEY, if there is one.
-    ///
+/// Where the key is that a server is shown. It is read only where a server is asked.
+#[derive(Clone, Debug, Default)]
+pub enum AskedKey {
+    /// It is shown none.
+    #[default]
+    None,
+    /// This one.
+    Given(JudgeKey),
+    /// In a file.
+    File(PathBuf),
+    /// In the environment's OFFSHOOT_JUDGE_KEY, if there is one.
+    Environment,
+}
+
+impl AskedKey {
     /// # Errors
     ///
     /// The file cannot be read; what is there is no key.
-    pub fn with_key(self, file: Option<&Path>) -> Result<AskedJudge> {
-        let key = match (file, std::env::var(KEY_VARIABLE)) {
-            (Some(file), _) => Some(JudgeKey::new(&read_text(file)?)?),
-            (None, Ok(key)) if !key.is_empty() => Some(JudgeKey::new(&key)?),
-            (None, _) => None,
-        };
-        Ok(AskedJudge { key, key_file: file.map(Path::to_owned), ..self })
+    fn read(&self) -> Result<Option<JudgeKey>> {
+        match self {
+            AskedKey::None => Ok(None),
+            AskedKey::Given(key) => Ok(Some(key.clone())),
+            AskedKey::File(file) => JudgeKey::new(&read_text(file)?).map(Some),
+            AskedKey::Environment => match std::env::var(KEY_VARIABLE) {
+                Ok(key) if !key.is_empty() => JudgeKey::new(&key).map(Some),
+                _ => Ok(None),
+            },
+        }
+    }
+}
+
+impl AskedJudge {
+    /// Whether the user says anything of a judge. The environment's key may be there for other commands.
+    pub fn is_given(&self) -> bool {
+        let has_key = matches!(self.key, AskedKey::Given(_) | AskedKey::File(_));
+        self.by.is_some() || self.name.is_some() || has_key
     }
 }
 
@@ -181,31 +202,38 @@ impl TaskJudge {
     ///
     /// # Errors
     ///
-    /// There is no server of which the asked name or key could be.
+    /// The address is none, there is no server of which the asked name or key could be, or the key cannot be read.
     pub fn asked(&self, asked: &AskedJudge) -> Result<JudgeChoice> {
-        let by = match (&asked.by, &self.by) {
-            (None, by) => by.clone(),
-            (Some(AskedBy::Folder(folder)), _) => JudgeChoice::Folder(folder.clone()),
-            (Some(AskedBy::Url(url)), JudgeChoice::Server(server)) => {
-                JudgeChoice::Server(Box::new(ServerOptions { url: url.clone(), ..(**server).clone() }))
+        let by = match &asked.by {
+            None => self.by.clone(),
+            Some(AskedBy::Folder(folder)) => JudgeChoice::Folder(folder.clone()),
+            Some(AskedBy::Url(url)) => {
+                let server = match &self.by {
+                    JudgeChoice::Server(server) => ServerOptions { url: url.clone(), ..(**server).clone() },
+                    JudgeChoice::Own | JudgeChoice::Folder(_) => of_url(url.clone()),
+                };
+                server.check().map_err(|error| match error {
+                    Error::Value { expected, found, .. } => Error::value(JUDGE_URL, expected, found),
+                    other => other,
+                })?;
+                JudgeChoice::Server(Box::new(server))
             }
-            (Some(AskedBy::Url(url)), _) => JudgeChoice::Server(Box::new(of_url(url.clone()))),
         };
         match by {
             JudgeChoice::Server(server) => {
-                let (model, key) = (asked.name.clone().or(server.model.clone()), asked.key.clone());
+                let (model, key) = (asked.name.clone().or(server.model.clone()), asked.key.read()?);
                 Ok(JudgeChoice::Server(Box::new(ServerOptions { model, key, ..*server })))
             }
             _ if asked.name.is_some() => {
                 let found = asked.name.clone().unwrap_or_default();
                 Err(Error::value(JUDGE_MODEL, format!("a server by {JUDGE_URL} or the task's `judge.url`"), found))
             }
-            by => match &asked.key_file {
-                Some(file) => {
+            by => match &asked.key {
+                AskedKey::File(file) => {
                     let expected = format!("none, as no server judges ({JUDGE_URL} or the task's `judge.url`)");
                     Err(Error::value(JUDGE_KEY_FILE, expected, file.display().to_string()))
                 }
-                None => Ok(by),
+                AskedKey::None | AskedKey::Given(_) | AskedKey::Environment => Ok(by),
             },
         }
     }

@@ -197,6 +197,8 @@ pub struct TaskVerdict {
     /// The task file, and the object's dotted path in it, for errors.
     task: PathBuf,
     at: String,
+    /// Where it stands.
+    key: VerdictKey,
 }
 
 /// A question that the run's own model answers in its own batch: the probabilities of words behind a prompt.
@@ -276,7 +278,7 @@ impl TaskVerdict {
         }
         let tokens = max_tokens.map_or(MOST_TOKENS, |tokens| tokens as usize);
         let (task, at) = (place.source.path.clone(), place.field().to_owned());
-        let of = |asks| TaskVerdict { prompt, asks, task, at };
+        let of = |asks| TaskVerdict { prompt, asks, task, at, key };
         let rule = match (words, score) {
             (Some(words), _) if rubric.is_none() && key.reads_words() => {
                 if words.0.len() < 2 || words.0.iter().any(|(word, _)| word.is_empty()) {
@@ -374,6 +376,11 @@ impl TaskVerdict {
         matches!(&self.asks, Asks::Fixed(verdict) if verdict.compares())
     }
 
+    /// Whether what is asked differs between items: by the rubric that each has.
+    pub fn is_of_items(&self) -> bool {
+        matches!(self.asks, Asks::RubricOf { .. })
+    }
+
     /// What a judge is asked about the samples of `item`, which is of the file `path`.
     ///
     /// # Errors
@@ -421,15 +428,17 @@ impl TaskVerdict {
 
     /// The prompt of the first question about `item`, in which samples are only named.
     pub fn first_prompt(&self, path: &Path, item: &Item) -> Result<TaskPrompt> {
-        let (sample, answer) = (about_one("[a sample]"), (SAMPLE_ANSWER, json!("[its answer]")));
+        let mut sample = about_one("[a sample]");
+        if self.key == VerdictKey::Grade {
+            sample.insert(SAMPLE_ANSWER.to_owned(), json!("[its answer]"));
+        }
         let more = match &self.asks {
             Asks::Words(_) => sample,
             Asks::Fixed(_) | Asks::RubricOf { .. } => match &*self.of_item(path, item)? {
-                Verdict::Each(_) => sample.into_iter().chain(fields([answer])).collect(),
+                Verdict::Each(_) => sample,
                 Verdict::Rubric(rubric) => {
                     let Criterion { criterion, points } = &rubric.criteria()[0];
-                    let of_rubric =
-                        fields([("criterion", json!(criterion)), ("points", points_in_prompts(*points)), answer]);
+                    let of_rubric = fields([("criterion", json!(criterion)), ("points", points_in_prompts(*points))]);
                     sample.into_iter().chain(of_rubric).collect()
                 }
                 Verdict::Pairs(_) => fields([("first", json!("[a sample]")), ("second", json!("[another one]"))]),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use offshoot_eval::task::{AskedBy, AskedJudge, JudgeChoice, Overrides, Task, TaskPrompt, help};
+use offshoot_eval::task::{AskedBy, AskedJudge, AskedKey, JudgeChoice, Overrides, Task, TaskPrompt, help};
 use offshoot_launch::JudgeFolderOptions;
 use offshoot_search::OnScorerError;
 use offshoot_verdict::Verdict;
@@ -96,14 +96,17 @@ fn the_folder_of_a_judge_is_loaded_where_it_is_asked() {
 fn the_key_stands_in_a_file_or_in_the_environment() {
     let desk = Desk::new();
     let file = desk.put("key", "secret-of-this-test\n");
-    let asked = AskedJudge { by: Some(AskedBy::Url("https://host/v1".to_owned())), name: None, key: None };
-    let asked = asked.with_key(Some(&file)).unwrap();
+    let url = || Some(AskedBy::Url("https://host/v1".to_owned()));
+    let asked = AskedJudge { by: url(), name: None, key: AskedKey::File(file) };
     let task = desk.load(&judged(Value::Null)).unwrap();
     let JudgeChoice::Server(server) = task.judge.asked(&asked).unwrap() else { panic!("a server") };
     assert!(server.key.is_some());
     assert!(!format!("{server:?} {asked:?}").contains("secret"), "a key is never shown");
-    let none = AskedJudge::default().with_key(Some(Path::new("no-such-file"))).unwrap_err().to_string();
+    let lost = || AskedKey::File("no-such-file".into());
+    let none = task.judge.asked(&AskedJudge { by: url(), name: None, key: lost() }).unwrap_err().to_string();
     assert!(none.contains("no-such-file"), "{none}");
+    let asked = task.judge.asked(&AskedJudge { key: lost(), ..AskedJudge::default() });
+    assert!(asked.is_ok(), "the model itself is shown no key");
 }
 
 #[test]

@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(said("10", &["1", "10"]).unwrap(), [0.0, 1.0]);
         assert_eq!(said("<think>no?</think>yes", &[" yes", " no"]).unwrap(), [1.0, 0.0]);
         assert_eq!(said("sat", &["satisfying", "bad"]).unwrap(), [1.0, 0.0], "one token was asked for");
-        for text in ["nobody", "I think", ""] {
+        for text in ["nobody", "I think", "", "yes and no"] {
             let error = said(text, &[" yes", " no"]).unwrap_err();
             assert!(error.contains(&format!("found {text:?}")), "{error}");
         }

@@ -9,8 +9,11 @@ use std::net::TcpListener;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::run::drive::Scorers;
+use crate::run::rescore::{RescoreOptions, rescore};
+use crate::run::tables::ResultFormat;
 use crate::run::test_task::demo_model;
-use crate::task::{AskedBy, AskedJudge};
+use crate::task::{AskedBy, AskedJudge, AskedKey};
 use judge_server::{JudgeServer, said};
 use offshoot_launch::JudgeFolderOptions;
 use offshoot_verdict::{JudgeIdentity, JudgeKey};
@@ -123,7 +126,8 @@ fn a_server_scores_and_grades() {
         "grade": {"verdict": verdicts().remove(0)},
     }));
     let key = JudgeKey::new("secret-of-this-test").expect("a key");
-    let run = task.run_whole("run", AskedJudge { key: Some(key), ..by(&server) }, None).expect("a sound task");
+    let run =
+        task.run_whole("run", AskedJudge { key: AskedKey::Given(key), ..by(&server) }, None).expect("a sound task");
     assert!(run.ended.is_none() && run.failed.is_empty());
     for sample in task.samples("run") {
         let pens = ["a", "b", "c"].iter().position(|id| sample["id"] == *id).expect("an item") + 3;
@@ -143,6 +147,49 @@ fn a_server_scores_and_grades() {
         let text = fs::read_to_string(file.path()).expect("text");
         assert!(!text.contains("secret-of-this-test"), "{}", file.path().display());
     }
+}
+
+/// Graded by a server and then by a pattern again, a run goes on without a judge.
+#[test]
+fn a_run_that_is_graded_by_a_judge_and_then_by_none_goes_on() {
+    let server = JudgeServer::new(|path, _| match path {
+        "/v1/models" => (200, json!({"data": [{"id": "large"}]})),
+        _ => said("{\"reasoning\": \"so\", \"score\": 1}"),
+    });
+    let task = TestTask::with(json!({"method": {"sample": {"samples": 2}}, "grade": {"exact": {"field": "pens"}}}));
+    task.change(|settings| {
+        settings["items"] = json!([{"id": "a", "pens": "3"}, {"id": "b", "pens": "4"}, {"id": "c", "pens": "5"}]);
+    });
+    let by_none = Scorers { reward: None, judge: None };
+    task.run_by("run", by_none, (None, None), None).expect("a sound task");
+    let rescored = |set: Value, judge_model: AskedJudge| {
+        let options = RescoreOptions {
+            run: task.out("run"),
+            task: None,
+            set: vec![format!("grade={set}")],
+            k: None,
+            out: None,
+            format: ResultFormat::Jsonl,
+            judges: None,
+            judge: task.options("run").judge,
+            judge_model,
+        };
+        rescore(&options).expect("it is graded");
+        let read = |name: &str| -> Value {
+            serde_json::from_str(&fs::read_to_string(task.out("run").join(name)).expect("written")).expect("JSON")
+        };
+        (read("summary.json"), read("manifest.json"))
+    };
+    let before = fs::read_to_string(task.path()).expect("written");
+    fs::write(task.out("run/summary.json"), json!({"judge": {"name": "another"}}).to_string()).expect("writable");
+    let verdict = json!({"prompt": {"chat": {"user": "{{pens}}: {{sample}}"}}, "score": {"high": 1}});
+    let (summary, manifest) = rescored(json!({ "verdict": verdict }), by(&server));
+    assert_eq!((&summary["judge"]["name"], &manifest["judge"]["name"]), (&json!("large"), &json!("large")));
+    assert_eq!(summary["judge"]["questions"], json!(server.asked().len() - 1), "all but the one about its models");
+    let (summary, manifest) = rescored(json!({"exact": {"field": "pens"}}), AskedJudge::default());
+    assert_eq!((summary.get("judge"), manifest.get("judge")), (None, None));
+    fs::write(task.path(), before).expect("writable");
+    task.run_by("run", by_none, (None, None), None).expect("it goes on, and asks no judge");
 }
 
 #[test]

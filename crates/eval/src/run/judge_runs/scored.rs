@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::run::score::{ScoreTextsOptions, score};
+use crate::task::AskedJudge;
+use offshoot_core::interrupt::Interrupt;
+use offshoot_launch::{DeviceChoice, EngineOptions};
 use offshoot_verdict::JudgeIdentity;
 
 #[test]
@@ -88,12 +92,13 @@ fn more_samples_are_compared_with_all() {
 
 #[test]
 fn what_a_judge_cannot_say_is_named_and_asked_again() {
-    for method in of_samples() {
+    for method in of_samples().into_iter().chain(of_steps()) {
         let task = task(method.clone());
         task.whole("whole", ScriptedJudge::new(vowels));
         let run = task.whole("down", ScriptedJudge::new(sleeps));
         let samples = task.samples("down");
-        assert_eq!(samples.len(), 3 * SAMPLES, "nothing that was sampled is lost");
+        let is_search = method["best_of_n"].is_null() && method["self_consistency"].is_null();
+        assert!(samples.len() == 3 * SAMPLES || is_search, "nothing that was sampled is lost");
         let has_none = |sample: &Value| sample.get("score").is_none() && sample.get("score_error").is_some();
         let lacking = samples.iter().filter(|sample| has_none(sample)).count();
         // A sample that nothing is compared with is not asked about.
@@ -107,6 +112,39 @@ fn what_a_judge_cannot_say_is_named_and_asked_again() {
         }
         task.whole("down", ScriptedJudge::new(vowels));
         assert!(task.files("down") == task.files("whole"), "{method}");
+    }
+}
+
+/// A run has the scores of one model: those that a judge owes are not a scorer's.
+#[test]
+fn a_scorer_scores_no_samples_of_a_judge() {
+    let own = TestTask::with(json!({"method": {"best_of_n": {"samples": SAMPLES, "by": verdicts().remove(0)}}}));
+    own.run_whole("run", AskedJudge::default(), None).expect("its own batch");
+    let down = task(json!({"best_of_n": {"samples": SAMPLES, "by": verdicts().remove(1)}}));
+    down.whole("run", ScriptedJudge::new(sleeps));
+    for task in [own, down] {
+        let before = task.files("run");
+        let options = ScoreTextsOptions {
+            samples: task.out("run"),
+            scorer: Some(task.out("reward")),
+            form: None,
+            question: None,
+            task: None,
+            set: Vec::new(),
+            id: None,
+            text: None,
+            delimiter: None,
+            aggregate: None,
+            out: None,
+            name: None,
+            json: false,
+            engine: EngineOptions { devices: DeviceChoice::Cpu.into(), ..EngineOptions::default() },
+        };
+        let refused = score(&options, &Interrupt::default()).expect_err("a judge scores them").to_string();
+        for part in ["`method`", "one that asks no judge", "offshoot rescore", "best_of_n"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert!(task.files("run") == before);
     }
 }
 
@@ -179,6 +217,9 @@ fn a_run_goes_on_with_its_own_judge_only() {
     for part in ["judge", "small", "12ab", "large"] {
         assert!(error.contains(part), "{error}");
     }
+    task.whole("run", judge("copy", Some("12ab")));
+    let error = task.judged("run", judge("copy", Some("34cd")), None).err().expect("other weights").to_string();
+    assert!(error.contains("34cd"), "{error}");
     // Where it answers, and how often it is asked again, is free.
     task.change(|settings| settings["judge"] = json!({"url": "http://127.0.0.1:10/v1", "retries": 0, "requests": 2}));
     task.whole("run", judge("small", Some("12ab")));

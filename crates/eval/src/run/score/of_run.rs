@@ -32,18 +32,25 @@ pub(super) fn score(options: &ScoreTextsOptions, interrupt: &Interrupt) -> Resul
     let run = options.samples.as_path();
     let _claim = FolderClaim::of(run)?;
     let mut manifest = Manifest::of(run, "the run to score")?;
-    let task = task_of(options, &manifest)?;
+    let task = Task::reload(&manifest.task_file, manifest.task.clone(), &Overrides::default())?;
+    check_method(&task)?;
     let items = task.items(None)?;
     if let Some(path) = manifest.changed_items(&task)? {
         out::aside(format_args!("warning: {} has changed since the run: its present content is asked", path.display()));
     }
+    let (journal, drawn) = Journal::reopen(run, &items)?;
+    let has_scores = drawn.samples.values().flatten().any(|sample| sample.score().is_some());
+    if !has_scores && task.method.reward_key().is_none() {
+        // A scorer that was stopped before its first score decides nothing.
+        manifest.scorer = None;
+    }
+    let task = task_of(options, &manifest)?;
     let scorer = options.folder(Some(&task))?;
     let scored = recorded(options, &manifest, &task, &scorer)?;
     let files =
         ScorerFiles { samples: Some(scored.clone()), ..ScorerFiles::new(scorer.path(), scorer.identity().clone())? };
     manifest.check_scorer(run, &files)?;
-    let (journal, recorded) = Journal::reopen(run, &items)?;
-    let unscored = unscored(&items, recorded.samples, &manifest)?;
+    let unscored = unscored(&items, drawn.samples, &manifest)?;
     if unscored.is_empty() {
         return out::line(format_args!("every sample of {} has its score already", run.display()));
     }
@@ -91,6 +98,16 @@ fn check_options(options: &ScoreTextsOptions) -> Result<()> {
             format!("none for the run in {}, whose own task and samples are used", options.samples.display());
         Err(Error::value(setting, expected, format!("`{value}`")))
     })
+}
+
+/// Refuses a run whose method asks a judge: its samples have that one's scores, or wait for them.
+fn check_method(task: &Task) -> Result<()> {
+    if task.method.verdict().is_none() {
+        return Ok(());
+    }
+    let expected = "one that asks no judge, for a run has the scores of one model: `offshoot rescore` with `sample` as \
+                    the method makes one of independent samples so";
+    Err(Error::field(&task.path, "method", expected, task.method.described()))
 }
 
 /// The run's task, with the question that the user gives.

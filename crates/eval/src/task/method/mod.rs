@@ -424,6 +424,11 @@ impl Method {
         self.sample_scorer().is_some()
     }
 
+    /// Whether a judge compares its samples, so that a sample's score is one among all of them.
+    pub fn compares(&self) -> bool {
+        self.verdict().is_some_and(TaskVerdict::compares)
+    }
+
     /// How the task's scorer scores whole samples; `None`: it does not, or scores steps too.
     pub fn reward_of_samples(&self) -> Option<&RewardScoring> {
         match self.sample_scorer() {
@@ -450,6 +455,30 @@ impl Method {
             }
             Method::Mcts { scorer, .. } => scorer.as_ref(),
             _ => None,
+        }
+    }
+
+    /// Whether its search, once it has ended, stays the same whatever the grades of its samples are: neither it nor what
+    /// is written of it goes by them.
+    pub fn chooses_without_grades(&self) -> bool {
+        !self.draws_alike() && !self.makes_rollouts() && self.scoring() != Some(&ThoughtScoring::Grade)
+    }
+
+    /// Whether the grade of its choice is that of the chosen answer, whichever sample gave it.
+    pub fn grades_answers(&self) -> bool {
+        match self {
+            Method::SelfConsistency { .. }
+            | Method::StepBeam { .. }
+            | Method::Dvts { .. }
+            | Method::Particles { .. }
+            | Method::Mcts { .. } => true,
+            Method::BestOfN { .. }
+            | Method::BestByScorer { .. }
+            | Method::Sample { .. }
+            | Method::TreeOfThought(_)
+            | Method::Choose(_)
+            | Method::TreePo(_)
+            | Method::EntropyBranching(_) => false,
         }
     }
 
