@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::run::prepare::PreparedRun;
 use crate::run::score::{ScoreTextsOptions, score};
 use crate::task::AskedJudge;
 use offshoot_core::interrupt::Interrupt;
@@ -168,6 +169,29 @@ fn a_comparison_that_failed_is_asked_again() {
         again.failure(&[], &task.options("lacking"), &task.out("lacking")).expect("it is done");
         assert!(task.files("lacking") == task.files("whole"), "{by}");
     }
+}
+
+#[test]
+fn a_comparison_that_failed_fails_its_item_if_the_task_says_so() {
+    let task = task(json!({"best_of_n": {"samples": SAMPLES, "by": verdicts().remove(4)}}));
+    task.change(|settings| settings["judge"] = json!({"url": SERVER, "name": "scripted", "on_error": "fail"}));
+    let asked = AtomicUsize::new(0);
+    let fails_once = move |question: &Question| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => sleeps(question),
+        _ => vowels(question),
+    };
+    let run = task.judged("run", ScriptedJudge::new(fails_once), None).expect("an item fails, not the run");
+    assert_eq!((run.failed.len(), run.finished.len()), (1, 2));
+    assert!(run.failed[0].error.to_string().contains("the judge is asleep"), "{}", run.failed[0].error);
+}
+
+/// At a server words are told apart by their first tokens.
+#[test]
+fn words_that_a_server_cannot_tell_apart_are_refused_before_the_run() {
+    let by = json!({"prompt": "{{sample}}", "words": {"1": 0, "10": 1}});
+    let task = task(json!({"best_of_n": {"samples": 1, "by": by}}));
+    let error = PreparedRun::new(&task.path(), &task.options("run")).err().expect("words of a server").to_string();
+    assert!(error.contains("method.best_of_n.by") && error.contains("none begins another one"), "{error}");
 }
 
 #[test]
