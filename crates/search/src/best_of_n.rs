@@ -20,7 +20,8 @@ pub fn best_of_n(tree: &mut SamplingTree, at: NodeId, how: &BestOfN, job: &mut S
     Ok(choose_best(until(tree, at, how.samples, job, enough, |_, _| Ok(()))?, how.by))
 }
 
-/// Chooses the best of the samples of `outcome`.
+/// Chooses the best of the samples of `outcome`. By grades, it is not known whether the choice is right where no sample
+/// is and some have no grade: one of these may be.
 pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
     if let Some(best) = outcome.samples.iter().reduce(|best, next| if better(by, next, best) { next } else { best }) {
         let equal = |sample: &&Sample| match by {
@@ -32,7 +33,10 @@ pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
         outcome.tied = tied(outcome.samples.iter().filter(equal).map(|sample| sample.index));
         outcome.chosen = Some(best.index);
         outcome.prediction = best.answer.clone();
-        outcome.correct = best.correct;
+        outcome.correct = match by {
+            BestBy::Grade if !right(best) && outcome.samples.iter().any(|sample| sample.correct.is_none()) => None,
+            BestBy::Grade | BestBy::Logprob | BestBy::MeanLogprob => best.correct,
+        };
     }
     outcome
 }

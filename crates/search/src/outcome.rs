@@ -167,7 +167,7 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// The answer chosen.
     pub prediction: Option<String>,
-    /// Whether the chosen answer is right; `None` if the task has no grader.
+    /// Whether the chosen answer is right; `None` if the task has no grader, or it could not grade the choice.
     pub correct: Option<bool>,
     /// Answers with their votes, most votes first; empty for methods without a vote.
     pub votes: Vec<(String, u32)>,
@@ -209,20 +209,30 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How far the choice is right: 1 or 0, or, if samples tie, the share of right ones among them, which is the
-    /// expected value of a choice at random. `None`: it is not known whether the choice is right.
+    /// How far the choice is right: 1 or 0, or, if samples tie, the share of right ones among those of which it is
+    /// known, which is the expected value of a choice at random. `None`: it is not known whether the choice is right.
     pub fn share_right(&self) -> Option<f64> {
         let correct = self.correct?;
-        let verdicts: Vec<bool> = self.of_tied().filter_map(|sample| sample.correct).collect();
+        let verdicts: Vec<bool> = self.of_tied().filter_map(|sample| self.verdict_of(sample)).collect();
         let right = verdicts.iter().filter(|&&right| right).count();
         Some(if verdicts.is_empty() { f64::from(u8::from(correct)) } else { right as f64 / verdicts.len() as f64 })
     }
 
-    /// Whether samples with different answers or verdicts tie.
+    /// Whether samples with different answers or verdicts tie. One whose verdict is not known differs from none by it.
     pub fn is_tied(&self) -> bool {
-        let mut tied = self.of_tied().map(|sample| (sample.answer.as_deref(), sample.correct));
-        let first = tied.next();
-        tied.any(|other| Some(other) != first)
+        let mut answers = self.of_tied().map(|sample| sample.answer.as_deref());
+        let first = answers.next();
+        let mut verdicts = self.of_tied().filter_map(|sample| self.verdict_of(sample));
+        let known = verdicts.next();
+        answers.any(|other| Some(other) != first) || verdicts.any(|other| Some(other) != known)
+    }
+
+    /// Whether a sample that ties is right: of a method with a vote, whether its answer is.
+    fn verdict_of(&self, tied: &Sample) -> Option<bool> {
+        match &tied.answer {
+            Some(answer) if !self.votes.is_empty() => verdict_on(answer, &self.samples),
+            _ => tied.correct,
+        }
     }
 
     fn of_tied(&self) -> impl Iterator<Item = &Sample> {

@@ -1,5 +1,5 @@
 //! Assesses the samples of a run: by the task's answer patterns and graders; if samples are programs, by running them
-//! (`judging`); and by a judge, which is a model, where the task's `grade` asks one (`judged`).
+//! (`judging`); and by a judge, which is a model, where the task's `grade` asks one (`verdict_queue`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::judged::lacks_grade;
 use crate::task::candidate::ItemTests;
-use crate::task::{Item, Task, TaskPrompt};
+use crate::task::{EarlyStop, Item, Task, TaskPrompt};
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 use offshoot_core::json;
@@ -100,8 +100,8 @@ impl<'a> Graders<'a> {
                 verdicts: verdicts_on(task, item, &by.verdict, judge)?,
                 right_from: by.right_from,
                 on_error: task.judge.on_error,
-                // Where samples may be spared, those that count are known with their grades alone.
-                records_first: task.method.spares().is_none(),
+                // Where one that passes ends the others, those that count are known with their grades alone.
+                records_first: task.method.spares() != Some(EarlyStop::Passed),
             })),
             _ => Ok(Assessor::new(grade)),
         }
@@ -122,8 +122,7 @@ impl<'a> Graders<'a> {
         if lacking.is_empty() || task.graded_by_judge().is_none() {
             return Ok(());
         }
-        let graders: Graders<'_> = self;
-        let mut assessor = graders.assessor(task, item, grade)?;
+        let mut assessor = self.assessor(task, item, grade)?;
         for &at in &lacking {
             assessor.begin(NodeId::new(at), &samples[at].text);
         }

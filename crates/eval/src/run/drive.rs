@@ -199,5 +199,5 @@ fn question(
     prompt: &ItemPrompt<'_>,
     thoughts: &str,
 ) -> Result<ScoreQuestion> {
-    question_of(own, prompt.item, thoughts, &mut prepared.task.encoder_of_samples(&prepared.tokenizer))
+    question_of(own, prompt.item, thoughts, &mut prepared.task.encoder_of_questions(&prepared.tokenizer))
 }

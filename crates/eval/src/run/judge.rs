@@ -221,16 +221,21 @@ impl PlannedQuestions {
         let asked: Vec<_> = asked.into_iter().filter_map(|(verdict, texts)| Some((verdict?, texts))).collect();
         let (Some((verdict, _)), Some(item)) = (asked.first(), items.first()) else { return Ok(None) };
         let mut most = Some(0_usize);
-        for item in items {
-            for (verdict, texts) in &asked {
-                let each = |texts| match verdict.own_question() {
-                    // Values that a judge cannot give are the model's own.
-                    Some(_) => Ok(texts),
-                    None => verdict.of_item(task.items_path(), item).map(|verdict| verdict.questions(texts)),
-                };
-                let more = texts.map(each).transpose()?;
-                most = most.zip(more).and_then(|(most, more)| most.checked_add(more));
-            }
+        for (verdict, texts) in &asked {
+            let each = |item: &Item, texts| match verdict.own_question() {
+                // Values that a judge cannot give are the model's own.
+                Some(_) => Ok(texts),
+                None => verdict.of_item(task.items_path(), item).map(|verdict| verdict.questions(texts)),
+            };
+            let more = match (*texts, verdict.is_of_items()) {
+                (None, _) => None,
+                (Some(texts), true) => {
+                    let each = items.iter().map(|item| each(item, texts)).collect::<Result<Vec<usize>>>()?;
+                    each.into_iter().try_fold(0_usize, |all, one| all.checked_add(one))
+                }
+                (Some(texts), false) => each(item, texts)?.checked_mul(items.len()),
+            };
+            most = most.zip(more).and_then(|(most, more)| most.checked_add(more));
         }
         let tokenizer = run.judge.as_ref().and_then(|judge| judge.tokenizer(run));
         let text = match (verdict.first_prompt(task.items_path(), item)?, tokenizer) {

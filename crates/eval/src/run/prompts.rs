@@ -134,7 +134,7 @@ impl<'a> PromptEncoder<'a> {
         context: ContextLimit,
         is_own: bool,
     ) -> Self {
-        let (prompts, questions) = (task.encoder(tokenizer), task.encoder_of_samples(tokenizer));
+        let (prompts, questions) = (task.encoder(tokenizer), task.encoder_of_questions(tokenizer));
         Self { task, model, context, prompts, questions, own: task.own_question(is_own) }
     }
 

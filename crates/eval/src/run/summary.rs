@@ -145,7 +145,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         single: mean(unbiased, 1, single),
         pass_at: at_k(unbiased, ks, pass_at_k),
         maj_at: at_k(voted, ks, maj_at_k),
-        best_at: at_k(&ranked, ks, |samples, k| best_of_k(samples, k as usize)),
+        best_at: at_k(&ranked, ks, if task.method.compares() { best_of_all } else { best_at_k }),
         ranked_by_score: task.method.ranks_by_score(),
         weighted_vote: mean_choice(&votes),
         reward_vote: mean_choice(&reward_votes),
@@ -180,6 +180,12 @@ fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32
     let rows = || [&scores.pass_at, &scores.maj_at, &scores.best_at].into_iter().flatten();
     let shown = |k: u32| rows().any(|at| at.k == k as usize) || (k == 1 && scores.single.is_some());
     let k: Vec<u32> = asked.iter().copied().filter(|&k| !shown(k)).collect();
+    if k.is_empty() && task.method.compares() && !scores.best_at.is_empty() {
+        let of_best = |k: u32| scores.best_at.iter().any(|at| at.k == k as usize);
+        let k: Vec<u32> = asked.iter().copied().filter(|&k| !of_best(k)).collect();
+        let why = "of best@k alone, because scores by comparisons are those among all samples".to_owned();
+        return (!k.is_empty()).then_some(OmittedKs { k, why });
+    }
     let most = finished.iter().map(|item| item.outcome.samples.len()).max().unwrap_or(0);
     let why = match &task.method {
         _ if k.iter().all(|&k| k as usize > most) => {
@@ -192,6 +198,11 @@ fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32
         }
         method if scores.cancelled > 0 || !method.draws_all() => {
             "samples may be cancelled, which biases the others".to_string()
+        }
+        _ if scores.ungraded > 0 => {
+            let of = |item: &Finished| item.outcome.samples.iter().filter(|sample| !is_ungraded(sample)).count();
+            let graded = finished.iter().map(of).max().unwrap_or(0);
+            format!("no item has more than {} with a grade", counted(graded as u64, "sample"))
         }
         _ => "the task has no grader".to_string(),
     };
@@ -297,6 +308,16 @@ fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> V
     if matches!(all[..], [AtK { k: 1, .. }]) { Vec::new() } else { all }
 }
 
+fn best_at_k(samples: &[Ranked], k: u32) -> Option<f64> {
+    best_of_k(samples, k as usize)
+}
+
+/// The same where a sample's score follows from comparisons with all others: which one is the best of fewer is not
+/// known.
+fn best_of_all(samples: &[Ranked], k: u32) -> Option<f64> {
+    best_at_k(samples, k).filter(|_| samples.len() == k as usize)
+}
+
 /// best@k by scores that samples have from elsewhere, over the items whose samples all have a verdict.
 pub(super) fn best_at<'a>(items: impl Iterator<Item = (&'a [Sample], &'a [Option<f64>])>, ks: &[u32]) -> Vec<AtK> {
     let ranked = |(sample, score): (&Sample, &Option<f64>)| Some(Ranked { score: *score, right: sample.correct? });
@@ -305,7 +326,7 @@ pub(super) fn best_at<'a>(items: impl Iterator<Item = (&'a [Sample], &'a [Option
     };
     let all: Vec<Vec<Ranked>> = items.map(each).collect();
     let all: Vec<&[Ranked]> = all.iter().map(Vec::as_slice).collect();
-    at_k(&all, ks, |samples, k| best_of_k(samples, k as usize))
+    at_k(&all, ks, best_at_k)
 }
 
 fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
@@ -335,8 +356,11 @@ fn graded_of(samples: &[Sample]) -> Cow<'_, [Sample]> {
 }
 
 /// The samples, which are of this outcome, with the score by which `method` ranks them, or else the log-probability per
-/// token. `None` if some are not graded or have no score.
+/// token. `None` if some are not graded or have no score; or if some others were compared with them.
 fn ranked(method: &Method, samples: &[Sample], outcome: &Outcome) -> Option<Vec<Ranked>> {
+    if method.compares() && samples.len() < outcome.samples.len() {
+        return None;
+    }
     let scores: Vec<Option<f64>> = match (method.ranks_by_score(), method, &outcome.details) {
         (true, _, Some(Details::Scores { scores })) if scores.len() == outcome.samples.len() => {
             let all = outcome.samples.iter().map(|sample| sample.index).zip(scores);
@@ -528,6 +552,98 @@ mod tests {
         let row = page.lines().find(|line| line.starts_with("best@k")).expect("a row");
         assert!(row.ends_with("   by the score"), "{row}");
         assert!(page.lines().any(|line| line.starts_with("reward vote ")), "{page}");
+    }
+
+    /// One sample an answer, of what each is worth: `None`, a judge could not grade it.
+    fn graded(answers: &[(&str, Option<bool>)]) -> Vec<Sample> {
+        let answered: Vec<&str> = answers.iter().map(|(answer, _)| *answer).collect();
+        let with = |(sample, &(_, correct)): (Sample, &(&str, Option<bool>))| {
+            let detail = correct.is_none().then(|| json!({"error": "it is asleep"}));
+            Sample { correct, detail, ..sample }
+        };
+        answering(&answered, "").into_iter().zip(answers).map(with).collect()
+    }
+
+    fn values(all: &[AtK]) -> Vec<(usize, f64)> {
+        all.iter().map(|at| (at.k, (at.estimate.value * 1e6).round() / 1e6)).collect()
+    }
+
+    #[test]
+    fn what_has_no_grade_moves_no_number() {
+        let (right, wrong, unknown) = (Some(true), Some(false), None);
+        let vote_of = |answers: &[(&str, Option<bool>)]| vote(graded(answers), answers.len(), Some(false));
+        // A and B tie, and it is known of both: of A by its second sample.
+        let tied = vote_of(&[("A", unknown), ("A", right), ("B", wrong), ("B", wrong)]);
+        assert_eq!((tied.correct, tied.share_right(), tied.is_tied()), (right, Some(0.5), true));
+        let unlike = vote_of(&[("A", unknown), ("B", right)]);
+        assert_eq!((unlike.correct, unlike.share_right()), (None, None), "of the chosen one it is not known");
+
+        let voting = task(json!({"self_consistency": {"samples": 4}}));
+        let of = |outcome: Outcome, index| Finished { index, outcome };
+        let whole = vote_of(&[("A", right), ("A", right), ("B", wrong), ("C", wrong)]);
+        let items = [of(tied, 0), of(whole, 1), of(vote_of(&[("C", unknown), ("C", unknown)]), 2)];
+        let all = scores(&voting, &items, None);
+        assert_eq!((all.accuracy.map(|of| of.value), all.tied, all.ungraded), (Some(0.75), 1, 3));
+        // One of three graded samples is right, and two of four.
+        assert_eq!(all.single.map(|of| of.value), Some((1.0 / 3.0 + 0.5) / 2.0));
+        // Of two of the three, two of three subsets have the right one; of two of the four, five of six.
+        assert_eq!(values(&all.pass_at)[1], (2, 0.75));
+        assert_eq!((all.pass_at[1].items, all.pass_at.last().map(|at| (at.k, at.items))), (2, Some((4, 1))));
+        // Subsets of two: A,B A,B B,B; and AA AB AC AB AC BC.
+        assert_eq!(values(&all.maj_at)[1], (2, ((1.0 / 3.0 + 0.5) / 2.0 * 1e6_f64).round() / 1e6));
+        // All log-probabilities are equal: the best of two is any of them.
+        assert_eq!(values(&all.best_at)[1], (2, ((1.0 / 3.0 + 0.5) / 2.0 * 1e6_f64).round() / 1e6));
+        let page = all.to_string();
+        assert!(page.contains("ungraded    3 samples, in no number below, first: it is asleep"), "{page}");
+
+        let asked = scores(&voting, &items[..1], Some(&[4])).k_left_out.expect("three are graded");
+        assert_eq!((&asked.k[..], &*asked.why), (&[4][..], "no item has more than 3 samples with a grade"));
+    }
+
+    #[test]
+    fn the_best_by_grades_is_not_known_while_one_may_pass() {
+        let by_grade = task(json!({"best_of_n": {"samples": 2, "by": "grade"}}));
+        let best = |answers: &[(&str, Option<bool>)], likelier: usize| {
+            let mut samples = graded(answers);
+            samples[likelier].logprob = -0.5;
+            choose_best(Outcome { samples, ..Outcome::default() }, BestBy::Grade)
+        };
+        for likelier in [0, 1] {
+            assert_eq!(best(&[("A", Some(false)), ("B", None)], likelier).correct, None);
+            assert_eq!(best(&[("A", Some(true)), ("B", None)], likelier).correct, Some(true));
+            assert_eq!(best(&[("A", Some(false)), ("B", Some(false))], likelier).correct, Some(false));
+        }
+        let of = |(index, outcome)| Finished { index, outcome };
+        let items = [best(&[("A", Some(true)), ("B", None)], 1), best(&[("A", Some(false)), ("B", None)], 0)];
+        let finished: Vec<Finished> = items.into_iter().enumerate().map(of).collect();
+        let all = scores(&by_grade, &finished, None);
+        assert_eq!((all.accuracy, all.ungraded), (share(1, 1), 2));
+        assert_eq!(all.single.map(|of| of.value), Some(0.5));
+    }
+
+    #[test]
+    fn scores_by_comparisons_rank_all_samples_alone() {
+        let pairs = json!({"prompt": "{{first}} or {{second}}?", "pairs": {"words": [" A", " B"]}});
+        let task = task(json!({"best_of_n": {"samples": 3, "by": pairs}}));
+        let outcome = |graded: usize| {
+            let verdicts = |at| if at < graded { Some(at == 0) } else { None };
+            let answers: Vec<_> = ["A", "B", "C"].into_iter().enumerate().map(|(at, a)| (a, verdicts(at))).collect();
+            let mut samples = self::graded(&answers);
+            for (sample, score) in samples.iter_mut().zip([1.0, 0.5, 0.0]) {
+                let (step_scores, part_scores) = (Vec::new(), Vec::new());
+                sample.scored =
+                    Some(SampleScore::Scored { score, step_scores, part_scores, score_tokens: Some(3), verdict: None });
+            }
+            choose_by_scores(scored_samples(samples, Scale::Probability), Some(false))
+        };
+        let of = |outcome| scores(&task, &[Finished { index: 0, outcome }], Some(&[1, 2, 3]));
+        let all = of(outcome(3));
+        assert_eq!(values(&all.best_at), [(3, 1.0)]);
+        assert_eq!(all.pass_at.len(), 3);
+        let left_out = all.k_left_out.expect("two ks");
+        assert_eq!(left_out.k, [1, 2]);
+        assert!(left_out.why.contains("best@k"), "{}", left_out.why);
+        assert!(of(outcome(2)).best_at.is_empty(), "the best of two of three is not known");
     }
 
     #[test]

@@ -95,6 +95,9 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         let (n, right) = (samples.len(), samples_correct(item, &samples));
         let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
         let mut outcome = vote(samples, n, no_answer);
+        // The best one is chosen for itself: the votes are only shown.
+        let shown = options.scores.as_ref().filter(|how| how.by == VoteBy::Best);
+        let shown = shown.map(|_| std::mem::take(&mut outcome.votes));
         if let Some(how) = &options.scores {
             outcome = choose(outcome, &scores, how, no_answer);
         }
@@ -106,7 +109,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         let mut line = json!({
             "id": item.id, "question": question_of(&task, item)?, "reference": item.reference(),
             "prediction": outcome.prediction, "correct": outcome.correct, "chosen": outcome.chosen,
-            "votes": outcome.votes, "samples": n, "samples_correct": right,
+            "votes": shown.as_ref().unwrap_or(&outcome.votes), "samples": n, "samples_correct": right,
         });
         if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.tied[..]) {
             line.insert("tied".to_string(), json!(outcome.tied));
@@ -260,6 +263,11 @@ fn task_of(options: &VoteOptions, read: &[VotingTexts], most: usize) -> Result<T
     };
     match task.is_judged() {
         true => Err(Error::field(&task.path, "grade.judge", "no judge, which `offshoot judge` is", "one")),
+        false if task.graded_by_judge().is_some() => {
+            let expected = "a grader that reads texts alone, for no model is asked here (`offshoot rescore` asks a \
+                            server about the samples of a run)";
+            Err(Error::field(&task.path, "grade.verdict", expected, "a question to a judge"))
+        }
         false => Ok(task),
     }
 }
@@ -355,6 +363,26 @@ fn scores_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nothing asks a model here: samples that wait for a grade are not wrong.
+    #[test]
+    fn a_task_that_a_judge_grades_is_refused() {
+        let options = VoteOptions {
+            samples: PathBuf::from("samples.jsonl"),
+            task: None,
+            set: vec![r#"grade.verdict={"prompt": "{{sample}}", "words": {" yes": 1, " no": 0}}"#.to_owned()],
+            id: None,
+            text: None,
+            out: None,
+            k: None,
+            scores: None,
+            json: false,
+        };
+        let (id, texts, scores) = ("a".to_owned(), vec!["x".to_owned()], Vec::new());
+        let read = [VotingTexts { id, fields: Map::new(), texts, scores }];
+        let error = task_of(&options, &read, 1).expect_err("no judge").to_string();
+        assert!(error.contains("grade.verdict") && error.contains("`offshoot rescore`"), "{error}");
+    }
 
     #[test]
     fn choices_by_scores_tie_as_those_of_runs() {

@@ -262,6 +262,11 @@ impl Task {
             method if method.scoring() == Some(&ThoughtScoring::Grade) && self.grade.is_none() => {
                 Err(missing("grade", &format!("a grader, because `{}` scores by it", method.name())))
             }
+            method if method.scoring() == Some(&ThoughtScoring::Grade) && self.graded_by_judge().is_some() => {
+                let expected = "`mean_logprob`, `reward`, or an object with a question to the judge about steps: by \
+                                `grade.verdict` it grades samples, one after another";
+                Err(Error::field(&self.path, format!("method.{}.scorer", method.name()), expected, "grade"))
+            }
             _ => Ok(()),
         }
     }
@@ -335,13 +340,18 @@ impl Task {
         SharedEncoder::guarding(tokenizer, self.special_tokens.unwrap_or_default().of_items())
     }
 
+    /// Encodes questions about samples that the model itself answers in the run's own batch.
+    pub fn encoder_of_questions<'t>(&self, tokenizer: &'t Tokenizer) -> SharedEncoder<'t> {
+        SharedEncoder::guarding(tokenizer, self.special_text_of_questions())
+    }
+
     /// Encodes texts that hold what the model has said.
     pub fn encoder_of_samples<'t>(&self, tokenizer: &'t Tokenizer) -> SharedEncoder<'t> {
         SharedEncoder::guarding(tokenizer, self.special_tokens.unwrap_or_default().of_samples())
     }
 
-    /// What becomes of special tokens' texts in questions to a judge, which is an engine of ours: they are plain text,
-    /// unless the task says otherwise, as samples stand in the questions.
+    /// What becomes of special tokens' texts in questions to a judge, which is an engine of ours or the run's own model:
+    /// they are plain text, unless the task says otherwise, as samples stand in the questions.
     pub fn special_text_of_questions(&self) -> SpecialText {
         self.special_tokens.map_or(SpecialText::Escape, SpecialTokens::of_samples)
     }

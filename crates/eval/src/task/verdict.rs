@@ -375,6 +375,11 @@ impl TaskVerdict {
         matches!(&self.asks, Asks::Fixed(verdict) if verdict.compares())
     }
 
+    /// Whether what is asked differs between items: by the rubric that each has.
+    pub fn is_of_items(&self) -> bool {
+        matches!(self.asks, Asks::RubricOf { .. })
+    }
+
     /// What a judge is asked about the samples of `item`, which is of the file `path`.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::run::manifest::ScorerFiles;
+use crate::run::prepare::PreparedRun;
 use offshoot_score::{ScriptedAnswer, ScriptedScore, ScriptedScorer, TextScorer};
 
 /// A share of vowels that some samples have and others have not.
@@ -48,7 +49,6 @@ fn what_a_judge_cannot_grade_counts_nowhere() {
         json!({"best_of_n": {"samples": SAMPLES, "by": "grade"}}),
         json!({"sample": {"samples": SAMPLES}}),
         step_beam("mean_logprob"),
-        step_beam("grade"),
     ] {
         let task = graded(method.clone(), RIGHT_FROM);
         task.whole("whole", ScriptedJudge::new(vowels));
@@ -67,6 +67,8 @@ fn what_a_judge_cannot_grade_counts_nowhere() {
         }
         let scores = &run.summary.scores;
         assert_eq!(scores.ungraded, lacking.len());
+        // Searches by steps do not draw alike.
+        assert_eq!(scores.single.is_some(), method.get("step_beam").is_none(), "{method}");
         if let Some(single) = scores.single {
             let mut each = Vec::new();
             for id in ["a", "b", "c"] {
@@ -172,19 +174,58 @@ fn samples_are_on_disk_before_they_are_graded() {
     }
 }
 
-/// Where a sample that passes ends the others, the samples that count follow from the grades.
+/// A vote is decided by answers, a group by how many have finished: samples are on disk meanwhile.
+#[test]
+fn samples_of_a_run_that_may_stop_early_are_on_disk_before_they_are_graded() {
+    let decided = json!({"self_consistency": {"samples": SAMPLES, "stop_when_decided": true}});
+    let group = json!({"sample": {"samples": SAMPLES, "min_finished": 3}});
+    for (method, follows) in [(decided, true), (group, false)] {
+        let task = graded(method.clone(), RIGHT_FROM);
+        task.whole("whole", ScriptedJudge::new(vowels));
+        let killed = task.judged("killed", ScriptedJudge::new(vowels).holding(), Some(6)).expect("samples are kept");
+        assert!(matches!(killed.ended, Some(Error::Interrupted)), "{:?}", killed.ended);
+        let sampled = task.samples("killed");
+        assert!(sampled.len() >= 6 && sampled.iter().all(|sample| sample.get("judged").is_none()), "{method}");
+        task.whole("killed", ScriptedJudge::new(vowels));
+        assert!(!follows || task.files("killed") == task.files("whole"), "{method}");
+    }
+}
+
+/// Where a sample that passes ends the others, whether one passes follows from the samples; which of them count, from
+/// the order in which grades come.
 #[test]
 fn a_run_that_stops_early_is_killed_and_goes_on() {
     let method = json!({"best_of_n": {"samples": SAMPLES, "by": "grade", "stop_when_passed": true}});
-    let task = graded(method, 1.0);
-    task.whole("whole", ScriptedJudge::new(vowels));
+    let task = graded(method, RIGHT_FROM);
+    let whole = task.whole("whole", ScriptedJudge::new(vowels));
     let some = |question: &Question| match text(question).len() % 2 {
         0 => sleeps(question),
         _ => vowels(question),
     };
     task.judged("killed", ScriptedJudge::new(some), Some(SAMPLES)).expect("what is graded is kept");
-    task.whole("killed", ScriptedJudge::new(vowels));
-    assert!(task.files("killed") == task.files("whole"));
+    let resumed = task.whole("killed", ScriptedJudge::new(vowels));
+    let passed = |run: &RunOutcome| {
+        let mut passed: Vec<_> = run.finished.iter().map(|item| (item.index, item.outcome.correct)).collect();
+        passed.sort_unstable();
+        passed
+    };
+    assert_eq!(passed(&resumed), passed(&whole));
+    assert!(passed(&whole).iter().any(|(_, correct)| *correct == Some(true)), "one passes: {:?}", passed(&whole));
+    for item in &resumed.finished {
+        let samples = &item.outcome.samples;
+        assert!(samples.iter().all(|sample| sample.correct.is_some()), "what could not be graded is asked about again");
+        assert_eq!(samples.iter().any(|sample| sample.correct == Some(true)), item.outcome.correct == Some(true));
+    }
+}
+
+/// Steps are scored by a question about steps, in batches that are counted: never by the grade of whole samples.
+#[test]
+fn a_judges_grades_score_no_steps() {
+    for method in ["step_beam", "mcts", "particle_filtering"] {
+        let task = graded(json!({ method: {"samples": SAMPLES, "delimiter": " ", "scorer": "grade"} }), 0.5);
+        let error = PreparedRun::new(&task.path(), &task.options("run")).err().expect("no such scorer").to_string();
+        assert!(error.contains(&format!("method.{method}.scorer")) && error.contains("grade.verdict"), "{error}");
+    }
 }
 
 #[test]

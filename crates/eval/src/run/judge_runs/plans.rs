@@ -7,7 +7,9 @@ use super::*;
 use crate::run::RunOptions;
 use crate::run::judge::PlannedQuestions;
 use crate::run::prepare::PreparedRun;
+use crate::run::prompts::question_of;
 use crate::task::{AskedBy, AskedJudge, AskedKey};
+use offshoot_core::ids::TokenId;
 
 fn planned(task: &TestTask) -> (PreparedRun, PlannedQuestions) {
     let prepared = PreparedRun::new(&task.path(), &task.options("run")).expect("a sound task");
@@ -26,8 +28,28 @@ fn a_plan_counts_questions_and_shows_the_first() {
     let (prepared, PlannedQuestions { most, first: (key, text) }) = planned(&task);
     assert_eq!((most, key.as_str()), (Some(24), "method.best_of_n.by"));
     assert_eq!(text, "Is this right?\n[a sample]\nAnswer:");
-    let judge = prepared.judge.expect("there are questions").described();
+    let judge = prepared.judge.as_ref().expect("there are questions").described();
     assert!(judge.contains("scripted") && judge.contains(SERVER), "{judge}");
+}
+
+#[test]
+fn a_plan_counts_the_questions_of_searches_and_of_each_items_rubric() {
+    // Three items; two samples of three steps at most, of which each is scored, and graded as a whole.
+    let scorer = verdicts().remove(1);
+    let beam = json!({"step_beam": {
+        "samples": 2, "expansions": 2, "delimiter": " ", "steps": 3, "scorer": scorer
+    }});
+    assert_eq!(planned(&graded(beam.clone(), 0.5)).1.most, Some(3 * (2 * 3 + 2)));
+    assert_eq!(planned(&task(beam)).1.most, Some(3 * 2 * 3));
+    // Of four samples, by one criterion, by two and by three.
+    let by = json!({"prompt": "{{criterion}} {{sample}}", "rubric": "checks", "score": {"high": 5}});
+    let of_items = task(json!({"best_of_n": {"samples": SAMPLES, "by": by}}));
+    of_items.change(|settings| {
+        for (at, item) in settings["items"].as_array_mut().expect("a list").iter_mut().enumerate() {
+            item["checks"] = json!(vec![json!({"criterion": "Is it so?", "points": 1}); at + 1]);
+        }
+    });
+    assert_eq!(planned(&of_items).1.most, Some(SAMPLES * (1 + 2 + 3)));
 }
 
 #[test]
@@ -79,4 +101,23 @@ fn a_schema_that_no_answer_keeps_is_refused_before_the_run() {
     }
     task.change(|settings| settings["judge"] = json!({"url": SERVER, "name": "large"}));
     assert!(PreparedRun::new(&task.path(), &task.options("run")).is_ok(), "what a server can write is its own affair");
+}
+
+/// Samples cannot write what the judge's turns are made of, in whichever batch the judge answers.
+#[test]
+fn special_tokens_of_samples_are_text_in_questions() {
+    let task = task(json!({"best_of_n": {"samples": 1, "by": verdicts().remove(0)}}));
+    task.change(|settings| drop(settings.as_object_mut().expect("an object").remove("judge")));
+    let (mark, end) = ("<|end_of_text|>", TokenId(1));
+    for (setting, is_special) in [(None, false), (Some("allow"), true), (Some("escape"), false)] {
+        if let Some(setting) = setting {
+            task.change(|settings| settings["special_tokens"] = json!(setting));
+        }
+        let run = PreparedRun::new(&task.path(), &task.options("run")).expect("a sound task");
+        let own = run.own_question().expect("the model itself is asked");
+        let about =
+            |text: &str| question_of(own, &run.items[0], text, &mut run.task.encoder_of_questions(&run.tokenizer));
+        assert!(!about("a sample").expect("a question").prompt.contains(&end));
+        assert_eq!(about(&format!("a {mark} sample")).expect("a question").prompt.contains(&end), is_special);
+    }
 }

@@ -424,6 +424,11 @@ impl Method {
         self.sample_scorer().is_some()
     }
 
+    /// Whether a judge compares its samples, so that a sample's score is one among all of them.
+    pub fn compares(&self) -> bool {
+        self.verdict().is_some_and(TaskVerdict::compares)
+    }
+
     /// How the task's scorer scores whole samples; `None`: it does not, or scores steps too.
     pub fn reward_of_samples(&self) -> Option<&RewardScoring> {
         match self.sample_scorer() {
