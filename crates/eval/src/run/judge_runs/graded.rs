@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -133,6 +134,40 @@ fn grades_that_a_later_process_got_are_kept_when_it_is_killed() {
         assert_eq!(graded, 1, "{method}");
         task.whole("down", ScriptedJudge::new(vowels));
         assert!(task.files("down") == task.files("whole"), "{method}");
+    }
+}
+
+/// Solutions of a search by steps are graded all at once, not one after another.
+#[test]
+fn solutions_are_graded_together() {
+    let tot = json!({"tree_of_thought": {"steps": 2, "breadth": 2, "evaluate": "reward", "answer": {},
+        "generate": {"sample": {"thoughts": 2, "max_tokens": 4}}}});
+    let scorer = ScriptedScorer::new(|_: &ScriptedAnswer<'_>| ScriptedScore::whole(0.5));
+    for method in [step_beam("mean_logprob"), tot] {
+        let task = graded(method.clone(), RIGHT_FROM);
+        task.change(|settings| settings["items"] = json!([{"id": "a", "pens": 3}]));
+        let judge = Arc::new(ScriptedJudge::new(vowels).holding());
+        let asked = judge.clone() as Arc<dyn Ask>;
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while judge.held() < 2 {
+                    std::thread::yield_now();
+                }
+                while !is_done.load(Ordering::Relaxed) {
+                    match judge.held() {
+                        0 => std::thread::yield_now(),
+                        _ => judge.answer_held(0),
+                    }
+                }
+            });
+            let by = Scorers { reward: Some(&scorer), judge: Some(&asked) };
+            let record = Some(JudgeRecord::of_server(&*asked));
+            task.run_by("run", by, (None, record), None).expect("a sound task");
+            is_done.store(true, Ordering::Relaxed);
+        });
+        let samples = task.samples("run");
+        assert!(samples.len() > 1 && samples.iter().all(|sample| sample["correct"].is_boolean()), "{samples:?}");
     }
 }
 
