@@ -46,7 +46,7 @@ pub struct ScoreArgs {
     /// What makes one score of those of a text's steps (default: the task's method's, or the form's)
     #[arg(long, value_name = "HOW", value_parser = one_of(AGGREGATES))]
     pub aggregate: Option<Aggregate>,
-    /// File for the lines with their scores, of JSON lines (default: SAMPLES_scored.jsonl). One that is there is kept
+    /// File for the lines with their scores, of JSON lines (default: SAMPLES with _scored.jsonl behind its name). One that is there is kept
     /// as OUT.before
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

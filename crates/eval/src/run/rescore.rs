@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
-use crate::report::{JudgeTotals, RunScores};
+use crate::report::{JudgeTotals, RunScores, in_short};
 use crate::task::{AskedJudge, EarlyStop, JudgeChoice, Method, Overrides, RewardScoring, SampleScorer, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
@@ -50,7 +50,7 @@ pub struct RescoreOptions {
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
     /// What the user says of the model that `grade.verdict` asks, in place of the task's `judge`.
-    pub judge_model: AskedJudge,
+    pub asked_judge: AskedJudge,
 }
 
 const SAMPLES: &str = "samples.jsonl";
@@ -102,6 +102,10 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     say_what_is_left_out(&graded);
     say_what_was_stopped(&graded, &task, &manifest);
     let scores = scores(&task, &graded.finished, options.k.as_deref());
+    if let Some(why) = scores.first_ungraded.as_ref().filter(|_| scores.ungraded == scores.samples) {
+        let expected = "a judge that grades some sample: no file of the run is changed";
+        return Err(Error::value("the judge", expected, in_short(why)));
+    }
 
     let summary = run.join("summary.json");
     let mut before = match summary.exists() {
@@ -167,12 +171,12 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
 /// The judge that grades the samples, where `grade` asks one: a server, as no model is loaded.
 fn open_judge(task: &Task, options: &RescoreOptions) -> Result<Option<Arc<dyn Ask>>> {
     if task.graded_by_judge().is_none() {
-        if options.judge_model.is_given() {
+        if options.asked_judge.is_given() {
             out::aside(format_args!("note: `grade` of the task has no `verdict`: the judge is not asked"));
         }
         return Ok(None);
     }
-    match task.judge.asked(&options.judge_model)? {
+    match task.judge.asked(&options.asked_judge)? {
         JudgeChoice::Server(server) => Ok(Some(Arc::new(ServerJudge::open(*server)?))),
         JudgeChoice::Own | JudgeChoice::Folder(_) => {
             let expected = format!("a server, by {JUDGE_URL} or as `judge.url`, for `grade.verdict` asks a judge");
