@@ -632,7 +632,7 @@ def test_models_that_cannot_be_loaded(tmp_path):
         ("threads", 0, ValueError), ("seed", "a", TypeError), ("plan", "x", ValueError), ("kv_dtype", "x", ValueError),
         ("kv_cache_dtype", "fp8_e5m2", ValueError), ("hf_overrides", {"a": 1}, NotImplementedError),
         ("rope_scaling", {"a": 1}, NotImplementedError), ("logits_processors", [1], NotImplementedError),
-        ("task", "embed", NotImplementedError), ("convert", "classify", NotImplementedError),
+        ("task", "reward", NotImplementedError), ("convert", "classify", NotImplementedError),
         ("logprobs_mode", "raw_logits", NotImplementedError), ("load_format", "dummy", NotImplementedError),
         ("device_ids", [0], NotImplementedError), ("model_weights", "other", NotImplementedError),
         ("quantization_config", {"a": 1}, NotImplementedError), ("pooler_config", object(), NotImplementedError),

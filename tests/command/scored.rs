@@ -27,7 +27,7 @@ fn methods(about: &Value) -> Vec<(&'static str, Value)> {
 #[test]
 fn what_is_wrong_with_a_question_is_found_before_anything_is_sampled() {
     let wrong = [
-        (json!("{{question}} Right?"), vec!["{{thoughts}}"]),
+        (json!("{{question}} Right?"), vec!["{{sample}}"]),
         (json!("{{subject}}: {{thoughts}} Right?"), vec!["`subject`", "pens-11"]),
         (json!({"chat": {"turns": "{{thoughts}} Right?"}}), vec!["chat", "turns"]),
         (json!(format!("{}{{{{thoughts}}}} Right?", "pens ".repeat(6000))), vec!["the scorer's prompt", "4096"]),
@@ -37,7 +37,7 @@ fn what_is_wrong_with_a_question_is_found_before_anything_is_sampled() {
             let folder = task_folder(|task| task["method"] = method.clone());
             let ran = run(folder.path(), &["run", "task.json", "--dry-run"]);
             refuses(&ran, &words);
-            if words[0] == "{{thoughts}}" {
+            if words[0] == "{{sample}}" {
                 refuses(&ran, &[at]);
             }
         }

@@ -74,7 +74,11 @@ fn scorers_that_cannot_stand_there_are_refused_by_option() {
 
 #[test]
 fn plan_says_the_memory_of_a_judge_and_refuses_what_cannot_stand_there() {
-    let folder = scored_task();
+    let asks = json!({"prompt": "{{question}} {{sample}} Right?", "words": {" yes": 1, " no": 0}});
+    let folder = task_folder(|task| {
+        task["model"] = json!(demo());
+        task["method"] = json!({"self_consistency": {"samples": 2, "weigh_by": asks.clone()}});
+    });
     let (judge, scorer, demo) = (generator(), scorer(), demo());
     let [judge, scorer, demo] = [judge.path(), scorer.path(), &demo].map(|path| path.display().to_string());
     let base = ["plan", "task.json", "--limit", "2", "--device-profile", "h200"];
@@ -95,7 +99,14 @@ fn plan_says_the_memory_of_a_judge_and_refuses_what_cannot_stand_there() {
     let own = succeeds(plan(&["--judge", &demo]));
     assert!(!own.contains("\njudge ") && own.contains("the judge is the model itself"), "{own}");
     refuses(&plan(&["--judge", &scorer]), &["LlamaForSequenceClassification", "predicts tokens"]);
-    refuses(&plan(&["--judge", &judge, "--scorer", &scorer]), &["--judge", "one model beside the model", &scorer]);
+    // A method by reward, graded by a judge.
+    let both = task_folder(|task| {
+        task["model"] = json!(&demo);
+        task["method"] = json!({"best_of_n": {"samples": 2, "by": "reward"}});
+        task["grade"] = json!({"verdict": asks.clone()});
+    });
+    let three = run(both.path(), &[&base[..], &["--judge", &judge, "--scorer", &scorer]].concat());
+    refuses(&three, &["--judge", "one model beside the model", &scorer]);
     refuses(&plan(&["--judge", &judge, "--devices", "cpu,cpu"]), &["--devices", "one device", "the judge"]);
     refuses(&plan(&["--judge", &judge, "--judge-memory", "1"]), &["--judge-memory", "below 1"]);
 }
