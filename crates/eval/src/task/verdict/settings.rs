@@ -90,7 +90,7 @@ pub(super) struct PairSettings {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct WinnerSettings {
+pub(super) struct WinnerSettings {
     /// Where the better text is named in the answer, as a JSON Pointer.
     #[serde(default = "at_winner")]
     #[schemars(extend("x-expected" = POINTER))]
