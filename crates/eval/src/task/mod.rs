@@ -353,8 +353,8 @@ impl Task {
         SharedEncoder::guarding(tokenizer, self.special_tokens.unwrap_or_default().of_samples())
     }
 
-    /// What becomes of special tokens' texts in questions to a judge, which is an engine of ours or the run's own model:
-    /// they are plain text, unless the task says otherwise, as samples stand in the questions.
+    /// What becomes of special tokens' texts in questions to a judge, which is an engine of ours or the run's own
+    /// model: they are plain text, unless the task says otherwise, as samples stand in the questions.
     pub fn special_text_of_questions(&self) -> SpecialText {
         self.special_tokens.map_or(SpecialText::Escape, SpecialTokens::of_samples)
     }

@@ -1,6 +1,6 @@
 //! Verdict objects of a task file: what a judge, which is a model, is asked about samples, and how its answers become
-//! scores from 0 to 1. Checks which of their keys (`settings`) go together and renders their prompts; asking and scoring
-//! are left to `offshoot_verdict`, the choice of the judge to `judge`.
+//! scores from 0 to 1. Checks which of their keys (`settings`) go together and renders their prompts; asking and
+//! scoring are left to `offshoot_verdict`, the choice of the judge to `judge`.
 
 mod settings;
 
