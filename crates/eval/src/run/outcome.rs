@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::options::RunOptions;
-use crate::report::Summary;
+use crate::report::{Summary, in_short};
 use crate::task::{Item, Method};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
@@ -92,7 +92,7 @@ impl RunOutcome {
         let of_grade = scores.first_ungraded.as_ref().map(|why| (scores.ungraded, "sample", "grade", why));
         let Some((some, what, lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
         let some = counted(some as u64, what);
-        let what = format!("{some} without a {lacking} by the judge, first: {why} ({RESUME} asks again)");
+        let what = format!("{some} without a {lacking} by the judge, first: {} ({RESUME} asks again)", in_short(why));
         Err(Error::format(folder.join("samples.jsonl"), what))
     }
 }

@@ -264,6 +264,14 @@ fn a_judges_grades_score_no_steps() {
 }
 
 #[test]
+fn a_question_about_answers_needs_a_rule_for_them() {
+    let task = graded(json!({"sample": {"samples": 1}}), 0.5);
+    task.change(|settings| drop(settings.as_object_mut().expect("an object").remove("answer")));
+    let error = PreparedRun::new(&task.path(), &task.options("run")).err().expect("no rule").to_string();
+    assert!(error.contains("`answer`") && error.contains("sample_answer"), "{error}");
+}
+
+#[test]
 fn a_sample_that_passes_stops_the_others() {
     let method = json!({"best_of_n": {"samples": 64, "by": "grade", "stop_when_passed": true}});
     let task = graded(method, 0.0);
