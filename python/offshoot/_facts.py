@@ -320,7 +320,7 @@ class _SampleLine(TypedDict, total=False):
 class SampleLine(_SampleLine):
     """A line of samples.jsonl; ``stop``: the string or the token that ended it, if one did; ``judged`` if it was run as
     a program or graded by a judge, ``logprobs`` if the task asks for them; ``score`` or ``score_error``, why it has
-    none, if the method has a scorer or a judge, whose answer is ``verdict``."""
+    none, if the method has a scorer or a judge, whose answer is ``verdict`` (both where some comparisons failed)."""
 
     id: str
     index: int

@@ -137,6 +137,8 @@ fn options_of_a_judge_are_checked() {
     refuses(&name, &["--judge-model", "--judge-url", "large"]);
     let key = run(folder, &["run", "task.json", "--judge-url", "http://host/v1", "--judge-key-file", "none"]);
     refuses(&key, &["none"]);
+    let unused = run(folder, &["run", "task.json", "--judge-key-file", "task.json"]);
+    refuses(&unused, &["--judge-key-file"]);
     let none = run(folder, &["run", "task.json", "--judge", "no-such-folder"]);
     refuses(&none, &["no-such-folder"]);
 

@@ -76,6 +76,9 @@ pub struct TextScores {
     pub computed: usize,
     /// What records say of the scores: the answers of a judge. `None`: the scores say all.
     pub detail: Option<Value>,
+    /// Why the scores are made of a part of what they should be made of: the first comparison that failed. `None`: none
+    /// did.
+    pub lacking: Option<String>,
 }
 
 /// What tells a scorer from others in records.

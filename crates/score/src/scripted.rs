@@ -283,7 +283,8 @@ impl ScoredTree for ScriptedTree {
             Outcome::Whole(score) => Ok(vec![StepScore { step: steps.len().saturating_sub(1), score }]),
             Outcome::Fails(why) => Err(unscored(&why)),
         };
-        let of = |scores| TextScores { scores: StepScores { scores }, tokens, computed: tokens - shared, detail: None };
+        let computed = tokens - shared;
+        let of = |scores| TextScores { scores: StepScores { scores }, tokens, computed, detail: None, lacking: None };
         let result = scores.map(of);
         self.texts.insert(node, StartedText { text, is_pruned: false });
         self.waiting.push(WaitingAnswer { node, arrival, result });

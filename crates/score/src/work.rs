@@ -255,7 +255,7 @@ impl Scorer {
         let (rendered, start) = (&placed.written().rendered, answer.start);
         let result = values.and_then(|values| self.form.scores(rendered, &values));
         let (tokens, computed) = (rendered.tokens.len(), placed.computed());
-        let result = result.map(|scores| TextScores { scores, tokens, computed, detail: None });
+        let result = result.map(|scores| TextScores { scores, tokens, computed, detail: None, lacking: None });
         // The client may be gone by now.
         let _ = tree.results.send(AnswerScores { node, start, result });
     }

@@ -115,12 +115,11 @@ fn work_on(samples: &[Sample], scale: Scale) -> ScorerWork {
             Some(SampleScore::Scored { score_tokens, .. }) => {
                 (work.texts, work.tokens) = (work.texts + 1, work.tokens + score_tokens.unwrap_or_default());
             }
-            Some(SampleScore::Unscored { score_error }) => {
-                work.unscored += 1;
-                work.first_error.get_or_insert_with(|| score_error.clone());
-            }
+            Some(SampleScore::Unscored { .. }) => work.unscored += 1,
             None => {}
         }
+        let error = sample.scored.as_ref().and_then(SampleScore::error);
+        work.first_error = work.first_error.take().or(error.map(str::to_owned));
     }
     work
 }

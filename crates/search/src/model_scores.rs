@@ -37,7 +37,7 @@ pub struct ScorerWork {
     pub texts: usize,
     /// Texts that could not be scored.
     pub unscored: usize,
-    /// Why the first of these could not be, in the order in which the search needed them.
+    /// Why the first of these could not be, or lacks comparisons, in the order in which the search needed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
     /// The scorer's tokens of the scored texts, each text counted whole.
@@ -237,7 +237,11 @@ impl ModelScores {
             ScoreState::Scored(found) => match SampleScore::of(found, steps, aggregate) {
                 SampleScore::Unscored { score_error } => score_error,
                 scored => {
+                    if let (Some(why), OnScorerError::Fail) = (scored.error(), self.on_error) {
+                        return Err(unscorable(why));
+                    }
                     if is_first {
+                        self.work.first_error = self.work.first_error.take().or(scored.error().map(str::to_owned));
                         (self.work.texts, self.work.tokens) = (self.work.texts + 1, self.work.tokens + found.tokens);
                     }
                     return Ok(scored);

@@ -79,6 +79,11 @@ impl Sample {
     pub fn score(&self) -> Option<f64> {
         self.scored.as_ref().and_then(SampleScore::score)
     }
+
+    /// Whether it has a score that lacks nothing.
+    pub fn is_scored(&self) -> bool {
+        self.scored.as_ref().is_some_and(|scored| scored.error().is_none())
+    }
 }
 
 /// What a scorer made of a text.
@@ -103,6 +108,9 @@ pub enum SampleScore {
         /// What a judge said of the text: its answers, or the probabilities of the words that it could answer with.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         verdict: Option<Value>,
+        /// Why some of the comparisons that the score should be made of have no answer; `None`: all have.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        score_error: Option<String>,
     },
     /// It has none.
     Unscored {
@@ -122,7 +130,8 @@ impl SampleScore {
                 let is_cut = step_scores.iter().flatten().count() < parts.len();
                 let part_scores = if is_cut { parts } else { Vec::new() };
                 let (score_tokens, verdict) = (Some(found.tokens), found.detail.clone());
-                return SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict };
+                let score_error = found.lacking.clone();
+                return SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict, score_error };
             }
             Some(score) => format!("its score is {score}, which is no number"),
             None => "it has no step that the scorer's form values".to_owned(),
@@ -135,6 +144,14 @@ impl SampleScore {
         match self {
             SampleScore::Scored { score, .. } => Some(*score),
             SampleScore::Unscored { .. } => None,
+        }
+    }
+
+    /// Why it has no score, or one that lacks comparisons.
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            SampleScore::Scored { score_error, .. } => score_error.as_deref(),
+            SampleScore::Unscored { score_error } => Some(score_error),
         }
     }
 
@@ -390,13 +407,15 @@ mod tests {
     fn parts_are_told_where_steps_have_several() {
         let found = |scores: &[(usize, f64)]| {
             let scores = scores.iter().map(|&(step, score)| StepScore { step, score }).collect();
-            TextScores { scores: StepScores { scores }, tokens: 7, computed: 7, detail: None }
+            TextScores { scores: StepScores { scores }, tokens: 7, computed: 7, detail: None, lacking: None }
         };
         let of = |scores: &[(usize, f64)], steps, aggregate| SampleScore::of(&found(scores), steps, aggregate);
         let whole = of(&[(0, 0.5), (2, 0.25)], 3, Aggregate::Min);
         let step_scores = vec![Some(0.5), None, Some(0.25)];
         let (part_scores, score_tokens) = (Vec::new(), Some(7));
-        let expected = SampleScore::Scored { score: 0.25, step_scores, part_scores, score_tokens, verdict: None };
+        let (verdict, score_error) = (None, None);
+        let expected =
+            SampleScore::Scored { score: 0.25, step_scores, part_scores, score_tokens, verdict, score_error };
         assert_eq!((&whole, whole.parts()), (&expected, vec![0.5, 0.25]));
         let cut = of(&[(0, 0.125), (0, 0.5), (1, 0.25)], 2, Aggregate::Min);
         assert_eq!((cut.score(), cut.parts()), (Some(0.125), vec![0.125, 0.5, 0.25]));

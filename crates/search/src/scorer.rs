@@ -193,7 +193,8 @@ fn value_of(score: f64) -> SampleScore {
         true => SampleScore::Unscored { score_error: "its value is not a number".to_owned() },
         false => {
             let (step_scores, part_scores) = (Vec::new(), Vec::new());
-            SampleScore::Scored { score, step_scores, part_scores, score_tokens: None, verdict: None }
+            let (score_tokens, verdict, score_error) = (None, None, None);
+            SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict, score_error }
         }
     }
 }

@@ -72,6 +72,7 @@ impl Solution {
             part_scores: Vec::new(),
             score_tokens: None,
             verdict: self.verdict.clone(),
+            score_error: None,
         };
         (!self.scores.is_empty()).then(|| self.value(aggregate).map_or_else(unscored, scored))
     }

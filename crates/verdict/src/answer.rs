@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::question::{JudgeAnswer, WantedAnswer};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::shortened;
 
 /// What is answered about one text, and the score of each answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -215,7 +216,10 @@ pub(crate) fn other_kind(answer: &JudgeAnswer) -> Error {
 
 /// What an answer has in the place that is read: `found`, or all of it where it has nothing there.
 pub(crate) fn shown_at(found: Option<&Value>, answer: &Value) -> String {
-    found.map_or_else(|| format!("nothing there in {answer}"), Value::to_string)
+    /// The most characters of an answer in an error, which each sample's record repeats.
+    const MOST_SHOWN: usize = 300;
+    let shown = |value: &Value| shortened(value.to_string(), MOST_SHOWN);
+    found.map_or_else(|| format!("nothing there in {}", shown(answer)), shown)
 }
 
 /// The probabilities of words as an object.
@@ -268,6 +272,8 @@ mod tests {
             let error = score(answer.clone()).unwrap_err().to_string();
             assert!(error.contains("a number from 1 to 5 at \"/score\"") && error.contains(found), "{error}");
         }
+        let long = score(json!({"reasoning": "so ".repeat(1000)})).unwrap_err().to_string();
+        assert!(long.len() < 500, "{long}");
         let nested = ScoreField::new("/a/b~1c", (0.0, 1.0), Some(json!({})), 1).unwrap();
         assert_eq!(nested.share(&json!({"a": {"b/c": 0.5}})).unwrap(), 0.5);
     }

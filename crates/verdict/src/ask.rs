@@ -3,10 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::question::{Answered, Question};
+use offshoot_core::bounded::caught;
 use offshoot_core::error::Result;
 
 /// Takes the answer to a question, or why there is none. It is called from any thread, exactly once, and returns soon.
 pub type Reply = Box<dyn FnOnce(Result<Answered>) + Send>;
+
+/// Hands an answer to who has asked. A panic there is its own: it is written to the log, and the judge goes on.
+pub(crate) fn hand_over(reply: Reply, answered: Result<Answered>) {
+    if let Err(panic) = caught(|| reply(answered)) {
+        log::error!("a judge's answer is lost, as what takes it panics: {panic}");
+    }
+}
 
 /// Answers questions about samples.
 pub trait Ask: Send + Sync {

@@ -76,6 +76,15 @@ impl GroupRule {
         Ok(WantedAnswer::Json { schema, max_tokens: self.max_tokens })
     }
 
+    /// How many questions are asked about `texts` texts: those of their plan, whatever its key.
+    pub(crate) fn questions(&self, texts: usize) -> usize {
+        let groups = texts.div_ceil(self.size);
+        let of_group = |texts: usize| if texts > self.take { self.rotations.min(texts) } else { 0 };
+        let Some(each) = texts.checked_div(groups) else { return 0 };
+        let larger = texts % groups;
+        larger * of_group(each + 1) + (groups - larger) * of_group(each)
+    }
+
     /// The questions about `texts` texts, by the draws of `key`. A group of which all are chosen is not asked about.
     pub(crate) fn plan(&self, texts: usize, key: u64) -> GroupPlan {
         let order = Draws::new(key, GROUPS).order(texts);
@@ -162,6 +171,8 @@ pub(crate) struct GroupScore {
     pub of: usize,
     /// By answer: the number of the question, and the text's place in it, from 0.
     pub places: Vec<(usize, usize)>,
+    /// The number of the first question about it that has no answer.
+    pub lacking: Option<usize>,
 }
 
 impl GroupScore {
@@ -183,25 +194,28 @@ impl GroupScore {
 
 impl GroupPlan {
     /// The score of each text. `chosen`: by question, the places of the chosen texts among those shown, `None` where
-    /// there is no answer. `Err`: a text without any answer, with the number of the first question about it.
+    /// there is no answer. `Err`: a text without any answer, with the number of the first question about it that has
+    /// none.
     pub fn scores(&self, chosen: &[Option<Vec<usize>>]) -> Vec<Result<GroupScore, usize>> {
-        let mut scores = vec![GroupScore { chosen: 0, of: 0, places: Vec::new() }; self.texts];
-        let mut first_asked: Vec<Option<usize>> = vec![None; self.texts];
+        let mut scores = vec![GroupScore { chosen: 0, of: 0, places: Vec::new(), lacking: None }; self.texts];
         for (at, (question, chosen)) in self.questions.iter().zip(chosen).enumerate() {
             for (place, &text) in question.shown.iter().enumerate() {
-                first_asked[text].get_or_insert(at);
-                if let Some(chosen) = chosen {
-                    scores[text].of += 1;
-                    scores[text].chosen += usize::from(chosen.contains(&place));
-                    scores[text].places.push((at, place));
+                let score = &mut scores[text];
+                match chosen {
+                    Some(chosen) => {
+                        score.of += 1;
+                        score.chosen += usize::from(chosen.contains(&place));
+                        score.places.push((at, place));
+                    }
+                    None => _ = score.lacking.get_or_insert(at),
                 }
             }
         }
-        let of = |(score, asked): (GroupScore, Option<usize>)| match asked {
+        let of = |score: GroupScore| match score.lacking {
             Some(question) if score.of == 0 => Err(question),
             _ => Ok(score),
         };
-        scores.into_iter().zip(first_asked).map(of).collect()
+        scores.into_iter().map(of).collect()
     }
 }
 
@@ -312,6 +326,7 @@ mod tests {
                 prop_assert!(most - least <= 1 && *most <= take + more);
             }
             prop_assert_eq!(rule.plan(texts, key), plan.clone());
+            prop_assert_eq!(rule.questions(texts), plan.questions.len());
             // A judge that always takes the first ones shown: of a group all rotations together take as often as asked.
             let first: Vec<usize> = (0..take).collect();
             let scores = plan.scores(&vec![Some(first); plan.questions.len()]);

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::ask::Ask;
-use crate::gather::gather;
+use crate::gather::{Asker, first_error, gather, same};
 use crate::memo::Memo;
 use crate::question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
+use crate::rubric::points_in_prompts;
 use crate::tree::VerdictTree;
 use crate::verdict::Verdict;
+use offshoot_core::bounded::caught;
 use offshoot_core::error::{Error, Result};
 use offshoot_score::ScoredTree;
 
@@ -39,6 +41,9 @@ pub struct TextVerdict {
     pub detail: Value,
     /// Number of tokens of all prompts about the text, each counted whole.
     pub tokens: usize,
+    /// Where texts are compared: why the first question about it that has no answer has none. The score is then made
+    /// of the others.
+    pub lacking: Option<String>,
 }
 
 /// The verdicts on the samples of one item. Clones ask the same judge, and know what each other has asked.
@@ -69,8 +74,13 @@ impl ItemVerdicts {
     }
 
     /// The judge that is asked.
-    pub(crate) fn judge(&self) -> &dyn Ask {
-        &*self.judge
+    pub(crate) fn judge(&self) -> &Arc<dyn Ask> {
+        &self.judge
+    }
+
+    /// What writes the questions. It does not hold the judge.
+    pub(crate) fn writer(&self) -> QuestionWriter {
+        QuestionWriter(Arc::clone(&self.write))
     }
 
     /// The item's samples as they come; their scores are probabilities. Each distinct text is judged once. Where texts
@@ -95,15 +105,16 @@ impl ItemVerdicts {
             let named = own.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.to_owned(), value));
             extra.clone().into_iter().chain(named).collect()
         };
-        let questions = match &*self.verdict {
-            Verdict::Each(rule) => vec![self.question(&of_text(&[]), rule.wanted())],
+        let writer = self.writer();
+        let questions: Vec<Result<Question>> = match &*self.verdict {
+            Verdict::Each(rule) => vec![writer.question(&of_text(&[]), rule.wanted())],
             Verdict::Rubric(rubric) => {
                 let criteria = rubric.criteria().iter();
                 let fields = criteria.map(|criterion| {
-                    let points = number(criterion.points);
+                    let points = points_in_prompts(criterion.points);
                     of_text(&[("criterion", criterion.criterion.as_str().into()), ("points", points)])
                 });
-                fields.map(|fields| self.question(&fields, rubric.rule().wanted())).collect()
+                fields.map(|fields| writer.question(&fields, rubric.rule().wanted())).collect()
             }
             Verdict::Pairs(_) | Verdict::Groups(_) => {
                 let (what, expected) = ("verdict on one text", "`words`, `score` or `rubric`");
@@ -111,27 +122,38 @@ impl ItemVerdicts {
             }
         };
         let verdict = Arc::clone(&self.verdict);
-        gather(self.judge(), questions, Box::new(move |answers| then(on_text(&verdict, answers))));
-    }
-
-    /// A question with these fields.
-    pub(crate) fn question(&self, fields: &Map<String, Value>, answer: WantedAnswer) -> Result<Question> {
-        Ok(Question { prompt: (self.write)(fields)?, answer })
+        gather(
+            self.judge(),
+            Asker::default(),
+            Box::new(questions.into_iter()),
+            Box::new(move |answers| then(on_text(&verdict, answers))),
+        );
     }
 }
 
-/// A number as JSON, so that a template writes a whole one as it was written.
-fn number(number: f64) -> Value {
-    /// Whole numbers up to here are exact.
-    const MOST: f64 = (1_u64 << 53) as f64;
-    match number.fract() == 0.0 && number.abs() <= MOST {
-        true => (number as i64).into(),
-        false => number.into(),
+/// Writes the questions about the samples of one item.
+pub(crate) struct QuestionWriter(WritePrompt);
+
+impl QuestionWriter {
+    /// A question with these fields.
+    pub fn question(&self, fields: &Map<String, Value>, answer: WantedAnswer) -> Result<Question> {
+        match caught(|| (self.0)(fields)) {
+            Ok(prompt) => Ok(Question { prompt: prompt?, answer }),
+            Err(panic) => Err(unwritten(panic)),
+        }
     }
+}
+
+/// The error of a question whose writing panics.
+pub(crate) fn unwritten(panic: String) -> Error {
+    Error::value("question to the judge", "one that can be written and sent", format!("a panic: {panic}"))
 }
 
 /// The verdict on a text by the answers to the questions about it.
 fn on_text(verdict: &Verdict, answers: Vec<Result<Answered>>) -> Result<TextVerdict> {
+    if let Some(error) = first_error(answers.iter().filter_map(|answered| answered.as_ref().err())) {
+        return Err(same(error));
+    }
     let answers = answers.into_iter().collect::<Result<Vec<Answered>>>()?;
     let tokens = answers.iter().map(|answered| answered.tokens).sum();
     let answers: Vec<JudgeAnswer> = answers.into_iter().map(|answered| answered.answer).collect();
@@ -142,5 +164,5 @@ fn on_text(verdict: &Verdict, answers: Vec<Result<Answered>>) -> Result<TextVerd
             return Err(Error::Internal("a verdict on one text has answers of another one".to_owned()));
         }
     };
-    Ok(TextVerdict { score, detail, tokens })
+    Ok(TextVerdict { score, detail, tokens, lacking: None })
 }

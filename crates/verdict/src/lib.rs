@@ -12,6 +12,7 @@
 
 mod answer;
 mod ask;
+mod compare;
 mod draw;
 mod engine;
 mod gather;
@@ -33,7 +34,7 @@ pub use groups::GroupRule;
 pub use item::{ItemVerdicts, TextVerdict, Then, WritePrompt};
 pub use pairs::{PairAnswer, PairRule, WinnerField};
 pub use question::{Answered, JudgeAnswer, JudgePrompt, Question, WantedAnswer};
-pub use rubric::{Criterion, RubricRule};
+pub use rubric::{Criterion, RubricRule, points_in_prompts};
 pub use scripted::ScriptedJudge;
 pub use server::{JudgeKey, ServerJudge, ServerOptions};
 pub use verdict::Verdict;

@@ -48,10 +48,7 @@ impl Memo {
     fn note(&self, name: String, verdict: Result<TextVerdict>) {
         let judged = Asked::Judged(copy(&verdict));
         let Some(Asked::Waiting(waiting)) = self.lock().insert(name, judged) else { return };
-        let copies: Vec<Result<TextVerdict>> = waiting.iter().skip(1).map(|_| copy(&verdict)).collect();
-        // The first one has asked.
-        let verdicts = std::iter::once(verdict).chain(copies);
-        waiting.into_iter().zip(verdicts).for_each(|(then, verdict)| then(verdict));
+        waiting.into_iter().for_each(|then| then(copy(&verdict)));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Asked>> {

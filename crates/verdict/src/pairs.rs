@@ -22,7 +22,7 @@ pub struct PairRule {
 #[derive(Clone, Debug, PartialEq)]
 pub enum PairAnswer {
     /// One of two words, for the first text and for the second: the words' probabilities are those of winning.
-    Words(Arc<[String]>),
+    Words([String; 2]),
     /// JSON that names the winner.
     Winner(WinnerField),
 }
@@ -49,12 +49,12 @@ impl PairAnswer {
     pub fn words(first: impl Into<String>, second: impl Into<String>) -> Result<PairAnswer> {
         let words = [first.into(), second.into()];
         check_words(&words)?;
-        Ok(PairAnswer::Words(words.into()))
+        Ok(PairAnswer::Words(words))
     }
 
     fn wanted(&self) -> WantedAnswer {
         match self {
-            PairAnswer::Words(words) => WantedAnswer::Words(Arc::clone(words)),
+            PairAnswer::Words(words) => WantedAnswer::Words(words.clone().into()),
             PairAnswer::Winner(field) => {
                 WantedAnswer::Json { schema: Arc::clone(&field.schema), max_tokens: field.max_tokens }
             }
@@ -132,10 +132,25 @@ impl PairRule {
         self.answer.wanted()
     }
 
+    /// How many questions are asked about `texts` texts: those of their plan, whatever its key.
+    pub(crate) fn questions(&self, texts: usize) -> usize {
+        let others = texts.saturating_sub(1);
+        let pairs = match self.opponents {
+            Some(opponents) if opponents < others => match texts.is_multiple_of(2) {
+                true => texts / 2 * opponents,
+                false => texts * opponents.div_ceil(2),
+            },
+            _ => texts * others / 2,
+        };
+        pairs * (1 + usize::from(self.both_orders))
+    }
+
     /// The questions about `texts` texts, by the draws of `key`.
     pub(crate) fn plan(&self, texts: usize, key: u64) -> PairPlan {
         let pairs = match self.opponents {
-            Some(opponents) if opponents + 1 < texts => ring(&Draws::new(key, ORDER).order(texts), opponents),
+            Some(opponents) if opponents < texts.saturating_sub(1) => {
+                ring(&Draws::new(key, ORDER).order(texts), opponents)
+            }
             _ => (0..texts).flat_map(|a| (a + 1..texts).map(move |b| [a, b])).collect(),
         };
         let mut sides = Draws::new(key, SIDES);
@@ -198,6 +213,8 @@ pub(crate) struct PairScore {
     pub won: f64,
     /// In so many pairs.
     pub of: usize,
+    /// The number of the first question of its pairs that has no answer.
+    pub lacking: Option<usize>,
 }
 
 impl PairScore {
@@ -230,12 +247,11 @@ impl PairPlan {
                 None => _ = unanswered[question.pair].get_or_insert(at),
             }
         }
-        let mut scores = vec![PairScore { won: 0.0, of: 0 }; self.texts];
-        let mut first_unanswered: Vec<Option<usize>> = vec![None; self.texts];
+        let mut scores = vec![PairScore { won: 0.0, of: 0, lacking: None }; self.texts];
         for ((&[a, b], won), unanswered) in self.pairs.iter().zip(&won).zip(&unanswered) {
             if let Some(question) = unanswered {
                 for text in [a, b] {
-                    let first = first_unanswered[text].get_or_insert(*question);
+                    let first = scores[text].lacking.get_or_insert(*question);
                     *first = (*first).min(*question);
                 }
                 continue;
@@ -246,11 +262,11 @@ impl PairPlan {
                 scores[text].of += 1;
             }
         }
-        let of = |(score, question): (PairScore, Option<usize>)| match question {
+        let of = |score: PairScore| match score.lacking {
             Some(question) if score.of == 0 => Err(question),
             _ => Ok(score),
         };
-        scores.into_iter().zip(first_unanswered).map(of).collect()
+        scores.into_iter().map(of).collect()
     }
 }
 
@@ -274,6 +290,7 @@ mod tests {
         let plan = rule(true, None).plan(3, 0);
         let shown: Vec<[usize; 2]> = plan.questions.iter().map(|question| question.shown).collect();
         assert_eq!(shown, [[0, 1], [1, 0], [0, 2], [2, 0], [1, 2], [2, 1]]);
+        assert_eq!(rule(true, Some(usize::MAX)).plan(3, 0), rule(true, None).plan(3, 0));
         assert!(rule(true, None).plan(1, 0).questions.is_empty() && rule(true, None).plan(0, 0).questions.is_empty());
     }
 
@@ -338,6 +355,9 @@ mod tests {
             prop_assert!(pairs.iter().all(|[a, b]| a != b));
             prop_assert_eq!(plan.questions.len(), plan.pairs.len());
             prop_assert_eq!(rule(false, Some(opponents)).plan(texts, key), plan);
+            for rule in [rule(false, Some(opponents)), rule(true, Some(opponents)), rule(true, None)] {
+                prop_assert_eq!(rule.questions(texts), rule.plan(texts, key).questions.len());
+            }
         }
 
         #[test]

@@ -15,6 +15,16 @@ pub struct Criterion {
     pub points: f64,
 }
 
+/// A criterion's points as prompts have them: a template writes a whole number as it was written.
+pub fn points_in_prompts(points: f64) -> Value {
+    /// Whole numbers up to here are exact.
+    const MOST: f64 = (1_u64 << 53) as f64;
+    match points.fract() == 0.0 && points.abs() <= MOST {
+        true => (points as i64).into(),
+        false => points.into(),
+    }
+}
+
 /// The criteria by which a text is judged, and what is answered about each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RubricRule {

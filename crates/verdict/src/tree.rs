@@ -7,15 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use serde_json::{Map, Value};
+use serde_json::Map;
 
-use crate::answer::recorded;
-use crate::gather::{gather, same};
-use crate::groups::GroupRule;
+use crate::compare::compare;
+use crate::gather::{Asker, same};
 use crate::item::{ItemVerdicts, TextVerdict};
-use crate::pairs::PairRule;
-use crate::question::{Answered, Question};
-use crate::verdict::Verdict;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_score::{ScoredTree, StepScore, StepScores, TextScores};
@@ -26,6 +22,8 @@ type TextResult = (usize, Result<TextVerdict>);
 /// The samples of one item.
 pub(crate) struct VerdictTree {
     item: ItemVerdicts,
+    /// Dropped with the tree, so that comparisons which nobody waits for end.
+    asker: Arc<()>,
     texts: Vec<StartedText>,
     /// The texts that a node with an equal text is one of.
     by_text: HashMap<Arc<str>, usize>,
@@ -63,6 +61,7 @@ impl VerdictTree {
         let (results, received) = unbounded();
         VerdictTree {
             item,
+            asker: Arc::new(()),
             texts: Vec::new(),
             by_text: HashMap::new(),
             nodes: HashMap::new(),
@@ -104,9 +103,10 @@ impl VerdictTree {
         started.is_waiting = false;
         self.waiting -= 1;
         let verdict = self.texts[started.text].verdict.as_ref().expect("the node is ready");
-        let TextVerdict { score, detail, tokens } = verdict.as_ref().map_err(same)?;
+        let TextVerdict { score, detail, tokens, lacking } = verdict.as_ref().map_err(same)?;
         let scores = StepScores { scores: vec![StepScore { step: started.step, score: *score }] };
-        Ok(TextScores { scores, tokens: *tokens, computed: *tokens, detail: Some(detail.clone()) })
+        let (detail, lacking) = (Some(detail.clone()), lacking.clone());
+        Ok(TextScores { scores, tokens: *tokens, computed: *tokens, detail, lacking })
     }
 }
 
@@ -141,7 +141,7 @@ impl ScoredTree for VerdictTree {
         let then = move |verdicts: Vec<Result<TextVerdict>>| {
             set.into_iter().zip(verdicts).for_each(|result| _ = results.send(result));
         };
-        compare(&self.item, &texts, then);
+        compare(&self.item, Asker::of(&self.asker), texts, Box::new(then));
     }
 
     fn compares(&self) -> bool {
@@ -177,96 +177,4 @@ impl ScoredTree for VerdictTree {
     fn waiting(&self) -> usize {
         self.waiting
     }
-}
-
-/// Compares texts with each other, and returns at once. `then` has the verdict on each, in their order.
-fn compare(item: &ItemVerdicts, texts: &[Arc<str>], then: impl FnOnce(Vec<Result<TextVerdict>>) + Send + 'static) {
-    match item.verdict() {
-        Verdict::Pairs(rule) => in_pairs(item, rule.clone(), texts, then),
-        Verdict::Groups(rule) => in_groups(item, rule.clone(), texts, then),
-        Verdict::Each(_) | Verdict::Rubric(_) => unreachable!("these judge texts one by one"),
-    }
-}
-
-fn in_pairs(
-    item: &ItemVerdicts,
-    rule: PairRule,
-    texts: &[Arc<str>],
-    then: impl FnOnce(Vec<Result<TextVerdict>>) + Send + 'static,
-) {
-    let plan = rule.plan(texts.len(), item.key());
-    let question = |[first, second]: [usize; 2]| -> Result<Question> {
-        let fields = [("first", &*texts[first]), ("second", &*texts[second])];
-        item.question(&fields.into_iter().map(|(name, text)| (name.to_owned(), text.into())).collect(), rule.wanted())
-    };
-    let questions = plan.questions.iter().map(|asked| question(asked.shown)).collect();
-    let then = move |answers: Vec<Result<Answered>>| {
-        let tokens: Vec<usize> = answers.iter().map(tokens_of).collect();
-        let read = |answered: Result<Answered>| answered.and_then(|answered| rule.first_wins(&answered.answer));
-        let won: Vec<Result<f64>> = answers.into_iter().map(read).collect();
-        let scores = plan.scores(&won.iter().map(|won| won.as_ref().ok().copied()).collect::<Vec<_>>());
-        let scores = scores.into_iter().enumerate().map(|(text, score)| {
-            let asked = plan.questions.iter().zip(&tokens).filter(|(asked, _)| asked.shown.contains(&text));
-            let tokens = asked.map(|(_, tokens)| tokens).sum();
-            score.map(|score| TextVerdict { score: score.score(), detail: score.recorded(), tokens })
-        });
-        then(with_errors(scores, &won));
-    };
-    gather(item.judge(), questions, Box::new(then));
-}
-
-fn in_groups(
-    item: &ItemVerdicts,
-    rule: GroupRule,
-    texts: &[Arc<str>],
-    then: impl FnOnce(Vec<Result<TextVerdict>>) + Send + 'static,
-) {
-    let plan = rule.plan(texts.len(), item.key());
-    let question = |shown: &[usize]| -> Result<Question> {
-        let samples: Vec<Value> = shown.iter().map(|&text| Value::from(&*texts[text])).collect();
-        let fields = [("samples", samples.into()), ("count", shown.len().into()), ("take", rule.take().into())];
-        let fields = fields.into_iter().map(|(name, value): (_, Value)| (name.to_owned(), value)).collect();
-        item.question(&fields, rule.wanted(shown.len())?)
-    };
-    let questions = plan.questions.iter().map(|asked| question(&asked.shown)).collect();
-    let then = move |answers: Vec<Result<Answered>>| {
-        let tokens: Vec<usize> = answers.iter().map(tokens_of).collect();
-        let records: Vec<Value> = answers
-            .iter()
-            .map(|answered| answered.as_ref().map_or(Value::Null, |answered| recorded(&answered.answer)))
-            .collect();
-        let read = |(answered, count): (Result<Answered>, usize)| rule.chosen(&answered?.answer, count);
-        let counts = plan.questions.iter().map(|asked| asked.shown.len());
-        let chosen: Vec<Result<Vec<usize>>> = answers.into_iter().zip(counts).map(read).collect();
-        let scores = plan.scores(&chosen.iter().map(|chosen| chosen.as_ref().ok().cloned()).collect::<Vec<_>>());
-        let scores = scores.into_iter().enumerate().map(|(text, score)| {
-            let asked = plan.questions.iter().zip(&tokens).filter(|(asked, _)| asked.shown.contains(&text));
-            let tokens = asked.map(|(_, tokens)| tokens).sum();
-            let detail = |question: usize| records[question].clone();
-            score.map(|score| TextVerdict { score: score.score(), detail: score.recorded(detail), tokens })
-        });
-        then(with_errors(scores, &chosen));
-    };
-    gather(item.judge(), questions, Box::new(then));
-}
-
-/// Number of tokens of an answered question.
-fn tokens_of(answered: &Result<Answered>) -> usize {
-    answered.as_ref().map_or(0, |answered| answered.tokens)
-}
-
-/// Verdicts with the errors of the questions that they name. An error that is not of one question alone is all texts'.
-fn with_errors<T>(
-    verdicts: impl Iterator<Item = Result<TextVerdict, usize>>,
-    answers: &[Result<T>],
-) -> Vec<Result<TextVerdict>> {
-    let errors: Vec<Option<&Error>> = answers.iter().map(|answer| answer.as_ref().err()).collect();
-    let of_all = errors.iter().flatten().find(|error| error.ends_all());
-    let failed = |question: usize| same(errors[question].expect("this question has no answer"));
-    verdicts
-        .map(|verdict| match of_all {
-            Some(error) => Err(same(error)),
-            None => verdict.map_err(failed),
-        })
-        .collect()
 }

@@ -48,9 +48,8 @@ impl Verdict {
         match self {
             Verdict::Each(_) => texts,
             Verdict::Rubric(rubric) => texts * rubric.criteria().len(),
-            // How many there are does not depend on the key.
-            Verdict::Pairs(rule) => rule.plan(texts, 0).questions.len(),
-            Verdict::Groups(rule) => rule.plan(texts, 0).questions.len(),
+            Verdict::Pairs(rule) => rule.questions(texts),
+            Verdict::Groups(rule) => rule.questions(texts),
         }
     }
 }

@@ -236,6 +236,46 @@ fn a_judge_that_ends_answers_nothing_more() {
 }
 
 #[test]
+fn a_reply_that_panics_costs_no_other_answer() {
+    let tokenizer = demo();
+    let engine = engine(&tokenizer, None);
+    let judge = judge(&engine, &tokenizer, SpecialText::Escape);
+    let question = || words("2 + 2 =", &[" 4", " 5"]);
+    judge.ask(question(), Box::new(|_| panic!("as it happens")));
+    assert!(answer(&judge, question()).is_ok());
+}
+
+#[test]
+fn more_questions_than_an_engine_holds_are_answered_and_dropped() {
+    let tokenizer = demo();
+    let engine = engine(&tokenizer, None);
+    let asked = judge(&engine, &tokenizer, SpecialText::Escape);
+    let questions = |n: usize| (0..n).map(|n| words(&format!("2 + {n} ="), &[" 4", " 5"])).collect::<Vec<_>>();
+    assert!(answers(&asked, questions(400)).iter().all(Result::is_ok));
+    // An engine that rests does not hold back the end of its judge, whatever waits for it.
+    engine.pause(Pause::from(PauseMode::Keep)).unwrap();
+    let (send, received) = mpsc::channel();
+    for question in questions(400) {
+        let send = send.clone();
+        asked.ask(question, Box::new(move |answered| send.send(answered).expect("the test waits")));
+    }
+    drop((asked, send));
+    assert!(received.recv_timeout(PATIENCE).is_err(), "all replies are dropped");
+    engine.resume().unwrap();
+    assert!(engine.evict().unwrap(), "nothing is held");
+}
+
+#[test]
+fn a_sample_at_the_end_of_a_prompt_begins_no_reasoning() {
+    let tokenizer = with_template("{{ messages[0].content }}");
+    let engine = engine(&tokenizer, None);
+    let judge = judge(&engine, &tokenizer, SpecialText::Escape);
+    let text = JudgePrompt::Text("Who? <|begin_of_text|>".to_owned());
+    let answered = answer(&judge, json_of(text, json!({"enum": ["A", "B"]}), 16)).unwrap();
+    assert!([json!("A"), json!("B")].map(JudgeAnswer::Json).contains(&answered.answer));
+}
+
+#[test]
 fn a_reward_model_is_no_judge() {
     let tokenizer = demo();
     let last = ValueLayer { module: "score".to_owned(), outputs: 1, bias: true };

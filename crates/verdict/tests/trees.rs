@@ -288,6 +288,56 @@ fn a_text_that_nobody_could_be_compared_with_has_the_first_error() {
 }
 
 #[test]
+fn a_comparison_that_failed_is_told() {
+    let judge = Arc::new(judge(|fields| match (&fields["first"], &fields["second"]) {
+        (first, second) if first == "a" && second == "bb" => Err(Error::busy("question to the judge", "no answer")),
+        _ => Ok(words(0.5)),
+    }));
+    let mut tree = verdicts(&judge, pairs(None)).tree();
+    for (node, text) in ["a", "bb", "ccc"].into_iter().enumerate() {
+        start(&mut *tree, node, text);
+    }
+    tree.complete();
+    let why = Some("question to the judge: no answer".to_owned());
+    let lacking: Vec<Option<String>> =
+        polled(&mut *tree).into_iter().map(|(_, scores)| scores.expect("it has a pair").lacking).collect();
+    assert_eq!(lacking, [why.clone(), why, None]);
+}
+
+#[test]
+fn a_rotation_that_failed_is_told() {
+    let judge = Arc::new(judge(|fields| match fields["samples"][0] == "a" {
+        true => Ok(JudgeAnswer::Json(json!({"selected": "a"}))),
+        false => Ok(JudgeAnswer::Json(json!({"selected": [1]}))),
+    }));
+    let verdict = Verdict::Groups(GroupRule::new(1, 2, 2, "/selected", None, 64).unwrap());
+    let mut tree = verdicts(&judge, verdict).tree();
+    start(&mut *tree, 0, "a");
+    start(&mut *tree, 1, "b");
+    tree.complete();
+    let found: Vec<TextScores> = polled(&mut *tree).into_iter().map(|(_, scores)| scores.unwrap()).collect();
+    assert_eq!(found.iter().map(|scores| scores.scores.scores[0].score).collect::<Vec<_>>(), [0.0, 1.0]);
+    assert!(found.iter().all(|scores| scores.lacking.as_ref().is_some_and(|why| why.contains("one number"))));
+}
+
+#[test]
+fn a_panic_while_a_question_is_written_is_an_error_of_its_text() {
+    let judge = Arc::new(reads_numbers());
+    let write = |fields: &Map<String, Value>| match fields["sample"] == "odd" {
+        true => panic!("as it happens"),
+        false => Ok(JudgePrompt::Text(Value::from(fields.clone()).to_string())),
+    };
+    let asked = Arc::<ScriptedJudge>::clone(&judge) as Arc<dyn Ask>;
+    let mut tree = ItemVerdicts::new(asked, Arc::new(Verdict::Each(yes_no())), Arc::new(write), 7).tree();
+    start(&mut *tree, 0, "odd");
+    start(&mut *tree, 1, "0.5");
+    let mut found = polled(&mut *tree);
+    assert_eq!(found.remove(1).1.unwrap().scores.scores[0].score, 0.5);
+    let error = found.remove(0).1.unwrap_err();
+    assert!(error.to_string().contains("as it happens") && !error.ends_all(), "{error}");
+}
+
+#[test]
 fn an_error_of_the_engine_is_every_text_s() {
     let judge = Arc::new(judge(|fields| match fields["first"] == "a" {
         true => Err(Error::EngineStopped { why: "out of power".to_owned() }),
@@ -369,6 +419,19 @@ fn texts_that_were_given_up_are_not_compared() {
     tree.complete();
     assert_eq!(judge.questions().len(), 4);
     assert_eq!(scores(&mut *tree).len(), 2);
+}
+
+#[test]
+fn a_tree_that_is_gone_asks_nothing_more() {
+    let judge = Arc::new(ScriptedJudge::new(|_| Ok(words(0.5))).holding());
+    let mut tree = verdicts(&judge, pairs(None)).tree();
+    (0..40).for_each(|node| start(&mut *tree, node, &node.to_string()));
+    tree.complete();
+    let asked = judge.questions().len();
+    assert!(asked < 40 * 39);
+    drop(tree);
+    (0..asked).for_each(|_| judge.answer_held(0));
+    assert_eq!((judge.questions().len(), judge.held()), (asked, 0));
 }
 
 #[test]

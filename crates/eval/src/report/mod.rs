@@ -142,7 +142,7 @@ pub struct ScorerTotals {
     pub tokens: usize,
     /// Texts that could not be scored.
     pub unscored: usize,
-    /// Why the first of these could not be.
+    /// Why the first of these could not be, or was not compared with all others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
 }

@@ -232,7 +232,8 @@ impl ReportLines<'_, '_> {
         }
         if let Some(ScorerTotals { texts, tokens, unscored, first_error }) = &scores.scorer {
             let lacking = match (unscored, first_error) {
-                (0, _) | (_, None) => String::new(),
+                (_, None) => String::new(),
+                (0, Some(why)) => format!("; some comparisons have no answer, first: {}", in_short(why)),
                 (some, Some(why)) => {
                     format!("; {} not scored, first: {}", counted(*some as u64, "text"), in_short(why))
                 }

@@ -71,13 +71,14 @@ impl JudgeModel {
         }
     }
 
-    /// Refuses a schema that the judge's tokens cannot keep, before weights are loaded: no answer would come. What a
-    /// server can write is its own affair. `tokenizer` and `folder`: of the run's own model.
+    /// Refuses a schema that the judge's tokens cannot keep, before weights are loaded: no answer would come. What JSON a
+    /// server can write is its own affair; words that its tokens cannot tell apart are refused. `tokenizer` and `folder`:
+    /// of the run's own model.
     pub fn check(&self, task: &Task, item: &Item, tokenizer: &Arc<Tokenizer>, folder: &ModelFolder) -> Result<()> {
         let (tokenizer, config) = match self {
             JudgeModel::Own => (tokenizer, &folder.config),
             JudgeModel::Folder(folder) => (folder.tokenizer(), folder.config()),
-            JudgeModel::Server(_) => return Ok(()),
+            JudgeModel::Server(server) => return check_words(server, task, item),
         };
         for verdict in task.verdicts().into_iter().flatten().filter(|verdict| verdict.own_question().is_none()) {
             // A group has two texts at least.
@@ -124,6 +125,18 @@ impl JudgeModel {
             },
         }
     }
+}
+
+/// Refuses words of the task's verdicts of which a server says no probabilities.
+fn check_words(server: &ServerOptions, task: &Task, item: &Item) -> Result<()> {
+    for verdict in task.verdicts().into_iter().flatten() {
+        let wanted = verdict.of_item(task.items_path(), item)?.wanted(2)?;
+        server.check_answer(&wanted).map_err(|error| match error {
+            Error::Value { expected, found, .. } => Error::field(&task.path, verdict.key(), expected, found),
+            other => other,
+        })?;
+    }
+    Ok(())
 }
 
 /// A run's judge that is connected, where it is a server; a model of ours is not loaded yet.

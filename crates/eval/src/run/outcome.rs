@@ -86,13 +86,18 @@ impl RunOutcome {
             return Ok(());
         }
         let scores = &self.summary.scores;
-        let of_method = scores.scorer.as_ref().filter(|scorer| self.scored_by_judge && scorer.unscored > 0);
-        let of_method =
-            of_method.and_then(|scorer| Some((scorer.unscored, "text", "score", scorer.first_error.as_ref()?)));
-        let of_grade = scores.first_ungraded.as_ref().map(|why| (scores.ungraded, "sample", "grade", why));
-        let Some((some, what, lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
-        let some = counted(some as u64, what);
-        let what = format!("{some} without a {lacking} by the judge, first: {} ({RESUME} asks again)", in_short(why));
+        let of_method = scores.scorer.as_ref().filter(|_| self.scored_by_judge).and_then(|scorer| {
+            let lacking = match scorer.unscored {
+                0 => "texts with a score that lacks comparisons".to_owned(),
+                some => format!("{} without a score", counted(some as u64, "text")),
+            };
+            Some((lacking, scorer.first_error.as_ref()?))
+        });
+        let of_grade = scores.first_ungraded.as_ref();
+        let of_grade =
+            of_grade.map(|why| (format!("{} without a grade", counted(scores.ungraded as u64, "sample")), why));
+        let Some((lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
+        let what = format!("{lacking} by the judge, first: {} ({RESUME} asks again)", in_short(why));
         Err(Error::format(folder.join("samples.jsonl"), what))
     }
 }

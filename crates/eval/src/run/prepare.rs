@@ -296,7 +296,11 @@ impl PreparedRun {
             true => usize::MAX,
             false => self.most_kv_tokens(self.in_flight(branches), page_tokens),
         };
-        let samples = self.items.len() * self.task.method.samples() as usize;
+        // Questions run beside the samples, and there are more of them.
+        let samples = match self.asks_judge() && self.is_own_judge() {
+            true => usize::MAX,
+            false => self.items.len() * self.task.method.samples() as usize,
+        };
         let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
         let mut engine = options.engine.clone();
         if let Some(RunAdapter { rank, .. }) = self.adapter {

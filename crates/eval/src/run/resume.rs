@@ -154,10 +154,10 @@ impl ItemsLeft {
             sort_by_number(&mut samples, |sample| sample.index);
             let ended = recorded.finished.remove(&index);
             // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
-            // failed samples are tried again. So are samples that the scorer could not score, or the judge grade, and
-            // searches that went without scores.
+            // failed samples are tried again. So are samples that the scorer could not score, or compare with all others,
+            // or the judge grade, and searches that went without scores.
             let are_scored = match prepared.scores_late() {
-                true => samples.iter().all(|sample| sample.score().is_some()),
+                true => samples.iter().all(Sample::is_scored),
                 false => !ended.as_ref().is_some_and(|item| lacks_scores(method, &item.outcome)),
             };
             let are_graded = prepared.task.graded_by_judge().is_none() || !samples.iter().any(lacks_grade);
@@ -187,7 +187,7 @@ impl ItemsLeft {
             // A rescore leaves samples unjudged if it could not judge their item.
             let is_judged = |sample: &Sample| sample.detail.is_some() || sample.finish == FinishReason::LowConfidence;
             let are_judged = !prepared.task.is_judged() || samples.iter().all(is_judged);
-            for sample in samples.iter_mut().filter(|sample| sample.score().is_none()) {
+            for sample in samples.iter_mut().filter(|sample| !sample.is_scored()) {
                 sample.scored = None;
             }
             match method.draws_alike() && are_judged {

@@ -531,7 +531,8 @@ mod tests {
                 sample.scored = Some(match score {
                     Some(score) => {
                         let (step_scores, part_scores) = (Vec::new(), Vec::new());
-                        SampleScore::Scored { score, step_scores, part_scores, score_tokens: Some(3), verdict: None }
+                        let (score_tokens, verdict, score_error) = (Some(3), None, None);
+                        SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict, score_error }
                     }
                     None => SampleScore::Unscored { score_error: "it is asleep".to_owned() },
                 });
@@ -631,8 +632,10 @@ mod tests {
             let mut samples = self::graded(&answers);
             for (sample, score) in samples.iter_mut().zip([1.0, 0.5, 0.0]) {
                 let (step_scores, part_scores) = (Vec::new(), Vec::new());
-                sample.scored =
-                    Some(SampleScore::Scored { score, step_scores, part_scores, score_tokens: Some(3), verdict: None });
+                let (score_tokens, verdict, score_error) = (Some(3), None, None);
+                let scored =
+                    SampleScore::Scored { score, step_scores, part_scores, score_tokens, verdict, score_error };
+                sample.scored = Some(scored);
             }
             choose_by_scores(scored_samples(samples, Scale::Probability), Some(false))
         };

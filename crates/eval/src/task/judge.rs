@@ -12,7 +12,7 @@ use crate::source::values::TaskPath;
 use crate::source::{Place, read_text};
 use crate::task::Task;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::{JUDGE_MODEL, JUDGE_URL};
+use offshoot_core::setting::{JUDGE_KEY_FILE, JUDGE_MODEL, JUDGE_URL};
 use offshoot_launch::JudgeFolderOptions;
 use offshoot_search::OnScorerError;
 use offshoot_verdict::{JudgeKey, ServerOptions};
@@ -202,7 +202,7 @@ impl TaskJudge {
     ///
     /// # Errors
     ///
-    /// The address is none, there is no server of which the asked name could be, or the key cannot be read.
+    /// The address is none, there is no server of which the asked name or key could be, or the key cannot be read.
     pub fn asked(&self, asked: &AskedJudge) -> Result<JudgeChoice> {
         let by = match &asked.by {
             None => self.by.clone(),
@@ -228,7 +228,13 @@ impl TaskJudge {
                 let found = asked.name.clone().unwrap_or_default();
                 Err(Error::value(JUDGE_MODEL, format!("a server by {JUDGE_URL} or the task's `judge.url`"), found))
             }
-            by => Ok(by),
+            by => match &asked.key {
+                AskedKey::File(file) => {
+                    let expected = format!("none, as no server judges ({JUDGE_URL} or the task's `judge.url`)");
+                    Err(Error::value(JUDGE_KEY_FILE, expected, file.display().to_string()))
+                }
+                AskedKey::None | AskedKey::Given(_) | AskedKey::Environment => Ok(by),
+            },
         }
     }
 }

@@ -175,7 +175,8 @@ fn samples_are_scored_as_they_come_and_the_best_is_chosen() {
                 step_scores,
                 part_scores: Vec::new(),
                 score_tokens: Some(17),
-                verdict: None
+                verdict: None,
+                score_error: None,
             })
         );
         let work = outcome.scorer.expect("it has worked");
@@ -282,6 +283,7 @@ fn a_sample_that_is_scored_already_keeps_its_score() {
         part_scores: Vec::new(),
         score_tokens: Some(15),
         verdict: None,
+        score_error: None,
     });
     // It was killed before the second one was scored.
     earlier[1].scored = None;

@@ -2,43 +2,58 @@
 //! places them on branches of the engine, and hands over the answers.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::thread::{Builder, JoinHandle, available_parallelism};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, never, select, unbounded};
 
 use super::Counts;
 use super::written::{WrittenAnswer, WrittenJson, WrittenQuestion, shares, write};
-use crate::ask::Reply;
+use crate::ask::{Reply, hand_over};
+use crate::item::unwritten;
 use crate::question::{Answered, JudgeAnswer, Question};
 use offshoot_core::bounded::caught;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::AdapterVersion;
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_engine::{
-    EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, First, Hear, RootOptions, UniformKey, wait,
+    EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, First, Hear, RootOptions, UniformKey,
 };
 use offshoot_text::{SharedEncoder, SpecialText, Tokenizer};
 
 /// Threads that write questions, at most.
 const MOST_WRITERS: usize = 4;
 
-/// What the thread that places questions is told.
-enum Work {
-    /// A question is written, or cannot be.
-    Place { written: Result<WrittenQuestion>, reply: Reply },
-    /// The last client is gone.
-    End,
+/// Questions on branches of the engine, at most: more than a step computes. Others wait as text.
+const MOST_PLACED: usize = 256;
+
+/// How often a judge that waits for its engine looks whether its clients are gone.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Questions that are written and not placed, at most.
+const MOST_WRITTEN: usize = 32;
+
+/// A question in tokens, or why it cannot be written.
+struct Work {
+    written: Result<WrittenQuestion>,
+    reply: Reply,
 }
 
 /// The threads of a judge. Dropping it ends them, and waits for that.
 pub(super) struct JudgeThread {
     /// `None`: the threads end.
-    questions: Option<Sender<(Question, Reply)>>,
-    queued: Receiver<(Question, Reply)>,
-    work: Sender<Work>,
+    clients: Option<Clients>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// What goes with the last client.
+struct Clients {
+    questions: Sender<(Question, Reply)>,
+    /// Nothing is sent here: the threads end once it is closed.
+    _open: Sender<Infallible>,
 }
 
 impl JudgeThread {
@@ -50,54 +65,62 @@ impl JudgeThread {
         counts: Arc<Counts>,
     ) -> Result<JudgeThread> {
         let (questions, queued) = unbounded::<(Question, Reply)>();
-        let (work, received) = unbounded();
-        let (own, threads) = (queued.clone(), Vec::new());
-        let mut judge = JudgeThread { questions: Some(questions), queued: own, work: work.clone(), threads };
+        let (work, received) = bounded(MOST_WRITTEN);
+        let (open, closed) = bounded(0);
+        let clients = Clients { questions, _open: open };
+        let mut judge = JudgeThread { clients: Some(clients), threads: Vec::new() };
         let writers = available_parallelism().map_or(1, |cores| cores.get().div_ceil(2).min(MOST_WRITERS));
         for _ in 0..writers {
-            let (queued, work, tokenizer) = (queued.clone(), work.clone(), Arc::clone(&tokenizer));
-            judge.threads.push(spawn("judge-text", move || write_all(&queued, &work, &tokenizer, special_text))?);
+            let (from, to, tokenizer) = ((queued.clone(), closed.clone()), work.clone(), Arc::clone(&tokenizer));
+            judge.threads.push(spawn("judge-text", move || write_all(from, &to, &tokenizer, special_text))?);
         }
         let receiver = engine.receiver(Hear::Finishes);
         let placing =
             Placing { engine, adapter, receiver, counts, questions: HashMap::new(), branches: HashMap::new(), next: 0 };
-        judge.threads.push(spawn("judge", move || placing.run(&received))?);
+        judge.threads.push(spawn("judge", move || placing.run(&received, &closed))?);
         Ok(judge)
     }
 
     /// Has a question answered.
     pub fn ask(&self, question: Question, reply: Reply) {
-        if let Some(questions) = &self.questions {
+        if let Some(clients) = &self.clients {
             // A reply that is dropped says itself that the judge has ended.
-            drop(questions.send((question, reply)));
+            drop(clients.questions.send((question, reply)));
         }
     }
 }
 
 impl Drop for JudgeThread {
     fn drop(&mut self) {
-        self.questions = None;
-        self.queued.try_iter().for_each(drop);
-        let _ = self.work.send(Work::End);
+        self.clients = None;
         let own = std::thread::current().id();
         // A reply may hold the last client. A panic was written to the log.
         self.threads.drain(..).filter(|thread| thread.thread().id() != own).for_each(|thread| _ = thread.join());
     }
 }
 
-/// Writes questions until no more can come.
+/// Whether the last client is gone.
+fn is_closed(closed: &Receiver<Infallible>) -> bool {
+    closed.try_recv() == Err(TryRecvError::Disconnected)
+}
+
+/// Writes questions until the last client is gone.
 fn write_all(
-    queued: &Receiver<(Question, Reply)>,
+    (queued, closed): (Receiver<(Question, Reply)>, Receiver<Infallible>),
     work: &Sender<Work>,
     tokenizer: &Tokenizer,
     special_text: SpecialText,
 ) {
     let mut encoder = SharedEncoder::guarding(tokenizer, special_text);
     for (question, reply) in queued {
-        let written = caught(|| write(&mut encoder, &question));
-        let written = written.unwrap_or_else(|panic| Err(Error::Internal(format!("writing a question: {panic}"))));
-        if work.send(Work::Place { written, reply }).is_err() {
+        if is_closed(&closed) {
             return;
+        }
+        let written = caught(|| write(&mut encoder, &question));
+        let written = written.unwrap_or_else(|panic| Err(unwritten(panic)));
+        select! {
+            send(work, Work { written, reply }) -> sent => if sent.is_err() { return },
+            recv(closed) -> _ => return,
         }
     }
 }
@@ -142,17 +165,26 @@ enum Awaited {
 
 impl Placing {
     /// Works until the last client is gone.
-    fn run(mut self, received: &Receiver<Work>) {
-        loop {
+    fn run(mut self, received: &Receiver<Work>, closed: &Receiver<Infallible>) {
+        let silent = never();
+        while !is_closed(closed) {
+            let work = if self.questions.len() < MOST_PLACED { received } else { &silent };
             let first = match self.receiver.unfinished() {
-                0 => received.recv().map(First::Message),
-                _ => Ok(wait(|patience| self.receiver.poll_beside(received, patience))),
+                0 => select! {
+                    recv(work) -> work => work.map(First::Message),
+                    recv(closed) -> _ => break,
+                },
+                _ => match self.receiver.poll_beside(work, LOOK) {
+                    Poll::Ready(first) => Ok(first),
+                    Poll::Pending => continue,
+                },
             };
             match first {
-                Ok(First::Message(Work::Place { written, reply })) => self.place(written, reply),
-                Ok(First::Message(Work::End)) | Err(_) => break,
+                Ok(First::Message(Work { written, reply })) => self.place(written, reply),
                 Ok(First::Event(Some(event))) => self.note(event),
                 Ok(First::Event(None)) => {}
+                // All writers are gone.
+                Err(_) => break,
             }
         }
         let branches: Vec<BranchId> = self.questions.values().flat_map(|placed| placed.branches.clone()).collect();
@@ -168,7 +200,7 @@ impl Placing {
             Err(error) => {
                 branches.iter().for_each(|branch| _ = self.branches.remove(branch));
                 self.engine.release(&branches);
-                reply(Err(error));
+                hand_over(reply, Err(error));
             }
         }
         self.next += 1;
@@ -227,7 +259,7 @@ impl Placing {
         if answer.is_ok() {
             self.counts.tokens.fetch_add(tokens, Ordering::Relaxed);
         }
-        reply(answer.map(|answer| Answered { answer, tokens }));
+        hand_over(reply, answer.map(|answer| Answered { answer, tokens }));
     }
 }
 

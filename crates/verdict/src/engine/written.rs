@@ -6,11 +6,15 @@ use serde_json::Value;
 
 use crate::question::{JudgeAnswer, JudgePrompt, Question, WantedAnswer};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::shortened;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason, SamplingParams, Stop};
 use offshoot_form::{Form, FormBegin, SampleForm};
 use offshoot_text::reasoning::{ContentStart, ReasoningSplitter, TextStart};
 use offshoot_text::{AddSpecial, SharedEncoder, SpecialText, TextFault};
+
+/// The most characters of an answer in an error, which each sample's record repeats.
+const MOST_SHOWN: usize = 300;
 
 /// A question in tokens.
 pub(crate) struct WrittenQuestion {
@@ -94,10 +98,10 @@ fn json(
     max_tokens: usize,
 ) -> WrittenJson {
     let tokenizer = encoder.tokenizer();
-    let shown = tokenizer.show_special(text);
-    let template = match prompt {
-        JudgePrompt::Text(_) => None,
-        JudgePrompt::Chat { options, .. } => tokenizer.chosen_template(options),
+    let (shown, template) = match prompt {
+        // What a sample writes at its end begins no reasoning.
+        JudgePrompt::Text(_) => (text.into(), None),
+        JudgePrompt::Chat { options, .. } => (tokenizer.show_special(text), tokenizer.chosen_template(options)),
     };
     let begin = FormBegin::from(ContentStart::of(&shown, None, template));
     let form = SampleForm { begin, ..Form::Json(Value::clone(schema)).into() };
@@ -118,7 +122,7 @@ impl WrittenJson {
     pub fn read(&self, finish: &Finish) -> Result<JudgeAnswer> {
         let content = ReasoningSplitter::new(self.start.clone()).push_last(&finish.text).content;
         serde_json::from_str(content.trim()).map(JudgeAnswer::Json).map_err(|_| {
-            let text = &finish.text;
+            let text = shortened(finish.text.clone(), MOST_SHOWN);
             let (expected, found) = match finish.reason {
                 FinishReason::Length => (
                     format!("JSON that ends within {} tokens (`max_tokens`)", self.stop.max_tokens),

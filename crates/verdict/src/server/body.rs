@@ -46,8 +46,11 @@ pub(super) fn of(question: &Question, model: &str, request: &Map<String, Value>)
         }
         WantedAnswer::Json { schema, max_tokens } => {
             set("max_tokens", (*max_tokens).into());
-            let schema = json!({"name": "verdict", "schema": schema, "strict": true});
-            set("response_format", json!({"type": "json_schema", "json_schema": schema}));
+            let mut format = json!({"name": "verdict", "schema": schema});
+            if is_strict(schema) {
+                format["strict"] = true.into();
+            }
+            set("response_format", json!({"type": "json_schema", "json_schema": format}));
         }
     }
     for (name, value) in request {
@@ -59,8 +62,24 @@ pub(super) fn of(question: &Question, model: &str, request: &Map<String, Value>)
     Ok(Body { part: if is_chat { "chat/completions" } else { "completions" }, fields: fields.into() })
 }
 
+/// Whether all objects of a schema name all of their fields, and demand them: servers refuse others as strict ones.
+fn is_strict(schema: &Value) -> bool {
+    match schema {
+        Value::Object(keys) => {
+            let is_of_objects = keys.get("type") == Some(&json!("object")) || keys.contains_key("properties");
+            let required = keys.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            let fields = keys.get("properties").and_then(Value::as_object);
+            let names_all = fields.is_some_and(|fields| fields.keys().all(|name| required.contains(&json!(name))));
+            let is_closed = keys.get("additionalProperties") == Some(&json!(false));
+            (!is_of_objects || names_all && is_closed) && keys.values().all(is_strict)
+        }
+        Value::Array(values) => values.iter().all(is_strict),
+        _ => true,
+    }
+}
+
 /// Refuses words of which one begins another one, or is nothing but spaces: a server's tokens do not tell them apart.
-fn check_different(words: &[String]) -> Result<()> {
+pub(super) fn check_different(words: &[String]) -> Result<()> {
     let begun = |at: usize| {
         let word = words[at].trim_start();
         (0..words.len()).find(|&other| other != at && words[other].trim_start().starts_with(word))
@@ -85,6 +104,7 @@ mod tests {
     use offshoot_text::{ChatOptions, Message};
 
     use super::*;
+    use crate::answer::{AnswerRule, ScoreField};
 
     fn chat() -> JudgePrompt {
         JudgePrompt::Chat { messages: vec![Message::user("Is it right?")], options: ChatOptions::default() }
@@ -110,10 +130,28 @@ mod tests {
         let schema = json!({"type": "object"});
         let answer = WantedAnswer::Json { schema: Arc::new(schema.clone()), max_tokens: 64 };
         let format = json!({"type": "json_schema",
-            "json_schema": {"name": "verdict", "schema": schema, "strict": true}});
+            "json_schema": {"name": "verdict", "schema": schema}});
         let json = json!({"model": "m", "messages": messages, "temperature": 0, "seed": 0, "max_tokens": 64,
             "response_format": format});
         assert_eq!(of(chat(), answer), Body { part: "chat/completions", fields: json });
+    }
+
+    #[test]
+    fn a_schema_is_strict_if_servers_take_it_as_such() {
+        let own = ScoreField::new("/score", (0.0, 1.0), None, 8).unwrap();
+        let WantedAnswer::Json { schema, .. } = AnswerRule::Score(own).wanted() else { panic!("it is JSON") };
+        assert!(is_strict(&schema));
+        let score = json!({"score": {"type": "number"}});
+        for (schema, strict) in [
+            (json!({"type": "object", "properties": score}), false),
+            (json!({"type": "object", "properties": score, "additionalProperties": false}), false),
+            (json!({"type": "object", "properties": score, "required": ["score"]}), false),
+            (json!({"properties": score, "required": ["score"], "additionalProperties": false}), true),
+            (json!({"type": "array", "items": {"type": "object"}}), false),
+            (json!({"enum": ["A", "B"]}), true),
+        ] {
+            assert_eq!(is_strict(&schema), strict, "{schema}");
+        }
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! One request to a server, and what can become of it. Whether it is sent again is left to the judge.
 
-use std::time::Duration;
+use std::io::ErrorKind;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use ureq::http::{Response, header};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, Proxy};
 
 use super::options::ServerOptions;
-use offshoot_core::error::Error;
+use super::retry_after;
+use super::roots::{VARIABLE, roots};
+use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 
 /// The most bytes of an answer.
@@ -33,6 +37,10 @@ pub(super) enum Failure {
         why: String,
         /// Whether the same request may succeed later.
         may_pass: bool,
+        /// Its status; `None`: its answer is none of HTTP's errors.
+        status: Option<u16>,
+        /// Whether it is a gateway that answers, as the server behind it does not.
+        is_gateway: bool,
         /// When the server asks to be asked again.
         after: Option<Duration>,
     },
@@ -40,7 +48,7 @@ pub(super) enum Failure {
 
 impl Failure {
     fn refused(why: impl Into<String>) -> Failure {
-        Failure::Answered { why: why.into(), may_pass: false, after: None }
+        Failure::Answered { why: why.into(), may_pass: false, status: None, is_gateway: false, after: None }
     }
 
     /// `Some`: the same request may succeed later; then, if the server says it, after how long.
@@ -53,7 +61,12 @@ impl Failure {
 }
 
 impl Client {
-    pub fn new(options: ServerOptions) -> Client {
+    /// # Errors
+    ///
+    /// The certificates by which the server is to be trusted cannot be read.
+    pub fn new(options: ServerOptions) -> Result<Client> {
+        let is_safe = options.url.starts_with("https://");
+        let roots = roots(if is_safe { std::env::var_os(VARIABLE) } else { None })?;
         let config = Agent::config_builder()
             // A key must not leave for another host.
             .max_redirects(0)
@@ -63,8 +76,9 @@ impl Client {
             .max_idle_connections(options.requests)
             .max_idle_connections_per_host(options.requests)
             .proxy(if is_local(&options.url) { None } else { Proxy::try_from_env() })
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent("offshoot");
-        Client { agent: config.build().new_agent(), options }
+        Ok(Client { agent: config.build().new_agent(), options })
     }
 
     /// What errors call the server.
@@ -101,8 +115,8 @@ impl Client {
     fn read(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Value, Failure> {
         let mut response = response.map_err(|error| self.unanswered(error))?;
         let status = response.status();
-        let after =
-            response.headers().get(header::RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
+        let after = response.headers().get(header::RETRY_AFTER).and_then(|after| after.to_str().ok());
+        let after = after.and_then(|after| retry_after::wait(after, SystemTime::now()));
         let location = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).map(str::to_owned);
         let body = response.body_mut().with_config().limit(MOST_BYTES).read_to_vec();
         let body = body.map_err(|error| self.unanswered(error))?;
@@ -120,7 +134,9 @@ impl Client {
         }
         let may_pass = matches!(status.as_u16(), 408 | 409 | 425 | 429) || status.is_server_error();
         let why = format!("it answers with status {}: {}", status.as_u16(), said(&words_of(&body)));
-        Err(Failure::Answered { why, may_pass, after: after.map(Duration::from_secs) })
+        let status = status.as_u16();
+        let is_gateway = matches!(status, 502..=504);
+        Err(Failure::Answered { why, may_pass, status: Some(status), is_gateway, after })
     }
 
     /// The failure of a request without a whole answer.
@@ -130,11 +146,18 @@ impl Client {
                 Failure::refused(format!("its answer has more than {} MiB", MOST_BYTES >> 20))
             }
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::refused(self.hidden(&error.to_string())),
+            // What TLS refuses, such as a certificate, it refuses again.
+            ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_) => self.untrusted(&error),
+            ureq::Error::Io(ref inner) if inner.kind() == ErrorKind::InvalidData => self.untrusted(&error),
             ureq::Error::Timeout(_) => {
                 Failure::Unreached(format!("it has not answered within {} s", self.options.timeout.as_secs_f64()))
             }
             other => Failure::Unreached(shortened(self.hidden(&other.to_string()), MOST_SAID)),
         }
+    }
+
+    fn untrusted(&self, error: &ureq::Error) -> Failure {
+        Failure::refused(shortened(self.hidden(&format!("no safe connection: {error}")), MOST_SAID))
     }
 
     /// An error without the key, should the server have repeated it.
@@ -151,7 +174,7 @@ impl Client {
 }
 
 /// Whether an address is one of this machine, which no proxy stands before.
-fn is_local(url: &str) -> bool {
+pub(super) fn is_local(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, host)| host);
     ["localhost", "127.", "[::1]"].iter().any(|local| host.starts_with(local))
 }

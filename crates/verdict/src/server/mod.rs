@@ -5,12 +5,15 @@
 mod body;
 mod client;
 mod health;
+mod json_text;
 mod options;
 mod read;
+mod retry_after;
+mod roots;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -18,7 +21,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use serde_json::Value;
 
-use crate::ask::{Ask, JudgeCounts, JudgeIdentity, Reply};
+use crate::ask::{Ask, JudgeCounts, JudgeIdentity, Reply, hand_over};
+use crate::item::unwritten;
 use crate::question::{Answered, Question};
 use body::Body;
 use client::{Client, Failure};
@@ -55,26 +59,37 @@ struct Asking {
     asked: AtomicUsize,
     tokens: AtomicUsize,
     retried: AtomicUsize,
+    /// Whether it was said that a question has no answer.
+    has_warned: AtomicBool,
     /// Delivers once the judge is dropped.
     closed: Receiver<()>,
 }
 
 impl ServerJudge {
-    /// A judge at this server. Where the options name no model, the server is asked for the one that it lists.
+    /// A judge at this server, which is asked for its models: where the options name none, its only one is taken.
     ///
     /// # Errors
     ///
-    /// An option is out of range; the server lists no model or several, or cannot be asked; no thread starts.
+    /// An option is out of range; the file of SSL_CERT_FILE has no certificates; the server refuses its client; where it
+    /// is to name the model, it lists none or several, or cannot be asked; no thread starts.
     pub fn open(options: ServerOptions) -> Result<ServerJudge> {
-        ServerJudge::waiting(options, FIRST_WAIT)
+        let is_named = options.model.is_some();
+        let judge = ServerJudge::waiting(options, FIRST_WAIT)?;
+        if is_named {
+            judge.asking.check_key()?;
+        }
+        Ok(judge)
     }
 
-    /// As [`open`](Self::open), with this time before the first retry.
+    /// As [`open`](Self::open), with this time before the first retry, and a server that takes the key.
     fn waiting(options: ServerOptions, first_wait: Duration) -> Result<ServerJudge> {
         options.check()?;
         let (requests, retries) = (options.requests, options.retries);
         let named = options.model.clone();
-        let client = Client::new(options);
+        if options.shows_key() {
+            log::warn!("the key for the judge's server goes to {} in plain text: https would hide it", options.url);
+        }
+        let client = Client::new(options)?;
         let (open, closed) = bounded(0);
         let mut asking = Asking {
             client,
@@ -85,6 +100,7 @@ impl ServerJudge {
             asked: AtomicUsize::new(0),
             tokens: AtomicUsize::new(0),
             retried: AtomicUsize::new(0),
+            has_warned: AtomicBool::new(false),
             closed,
         };
         asking.model = match named {
@@ -131,14 +147,14 @@ impl Asking {
                 return;
             }
             let answered = caught(|| self.answer(&question));
-            let answered = answered.unwrap_or_else(|panic| Err(Error::Internal(format!("asking a judge: {panic}"))));
+            let answered = answered.unwrap_or_else(|panic| Err(unwritten(panic)));
             if self.is_closed() {
                 return;
             }
             if let Ok(answered) = &answered {
                 self.tokens.fetch_add(answered.tokens, Ordering::Relaxed);
             }
-            reply(answered);
+            hand_over(reply, answered);
         }
     }
 
@@ -150,7 +166,16 @@ impl Asking {
         let Body { part, fields } = body::of(question, &self.model, self.client.request())?;
         self.health().admit(Instant::now())?;
         let answer = self.retrying(|client| client.post(part, &fields))?;
-        read::answer(question, &answer).map_err(|error| self.client.hiding(error))
+        read::answer(question, &fields, &answer).map_err(|error| self.client.hiding(error))
+    }
+
+    /// Refuses a key that the server does not take, or the lack of one, before anything is sampled. Whatever else the
+    /// server answers, questions may have answers.
+    fn check_key(&self) -> Result<()> {
+        match self.client.get("models") {
+            Err(Failure::Answered { why, status: Some(401 | 403), .. }) => Err(Error::busy(self.client.name(), why)),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     fn health(&self) -> MutexGuard<'_, Health> {
@@ -175,7 +200,8 @@ impl Asking {
             };
             left -= 1;
             self.retried.fetch_add(1, Ordering::Relaxed);
-            if self.closed.recv_timeout(asked_for.unwrap_or(wait).min(LONGEST_WAIT)) != Err(RecvTimeoutError::Timeout) {
+            let time = asked_for.unwrap_or_default().max(wait).min(LONGEST_WAIT);
+            if self.closed.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {
                 return Err(Error::busy("question to the judge", "the judge ends before it answers"));
             }
             wait = wait.saturating_mul(2);
@@ -185,7 +211,7 @@ impl Asking {
     /// The error of a request that is not sent again.
     fn failed(&self, failure: Failure) -> Error {
         match failure {
-            Failure::Unreached(why) => {
+            Failure::Unreached(why) | Failure::Answered { why, is_gateway: true, .. } => {
                 let is_down = self.health().unreached(&why, Instant::now());
                 if is_down {
                     log::warn!("the judge's server is not reached ({why}); it is asked again from time to time");
@@ -194,6 +220,11 @@ impl Asking {
             }
             Failure::Answered { why, .. } => {
                 self.health().reached();
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "the judge's server has no answer to a question ({why}); of others no more is said here"
+                    );
+                }
                 Error::busy(self.client.name(), why)
             }
         }

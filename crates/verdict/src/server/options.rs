@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::body::check_different;
+use super::client::is_local;
+use crate::question::WantedAnswer;
 use offshoot_core::error::{Error, Result};
 
 /// A server of the OpenAI protocol, and how it is asked.
@@ -36,7 +39,7 @@ impl ServerOptions {
         let host = ["http://", "https://"].into_iter().find_map(|scheme| self.url.strip_prefix(scheme));
         let is_url = host.is_some_and(|host| {
             let is_plain = |c: char| c.is_ascii_graphic() && !"?#@\\".contains(c);
-            host.chars().all(is_plain) && !host.is_empty() && !host.starts_with(['/', ':'])
+            host.chars().all(is_plain) && !host.is_empty() && !host.starts_with(['/', ':']) && has_sound_port(host)
         });
         if !is_url {
             // An address may hold a password.
@@ -53,10 +56,35 @@ impl ServerOptions {
         Ok(())
     }
 
+    /// Refuses answers that a server's tokens cannot tell apart: words of which one begins another one.
+    ///
+    /// # Errors
+    ///
+    /// Names the two words.
+    pub fn check_answer(&self, answer: &WantedAnswer) -> Result<()> {
+        match answer {
+            WantedAnswer::Words(words) => check_different(words),
+            WantedAnswer::Json { .. } => Ok(()),
+        }
+    }
+
+    /// Whether the key can be read on its way to the server.
+    pub(crate) fn shows_key(&self) -> bool {
+        self.key.is_some() && self.url.starts_with("http://") && !is_local(&self.url)
+    }
+
     /// The address of a part of the server, such as `chat/completions`.
     pub(crate) fn address(&self, part: &str) -> String {
         format!("{}/{part}", self.url.trim_end_matches('/'))
     }
+}
+
+/// Whether the host of an address without its scheme has a port that exists, or none.
+fn has_sound_port(address: &str) -> bool {
+    let host = address.split('/').next().unwrap_or_default();
+    // The colons of an address of version 6 stand in brackets.
+    let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    behind.split_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 /// What a server knows its client by. It is shown nowhere.
@@ -122,7 +150,18 @@ mod tests {
             options(url).check().unwrap();
         }
         assert_eq!(options("http://host/v1/").address("models"), "http://host/v1/models");
-        for url in ["", "host/v1", "ftp://host", "https://", "https:///v1", "https://a b", "https://host/v1?a=b"] {
+        for url in [
+            "",
+            "host/v1",
+            "ftp://host",
+            "https://",
+            "https:///v1",
+            "https://a b",
+            "https://host/v1?a=b",
+            "http://host:99999/v1",
+            "http://h:x",
+            "http://[::1]:0",
+        ] {
             let error = options(url).check().unwrap_err().to_string();
             assert!(error.contains("address of the judge's server") && error.contains(url), "{error}");
         }
@@ -132,6 +171,14 @@ mod tests {
         assert!(none.check().unwrap_err().to_string().contains("at once"));
         let none = ServerOptions { timeout: Duration::ZERO, ..options("http://host") };
         assert!(none.check().unwrap_err().to_string().contains("seconds"));
+    }
+
+    #[test]
+    fn a_key_that_can_be_read_on_its_way_is_known() {
+        for (url, shows) in [("http://host/v1", true), ("https://host/v1", false), ("http://localhost:80", false)] {
+            assert_eq!(options(url).shows_key(), shows, "{url}");
+        }
+        assert!(!ServerOptions { key: None, ..options("http://host/v1") }.shows_key());
     }
 
     #[test]

@@ -8,25 +8,31 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 use offshoot_text::reasoning::answer_part;
 
-/// The most places of a text at which an object is looked for.
-const MOST_PLACES: usize = 64;
+use super::json_text::value_in;
 
 /// The most characters of a text in an error.
 const MOST_SHOWN: usize = 300;
 
-/// The answer to a question.
+/// The field of a request that bounds its answer, and its number of tokens; `None`: it has none.
+type Limit<'r> = Option<(&'r str, &'r Value)>;
+
+/// The answer to a question. `fields`: of the request that was sent.
 ///
 /// # Errors
 ///
 /// It has none of the words, or no JSON.
-pub(super) fn answer(question: &Question, answer: &Value) -> Result<Answered> {
+pub(super) fn answer(question: &Question, fields: &Value, answer: &Value) -> Result<Answered> {
     let Some(choice) = answer.pointer("/choices/0") else {
         return Err(Error::value("answer of the judge's server", "a field `choices` with a choice", shown(answer)));
     };
     let tokens = answer.pointer("/usage/prompt_tokens").and_then(Value::as_u64).unwrap_or(0);
     let answer = match &question.answer {
         WantedAnswer::Words(words) => JudgeAnswer::Words(shares(words, choice)?),
-        WantedAnswer::Json { max_tokens, .. } => JudgeAnswer::Json(json(choice, *max_tokens)?),
+        WantedAnswer::Json { .. } => {
+            let limits = ["max_completion_tokens", "max_tokens"];
+            let limit = limits.into_iter().find_map(|name| Some((name, fields.get(name)?)));
+            JudgeAnswer::Json(json(choice, limit)?)
+        }
     };
     Ok(Answered { answer, tokens: usize::try_from(tokens).unwrap_or(0) })
 }
@@ -96,7 +102,8 @@ fn said(words: &[String], choice: &Value) -> Result<Vec<f64>> {
     let answer = answer.trim_start();
     let is_whole = |word: &str| {
         let rest = answer.strip_prefix(word.trim_start());
-        rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+        // A text that goes on is no answer by a word: "A look at both shows that B …".
+        rest.is_some_and(|rest| !rest.trim_start().starts_with(char::is_alphanumeric))
     };
     let whole = (0..words.len()).find(|&at| is_whole(&words[at]));
     match whole.or_else(|| begun(words, answer)) {
@@ -111,36 +118,21 @@ fn text_of(choice: &Value) -> Option<&str> {
 }
 
 /// The JSON value that a choice's text has.
-fn json(choice: &Value, max_tokens: usize) -> Result<Value> {
+fn json(choice: &Value, limit: Limit<'_>) -> Result<Value> {
     let Some(text) = text_of(choice) else {
         let refusal = choice.pointer("/message/refusal").and_then(Value::as_str);
         let found = refusal.map_or_else(|| shown(choice), |refusal| format!("a refusal: {}", shown_text(refusal)));
         return Err(Error::value("answer of the judge", "a text with JSON", found));
     };
-    found(&answer_part(text)).ok_or_else(|| {
-        let is_cut = choice.get("finish_reason").and_then(Value::as_str) == Some("length");
-        let expected = match is_cut {
-            true => format!("JSON that ends within {max_tokens} tokens (`max_tokens`)"),
-            false => "JSON".to_owned(),
+    let is_cut = choice.get("finish_reason").and_then(Value::as_str) == Some("length");
+    value_in(&answer_part(text), is_cut).ok_or_else(|| {
+        let expected = match (is_cut, limit) {
+            (true, Some((name, most))) => format!("JSON that ends within {most} tokens (`{name}`)"),
+            (true, None) => "JSON that ends before it is cut".to_owned(),
+            (false, _) => "JSON".to_owned(),
         };
         Error::value("answer of the judge", expected, shown_text(text))
     })
-}
-
-/// The JSON value in a text: all of it, what stands in its first fence, or its first object.
-fn found(text: &str) -> Option<Value> {
-    let fenced = || {
-        let (_, behind) = text.split_once("```")?;
-        let (_, behind) = behind.split_once('\n')?;
-        let inside = behind.split_once("```").map_or(behind, |(inside, _)| inside);
-        serde_json::from_str(inside.trim()).ok()
-    };
-    let object = || {
-        let places = text.match_indices('{').map(|(at, _)| at).take(MOST_PLACES);
-        let at = |at: usize| serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>().next()?.ok();
-        places.filter_map(at).next()
-    };
-    serde_json::from_str(text.trim()).ok().or_else(fenced).or_else(object)
 }
 
 fn shown(answer: &Value) -> String {
@@ -202,7 +194,7 @@ mod tests {
         assert_eq!(said("10", &["1", "10"]).unwrap(), [0.0, 1.0]);
         assert_eq!(said("<think>no?</think>yes", &[" yes", " no"]).unwrap(), [1.0, 0.0]);
         assert_eq!(said("sat", &["satisfying", "bad"]).unwrap(), [1.0, 0.0], "one token was asked for");
-        for text in ["nobody", "I think", ""] {
+        for text in ["nobody", "I think", "", "yes and no"] {
             let error = said(text, &[" yes", " no"]).unwrap_err();
             assert!(error.contains(&format!("found {text:?}")), "{error}");
         }
@@ -210,7 +202,7 @@ mod tests {
 
     #[test]
     fn json_is_found_in_what_models_write_around_it() {
-        let of = |text: &str| json(&json!({"message": {"content": text}}), 64);
+        let of = |text: &str| json(&json!({"message": {"content": text}}), None);
         let value = json!({"reasoning": "a {b} `c`", "score": 7});
         let written = value.to_string();
         for text in [
@@ -229,9 +221,11 @@ mod tests {
             assert!(error.contains("answer of the judge: expected JSON, found") && error.len() < 1000, "{error}");
         }
         let cut = json!({"text": "{\"score\":", "finish_reason": "length"});
-        assert!(json(&cut, 64).unwrap_err().to_string().contains("within 64 tokens (`max_tokens`)"));
+        let most = json!(512);
+        let error = json(&cut, Some(("max_completion_tokens", &most))).unwrap_err().to_string();
+        assert!(error.contains("within 512 tokens (`max_completion_tokens`)"), "{error}");
         let refused = json!({"message": {"content": null, "refusal": "I can't."}});
-        assert!(json(&refused, 64).unwrap_err().to_string().contains("a refusal: \"I can't.\""));
+        assert!(json(&refused, None).unwrap_err().to_string().contains("a refusal: \"I can't.\""));
     }
 
     #[test]
@@ -239,10 +233,10 @@ mod tests {
         let prompt = crate::question::JudgePrompt::Text(String::new());
         let question = Question { prompt, answer: WantedAnswer::Words(words(&["a", "b"]).into()) };
         for value in [json!({}), json!([]), json!({"choices": []}), json!(null)] {
-            assert!(answer(&question, &value).unwrap_err().to_string().contains("`choices`"));
+            assert!(answer(&question, &json!({}), &value).unwrap_err().to_string().contains("`choices`"));
         }
         let value = json!({"choices": [chat(&[("a", 0.5)])], "usage": {"prompt_tokens": 12}});
-        assert_eq!(answer(&question, &value).unwrap().tokens, 12);
+        assert_eq!(answer(&question, &json!({}), &value).unwrap().tokens, 12);
     }
 
     #[test]

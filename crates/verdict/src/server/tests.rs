@@ -260,6 +260,37 @@ fn a_server_that_is_not_there_is_soon_not_asked() {
 }
 
 #[test]
+fn a_gateway_before_a_server_that_is_down_is_not_reached_either() {
+    let bad = |_| sends("502 Bad Gateway", "", "");
+    let server = Server::new((0..8).map(bad).collect());
+    let judge = server.judge_by(ServerOptions { retries: 0, ..server.options() });
+    let errors: Vec<String> = (0..9).map(|_| answer(&judge, json_question()).unwrap_err().to_string()).collect();
+    assert!(errors[..8].iter().all(|error| error.contains("it answers with status 502")), "{errors:?}");
+    assert!(errors[8].contains("it is not reached for now"), "{errors:?}");
+}
+
+#[test]
+fn a_key_that_the_server_refuses_is_refused_before_a_question() {
+    for (status, is_refused) in [("401 Unauthorized", true), ("403 Forbidden", true), ("404 Not Found", false)] {
+        let server = Server::new(vec![sends(status, "", r#"{"error": {"message": "who is it?"}}"#)]);
+        let opened = ServerJudge::open(server.options());
+        assert_eq!(server.requests.recv().unwrap().line, "GET /v1/models HTTP/1.1");
+        match opened {
+            Err(error) => assert!(is_refused && error.to_string().ends_with("who is it?"), "{error}"),
+            Ok(judge) => assert!(!is_refused && judge.identity().name == "m"),
+        }
+    }
+}
+
+#[test]
+fn a_reply_that_panics_costs_no_other_answer() {
+    let server = Server::new(vec![says("{\"score\": 1}"), says("{\"score\": 2}")]);
+    let judge = server.judge();
+    judge.ask(json_question(), Box::new(|_| panic!("as it happens")));
+    assert_eq!(answer(&judge, json_question()).unwrap().answer, JudgeAnswer::Json(json!({"score": 2})));
+}
+
+#[test]
 fn https_is_spoken() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/v1", listener.local_addr().unwrap());
@@ -269,7 +300,7 @@ fn https_is_spoken() {
         greeting
     });
     let options = Server::new(Vec::new()).options();
-    let judge = ServerJudge::open(ServerOptions { url, retries: 0, ..options }).unwrap();
+    let judge = ServerJudge::waiting(ServerOptions { url, retries: 0, ..options }, FIRST_WAIT).unwrap();
     assert!(answer(&judge, json_question()).is_err(), "the other side does not speak it");
     assert_eq!(serve.join().unwrap(), [22, 3, 1], "the first record of a handshake");
 }
@@ -288,7 +319,7 @@ fn requests_are_sent_side_by_side() {
         streams.iter_mut().for_each(|stream| stream.write_all(&bytes).unwrap());
     });
     let options = Server::new(Vec::new()).options();
-    let judge = ServerJudge::open(ServerOptions { url, requests: 2, ..options }).unwrap();
+    let judge = ServerJudge::waiting(ServerOptions { url, requests: 2, ..options }, FIRST_WAIT).unwrap();
     let received = [asked(&judge, json_question()), asked(&judge, json_question())];
     assert!(received.iter().all(|received| received.recv_timeout(PATIENCE).unwrap().is_ok()));
     serve.join().unwrap();
@@ -297,14 +328,18 @@ fn requests_are_sent_side_by_side() {
 #[test]
 fn a_judge_that_is_dropped_answers_nothing_more() {
     let server = Server::new(vec![Does::Waits]);
-    let judge = server.judge();
+    let options = ServerOptions { timeout: Duration::from_millis(200), retries: 0, ..server.options() };
+    let judge = server.judge_by(options);
     let received = [asked(&judge, json_question()), asked(&judge, json_question())];
     // The first one is under way, and the second one waits for it.
     server.requests.recv().unwrap();
     let closed = judge.asking.closed.clone();
     drop(judge);
     assert!(closed.recv().is_err());
-    assert!(received.iter().all(|received| received.try_recv().is_err()));
+    // Both replies are dropped once the first request has ended.
+    let ended = Err(mpsc::RecvTimeoutError::Disconnected);
+    assert!(received.iter().all(|received| received.recv_timeout(PATIENCE).map(drop) == ended));
+    assert!(server.requests.try_recv().is_err(), "the second question is not sent");
     // A retry is not waited for.
     let server = Server::new(vec![sends("503 Service Unavailable", "retry-after: 60\r\n", "")]);
     let judge = server.judge();

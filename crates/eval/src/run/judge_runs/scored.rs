@@ -1,6 +1,7 @@
 //! Runs whose samples, steps and paths a scripted judge scores.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -144,6 +145,28 @@ fn a_scorer_scores_no_samples_of_a_judge() {
             assert!(refused.contains(part), "{refused}");
         }
         assert!(task.files("run") == before);
+    }
+}
+
+#[test]
+fn a_comparison_that_failed_is_asked_again() {
+    // In both orders, and by rotations: a text has answers without the failed one.
+    for by in [4, 6].map(|at| verdicts().remove(at)) {
+        let task = task(json!({"best_of_n": {"samples": SAMPLES, "by": by}}));
+        task.whole("whole", ScriptedJudge::new(vowels));
+        let asked = AtomicUsize::new(0);
+        let fails_once = move |question: &Question| match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => sleeps(question),
+            _ => vowels(question),
+        };
+        let run = task.whole("lacking", ScriptedJudge::new(fails_once));
+        let failure = run.failure(&[], &task.options("lacking"), &task.out("lacking")).expect_err("it is not done");
+        assert_eq!(failure.exit_code(), 2);
+        assert!(failure.to_string().contains("the judge is asleep"), "{failure}");
+        assert!(task.samples("lacking").iter().any(|sample| sample.get("score_error").is_some()));
+        let again = task.whole("lacking", ScriptedJudge::new(vowels));
+        again.failure(&[], &task.options("lacking"), &task.out("lacking")).expect("it is done");
+        assert!(task.files("lacking") == task.files("whole"), "{by}");
     }
 }
 

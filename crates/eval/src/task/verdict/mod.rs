@@ -20,7 +20,7 @@ use crate::task::items::Item;
 use crate::task::prompt::{PromptTemplate, TaskPrompt};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::{describe, listed, names};
-use offshoot_verdict::{AnswerRule, Criterion, RubricRule, Verdict, WordValues};
+use offshoot_verdict::{AnswerRule, Criterion, RubricRule, Verdict, WordValues, points_in_prompts};
 
 /// The text in question, in prompts.
 const SAMPLE: &str = "sample";
@@ -285,7 +285,7 @@ impl TaskVerdict {
                 Verdict::Each(_) => sample,
                 Verdict::Rubric(rubric) => {
                     let Criterion { criterion, points } = &rubric.criteria()[0];
-                    let of_rubric = fields([("criterion", json!(criterion)), ("points", json!(points))]);
+                    let of_rubric = fields([("criterion", json!(criterion)), ("points", points_in_prompts(*points))]);
                     sample.into_iter().chain(of_rubric).collect()
                 }
                 Verdict::Pairs(_) => fields([("first", json!("[a sample]")), ("second", json!("[another one]"))]),
