@@ -40,7 +40,7 @@ fn in_pairs(item: &ItemVerdicts, asker: Asker, rule: PairRule, texts: Vec<Arc<st
         writer.question(&fields, wanted.clone())
     }));
     let then = move |answers: Vec<Result<Answered>>| {
-        let asked = Asked::of(&answers);
+        let asked = AskedTokens::of(&answers);
         let read = |answered: Result<Answered>| answered.and_then(|answered| rule.first_wins(&answered.answer));
         let won: Vec<Result<f64>> = answers.into_iter().map(read).collect();
         let scores = plan.scores(&won.iter().map(|won| won.as_ref().ok().copied()).collect::<Vec<_>>());
@@ -63,7 +63,7 @@ fn in_groups(item: &ItemVerdicts, asker: Asker, rule: GroupRule, texts: Vec<Arc<
         writer.question(&fields, of_group.wanted(shown.len())?)
     }));
     let then = move |answers: Vec<Result<Answered>>| {
-        let asked = Asked::of(&answers);
+        let asked = AskedTokens::of(&answers);
         let records: Vec<Value> = answers
             .iter()
             .map(|answered| answered.as_ref().map_or(Value::Null, |answered| recorded(&answered.answer)))
@@ -89,14 +89,14 @@ struct Compared {
 }
 
 /// The prompts' tokens of the questions that were asked.
-struct Asked {
+struct AskedTokens {
     tokens: Vec<usize>,
 }
 
-impl Asked {
-    fn of(answers: &[Result<Answered>]) -> Asked {
+impl AskedTokens {
+    fn of(answers: &[Result<Answered>]) -> AskedTokens {
         let tokens = |answered: &Result<Answered>| answered.as_ref().map_or(0, |answered| answered.tokens);
-        Asked { tokens: answers.iter().map(tokens).collect() }
+        AskedTokens { tokens: answers.iter().map(tokens).collect() }
     }
 
     /// The verdict on each text. `shown`: the texts of each question; `answers`: what each question says. A text's

@@ -70,8 +70,8 @@ impl ServerJudge {
     ///
     /// # Errors
     ///
-    /// An option is out of range; the file of SSL_CERT_FILE has no certificates; the server refuses its client; where it
-    /// is to name the model, it lists none or several, or cannot be asked; no thread starts.
+    /// An option is out of range; the file of SSL_CERT_FILE has no certificates; the server refuses its client; where
+    /// it is to name the model, it lists none or several, or cannot be asked; no thread starts.
     pub fn open(options: ServerOptions) -> Result<ServerJudge> {
         let is_named = options.model.is_some();
         let judge = ServerJudge::waiting(options, FIRST_WAIT)?;
