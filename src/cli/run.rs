@@ -138,7 +138,7 @@ impl RunArgs {
             json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-            judge_model: asked_judge(Some(args.judge), args.judge_server)?,
+            asked_judge: asked_judge(Some(args.judge), args.judge_server)?,
             scorer: args.scorer.into(),
             engine: args.engine.on(devices),
         })
@@ -185,7 +185,7 @@ impl TryFrom<RescoreArgs> for RescoreOptions {
             format: args.format,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-            judge_model: asked_judge(None, args.judge_server)?,
+            asked_judge: asked_judge(None, args.judge_server)?,
         })
     }
 }

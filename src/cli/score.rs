@@ -46,8 +46,8 @@ pub struct ScoreArgs {
     /// What makes one score of those of a text's steps (default: the task's method's, or the form's)
     #[arg(long, value_name = "HOW", value_parser = one_of(AGGREGATES))]
     pub aggregate: Option<Aggregate>,
-    /// File for the lines with their scores, of JSON lines (default: SAMPLES_scored.jsonl). One that is there is kept
-    /// as OUT.before
+    /// File for the lines with their scores, of JSON lines (default: SAMPLES with _scored.jsonl behind its name). One
+    /// that is there is kept as OUT.before
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Write the fields NAME_scores, NAME_score and NAME_score_error, in place of scores, score and score_error

@@ -43,6 +43,9 @@ fn the_model_itself_is_asked_and_a_dry_run_says_so() {
     assert!(page.contains("first question to the judge (`method.best_of_n.by`):\n"), "{page}");
     assert!(page.contains("How many pens does Tom have now? [a sample]\nPoints:"), "{page}");
 
+    let plan = succeeds(run(folder, &["plan", "task.json", "--predict", "never"]));
+    assert!(plan.contains("a judge is asked about samples"), "{plan}");
+
     run_into(folder, "out", &[]);
     let samples = lines(folder, "out", "samples.jsonl");
     let is_judged = |sample: &Value| sample["score"].is_f64() && sample["verdict"]["score"].is_u64();

@@ -84,6 +84,10 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         job.notes.push(format!("{name}: the method asks for no `reward`, and the scorer {path} is not loaded"));
     }
     job.judged_by(task.judge_folder_options(options.judge.as_ref(), &rendered.model), &rendered.model);
+    if job.judge.is_none() && task.verdicts().iter().any(Option::is_some) {
+        let what = "its questions and answers are not counted (a dry run of the task says how many there are)";
+        job.notes.push(format!("a judge is asked about samples: {what}"));
+    }
     if task.method.asks() {
         let what = "prompts generated during the search are unknown and not counted";
         job.notes.push(format!("{}: {what}", task.method.name()));

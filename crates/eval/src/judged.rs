@@ -30,6 +30,11 @@ pub fn ungraded(sample: &Sample) -> Option<&str> {
     sample.detail.as_ref()?.get("error")?.as_str()
 }
 
+/// The score by which a judge graded a sample; `None`: it has none.
+pub fn score_of_grade(sample: &Sample) -> Option<f64> {
+    sample.detail.as_ref()?.get("score")?.as_f64()
+}
+
 /// Whether a judge was to grade a sample and could not.
 pub fn is_ungraded(sample: &Sample) -> bool {
     ungraded(sample).is_some()

@@ -212,6 +212,13 @@ impl<'a> Assessor<'a> {
         self.replies = Replies::new();
     }
 
+    /// Requests the assessment of a text for which [`assess`](Self::assess) will wait.
+    pub(crate) fn request(&mut self, text: &str) {
+        if let Some(assessment) = self.known(text, None) {
+            self.texts.insert(text.into(), TextState::Assessed(assessment));
+        }
+    }
+
     /// Assesses one text and waits for it. `check_interrupted` is called between waits; its error ends the wait.
     pub fn assess(&mut self, text: &str, check_interrupted: impl Fn() -> Result<()>) -> Result<Assessment> {
         loop {

@@ -31,6 +31,8 @@ pub fn conclude(
     stepper: &Stepper<'_>,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
+    // All are assessed at once, and then waited for in turn.
+    valued.iter().for_each(|Valued { solution, .. }| job.assessor.request(&solution.text));
     let mut samples = Vec::with_capacity(valued.len());
     for (index, Valued { solution, .. }) in (0..).zip(&valued) {
         samples.push(job.take_solution(tree, solution, solution.scored(aggregate), index)?);

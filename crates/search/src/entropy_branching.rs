@@ -38,6 +38,8 @@ pub fn entropy_branching(
         forks.extend(tree.fork(head.node, how.branches as usize)?.into_iter().map(|node| (head, node)));
     }
     ended.extend(segments(decode, tree, &forks, job.stop.max_tokens, job.params, job)?.into_iter().flatten());
+    // All are assessed at once, and then waited for in turn.
+    ended.iter().for_each(|solution| job.assessor.request(&solution.text));
     let mut samples = Vec::with_capacity(ended.len());
     for (index, solution) in (0..).zip(&ended) {
         samples.push(job.take_solution(tree, solution, None, index)?);

@@ -2,6 +2,8 @@
 
 mod page;
 
+pub(crate) use page::in_short;
+
 use std::collections::BTreeMap;
 use std::ops::Add;
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
-use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, times};
+use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, shortened, times};
 use offshoot_core::setting::{RESUME, SET};
 use offshoot_score::ScorerIdentity;
 use offshoot_verdict::JudgeCounts;
@@ -187,7 +187,7 @@ impl ReportLines<'_, '_> {
         }
         if let (some @ 1.., Some(why)) = (scores.ungraded, &scores.first_ungraded) {
             let samples = counted(some as u64, "sample");
-            self.line("ungraded", format!("{samples}, in no number below, first: {why}"))?;
+            self.line("ungraded", format!("{samples}, in no number below, first: {}", in_short(why)))?;
         }
         if let Some(accuracy) = scores.accuracy {
             let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
@@ -233,8 +233,10 @@ impl ReportLines<'_, '_> {
         if let Some(ScorerTotals { texts, tokens, unscored, first_error }) = &scores.scorer {
             let lacking = match (unscored, first_error) {
                 (_, None) => String::new(),
-                (0, Some(why)) => format!("; some comparisons have no answer, first: {why}"),
-                (some, Some(why)) => format!("; {} not scored, first: {why}", counted(*some as u64, "text")),
+                (0, Some(why)) => format!("; some comparisons have no answer, first: {}", in_short(why)),
+                (some, Some(why)) => {
+                    format!("; {} not scored, first: {}", counted(*some as u64, "text"), in_short(why))
+                }
             };
             let [texts, tokens] = [(texts, "text"), (tokens, "token")].map(|(n, what)| counted(*n as u64, what));
             self.line("scored", format!("{texts} of {tokens}{lacking}"))?;
@@ -291,6 +293,11 @@ impl ReportLines<'_, '_> {
         }
         self.line(name, row + more)
     }
+}
+
+/// An error that may have a whole answer of a judge in it; the lines of samples have it whole.
+pub(crate) fn in_short(why: &str) -> String {
+    shortened(why.to_owned(), 300)
 }
 
 fn in_percent(Estimate { value, interval }: Estimate) -> String {

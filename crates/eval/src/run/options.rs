@@ -29,7 +29,7 @@ pub struct RunOptions {
     /// Whether the summary is printed as JSON.
     pub json: bool,
     /// What the user says of the model that answers the questions of verdicts, in place of the task's `judge`.
-    pub judge_model: AskedJudge,
+    pub asked_judge: AskedJudge,
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::options::RunOptions;
-use crate::report::Summary;
+use crate::report::{Summary, in_short};
 use crate::task::{Item, Method};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
@@ -97,7 +97,7 @@ impl RunOutcome {
         let of_grade =
             of_grade.map(|why| (format!("{} without a grade", counted(scores.ungraded as u64, "sample")), why));
         let Some((lacking, why)) = of_grade.or(of_method) else { return Ok(()) };
-        let what = format!("{lacking} by the judge, first: {why} ({RESUME} asks again)");
+        let what = format!("{lacking} by the judge, first: {} ({RESUME} asks again)", in_short(why));
         Err(Error::format(folder.join("samples.jsonl"), what))
     }
 }

@@ -178,7 +178,7 @@ impl PreparedRun {
         check_name(&task, options)?;
         let adapter = task.adapter.as_deref().map(|path| RunAdapter::open(path, &folder)).transpose()?;
         let scorer = RunScorer::open(&task, options.scorer.as_ref())?;
-        let judge = JudgeModel::open(&task, &options.judge_model, &model)?;
+        let judge = JudgeModel::open(&task, &options.asked_judge, &model)?;
         let is_own = judge.as_ref().is_some_and(JudgeModel::is_own);
         let folder_of_judge = judge.as_ref().and_then(JudgeModel::folder).cloned();
         let second = SecondFolder::one_of(scorer.as_ref().map(|scorer| scorer.folder.clone()), folder_of_judge)?;

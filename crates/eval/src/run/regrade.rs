@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::judged::score_of_grade;
 use crate::task::{Item, Method, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
@@ -170,6 +171,9 @@ impl Graded {
 pub struct Regrader<'a> {
     pub task: &'a Task,
     pub graders: Graders<'a>,
+    /// Whether what a judge said of samples is kept, as it would be asked the same. Only those without a grade are
+    /// asked about, if there is a judge.
+    pub keeps_grades: bool,
     /// How the method makes the scores of samples of those of their parts; `None`: they stay as they are.
     pub scored: Option<&'a RecordedScores>,
 }
@@ -178,6 +182,16 @@ impl Regrader<'_> {
     /// Grades all samples. All are queued before waiting for the first, so that no judge is idle. Returns the errors of
     /// items that cannot be judged, by index.
     fn grade(&self, drawn: &mut [(&Item, &mut Vec<Sample>)]) -> Result<HashMap<usize, Error>> {
+        if let (true, Some(by)) = (self.keeps_grades, self.task.graded_by_judge()) {
+            for (item, samples) in drawn.iter_mut() {
+                for sample in samples.iter_mut().filter(|sample| sample.finish != FinishReason::LowConfidence) {
+                    sample.answer = assess::grade(self.task, item, &sample.text).answer;
+                    sample.correct = score_of_grade(sample).map(|score| score >= by.right_from);
+                }
+            }
+        }
+        let is_known =
+            |sample: &Sample| self.keeps_grades && (score_of_grade(sample).is_some() || self.graders.judge.is_none());
         let of_item = |item| move |text: &str| assess::grade(self.task, item, text);
         let grades: Vec<_> = drawn.iter().map(|(item, _)| of_item(*item)).collect();
         let mut begun: Vec<Assessor<'_>> = Vec::with_capacity(drawn.len());
@@ -185,7 +199,7 @@ impl Regrader<'_> {
             let mut assessor = self.graders.assessor(self.task, item, grade)?;
             // What a sample that lost confidence would have answered is not known.
             let whole = samples.iter().enumerate().filter(|(_, sample)| sample.finish != FinishReason::LowConfidence);
-            for (ix, sample) in whole {
+            for (ix, sample) in whole.filter(|(_, sample)| !is_known(sample)) {
                 assessor.begin(NodeId::new(ix), &sample.text);
             }
             begun.push(assessor);

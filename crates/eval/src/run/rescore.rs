@@ -12,8 +12,9 @@ use serde_json::{Map, Value, json};
 
 use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
+use crate::judged::lacks_grade;
 use crate::records::write::write_parquet;
-use crate::report::{JudgeTotals, RunScores};
+use crate::report::{JudgeTotals, RunScores, in_short};
 use crate::task::{AskedJudge, EarlyStop, JudgeChoice, Method, Overrides, RewardScoring, SampleScorer, Task};
 use crate::view::lines;
 use offshoot_core::error::{Error, Result};
@@ -23,6 +24,7 @@ use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
 use offshoot_core::setting::{JUDGE_URL, RESUME, SET};
 use offshoot_judge::JudgeSetup;
+use offshoot_search::Sample;
 use offshoot_search::confidence::ConfidenceSource;
 use offshoot_verdict::{Ask, ServerJudge};
 
@@ -50,7 +52,7 @@ pub struct RescoreOptions {
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
     /// What the user says of the model that `grade.verdict` asks, in place of the task's `judge`.
-    pub judge_model: AskedJudge,
+    pub asked_judge: AskedJudge,
 }
 
 const SAMPLES: &str = "samples.jsonl";
@@ -68,7 +70,8 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         Journal::check_free(folder)?;
     }
     let items = task.items(None)?;
-    if let Some(path) = manifest.changed_items(&task)? {
+    let changed = manifest.changed_items(&task)?;
+    if let Some(path) = &changed {
         out::aside(format_args!(
             "warning: {} has changed since the run: its present content is used for grading",
             path.display()
@@ -85,7 +88,11 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     };
     let withheld = [run.clone(), folder.to_path_buf()];
     let judging = RunJudge::open(&task, &items, &options.judge, &withheld, options.judges)?;
-    let judge = open_judge(&task, options)?;
+    let keeps_grades = changed.is_none() && !options.asked_judge.is_given() && asks_the_same(&task, &manifest.task);
+    let judge = match keeps_grades {
+        true => judge_of_the_rest(&task, recorded.samples.values().flatten())?,
+        false => open_judge(&task, options)?,
+    };
     if let Some(judge) = &judge {
         manifest.is_regraded_by(JudgeRecord::of_server(&**judge), task.method.verdict().is_some(), run)?;
     }
@@ -94,7 +101,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         manifest.judge = None;
     }
     let graders = Graders { programs: judging.as_ref(), judge: judge.as_ref() };
-    let grading = Regrader { task: &task, graders, scored: scored.as_ref() };
+    let grading = Regrader { task: &task, graders, keeps_grades, scored: scored.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
     if let (Some(scored), Some(scorer)) = (scored, &mut manifest.scorer) {
         scorer.samples = Some(scored);
@@ -102,6 +109,10 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     say_what_is_left_out(&graded);
     say_what_was_stopped(&graded, &task, &manifest);
     let scores = scores(&task, &graded.finished, options.k.as_deref());
+    if let Some(why) = scores.first_ungraded.as_ref().filter(|_| scores.ungraded == scores.samples) {
+        let expected = "a judge that grades some sample: no file of the run is changed";
+        return Err(Error::value("the judge", expected, in_short(why)));
+    }
 
     let summary = run.join("summary.json");
     let mut before = match summary.exists() {
@@ -167,18 +178,44 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
 /// The judge that grades the samples, where `grade` asks one: a server, as no model is loaded.
 fn open_judge(task: &Task, options: &RescoreOptions) -> Result<Option<Arc<dyn Ask>>> {
     if task.graded_by_judge().is_none() {
-        if options.judge_model.is_given() {
+        if options.asked_judge.is_given() {
             out::aside(format_args!("note: `grade` of the task has no `verdict`: the judge is not asked"));
         }
         return Ok(None);
     }
-    match task.judge.asked(&options.judge_model)? {
-        JudgeChoice::Server(server) => Ok(Some(Arc::new(ServerJudge::open(*server)?))),
+    open_judge_of(task, &options.asked_judge).map(Some)
+}
+
+fn open_judge_of(task: &Task, asked: &AskedJudge) -> Result<Arc<dyn Ask>> {
+    match task.judge.asked(asked)? {
+        JudgeChoice::Server(server) => Ok(Arc::new(ServerJudge::open(*server)?)),
         JudgeChoice::Own | JudgeChoice::Folder(_) => {
             let expected = format!("a server, by {JUDGE_URL} or as `judge.url`, for `grade.verdict` asks a judge");
             let found = "a model that would have to be loaded, which only a run does";
             Err(Error::field(&task.path, "judge", expected, found))
         }
+    }
+}
+
+/// Whether `grade` asks the judge of the recorded task the questions that it has answered; what is right may differ.
+fn asks_the_same(task: &Task, recorded: &Value) -> bool {
+    let Some(by) = task.graded_by_judge() else { return false };
+    let question = |task: &Value| {
+        let mut verdict = task.pointer("/grade/verdict")?.as_object()?.clone();
+        verdict.shift_remove("right_from");
+        Some(verdict)
+    };
+    let is_same = |key: &str| task.source.get(key) == recorded.get(key);
+    let sees_the_same = is_same("answer") || !by.verdict.asks_about_answers();
+    sees_the_same && is_same("judge") && question(&task.source) == question(recorded)
+}
+
+/// The server that is asked about samples without a grade, where the others keep theirs; `None`: there is none, or
+/// nothing to ask.
+fn judge_of_the_rest<'s>(task: &Task, mut samples: impl Iterator<Item = &'s Sample>) -> Result<Option<Arc<dyn Ask>>> {
+    match &task.judge.by {
+        JudgeChoice::Server(_) if samples.any(lacks_grade) => open_judge_of(task, &AskedJudge::default()).map(Some),
+        JudgeChoice::Server(_) | JudgeChoice::Own | JudgeChoice::Folder(_) => Ok(None),
     }
 }
 

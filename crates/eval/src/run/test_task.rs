@@ -95,7 +95,7 @@ impl TestTask {
             skip_too_long: false,
             dry_run: false,
             json: false,
-            judge_model: AskedJudge::default(),
+            asked_judge: AskedJudge::default(),
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
             scorer: None,
@@ -121,7 +121,7 @@ impl TestTask {
 
     /// One process of a run into the folder `name`, which opens its own judge, as the command does.
     pub fn run_whole(&self, name: &str, asked: AskedJudge, killed_at: Option<usize>) -> Result<RunOutcome> {
-        let options = RunOptions { judge_model: asked, ..self.options(name) };
+        let options = RunOptions { asked_judge: asked, ..self.options(name) };
         let prepared = PreparedRun::new(&self.path(), &options)?;
         let model = prepared.judge.as_ref().expect("the task asks a judge");
         let connected = model.connect()?;

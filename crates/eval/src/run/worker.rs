@@ -508,7 +508,7 @@ mod tests {
             skip_too_long: false,
             dry_run: false,
             json: false,
-            judge_model: AskedJudge::default(),
+            asked_judge: AskedJudge::default(),
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
             scorer: None,

@@ -262,6 +262,9 @@ impl Task {
             method if method.scoring() == Some(&ThoughtScoring::Grade) && self.grade.is_none() => {
                 Err(missing("grade", &format!("a grader, because `{}` scores by it", method.name())))
             }
+            _ if self.answer.is_none() && self.graded_by_judge().is_some_and(|by| by.verdict.asks_about_answers()) => {
+                Err(missing("answer", "how to find a sample's answer, which `grade.verdict` has as `sample_answer`"))
+            }
             method if method.scoring() == Some(&ThoughtScoring::Grade) && self.graded_by_judge().is_some() => {
                 let expected = "`mean_logprob`, `reward`, or an object with a question to the judge about steps: by \
                                 `grade.verdict` it grades samples, one after another";
@@ -350,8 +353,8 @@ impl Task {
         SharedEncoder::guarding(tokenizer, self.special_tokens.unwrap_or_default().of_samples())
     }
 
-    /// What becomes of special tokens' texts in questions to a judge, which is an engine of ours or the run's own model:
-    /// they are plain text, unless the task says otherwise, as samples stand in the questions.
+    /// What becomes of special tokens' texts in questions to a judge, which is an engine of ours or the run's own
+    /// model: they are plain text, unless the task says otherwise, as samples stand in the questions.
     pub fn special_text_of_questions(&self) -> SpecialText {
         self.special_tokens.map_or(SpecialText::Escape, SpecialTokens::of_samples)
     }

@@ -13,6 +13,8 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let ends = self.ends(&mut paths)?;
         self.judge_answers(&mut paths, &ends)?;
         let scored = self.score_answers(&mut paths, &ends)?;
+        // All are assessed at once, and then waited for in turn.
+        ends.iter().for_each(|&end| self.job.assessor.request(&self.tree.path_text(end)));
         let mut samples = Vec::with_capacity(ends.len());
         for (index, ((path, end), scored)) in (0..).zip(paths.iter().zip(ends).zip(scored)) {
             samples.push(self.job.close(self.tree, end, index, scored)?);

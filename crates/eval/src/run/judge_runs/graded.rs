@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -136,6 +137,40 @@ fn grades_that_a_later_process_got_are_kept_when_it_is_killed() {
     }
 }
 
+/// Solutions of a search by steps are graded all at once, not one after another.
+#[test]
+fn solutions_are_graded_together() {
+    let tot = json!({"tree_of_thought": {"steps": 2, "breadth": 2, "evaluate": "reward", "answer": {},
+        "generate": {"sample": {"thoughts": 2, "max_tokens": 4}}}});
+    let scorer = ScriptedScorer::new(|_: &ScriptedAnswer<'_>| ScriptedScore::whole(0.5));
+    for method in [step_beam("mean_logprob"), tot] {
+        let task = graded(method.clone(), RIGHT_FROM);
+        task.change(|settings| settings["items"] = json!([{"id": "a", "pens": 3}]));
+        let judge = Arc::new(ScriptedJudge::new(vowels).holding());
+        let asked = judge.clone() as Arc<dyn Ask>;
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while judge.held() < 2 {
+                    std::thread::yield_now();
+                }
+                while !is_done.load(Ordering::Relaxed) {
+                    match judge.held() {
+                        0 => std::thread::yield_now(),
+                        _ => judge.answer_held(0),
+                    }
+                }
+            });
+            let by = Scorers { reward: Some(&scorer), judge: Some(&asked) };
+            let record = Some(JudgeRecord::of_server(&*asked));
+            task.run_by("run", by, (None, record), None).expect("a sound task");
+            is_done.store(true, Ordering::Relaxed);
+        });
+        let samples = task.samples("run");
+        assert!(samples.len() > 1 && samples.iter().all(|sample| sample["correct"].is_boolean()), "{samples:?}");
+    }
+}
+
 fn step_beam(scorer: &str) -> Value {
     json!({"step_beam": {"samples": SAMPLES, "expansions": 2, "scorer": scorer, "delimiter": " ", "steps": 2}})
 }
@@ -226,6 +261,14 @@ fn a_judges_grades_score_no_steps() {
         let error = PreparedRun::new(&task.path(), &task.options("run")).err().expect("no such scorer").to_string();
         assert!(error.contains(&format!("method.{method}.scorer")) && error.contains("grade.verdict"), "{error}");
     }
+}
+
+#[test]
+fn a_question_about_answers_needs_a_rule_for_them() {
+    let task = graded(json!({"sample": {"samples": 1}}), 0.5);
+    task.change(|settings| drop(settings.as_object_mut().expect("an object").remove("answer")));
+    let error = PreparedRun::new(&task.path(), &task.options("run")).err().expect("no rule").to_string();
+    assert!(error.contains("`answer`") && error.contains("sample_answer"), "{error}");
 }
 
 #[test]

@@ -149,6 +149,69 @@ fn a_server_scores_and_grades() {
     }
 }
 
+/// What is asked of a judge is asked once: another threshold needs none.
+#[test]
+fn grades_by_the_same_question_are_kept() {
+    let task = super::graded::graded(json!({"sample": {"samples": SAMPLES}}), 0.22);
+    // Nobody listens at the task's address.
+    task.change(|settings| settings["judge"]["retries"] = json!(0));
+    task.whole("run", ScriptedJudge::new(vowels));
+    let before = task.files("run");
+    let rescored = |set: &str| {
+        let options = RescoreOptions {
+            run: task.out("run"),
+            task: None,
+            set: vec![set.to_owned()],
+            k: None,
+            out: None,
+            format: ResultFormat::Jsonl,
+            judges: None,
+            judge: task.options("run").judge,
+            asked_judge: AskedJudge::default(),
+        };
+        rescore(&options)
+    };
+    rescored("grade.verdict.right_from=0.3").expect("nothing is asked");
+    let scores: Vec<f64> =
+        task.samples("run").iter().map(|sample| sample["judged"]["score"].as_f64().expect("a score")).collect();
+    for (sample, score) in task.samples("run").iter().zip(&scores) {
+        assert_eq!(sample["correct"], json!(*score >= 0.3), "{sample}");
+    }
+    rescored("grade.verdict.right_from=0.22").expect("nothing is asked");
+    assert!(task.files("run") == before);
+    let error = rescored("grade.verdict.prompt={{sample}} alone").expect_err("it is asked").to_string();
+    assert!(error.contains("no file of the run is changed"), "{error}");
+    assert!(task.files("run") == before);
+}
+
+/// Grades that are there stay where a judge gives none.
+#[test]
+fn a_judge_that_grades_nothing_leaves_the_run_as_it_was() {
+    let server = JudgeServer::new(|path, _| match path {
+        "/v1/models" => (200, json!({"data": [{"id": "large"}]})),
+        _ => (400, json!({"error": {"message": "not today"}})),
+    });
+    let verdict = json!({"prompt": "{{sample}}", "score": {"high": 10}});
+    let task = TestTask::with(json!({"method": {"sample": {"samples": 2}}, "grade": {"verdict": verdict},
+        "judge": {"url": SERVER, "name": "scripted"}}));
+    task.whole("run", ScriptedJudge::new(vowels));
+    let before = task.files("run");
+    let options = RescoreOptions {
+        run: task.out("run"),
+        task: None,
+        set: Vec::new(),
+        k: None,
+        out: None,
+        format: ResultFormat::Jsonl,
+        judges: None,
+        judge: task.options("run").judge,
+        asked_judge: by(&server),
+    };
+    let error = rescore(&options).expect_err("nothing is graded").to_string();
+    assert!(error.contains("not today") && error.contains("no file of the run is changed"), "{error}");
+    assert!(task.files("run") == before);
+}
+
 /// Graded by a server and then by a pattern again, a run goes on without a judge.
 #[test]
 fn a_run_that_is_graded_by_a_judge_and_then_by_none_goes_on() {
@@ -162,7 +225,7 @@ fn a_run_that_is_graded_by_a_judge_and_then_by_none_goes_on() {
     });
     let by_none = Scorers { reward: None, judge: None };
     task.run_by("run", by_none, (None, None), None).expect("a sound task");
-    let rescored = |set: Value, judge_model: AskedJudge| {
+    let rescored = |set: Value, asked_judge: AskedJudge| {
         let options = RescoreOptions {
             run: task.out("run"),
             task: None,
@@ -172,7 +235,7 @@ fn a_run_that_is_graded_by_a_judge_and_then_by_none_goes_on() {
             format: ResultFormat::Jsonl,
             judges: None,
             judge: task.options("run").judge,
-            judge_model,
+            asked_judge,
         };
         rescore(&options).expect("it is graded");
         let read = |name: &str| -> Value {

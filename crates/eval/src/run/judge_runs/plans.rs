@@ -56,7 +56,7 @@ fn a_plan_counts_the_questions_of_searches_and_of_each_items_rubric() {
 fn the_command_line_names_another_judge() {
     let task = task(json!({"best_of_n": {"samples": 1, "by": verdicts().remove(0)}}));
     let described = |asked: AskedJudge| {
-        let options = RunOptions { judge_model: asked, ..task.options("run") };
+        let options = RunOptions { asked_judge: asked, ..task.options("run") };
         let prepared = PreparedRun::new(&task.path(), &options)?;
         Ok::<String, Error>(prepared.judge.expect("there are questions").described())
     };

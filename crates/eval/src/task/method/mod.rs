@@ -458,8 +458,8 @@ impl Method {
         }
     }
 
-    /// Whether its search, once it has ended, stays the same whatever the grades of its samples are: neither it nor what
-    /// is written of it goes by them.
+    /// Whether its search, once it has ended, stays the same whatever the grades of its samples are: neither it nor
+    /// what is written of it goes by them.
     pub fn chooses_without_grades(&self) -> bool {
         !self.draws_alike() && !self.makes_rollouts() && self.scoring() != Some(&ThoughtScoring::Grade)
     }

@@ -1,185 +1,27 @@
 //! Verdict objects of a task file: what a judge, which is a model, is asked about samples, and how its answers become
-//! scores from 0 to 1. Defines their keys and renders their prompts; asking and scoring are left to `offshoot_verdict`,
-//! the choice of the judge to `judge`.
+//! scores from 0 to 1. Checks which of their keys (`settings`) go together and renders their prompts; asking and
+//! scoring are left to `offshoot_verdict`, the choice of the judge to `judge`.
+
+mod settings;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::source::Place;
-use crate::source::values::Pairs;
-use crate::task::items::Item;
-use crate::task::method::SchemaSettings;
-use crate::task::prompt::{PromptSettings, PromptTemplate, TaskPrompt};
-use offshoot_core::error::{Error, Result};
-use offshoot_core::json::{describe, listed, names};
-use offshoot_verdict::{
-    AnswerRule, Criterion, GroupRule, PairAnswer, PairRule, RubricRule, ScoreField, Verdict, WinnerField, WordValues,
-    points_in_prompts,
+pub(crate) use settings::VerdictSettings;
+use settings::{
+    CriterionSettings, MOST_TOKENS, RubricSettings, VERDICT, WORDS, placed, rule_of_groups, rule_of_pairs,
+    rule_of_score, rule_of_words,
 };
 
-/// What a judge is asked about samples, and how its answers become scores: exactly one of `words`, `score`, `pairs` and
-/// `groups`; a `rubric` beside the first two.
-#[derive(Deserialize, JsonSchema)]
-#[schemars(extend("x-expected" = VERDICT))]
-pub(crate) struct VerdictSettings {
-    /// The question, over the item's fields and `sample`, the text in question (`thoughts` is the same text). With
-    /// `rubric` also `criterion` and `points`; with `pairs` two texts, `first` and `second`, instead; with `groups` the
-    /// list `samples`, its length `count`, and `take`.
-    prompt: PromptSettings,
-    /// The answers as they continue the prompt, with their values: {" yes": 1, " no": 0}. The score is the mean of the
-    /// values, weighted by the words' probabilities.
-    #[schemars(extend("x-expected" = WORDS))]
-    words: Option<Pairs<f64>>,
-    /// The judge answers with JSON that holds the score.
-    score: Option<ScoreSettings>,
-    /// Criteria with points, each a question of its own: a list, or the item's field that has one. The score is the
-    /// share of all points.
-    rubric: Option<RubricSettings>,
-    /// Samples of an item are compared two by two. A sample's score is the share of its comparisons that it wins.
-    pairs: Option<PairSettings>,
-    /// The judge picks the best of several samples, whose score is 1; that of the others is 0.
-    groups: Option<GroupSettings>,
-    /// With `score`, `pairs.winner` or `groups`: the most tokens of an answer (default: 512).
-    #[schemars(range(min = 1))]
-    max_tokens: Option<u32>,
-}
+use crate::source::Place;
+use crate::task::items::Item;
+use crate::task::prompt::{PromptTemplate, TaskPrompt};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::json::{describe, listed, names};
+use offshoot_verdict::{AnswerRule, Criterion, RubricRule, Verdict, WordValues, points_in_prompts};
 
-/// What a verdict object must be.
-pub(crate) const VERDICT: &str = "an object with `prompt` and one of `words`, `score`, `pairs` and `groups`";
-const WORDS: &str = "at least two words with their values, {\" yes\": 1, \" no\": 0}";
-
-#[derive(Deserialize, JsonSchema)]
-struct ScoreSettings {
-    /// Where the number stands in the answer, as a JSON Pointer.
-    #[serde(default = "at_score")]
-    #[schemars(extend("x-expected" = POINTER))]
-    at: String,
-    /// The number of the worst sample, which becomes 0.
-    #[serde(default)]
-    low: f64,
-    /// The number of the best sample, which becomes 1.
-    high: f64,
-    /// The answer's JSON Schema, or a file with it (default: an object with `reasoning`, a text, and `score`).
-    schema: Option<SchemaSettings>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(untagged)]
-#[schemars(inline, extend("x-expected" = "a list of objects with `criterion` and `points`, or an item's field"))]
-enum RubricSettings {
-    Field(String),
-    Criteria(Vec<CriterionSettings>),
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct CriterionSettings {
-    /// What the sample must do, as the prompt's `criterion`.
-    criterion: String,
-    /// What it counts.
-    #[schemars(extend("exclusiveMinimum" = 0, "x-expected" = "a number above 0"))]
-    points: f64,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct PairSettings {
-    /// The two words that name the better text, the first one's before the second one's: [" A", " B"].
-    #[schemars(extend("x-expected" = "two words, [\" A\", \" B\"]"))]
-    words: Option<Vec<String>>,
-    /// Instead of words: the judge answers with JSON that names the better text.
-    winner: Option<WinnerSettings>,
-    /// Whether each pair is asked about in both orders, so that a judge that prefers a place prefers no sample.
-    #[serde(default = "yes")]
-    both_orders: bool,
-    /// Each sample is compared with so many others at least (default: with all).
-    #[schemars(range(min = 1))]
-    opponents: Option<u32>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct WinnerSettings {
-    /// Where the better text is named in the answer, as a JSON Pointer.
-    #[serde(default = "at_winner")]
-    #[schemars(extend("x-expected" = POINTER))]
-    at: String,
-    /// What names the first text.
-    #[serde(default = "letter_a")]
-    first: String,
-    /// What names the second one.
-    #[serde(default = "letter_b")]
-    second: String,
-    /// What says that none is better.
-    #[serde(default = "tie")]
-    tie: String,
-    /// The answer's JSON Schema, or a file with it (default: an object with `reasoning`, a text, and `winner`).
-    schema: Option<SchemaSettings>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct GroupSettings {
-    /// How many samples of a group the judge picks.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1))]
-    take: u32,
-    /// The most samples of a group. More are drawn into several.
-    #[serde(default = "eight")]
-    #[schemars(range(min = 2))]
-    size: u32,
-    /// How often each group is asked about, each time in another order; the score is the mean.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1))]
-    rotations: u32,
-    /// Where the list of the picked numbers stands in the answer, as a JSON Pointer. They count from 1.
-    #[serde(default = "at_selected")]
-    #[schemars(extend("x-expected" = POINTER))]
-    at: String,
-    /// The answer's JSON Schema, or a file with it (default: an object with `reasoning`, a text, and `selected`).
-    schema: Option<SchemaSettings>,
-}
-
-const POINTER: &str = "a JSON Pointer, such as \"/score\"";
-
-fn at_score() -> String {
-    "/score".to_owned()
-}
-
-fn at_winner() -> String {
-    "/winner".to_owned()
-}
-
-fn at_selected() -> String {
-    "/selected".to_owned()
-}
-
-fn letter_a() -> String {
-    "A".to_owned()
-}
-
-fn letter_b() -> String {
-    "B".to_owned()
-}
-
-fn tie() -> String {
-    "tie".to_owned()
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn eight() -> u32 {
-    8
-}
-
-/// The most tokens of an answer in JSON, where nothing else is said.
-const MOST_TOKENS: usize = 512;
 /// The text in question, in prompts.
 const SAMPLE: &str = "sample";
 /// Another name of it, which prompts of scorers have had first.
@@ -376,6 +218,11 @@ impl TaskVerdict {
         matches!(&self.asks, Asks::Fixed(verdict) if verdict.compares())
     }
 
+    /// Whether its prompt shows the answer that was found in a text.
+    pub(crate) fn asks_about_answers(&self) -> bool {
+        self.prompt.takes_in(SAMPLE_ANSWER)
+    }
+
     /// Whether what is asked differs between items: by the rubric that each has.
     pub fn is_of_items(&self) -> bool {
         matches!(self.asks, Asks::RubricOf { .. })
@@ -478,57 +325,4 @@ fn criteria_in(value: &Value) -> Option<Vec<Criterion>> {
         Some(Criterion { criterion: one.get("criterion")?.as_str()?.to_owned(), points: one.get("points")?.as_f64()? })
     };
     value.as_array()?.iter().map(criterion).collect()
-}
-
-/// Gives an error about a value its place.
-fn placed<'p>(place: &'p Place<'_>) -> impl Fn(Error) -> Error + 'p {
-    move |error| match error {
-        Error::Value { what, expected, found } => place.wrong_as(format!("{expected} as the {what}"), found),
-        other => other,
-    }
-}
-
-fn rule_of_words(place: &Place<'_>, words: Vec<(String, f64)>) -> Result<AnswerRule> {
-    WordValues::new(words).map(AnswerRule::Words).map_err(placed(place))
-}
-
-fn rule_of_score(place: &Place<'_>, score: ScoreSettings, tokens: usize) -> Result<AnswerRule> {
-    let ScoreSettings { at: pointer, low, high, schema } = score;
-    if low >= high {
-        return Err(place.key("high").wrong(format!("a number above `low`, {low}")));
-    }
-    let schema = schema.map(|schema| schema.read(&place.key("schema"))).transpose()?;
-    ScoreField::new(pointer, (low, high), schema, tokens).map(AnswerRule::Score).map_err(placed(&place.key("at")))
-}
-
-fn rule_of_pairs(place: &Place<'_>, pairs: PairSettings, tokens: usize) -> Result<PairRule> {
-    let PairSettings { words, winner, both_orders, opponents } = pairs;
-    let answer = match (words, winner) {
-        (Some(words), None) => {
-            let place = place.key("words");
-            let Ok([first, second]) = <[String; 2]>::try_from(words) else {
-                return Err(place.wrong("two words, [\" A\", \" B\"]"));
-            };
-            PairAnswer::words(first, second).map_err(placed(&place))?
-        }
-        (None, Some(winner)) => {
-            let place = place.key("winner");
-            let WinnerSettings { at: pointer, first, second, tie, schema } = winner;
-            let schema = schema.map(|schema| schema.read(&place.key("schema"))).transpose()?;
-            let names = (first, second, Some(tie));
-            WinnerField::new(pointer, names, schema, tokens).map(PairAnswer::Winner).map_err(placed(&place))?
-        }
-        (None, None) => return Err(place.wrong_as("`words` or `winner`", "none of them")),
-        (Some(_), Some(_)) => return Err(place.wrong_as("`words` or `winner`", "both")),
-    };
-    PairRule::new(answer, both_orders, opponents.map(|most| most as usize)).map_err(placed(&place.key("opponents")))
-}
-
-fn rule_of_groups(place: &Place<'_>, groups: GroupSettings, tokens: usize) -> Result<GroupRule> {
-    let GroupSettings { take, size, rotations, at: pointer, schema } = groups;
-    if take >= size {
-        return Err(place.key("take").wrong(format!("less than the samples of a group, {size}")));
-    }
-    let schema = schema.map(|schema| schema.read(&place.key("schema"))).transpose()?;
-    GroupRule::new(take as usize, size as usize, rotations as usize, pointer, schema, tokens).map_err(placed(place))
 }
