@@ -71,9 +71,9 @@ impl JudgeModel {
         }
     }
 
-    /// Refuses a schema that the judge's tokens cannot keep, before weights are loaded: no answer would come. What JSON a
-    /// server can write is its own affair; words that its tokens cannot tell apart are refused. `tokenizer` and `folder`:
-    /// of the run's own model.
+    /// Refuses a schema that the judge's tokens cannot keep, before weights are loaded: no answer would come. What JSON
+    /// a server can write is its own affair; words that its tokens cannot tell apart are refused. `tokenizer` and
+    /// `folder`: of the run's own model.
     pub fn check(&self, task: &Task, item: &Item, tokenizer: &Arc<Tokenizer>, folder: &ModelFolder) -> Result<()> {
         let (tokenizer, config) = match self {
             JudgeModel::Own => (tokenizer, &folder.config),
