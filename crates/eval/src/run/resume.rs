@@ -154,8 +154,8 @@ impl ItemsLeft {
             sort_by_number(&mut samples, |sample| sample.index);
             let ended = recorded.finished.remove(&index);
             // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
-            // failed samples are tried again. So are samples that the scorer could not score, or compare with all others,
-            // or the judge grade, and searches that went without scores.
+            // failed samples are tried again. So are samples that the scorer could not score, or compare with all
+            // others, or the judge grade, and searches that went without scores.
             let are_scored = match prepared.scores_late() {
                 true => samples.iter().all(Sample::is_scored),
                 false => !ended.as_ref().is_some_and(|item| lacks_scores(method, &item.outcome)),
