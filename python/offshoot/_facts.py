@@ -192,12 +192,13 @@ class _JudgeTotals(TypedDict, total=False):
 
 
 class JudgeTotals(_JudgeTotals):
-    """The model that was asked about samples, its questions, the tokens of their prompts, and requests sent again;
-    ``digest``: of its folder, if it is another one than the run's own."""
+    """The model that was asked about samples, its questions, the tokens of their prompts and those that it wrote, and
+    requests sent again; ``digest``: of its folder, if it is another one than the run's own."""
 
     name: str
     questions: int
     tokens: int
+    written: int
     retried: int
 
 

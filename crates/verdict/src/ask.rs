@@ -44,8 +44,10 @@ pub struct JudgeIdentity {
 pub struct JudgeCounts {
     /// Questions that it was asked.
     pub questions: usize,
-    /// Tokens of the prompts of those that it has answered, each counted whole.
+    /// Tokens of the prompts that it has read, each counted whole.
     pub tokens: usize,
+    /// Tokens that it has written in answers; 0 where words' probabilities are read.
+    pub written: usize,
     /// Requests that were sent again after a failure; only a server's.
     pub retried: usize,
 }

@@ -94,6 +94,6 @@ impl Ask for ScriptedJudge {
 
     fn counts(&self) -> JudgeCounts {
         let state = self.state();
-        JudgeCounts { questions: state.asked.len(), tokens: state.tokens, retried: 0 }
+        JudgeCounts { questions: state.asked.len(), tokens: state.tokens, written: 0, retried: 0 }
     }
 }

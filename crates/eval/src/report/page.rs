@@ -73,14 +73,14 @@ impl Display for Summary {
             page.line("scorer", format!("{name}, form {form}"))?;
         }
         if let Some(JudgeTotals { identity, counts }) = &self.judge {
-            let JudgeCounts { questions, tokens, retried } = *counts;
-            let [questions, tokens] =
-                [(questions, "question"), (tokens, "token")].map(|(n, what)| counted(n as u64, what));
+            let JudgeCounts { questions, tokens, written, retried } = *counts;
+            let [questions, tokens, written] = [(questions, "question"), (tokens, "token"), (written, "token")]
+                .map(|(n, what)| counted(n as u64, what));
             let retried = match retried {
                 0 => String::new(),
                 some => format!(", {} sent again", counted(some as u64, "request")),
             };
-            page.line("judge", format!("{}, {questions} of {tokens}{retried}", identity.name))?;
+            page.line("judge", format!("{}, {questions} of {tokens}, {written} written{retried}", identity.name))?;
         }
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         let kv = match self.kv_dtype {

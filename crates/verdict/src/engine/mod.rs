@@ -31,6 +31,7 @@ pub struct EngineJudge {
 pub(crate) struct Counts {
     questions: AtomicUsize,
     pub tokens: AtomicUsize,
+    pub written: AtomicUsize,
 }
 
 impl EngineJudge {
@@ -81,8 +82,8 @@ impl Ask for EngineJudge {
     }
 
     fn counts(&self) -> JudgeCounts {
-        let Counts { questions, tokens } = &*self.counts;
-        let [questions, tokens] = [questions, tokens].map(|count| count.load(Ordering::Relaxed));
-        JudgeCounts { questions, tokens, retried: 0 }
+        let Counts { questions, tokens, written } = &*self.counts;
+        let [questions, tokens, written] = [questions, tokens, written].map(|count| count.load(Ordering::Relaxed));
+        JudgeCounts { questions, tokens, written, retried: 0 }
     }
 }

@@ -243,7 +243,12 @@ impl Placing {
         let answer = match event {
             Event::Tokens { .. } => None,
             Event::Failed { error, .. } => Some(Err(error)),
-            Event::Finished { finish, .. } => placed.awaited.note(place, &finish),
+            Event::Finished { finish, .. } => {
+                if matches!(placed.awaited, Awaited::Json(_)) {
+                    self.counts.written.fetch_add(finish.tokens.len(), Ordering::Relaxed);
+                }
+                placed.awaited.note(place, &finish)
+            }
         };
         if let Some(answer) = answer {
             self.answer(question, answer);
@@ -256,9 +261,7 @@ impl Placing {
         let Some(PlacedQuestion { branches, tokens, reply, .. }) = self.questions.remove(&question) else { return };
         branches.iter().for_each(|branch| _ = self.branches.remove(branch));
         self.engine.release(&branches);
-        if answer.is_ok() {
-            self.counts.tokens.fetch_add(tokens, Ordering::Relaxed);
-        }
+        self.counts.tokens.fetch_add(tokens, Ordering::Relaxed);
         hand_over(reply, answer.map(|answer| Answered { answer, tokens }));
     }
 }

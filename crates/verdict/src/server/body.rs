@@ -8,6 +8,9 @@ use offshoot_core::error::{Error, Result};
 /// How many of the likeliest tokens a server is asked for: the most that servers give.
 const TOP: usize = 20;
 
+/// The fields that bound an answer, of which a request has at least one.
+pub(super) const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+
 /// A request.
 #[derive(Debug, PartialEq)]
 pub(super) struct Body {
@@ -57,6 +60,12 @@ pub(super) fn of(question: &Question, model: &str, request: &Map<String, Value>)
         match value {
             Value::Null => _ = fields.shift_remove(name),
             value => _ = fields.insert(name.clone(), value.clone()),
+        }
+    }
+    if matches!(question.answer, WantedAnswer::Words(_)) {
+        // Whatever the field is called that bounds an answer: a word is read from one token.
+        for limit in LIMITS {
+            fields.get_mut(limit).into_iter().for_each(|most| *most = 1.into());
         }
     }
     Ok(Body { part: if is_chat { "chat/completions" } else { "completions" }, fields: fields.into() })
@@ -157,11 +166,16 @@ mod tests {
     #[test]
     fn the_user_s_fields_take_the_place_of_others() {
         let request = json!({"max_tokens": null, "max_completion_tokens": 512, "temperature": 1, "seed": null});
-        let question = Question { prompt: chat(), answer: words(["yes", "no"]) };
-        let Body { fields, .. } = super::of(&question, "m", request.as_object().unwrap()).unwrap();
-        let fields = fields.as_object().unwrap();
-        assert!(!fields.contains_key("max_tokens") && !fields.contains_key("seed"));
-        assert_eq!((&fields["max_completion_tokens"], &fields["temperature"]), (&json!(512), &json!(1)));
+        let fields = |answer: WantedAnswer| {
+            let question = Question { prompt: chat(), answer };
+            super::of(&question, "m", request.as_object().unwrap()).unwrap().fields
+        };
+        let json = fields(WantedAnswer::Json { schema: Arc::new(json!({"type": "object"})), max_tokens: 64 });
+        assert_eq!((json.get("max_tokens"), json.get("seed")), (None, None));
+        assert_eq!((&json["max_completion_tokens"], &json["temperature"]), (&json!(512), &json!(1)));
+        // A limit of answers in JSON is none of words, which are read from one token.
+        let words = fields(words(["yes", "no"]));
+        assert_eq!((words.get("max_tokens"), &words["max_completion_tokens"]), (None, &json!(1)));
     }
 
     #[test]

@@ -30,6 +30,7 @@ use health::Health;
 use offshoot_core::bounded::caught;
 use offshoot_core::error::{Error, Result};
 pub use options::{JudgeKey, ServerOptions};
+use read::Usage;
 
 /// The time before the first retry; each further one takes twice the time of the one before.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -58,6 +59,7 @@ struct Asking {
     health: Mutex<Health>,
     asked: AtomicUsize,
     tokens: AtomicUsize,
+    written: AtomicUsize,
     retried: AtomicUsize,
     /// Whether it was said that a question has no answer.
     has_warned: AtomicBool,
@@ -99,6 +101,7 @@ impl ServerJudge {
             health: Mutex::default(),
             asked: AtomicUsize::new(0),
             tokens: AtomicUsize::new(0),
+            written: AtomicUsize::new(0),
             retried: AtomicUsize::new(0),
             has_warned: AtomicBool::new(false),
             closed,
@@ -133,9 +136,10 @@ impl Ask for ServerJudge {
     }
 
     fn counts(&self) -> JudgeCounts {
-        let Asking { asked, tokens, retried, .. } = &*self.asking;
-        let [questions, tokens, retried] = [asked, tokens, retried].map(|count| count.load(Ordering::Relaxed));
-        JudgeCounts { questions, tokens, retried }
+        let Asking { asked, tokens, written, retried, .. } = &*self.asking;
+        let [questions, tokens, written, retried] =
+            [asked, tokens, written, retried].map(|count| count.load(Ordering::Relaxed));
+        JudgeCounts { questions, tokens, written, retried }
     }
 }
 
@@ -151,9 +155,6 @@ impl Asking {
             if self.is_closed() {
                 return;
             }
-            if let Ok(answered) = &answered {
-                self.tokens.fetch_add(answered.tokens, Ordering::Relaxed);
-            }
             hand_over(reply, answered);
         }
     }
@@ -166,6 +167,9 @@ impl Asking {
         let Body { part, fields } = body::of(question, &self.model, self.client.request())?;
         self.health().admit(Instant::now())?;
         let answer = self.retrying(|client| client.post(part, &fields))?;
+        let Usage { tokens, written } = read::usage(&answer);
+        self.tokens.fetch_add(tokens, Ordering::Relaxed);
+        self.written.fetch_add(written, Ordering::Relaxed);
         read::answer(question, &fields, &answer).map_err(|error| self.client.hiding(error))
     }
 

@@ -8,6 +8,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 use offshoot_text::reasoning::answer_part;
 
+use super::body::LIMITS;
 use super::json_text::value_in;
 
 /// The most characters of a text in an error.
@@ -25,16 +26,31 @@ pub(super) fn answer(question: &Question, fields: &Value, answer: &Value) -> Res
     let Some(choice) = answer.pointer("/choices/0") else {
         return Err(Error::value("answer of the judge's server", "a field `choices` with a choice", shown(answer)));
     };
-    let tokens = answer.pointer("/usage/prompt_tokens").and_then(Value::as_u64).unwrap_or(0);
+    let Usage { tokens, .. } = usage(answer);
     let answer = match &question.answer {
         WantedAnswer::Words(words) => JudgeAnswer::Words(shares(words, choice)?),
         WantedAnswer::Json { .. } => {
-            let limits = ["max_completion_tokens", "max_tokens"];
-            let limit = limits.into_iter().find_map(|name| Some((name, fields.get(name)?)));
+            let limit = LIMITS.into_iter().find_map(|name| Some((name, fields.get(name)?)));
             JudgeAnswer::Json(json(choice, limit)?)
         }
     };
-    Ok(Answered { answer, tokens: usize::try_from(tokens).unwrap_or(0) })
+    Ok(Answered { answer, tokens })
+}
+
+/// What an answer has cost, as the server says; 0 where it does not.
+#[derive(Clone, Copy)]
+pub(super) struct Usage {
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    /// Tokens that were written.
+    pub written: usize,
+}
+
+/// What the answer has cost.
+pub(super) fn usage(answer: &Value) -> Usage {
+    let count = |field: &str| answer.pointer(&format!("/usage/{field}")).and_then(Value::as_u64).unwrap_or(0);
+    let [tokens, written] = ["prompt_tokens", "completion_tokens"].map(|field| count(field) as usize);
+    Usage { tokens, written }
 }
 
 /// The name of the only model that a server lists.
