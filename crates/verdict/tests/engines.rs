@@ -109,7 +109,7 @@ fn words_have_the_model_s_probabilities() {
     }
     assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-12);
     assert_eq!(tokens, before.len());
-    assert_eq!(judge.counts(), JudgeCounts { questions: 1, tokens, retried: 0 });
+    assert_eq!(judge.counts(), JudgeCounts { questions: 1, tokens, ..JudgeCounts::default() });
     assert_eq!(judge.identity().name, "tiny");
 }
 
@@ -159,6 +159,9 @@ fn json_keeps_its_schema() {
     let again: Vec<JudgeAnswer> =
         answers(&judge, questions()).into_iter().map(|answered| answered.unwrap().answer).collect();
     assert_eq!(found, again);
+    let written = judge.counts().written;
+    // Four answers.
+    assert!((4..=4 * 64).contains(&written), "{written}");
 }
 
 #[test]
