@@ -97,7 +97,7 @@ fn plan_says_the_memory_of_a_judge_and_refuses_what_cannot_stand_there() {
     assert!(pool(&tenth) > 0 && pool(&tenth) <= pool(&whole), "{tenth}");
     // The model's own folder is no second model.
     let own = succeeds(plan(&["--judge", &demo]));
-    assert!(!own.contains("\njudge ") && own.contains("the judge is the model itself"), "{own}");
+    assert!(!own.contains("\njudge ") && own.contains("a judge is asked about samples"), "{own}");
     refuses(&plan(&["--judge", &scorer]), &["LlamaForSequenceClassification", "predicts tokens"]);
     // A method by reward, graded by a judge.
     let both = task_folder(|task| {
