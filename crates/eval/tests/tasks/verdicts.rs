@@ -105,8 +105,8 @@ fn the_key_stands_in_a_file_or_in_the_environment() {
     let lost = || AskedKey::File("no-such-file".into());
     let none = task.judge.asked(&AskedJudge { by: url(), name: None, key: lost() }).unwrap_err().to_string();
     assert!(none.contains("no-such-file"), "{none}");
-    let asked = task.judge.asked(&AskedJudge { key: lost(), ..AskedJudge::default() });
-    assert!(asked.is_ok(), "the model itself is shown no key");
+    let unused = task.judge.asked(&AskedJudge { key: lost(), ..AskedJudge::default() }).unwrap_err().to_string();
+    assert!(unused.contains("none, as no server judges"), "the model itself is shown no key: {unused}");
 }
 
 #[test]
