@@ -98,6 +98,9 @@ fn plan_says_the_memory_of_a_judge_and_refuses_what_cannot_stand_there() {
     // The model's own folder is no second model.
     let own = succeeds(plan(&["--judge", &demo]));
     assert!(!own.contains("\njudge ") && own.contains("a judge is asked about samples"), "{own}");
+    let unasked = run(scored_task().path(), &[&base[..], &["--judge", &judge, "--scorer", &scorer]].concat());
+    let unasked = succeeds(unasked);
+    assert!(unasked.contains("neither the method nor `grade` asks a judge") && unasked.contains(&judge), "{unasked}");
     refuses(&plan(&["--judge", &scorer]), &["LlamaForSequenceClassification", "predicts tokens"]);
     // A method by reward, graded by a judge.
     let both = task_folder(|task| {

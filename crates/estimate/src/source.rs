@@ -84,6 +84,10 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         job.notes.push(format!("{name}: the method asks for no `reward`, and the scorer {path} is not loaded"));
     }
     job.judged_by(task.judge_folder_options(options.judge.as_ref(), &rendered.model), &rendered.model);
+    if let (Some(asked), true) = (&options.judge, task.verdicts().iter().all(Option::is_none)) {
+        let (name, path) = (task.method.name(), asked.path.display());
+        job.notes.push(format!("{name}: neither the method nor `grade` asks a judge, and {path} is not loaded"));
+    }
     if job.judge.is_none() && task.verdicts().iter().any(Option::is_some) {
         let what = "its questions and answers are not counted (a dry run of the task says how many there are)";
         job.notes.push(format!("a judge is asked about samples: {what}"));

@@ -149,7 +149,7 @@ fn of_samples(
     }
 }
 
-/// An outcome whose samples have no scores of steps where a judge has scored them: it values whole texts.
+/// The outcome with no scores of steps where a judge has scored the samples: a judge values whole texts, not steps.
 fn as_scored(scorer: &SampleScorer, mut outcome: Outcome) -> Outcome {
     if let SampleScorer::Verdict(_) = scorer {
         for sample in &mut outcome.samples {

@@ -21,7 +21,7 @@ use offshoot_verdict::{
     Ask, EngineJudge, ItemVerdicts, JudgeIdentity, JudgePrompt, ServerJudge, ServerOptions, WantedAnswer,
 };
 
-/// Who answers the questions of a run's verdicts. No weights are loaded, and no server is asked.
+/// The judge of a run, before its weights are loaded or its server is asked.
 pub enum JudgeModel {
     /// The run's own model, in its own engine.
     Own,

@@ -171,8 +171,8 @@ impl Graded {
 pub struct Regrader<'a> {
     pub task: &'a Task,
     pub graders: Graders<'a>,
-    /// Whether what a judge said of samples is kept, as it would be asked the same. Only those without a grade are
-    /// asked about, if there is a judge.
+    /// Whether the grades that a judge gave are kept, as its question is the same now. A judge is then asked only
+    /// about samples without a grade.
     pub keeps_grades: bool,
     /// How the method makes the scores of samples of those of their parts; `None`: they stay as they are.
     pub scored: Option<&'a RecordedScores>,
@@ -232,7 +232,7 @@ fn put_scores(task: &Task, line: &mut Map<String, Value>, outcome: &Outcome) {
         Some(work) => drop(line.insert("scorer".to_string(), json!(work))),
     }
     match &outcome.details {
-        // Those of other methods are the search's, and stay.
+        // A search by steps has chosen by its scores: they stay.
         _ if !task.method.draws_alike() => {}
         Some(Details::Scores { scores }) => drop(line.insert("scores".to_string(), json!(scores))),
         _ => drop(line.shift_remove("scores")),

@@ -83,7 +83,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     check_method(&task, &manifest, &was, &lines)?;
     let scored = match manifest.scorer.as_ref().is_some_and(|scorer| scorer.samples.is_some()) {
         true => new_scores(&task, &manifest)?,
-        // Those of a search by steps, or of an earlier version, stay as they are.
+        // Scores of a search by steps, or by an earlier version, stay as they are.
         false => None,
     };
     let withheld = [run.clone(), folder.to_path_buf()];
