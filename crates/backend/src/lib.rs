@@ -30,6 +30,7 @@ mod delta_rule;
 mod device_memory;
 mod experts;
 mod kv_dtype;
+mod latent;
 mod levels;
 mod lora;
 mod matrix;
@@ -58,6 +59,7 @@ pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, St
 pub use device_memory::{DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
+pub use latent::{CopyStore, Expansion, LatentHeads, LatentSteps};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use lora::{AdapterSlot, LoraPiece, LoraShape, LoraWeights, MOST_ADAPTERS, MOST_RANK, StepRows};
 pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, all_quantised, with_bytes, with_dense};
@@ -69,22 +71,43 @@ pub use sampling::{
 };
 pub use saved::SavedPages;
 pub use scoring::Scoring;
-pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
+pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES, Values};
 pub use split::{Segment, Share, Split};
-pub use step::{RowToken, StepBatch, StepRequests, StepResults, StepShape, advance_slots};
+pub use step::{CopiesShape, RowToken, StepBatch, StepRequests, StepResults, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{ActivationDtype, Dtype, Elements, RandomWeight, Uniform, WeightView};
 
 /// Cosines and sines by position, `[positions, rotary / 2]` each, already multiplied by the rope type's attention
-/// factor. The first `rotary` elements of a head are rotated by halves, with h = `rotary / 2`: `(x[i], x[i + h]) ->
-/// (x[i] cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
-#[derive(Clone, Debug)]
+/// factor. `rotary` elements of a head are rotated, its first ones or, of latent attention, its last ones: pair `i`,
+/// `(a, b) -> (a cos - b sin, b cos + a sin)`, consists of the elements that `pairs` says.
+#[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
     pub rotary: usize,
+    pub pairs: RopePairs,
     /// Whether key heads are rotated too, and not only query heads.
     pub keys: bool,
     pub cos: Vec<f32>,
     pub sin: Vec<f32>,
+}
+
+/// Which elements of `rotary` ones are rotated together, as pair `i`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RopePairs {
+    /// `i` and `i + rotary / 2`.
+    #[default]
+    Halves,
+    /// `2 i` and `2 i + 1`.
+    Neighbours,
+}
+
+impl RopePairs {
+    /// The elements of pair `i`.
+    pub fn elements(self, i: usize, rotary: usize) -> (usize, usize) {
+        match self {
+            RopePairs::Halves => (i, i + rotary / 2),
+            RopePairs::Neighbours => (2 * i, 2 * i + 1),
+        }
+    }
 }
 
 /// Whether an op replaces its output or adds to it.
@@ -137,6 +160,8 @@ pub trait Backend: Send + 'static {
     type Routes: Send;
     /// Keys and values of all layers, in pages.
     type Kv: Send;
+    /// The maps of a layer's latents to the keys and values of all heads (see [`LatentHeads`]).
+    type LatentMaps: Send + Sync;
     /// A [`RopeTable`] in the memory that ops read.
     type Rope: Send;
     /// The loaded step in the memory that ops read, and the samples not collected yet.
@@ -250,6 +275,35 @@ pub trait Backend: Send + 'static {
     fn replace_vector(&mut self, old: &Self::Vector, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
         let _ = old;
         self.split_vector(parts, split)
+    }
+    /// The maps of a layer with latent attention, a matrix `[heads.map_rows(), rank]` of `parts`, in the compute dtype
+    /// `dtype`. A rank keeps those of the heads that `split` gives it.
+    fn latent_maps(
+        &mut self,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        split: &Split,
+    ) -> Result<Self::LatentMaps> {
+        let _ = (parts, heads, dtype, split);
+        unimplemented!("latent attention on this backend")
+    }
+    /// Loads what takes the place of `old`, as [`Backend::replace_matrix`] does for a matrix.
+    fn replace_latent_maps(
+        &mut self,
+        old: &Self::LatentMaps,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        split: &Split,
+    ) -> Result<Self::LatentMaps> {
+        let _ = old;
+        self.latent_maps(parts, heads, dtype, split)
+    }
+    /// The elements of the matrix of maps, as [`Backend::read_matrix`] gives those of a matrix.
+    fn read_latent_maps(&mut self, maps: &Self::LatentMaps, split: &Split) -> Result<Elements> {
+        let _ = (maps, split);
+        unimplemented!("latent attention on this backend")
     }
     /// Where weights are replaced in place: puts a matrix, which was loaded for it, in the place of that of expert
     /// `expert`, of the same shape and format. Elsewhere experts are loaded anew, and this is not called.
@@ -516,7 +570,7 @@ pub trait Backend: Send + 'static {
     }
     /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of the scores of the
     /// positions it attends to (see `AttentionPlan`), times the values. `scoring` says what a score is, and which terms
-    /// of the softmax belong to no position. `out` is `[R, q_heads * head_dim]`; of `qkv` only the query heads are
+    /// of the softmax belong to no position. `out` is `[R, HeadLayout::out_width]`; of `qkv` only the query heads are
     /// read.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn tree_attention(
@@ -529,6 +583,82 @@ pub trait Backend: Send + 'static {
         plan: usize,
         scoring: Scoring<'_, Self::Vector>,
     );
+    /// Tree attention by plan `plan`, of which a row may see nothing, or not all of its context: `out` as of
+    /// [`Backend::tree_attention`], and `lse` `[R, q_heads]`, f32, the natural log-sum-exps of its scores. A row that
+    /// sees nothing has zeros and -inf. [`Backend::merge_attended`] merges two such results.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn tree_attention_lse(
+        &mut self,
+        out: &mut Self::Buffer,
+        lse: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        kv: &Self::Kv,
+        layer: LayerIx,
+        step: &mut Self::Step,
+        plan: usize,
+        scoring: Scoring<'_, Self::Vector>,
+    ) {
+        let _ = (out, lse, qkv, kv, layer, step, plan, scoring);
+        unimplemented!("latent attention on this backend")
+    }
+    /// Merges the results of attention over two sets of positions, `out` and `other` `[R, heads * width]` with their
+    /// log-sum-exps `[R, heads]`: with `m` the larger of both, `out = (out * exp(lse - m) + other * exp(other_lse -
+    /// m)) / (exp(lse - m) + exp(other_lse - m))` for each row and head, and `lse` becomes the log-sum-exp of both.
+    /// Where both are -inf, `out` stays zero.
+    fn merge_attended(
+        &mut self,
+        out: &mut Self::Buffer,
+        lse: &mut Self::Buffer,
+        other: &Self::Buffer,
+        other_lse: &Self::Buffer,
+    ) {
+        let _ = (out, lse, other, other_lse);
+        unimplemented!("latent attention on this backend")
+    }
+    /// What is done before latent attention to `queries` `[R, query_width]` and `latents` `[R, latent_width]`: the
+    /// first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
+    /// elements of each query, and of the row of `latents` where they say so, in place; then row `r` of `latents` is
+    /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards.
+    fn prepare_latents(
+        &mut self,
+        queries: &mut Self::Buffer,
+        latents: &mut Self::Buffer,
+        steps: &LatentSteps<'_, Self::Vector, Self::Rope>,
+        kv: &mut Self::Kv,
+        step: &Self::Step,
+    ) {
+        let _ = (queries, latents, steps, kv, step);
+        unimplemented!("latent attention on this backend")
+    }
+    /// The queries of the absorbed form: `out` `[R, heads, rank + rope]`, `out[r][h] = [K_h^T q, p]` with `[q, p]` the
+    /// query of head `h` in `queries` `[R, heads, nope + rope]`.
+    fn absorb_queries(&mut self, out: &mut Self::Buffer, queries: &Self::Buffer, maps: &Self::LatentMaps) {
+        let _ = (out, queries, maps);
+        unimplemented!("latent attention on this backend")
+    }
+    /// The values of what heads have read in the absorbed form: `out` `[R, heads, value]`, `out[r][h] = V_h x[r][h]`
+    /// with `x` `[R, heads, rank]`.
+    fn map_values(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, maps: &Self::LatentMaps) {
+        let _ = (out, x, maps);
+        unimplemented!("latent attention on this backend")
+    }
+    /// Expands latents as the step's [`Expansion`]s of `store` say: for each slot with latent `c` and rotated part `r`
+    /// in layer `layer` of `kv`, key `h` in the same slot of the page of `copies`, layer `copy_layer`, is `[K_h c, r]`
+    /// and value `h` is `V_h c`.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn expand_latents(
+        &mut self,
+        copies: &mut Self::Kv,
+        copy_layer: LayerIx,
+        kv: &Self::Kv,
+        layer: LayerIx,
+        maps: &Self::LatentMaps,
+        store: CopyStore,
+        step: &Self::Step,
+    ) {
+        let _ = (copies, copy_layer, kv, layer, maps, store, step);
+        unimplemented!("latent attention on this backend")
+    }
     /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `x` `[R, 2F]`, `out` `[R, F]`. `next`: see [`Backend::rms_norm`].
     fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: Option<&Self::Matrix>);
     /// In place, `gelu(x[r][i]) * y[r][from + i]`, with the gelu of [`Backend::gelu`].

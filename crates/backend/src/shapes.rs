@@ -9,29 +9,78 @@ use super::weights::Dtype;
 use offshoot_core::ids::{GroupIx, LayerIx};
 use offshoot_kv::LayerPlace;
 
-/// The layout of a row of `qkv`: `q_heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
-/// `head_dim` elements.
+/// The heads of attention. A row of `qkv` has `q_heads` query heads, then `kv_heads` key heads, each of `head_dim`
+/// elements, then the value heads, where they lie beside the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
     pub q_heads: usize,
     pub kv_heads: usize,
+    /// Elements of a query and of a key.
     pub head_dim: usize,
+    pub values: Values,
 }
 
-/// `32 / 8 x 128`: heads of queries, of keys, and their width.
+/// Where values lie, and how many elements one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Beside the keys: a value head for each key head.
+    Beside(usize),
+    /// In the keys, stored once: the first so many elements of a key are its value ([`LatentHeads::absorbed`]).
+    InKeys(usize),
+}
+
+/// `32 / 8 x 128`: heads of queries, of keys, and their width; then that of values, if it is another one.
 impl fmt::Display for HeadLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} / {} x {}", self.q_heads, self.kv_heads, self.head_dim)
+        write!(f, "{} / {} x {}", self.q_heads, self.kv_heads, self.head_dim)?;
+        match self.values {
+            Values::Beside(width) if width == self.head_dim => Ok(()),
+            Values::Beside(width) => write!(f, ", values of {width}"),
+            Values::InKeys(width) => write!(f, ", the first {width} are the value"),
+        }
     }
 }
 
 impl HeadLayout {
-    pub fn qkv_width(&self) -> usize {
-        (self.q_heads + 2 * self.kv_heads) * self.head_dim
+    /// Heads whose values are as wide as their keys, beside them.
+    pub const fn new(q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self { q_heads, kv_heads, head_dim, values: Values::Beside(head_dim) }
     }
 
+    /// Elements of a row of `qkv`.
+    pub fn qkv_width(&self) -> usize {
+        self.q_width() + self.stored_width()
+    }
+
+    /// Elements of a row's query heads.
     pub fn q_width(&self) -> usize {
         self.q_heads * self.head_dim
+    }
+
+    /// Elements of a value.
+    pub fn value_dim(&self) -> usize {
+        match self.values {
+            Values::Beside(width) | Values::InKeys(width) => width,
+        }
+    }
+
+    /// Elements of what a row's query heads read: a value for each.
+    pub fn out_width(&self) -> usize {
+        self.q_heads * self.value_dim()
+    }
+
+    /// Elements that are stored of a token: its key heads, and its value heads where they lie beside these.
+    pub fn stored_width(&self) -> usize {
+        let beside = match self.values {
+            Values::Beside(width) => width,
+            Values::InKeys(_) => 0,
+        };
+        self.kv_heads * (self.head_dim + beside)
+    }
+
+    /// Whether values are as wide as keys, beside them.
+    pub fn has_even_values(&self) -> bool {
+        self.values == Values::Beside(self.head_dim)
     }
 
     /// Query heads per key head.
@@ -40,7 +89,7 @@ impl HeadLayout {
     }
 }
 
-/// The largest `head_dim` of a model. It must also be even, because 16-bit keys are stored in pairs.
+/// The largest `head_dim` of a model, but for latents. It must also be even, because 16-bit keys are stored in pairs.
 pub const MOST_HEAD_DIM: usize = 512;
 
 /// Which heads `head_norm` normalises (before rope).

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_rank_has_the_key_heads_that_its_queries_read() {
-        let heads = HeadLayout { q_heads: 16, kv_heads: 2, head_dim: 8 };
+        let heads = HeadLayout::new(16, 2, 8);
         let (queries, keys) = (Segment::of_queries(heads, 1), Segment { width: 2, unit: 1, meets_keys: false });
         for ranks in [1, 2, 4, 8] {
             let own = heads.of_rank(ranks).unwrap();

@@ -5,6 +5,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_kv::plan::{AttentionPlan, NewPage};
 use offshoot_kv::{KvSlot, StateRun};
 
+use super::latent::{CopyStore, Expansion};
 use super::lora::AdapterSlot;
 use super::sampling::{SampleRequest, SampledToken, SeenToken};
 
@@ -119,6 +120,9 @@ pub struct StepBatch {
     /// One per kind of attention (heads, window and page group) of the model's layers, in the order of
     /// `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
+    /// For models with latent attention alone: what is expanded for this step, by [`CopyStore`]. Then the last two
+    /// plans read the copies of each store, in the same order, and may have no items.
+    pub expansions: Option<[Vec<Expansion>; CopyStore::COUNT]>,
     /// For models with delta-rule layers: runs that have each row once, in the order in which they are computed. A run
     /// may read what an earlier one has written.
     pub state_runs: Vec<StateRun>,
@@ -138,6 +142,17 @@ pub struct StepShape {
     pub samples: bool,
     /// Whether some row has an adapter.
     pub adapters: bool,
+    /// By [`CopyStore`].
+    pub copies: [CopiesShape; CopyStore::COUNT],
+}
+
+/// What a step reads of a store of copies, and makes there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CopiesShape {
+    /// Whether the store's plan has items.
+    pub is_read: bool,
+    /// How many [`Expansion`]s the step has, or more if the backend pads.
+    pub expansions: usize,
 }
 
 impl StepBatch {
@@ -147,7 +162,22 @@ impl StepBatch {
             logit_rows: self.logit_rows.len(),
             samples: !self.requests.given().is_empty() || self.requests.are_values(),
             adapters: self.adapters.iter().any(Option::is_some),
+            copies: self.copies_shape(),
         }
+    }
+
+    fn copies_shape(&self) -> [CopiesShape; CopyStore::COUNT] {
+        let Some(expansions) = &self.expansions else { return Default::default() };
+        let plans = &self.plans[self.plans.len() - CopyStore::COUNT..];
+        CopyStore::ALL.map(|store| CopiesShape {
+            is_read: !plans[store as usize].items.is_empty(),
+            expansions: expansions[store as usize].len(),
+        })
+    }
+
+    /// The plans of what grows with its rows: all but those of copies.
+    fn growing_plans(&self) -> usize {
+        self.plans.len() - if self.expansions.is_some() { CopyStore::COUNT } else { 0 }
     }
 
     /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from
@@ -159,7 +189,8 @@ impl StepBatch {
         let goes_on = self.state_runs.iter().all(|run| run.to.is_some() && run.rows.len() == 1);
         let is_sampled = !matches!(self.requests, StepRequests::None | StepRequests::Values)
             && self.requests.fit(self.logit_rows.len());
-        each_once && is_sampled && goes_on && self.plans.iter().all(AttentionPlan::can_advance)
+        let plans = &self.plans[..self.growing_plans()];
+        each_once && is_sampled && goes_on && plans.iter().all(AttentionPlan::can_advance)
     }
 
     /// Counts each request's `unseen` token as seen. `before`: the tokens the previous step sampled, by request. This
@@ -186,7 +217,14 @@ impl StepBatch {
         }
         self.positions.iter_mut().for_each(|position| *position += 1);
         advance_slots(&mut self.slots, new_pages);
-        self.plans.iter_mut().for_each(|plan| plan.advance(new_pages));
+        let growing = self.growing_plans();
+        let (growing, of_copies) = self.plans.split_at_mut(growing);
+        growing.iter_mut().for_each(|plan| plan.advance(new_pages));
+        of_copies.iter_mut().for_each(AttentionPlan::advance_rows);
+        // Copies that are kept are made once.
+        if let Some(expansions) = &mut self.expansions {
+            expansions[CopyStore::Kept as usize].clear();
+        }
         StateRun::advance(&mut self.state_runs);
         for (row, request) in (0u32..).zip(self.requests.given_mut()) {
             request.unseen = request.has_penalties().then_some(row);

@@ -137,7 +137,7 @@ pub fn run<B: Backend>(
 }
 
 /// Heads and vocabulary of steps for ops that depend on neither.
-pub const ANY_HEADS: HeadLayout = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
+pub const ANY_HEADS: HeadLayout = HeadLayout::new(1, 1, 16);
 pub const ANY_VOCAB: usize = 32;
 
 /// A step of rows at these positions, all with token 0, without logits.

@@ -101,6 +101,7 @@ impl Leaves {
             state_runs: Vec::new(),
             adapters: Vec::new(),
             requests: vec![SampleRequest::of(Pick::Greedy); rows].into(),
+            expansions: None,
         }
     }
 

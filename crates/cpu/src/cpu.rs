@@ -136,6 +136,7 @@ impl Backend for Cpu {
     type Experts = CpuExperts;
     type Routes = CpuRoutes;
     type Kv = KvStore;
+    type LatentMaps = ();
     type Rope = RopeTable;
     type Step = CpuStep;
     type Lora = CpuLora;

@@ -109,6 +109,7 @@ impl Backend for Cuda {
     type Matrix = Matrix;
     type Vector = Vector;
     type Kv = Kv;
+    type LatentMaps = ();
     type Rope = Rope;
     type Step = Step;
     type Experts = Experts;

@@ -110,7 +110,7 @@ impl Timed for Cuda {
         let numbers = Uniform { stream: 1, centre: 0.0, reach: 1.0 };
         let random = RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers };
         let weights = self.matrix(&[MatrixPart::random(random, weights)])?;
-        let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
+        let heads = HeadLayout::new(1, 1, 16);
         let mut step = self.step(&[heads], dtype, 1)?;
         let tokens = vec![RowToken::Known(TokenId(0)); PRODUCT];
         let shape = self.load(&mut step, StepBatch { tokens, ..StepBatch::default() })?;

@@ -34,6 +34,7 @@ pub(super) fn step_batch(
         slots: prefix.groups().iter().map(slots_in).collect(),
         logit_rows,
         plans,
+        expansions: None,
         state_runs,
         adapters: if adapters.iter().any(Option::is_some) { adapters } else { Vec::new() },
         requests,

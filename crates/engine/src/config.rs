@@ -108,6 +108,7 @@ impl EngineConfig {
     /// The shape of the largest step.
     pub fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, logit_rows: self.max_logit_rows(), samples: true, adapters: self.adapters.most > 0 }
+        let (logit_rows, adapters) = (self.max_logit_rows(), self.adapters.most > 0);
+        StepShape { rows, logit_rows, samples: true, adapters, copies: Default::default() }
     }
 }

@@ -19,7 +19,7 @@ use offshoot_kv::{PageGroups, PagePool, PrefixTree, StepRow, Window};
 
 const REPETITIONS: usize = 200;
 /// Llama-3-8B's.
-const HEADS: HeadLayout = HeadLayout { q_heads: 32, kv_heads: 8, head_dim: 128 };
+const HEADS: HeadLayout = HeadLayout::new(32, 8, 128);
 /// An H200's.
 const TILING: Tiling = Tiling {
     narrow_rows: 8,
@@ -242,6 +242,7 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
         state_runs: Vec::new(),
         adapters: Vec::new(),
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect::<Vec<_>>().into(),
+        expansions: None,
     }
 }
 

@@ -47,7 +47,7 @@ impl<B: Backend> InputTable<B> {
             embed_scale: dtype.round((inputs.width as f32).sqrt()),
             projection: Linear::load(loader, &tensors.projection)?,
             projection_scale: 1.0 / (config.hidden as f32).sqrt(),
-            parts: HeadLayout { q_heads: config.layers.len(), kv_heads: 0, head_dim: inputs.width },
+            parts: HeadLayout::new(config.layers.len(), 0, inputs.width),
             norm: norm_weight(loader, &tensors.norm, config.final_norm)?,
             eps: config.final_norm.eps(),
         })

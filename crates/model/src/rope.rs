@@ -3,7 +3,7 @@
 
 use std::f64::consts::TAU;
 
-use offshoot_backend::{MOST_ROPES, RopeTable};
+use offshoot_backend::{MOST_ROPES, RopePairs, RopeTable};
 
 use super::config::{AttentionSpec, QueryGrowth, RopeConfig, RopeScaling};
 
@@ -59,7 +59,13 @@ impl Rotary {
             Turning::Growth(growth, width) => (vec![0.0; width / 2], Magnitude::Growth(*growth)),
         };
         let keys = matches!(turning, Turning::Rope(_));
-        let table = RopeTable { rotary: 2 * frequencies.len(), keys, cos: Vec::new(), sin: Vec::new() };
+        let table = RopeTable {
+            rotary: 2 * frequencies.len(),
+            pairs: RopePairs::Halves,
+            keys,
+            cos: Vec::new(),
+            sin: Vec::new(),
+        };
         Self { frequencies, magnitude, positions: 0, table }
     }
 

@@ -115,6 +115,7 @@ impl SequencePlace {
             slots,
             logit_rows: logit_rows.collect(),
             plans,
+            expansions: None,
             state_runs,
             adapters: Vec::new(),
             requests: StepRequests::None,

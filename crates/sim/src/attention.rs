@@ -132,7 +132,7 @@ mod tests {
     /// Microseconds of 32 rows of 32 heads after 2,048 tokens each, shared or not.
     fn us(shared: bool, planner: Planner) -> f64 {
         let profile = DeviceProfile::named("h200").expect("it is built in");
-        let heads = HeadLayout { q_heads: 32, kv_heads: 32, head_dim: 128 };
+        let heads = HeadLayout::new(32, 32, 128);
         let (mut pool, mut tree) = (PagePool::new(32 * 70), PrefixTree::new(32));
         let rows = (0..32).map(|row| {
             let text: Vec<TokenId> = vec![TokenId(if shared { 0 } else { row }); 2048];

@@ -189,6 +189,7 @@ impl Backend for Sim {
     type Experts = SimExperts;
     type Routes = SimRoutes;
     type Kv = KvShape;
+    type LatentMaps = ();
     type Rope = ();
     type Step = SimStep;
     type Lora = SimLora;

@@ -182,6 +182,7 @@ impl<B: Ranked> Backend for Rank<B> {
     type Experts = RankShare<B::Experts>;
     type Routes = B::Routes;
     type Kv = B::Kv;
+    type LatentMaps = B::LatentMaps;
     type Rope = B::Rope;
     type Step = B::Step;
     type Lora = RankLora<B::Lora>;

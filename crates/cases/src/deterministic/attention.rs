@@ -37,7 +37,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut 
             for i in (d + seed as usize..).take(heads) {
                 let (q_heads, kv_heads, head_dim) = HEADS[i % HEADS.len()];
                 let window = WINDOWS[i % WINDOWS.len()];
-                let heads = HeadLayout { q_heads, kv_heads, head_dim };
+                let heads = HeadLayout::new(q_heads, kv_heads, head_dim);
                 // The same for the first heads of every other shape with fp8 keys and values.
                 let is_first = i == d + seed as usize && seed % 2 == 0;
                 let kept = [KvDtype::Model, KvDtype::Fp8];

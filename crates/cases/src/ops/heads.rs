@@ -7,7 +7,8 @@ use crate::case::{
 };
 use crate::setting::hints;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopeTable, Scoring, StepBatch,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopePairs, RopeTable, Scoring,
+    StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -19,17 +20,17 @@ const EPS: f32 = 1e-6;
 const POSITIONS: usize = 200;
 
 const LAYOUTS: [HeadLayout; 10] = [
-    HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 },
-    HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 32 },
-    HeadLayout { q_heads: 3, kv_heads: 3, head_dim: 64 },
-    HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 80 },
-    HeadLayout { q_heads: 2, kv_heads: 2, head_dim: 96 },
-    HeadLayout { q_heads: 8, kv_heads: 1, head_dim: 128 },
-    HeadLayout { q_heads: 32, kv_heads: 8, head_dim: 128 },
-    HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 256 },
-    HeadLayout { q_heads: 16, kv_heads: 2, head_dim: 512 },
+    HeadLayout::new(1, 1, 16),
+    HeadLayout::new(4, 2, 32),
+    HeadLayout::new(3, 3, 64),
+    HeadLayout::new(4, 1, 80),
+    HeadLayout::new(2, 2, 96),
+    HeadLayout::new(8, 1, 128),
+    HeadLayout::new(32, 8, 128),
+    HeadLayout::new(2, 1, 256),
+    HeadLayout::new(16, 2, 512),
     // A layer that reads the keys and values of another.
-    HeadLayout { q_heads: 3, kv_heads: 0, head_dim: 64 },
+    HeadLayout::new(3, 0, 64),
 ];
 
 pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
@@ -52,7 +53,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         for rotary in [whole, whole / 2, (whole * 2 / 5).next_multiple_of(2)] {
             let (cos, sin) = (dice.numbers(POSITIONS * rotary / 2), dice.numbers(POSITIONS * rotary / 2));
             let positions = (0..rows).map(|_| dice.within(0, POSITIONS as u32 - 1)).collect();
-            let table = RopeTable { rotary, keys: dice.pick(&[true, false]), cos, sin };
+            let table = RopeTable { rotary, pairs: RopePairs::Halves, keys: dice.pick(&[true, false]), cos, sin };
             suite.hold("rope", &RopeCase { dtype, heads, positions, qkv: qkv.clone(), table })?;
         }
         // Models have norms of queries and keys, of values too, or of none.
@@ -60,7 +61,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         for (kinds, rotary) in kinds.into_iter().zip([whole, whole, whole / 2]).filter(|_| heads.kv_heads > 0) {
             let norms = kinds.iter().map(|&kind| (kind, dice.numbers(heads.head_dim))).collect();
             let (cos, sin) = (dice.numbers(POSITIONS * rotary / 2), dice.numbers(POSITIONS * rotary / 2));
-            let table = RopeTable { rotary, keys: dice.pick(&[true, false]), cos, sin };
+            let table = RopeTable { rotary, pairs: RopePairs::Halves, keys: dice.pick(&[true, false]), cos, sin };
             for kv in [KvDtype::Model, KvDtype::Fp8] {
                 let (qkv, table, norms) = (qkv.clone(), table.clone(), Clone::clone(&norms));
                 suite.hold("prepare_heads", &PrepareHeadsCase { dtype, heads, kv, rows, qkv, norms, table })?;
@@ -254,7 +255,7 @@ impl OpCase for PrepareHeadsCase {
     }
 
     fn tolerance(&self, at: usize, y: f64) -> f64 {
-        let HeadLayout { q_heads, kv_heads, head_dim } = self.heads;
+        let HeadLayout { q_heads, kv_heads, head_dim, .. } = self.heads;
         let Some(at) = at.checked_sub(self.rows * self.heads.qkv_width()) else {
             let (row, head, i) = place(self.heads, at);
             let (x, differs) = self.before_rope(row, head, i);

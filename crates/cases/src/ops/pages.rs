@@ -16,16 +16,8 @@ use offshoot_kv::KvSlot;
 /// Heads of the layers, one plan for each distinct one: as Gemma 4 has them, and with one key head and a width for
 /// which no device has a fast kernel.
 const MODELS: [[HeadLayout; 3]; 2] = [
-    [
-        HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 256 },
-        HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 512 },
-        HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 256 },
-    ],
-    [
-        HeadLayout { q_heads: 16, kv_heads: 1, head_dim: 64 },
-        HeadLayout { q_heads: 2, kv_heads: 2, head_dim: 48 },
-        HeadLayout { q_heads: 6, kv_heads: 3, head_dim: 128 },
-    ],
+    [HeadLayout::new(4, 2, 256), HeadLayout::new(4, 1, 512), HeadLayout::new(4, 2, 256)],
+    [HeadLayout::new(16, 1, 64), HeadLayout::new(2, 2, 48), HeadLayout::new(6, 3, 128)],
 ];
 
 pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
@@ -33,7 +25,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
     let dims: &[usize] = if is_quick { &[32] } else { &[16, 32, 64, 80, 96, 128, 256, 512] };
     let equal = dims.iter().map(|&head_dim| {
         let (group, kv_heads) = (dice.pick(&[1, 2, 4]), dice.pick(&[1, 3]));
-        [HeadLayout { q_heads: group * kv_heads, kv_heads, head_dim }; 3]
+        [HeadLayout::new(group * kv_heads, kv_heads, head_dim); 3]
     });
     let mut models: Vec<_> = equal.map(|layers| ("kv pages", layers)).collect();
     models.extend(MODELS[..if is_quick { 1 } else { 2 }].iter().map(|&layers| ("mixed heads", layers)));

@@ -63,7 +63,7 @@ impl Case {
     }
 
     fn memory(&self, cpu: &mut Cpu, slots: usize, dtype: StateDtype) -> KvStore {
-        let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 2 };
+        let heads = HeadLayout::new(1, 1, 2);
         let states = StateShape { heads: vec![self.heads], slots: 0, dtype };
         let shape = KvShape { states, ..KvShape::uniform(1, heads, Dtype::F32, 1) };
         cpu.kv(&shape.with_states(slots)).unwrap()

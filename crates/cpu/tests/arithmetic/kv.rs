@@ -9,7 +9,7 @@ use offshoot_cpu::{Cores, CpuBuffer, Isa};
 use offshoot_kv::KvSlot;
 
 fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
-    KvShape::uniform(2, HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, 3)
+    KvShape::uniform(2, HeadLayout::new(4, 2, head_dim), dtype, 3)
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Case {
         let (q_heads, kv_heads) = dice.pick(&[(3, 3), (1, 1), (4, 1), (7, 1), (8, 1), (8, 2)]);
         let head_dim = dice.pick(&[2, 18, 16, 32, 64, 64, 80, 96, 128]);
         Case {
-            heads: HeadLayout { q_heads, kv_heads, head_dim },
+            heads: HeadLayout::new(q_heads, kv_heads, head_dim),
             dtype,
             window: dice.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
             sharpness: dice.pick(&[1.0, 30.0]),
@@ -405,7 +405,7 @@ fn ragged_forests() {
 #[test]
 fn two_thousand_leaves() {
     let grown = grow(ForestShape::Many(2000), PAGE_TOKENS, 3);
-    let heads = HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 16 };
+    let heads = HeadLayout::new(2, 1, 16);
     for dtype in DTYPES {
         check("2000 leaves", &Case::plain(heads, dtype), &grown, 20);
     }
@@ -416,7 +416,7 @@ fn every_head_dim() {
     let grown = grow(ForestShape::MidPageForks, PAGE_TOKENS, 5);
     for head_dim in (2..=256).step_by(2).filter(|d| d % 16 == 0 || d % 26 == 0 || *d < 16) {
         for dtype in DTYPES {
-            let heads = HeadLayout { q_heads: 2, kv_heads: 2, head_dim };
+            let heads = HeadLayout::new(2, 2, head_dim);
             check("head_dim", &Case::plain(heads, dtype), &grown, 4);
         }
     }
@@ -449,8 +449,7 @@ fn one_row_has_the_same_bits_by_any_number_of_threads_and_among_others() {
     assert!(rows[row].position >= 2 * SECTION && rows.len() > 3, "a row of three sections, and others");
     for (q_heads, kv_heads) in [(1, 1), (6, 1), (6, 3)] {
         for dtype in DTYPES {
-            let case =
-                Case { has_sinks: kv_heads == 3, ..Case::plain(HeadLayout { q_heads, kv_heads, head_dim: 32 }, dtype) };
+            let case = Case { has_sinks: kv_heads == 3, ..Case::plain(HeadLayout::new(q_heads, kv_heads, 32), dtype) };
             let kv = fill(&case, &contexts(&grown.forest));
             let sinks = case.sinks();
             let alone = grown.tree.forest(&rows[row..row + 1]);
@@ -479,7 +478,7 @@ fn one_row_has_the_same_bits_by_any_number_of_threads_and_among_others() {
 #[test]
 fn threads_and_scratch_change_nothing() {
     let mut scratch = AttentionScratch::default();
-    let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 64 };
+    let heads = HeadLayout::new(8, 2, 64);
     let shapes = ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_)));
     for shape in shapes.chain([ForestShape::Document(2)]) {
         let grown = grow(shape, PAGE_TOKENS, 11);

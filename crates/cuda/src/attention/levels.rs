@@ -77,7 +77,7 @@ impl LevelRows {
         scoring: Scoring<'_, Vector>,
     ) {
         let heads = kv.heads(layer);
-        let HeadLayout { q_heads, kv_heads, head_dim } = heads;
+        let HeadLayout { q_heads, kv_heads, head_dim, .. } = heads;
         let kernel = self.kernels.iter().find(|(known, ..)| *known == heads);
         let (_, kv_element, lse) = kernel.expect("level_lse: pages and rows are of one kind");
         assert_eq!(kv.kv_element(layer), *kv_element, "level_lse: pages and rows are of one kind");

@@ -400,7 +400,7 @@ mod tests {
     use offshoot_core::ids::GroupIx;
 
     fn shape(layers: usize, kv_heads: usize, head_dim: usize, pages: usize) -> KvShape {
-        let heads = HeadLayout { q_heads: 4 * kv_heads, kv_heads, head_dim };
+        let heads = HeadLayout::new(4 * kv_heads, kv_heads, head_dim);
         KvShape::uniform(layers, heads, Dtype::Bf16, pages)
     }
 

@@ -240,7 +240,9 @@ impl Step {
             words.rebuild(&plan, kernels.heads(), shape.rows, kernels.tiling());
             UploadedPlan { plan, words }
         };
-        let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs, adapters } = batch;
+        let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs, adapters, expansions } =
+            batch;
+        assert!(expansions.is_none(), "latent attention is not computed on a GPU yet");
         let run_plan = RunPlan::new(&state_runs, shape.rows);
         let plans = plans.into_iter().enumerate().map(plan).collect();
         let has_penalties = requests.given().iter().any(SampleRequest::has_penalties);

@@ -193,7 +193,7 @@ fn weights_drawn_on_the_device_are_those_of_the_host() {
 #[test]
 fn pages_come_back_wherever_they_are_restored() {
     let Some(device) = device() else { return };
-    let heads = HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 160 };
+    let heads = HeadLayout::new(4, 2, 160);
     // 3.75 MiB a page in 96 layers: 12 pages pass in two lots.
     let shape = KvShape::uniform(96, heads, Dtype::F16, 24);
     let mut staging = Staging::new(&device).unwrap();

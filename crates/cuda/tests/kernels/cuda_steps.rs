@@ -29,7 +29,7 @@ fn setup() -> Option<Setup> {
             return None;
         }
     };
-    let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
+    let heads = HeadLayout::new(1, 1, 16);
     let step = cuda.step(&[heads], Dtype::F32, VOCAB).unwrap();
     let mut logits = cuda.buffer(VOCAB, ActivationDtype::Sums).unwrap();
     cuda.resize(&mut logits, 64).unwrap();
@@ -55,6 +55,7 @@ fn batch_of(requests: Vec<SampleRequest>) -> StepBatch {
         state_runs: Vec::new(),
         adapters: Vec::new(),
         requests: requests.into(),
+        expansions: None,
     }
 }
 

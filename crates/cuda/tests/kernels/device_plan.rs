@@ -296,7 +296,7 @@ fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
     // As deterministic kernels have it, with openings even if they spare one step.
     let deterministic = Tiling { narrow_rows: 0, wide_rows: Some(128), openings_spare: Some(0), ..tiling };
     let tiling = if tile > 1 && dice.within(0, 1) == 1 { deterministic } else { tiling };
-    (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, tile)
+    (HeadLayout::new(q_heads, kv_heads, 64), tiling, window, tile)
 }
 
 fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
@@ -553,7 +553,7 @@ fn members_follow_a_decode_step_from_page_to_page() {
 
 #[test]
 fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
-    let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
+    let heads = HeadLayout::new(8, 2, 128);
     let many = Tiling {
         narrow_rows: 16,
         wide_rows: Some(128),

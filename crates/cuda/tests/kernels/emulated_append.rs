@@ -116,7 +116,7 @@ fn hold_member(
 
 #[test]
 fn members_store_their_slots_of_a_page() {
-    let heads = |head_dim| HeadLayout { q_heads: 4, kv_heads: 1, head_dim };
+    let heads = |head_dim| HeadLayout::new(4, 1, head_dim);
     let members = [(0, 2), (1, 2), (0, 4), (1, 4), (2, 4), (3, 4)].map(|(number, of)| Member { number, of, ..WHOLE });
     hold_members(Dtype::Bf16, KvElement::Plain, PageLayout::Swizzled, heads(128), &members);
     hold_members(Dtype::F16, KvElement::Plain, PageLayout::Plain, heads(18), &members);
@@ -126,7 +126,7 @@ fn members_store_their_slots_of_a_page() {
 
 #[test]
 fn slots_have_the_numbers() {
-    let heads = |head_dim| HeadLayout { q_heads: 4, kv_heads: 2, head_dim };
+    let heads = |head_dim| HeadLayout::new(4, 2, head_dim);
     hold(Dtype::F16, KvElement::Plain, PageLayout::Swizzled, heads(64));
     hold(Dtype::Bf16, KvElement::Plain, PageLayout::Swizzled, heads(128));
     hold(Dtype::Bf16, KvElement::Plain, PageLayout::Plain, heads(128));

@@ -562,7 +562,7 @@ impl Variant {
             _ => 1.0,
         };
         let terms = ScoreTerms { softcap: (seed % 3 == 2).then_some(20.0), has_sinks: seed % 2 == 1 };
-        Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, kv, window, sharpness, terms }
+        Setting { heads: HeadLayout::new(q_heads, kv_heads, head_dim), dtype, kv, window, sharpness, terms }
     }
 
     fn shapes(self, seeds: Range<u64>) {

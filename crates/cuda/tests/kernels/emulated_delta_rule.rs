@@ -216,7 +216,7 @@ struct Twin {
 impl Twin {
     fn new(layer: &Layer) -> Self {
         let mut cpu = Cpu::with_isa(Isa::Portable);
-        let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 2 };
+        let heads = HeadLayout::new(1, 1, 2);
         let states = StateShape { heads: vec![layer.heads], slots: SLOTS as usize, dtype: layer.state };
         let kv = cpu.kv(&KvShape { states, ..KvShape::uniform(1, heads, Dtype::F32, 1) }).unwrap();
         Self { cpu, kv }

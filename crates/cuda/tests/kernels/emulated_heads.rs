@@ -195,7 +195,7 @@ fn hold(case: Case) {
 
 #[test]
 fn heads_are_prepared_as_by_three_ops() {
-    let heads = |q_heads, kv_heads, head_dim| HeadLayout { q_heads, kv_heads, head_dim };
+    let heads = |q_heads, kv_heads, head_dim| HeadLayout::new(q_heads, kv_heads, head_dim);
     let case = |dtype, kept, layout, heads, norms, rotary| Case {
         dtype,
         kept,

@@ -196,7 +196,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
     .into_iter()
     .enumerate()
     {
-        let heads = HeadLayout { q_heads, kv_heads, head_dim };
+        let heads = HeadLayout::new(q_heads, kv_heads, head_dim);
         let terms = ScoreTerms { softcap: (number % 3 == 1).then_some(3.0), has_sinks: true };
         let of = |window| Setting { heads, dtype, kv: kept, window, sharpness: 4.0, terms };
         let Some(kernel) = compile(&of(None), layout) else { return };
@@ -229,7 +229,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
 
 #[test]
 fn an_advanced_plan_serves_rows_that_have_moved_on_in_their_pages() {
-    let heads = HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 32 };
+    let heads = HeadLayout::new(4, 1, 32);
     let setting = Setting {
         heads,
         dtype: Dtype::F32,

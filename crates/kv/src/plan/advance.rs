@@ -43,6 +43,11 @@ impl AttentionPlan {
         self.flat_kv_tokens += self.row_positions.len() as u64;
     }
 
+    /// Moves every row one token further in a plan whose spans do not grow, as another one has the rows' own.
+    pub fn advance_rows(&mut self) {
+        self.row_positions.iter_mut().for_each(|position| *position += 1);
+    }
+
     /// Whether these are the rows whose pages are full.
     fn are_full_rows(&self, new_pages: &[NewPage]) -> bool {
         let full = (0u32..).zip(&self.row_positions).filter(|&(_, &at)| (at + 1).is_multiple_of(self.page_tokens));

@@ -211,6 +211,7 @@ impl Decode {
             logit_rows: most_rows,
             samples: true,
             adapters: options.adapters.iter().any(|&adapters| adapters > 0),
+            copies: Default::default(),
         };
         model.prepare(StepLimits { deterministic, longest: prompt + own, largest, keeps_routes: false })?;
         model.allocate(pages, 0)?;
@@ -230,6 +231,7 @@ impl Decode {
             state_runs: Vec::new(),
             adapters: Vec::new(),
             requests: vec![SampleRequest::of(Pick::Greedy); rows.len()].into(),
+            expansions: None,
         }
     }
 

@@ -236,7 +236,7 @@ fn measure<B: Timed>(
     let (rows, dtype) = (sequences * tokens, options.dtype);
     let layer_bytes = sequences * heads.state_bytes(options.state_dtype);
     let layers = (backend.free_bytes()? / FREE_PART / layer_bytes).clamp(1, LAYERS);
-    let any = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 64 };
+    let any = HeadLayout::new(1, 1, 64);
     let states = StateShape { heads: vec![heads; layers], slots: sequences, dtype: options.state_dtype };
     let mut kv = backend.kv(&KvShape { states, ..KvShape::uniform(1, any, dtype, 1) })?;
     let mut vector = |stream: u64, len: usize, value: &dyn Fn(f32) -> f32| {

@@ -95,7 +95,7 @@ fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
         let found = format!("{q_heads} / {kv_heads} x {head_dim}");
         return Err(wrong("q_heads", "whole groups of heads of even width", found));
     }
-    Ok(TreeSpec { name, heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, nodes })
+    Ok(TreeSpec { name, heads: HeadLayout::new(q_heads, kv_heads, head_dim), dtype, nodes })
 }
 
 fn regular(leaves: usize, levels: &[(usize, usize)]) -> Option<Vec<TreeNode>> {

@@ -160,7 +160,7 @@ fn heads(layer: &LayerSpec) -> String {
 }
 
 fn attention_heads(attention: &AttentionSpec) -> String {
-    let HeadLayout { q_heads, kv_heads, head_dim } = attention.heads;
+    let HeadLayout { q_heads, kv_heads, head_dim, .. } = attention.heads;
     let mut text = format!("{q_heads} query, {kv_heads} key and value, of {head_dim}");
     if attention.head_norm.is_some() {
         text += ", normalised queries and keys";

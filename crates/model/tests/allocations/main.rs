@@ -126,5 +126,6 @@ fn batch(model: &Decoder<Cpu>, tree: &PrefixTree, rows: &[StepRow], requests: Ve
         state_runs: Vec::new(),
         adapters: Vec::new(),
         requests: requests.into(),
+        expansions: None,
     }
 }

@@ -95,6 +95,7 @@ impl<'a> TreeRun<'a> {
             state_runs: Vec::new(),
             adapters: Vec::new(),
             requests: StepRequests::None,
+            expansions: None,
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();
         let logits = self.backend.read(logits, rows.len()).unwrap();

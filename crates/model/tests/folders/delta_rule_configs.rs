@@ -41,7 +41,7 @@ fn every_fourth_layer_attends_unless_something_else_is_said() {
         let delta_rule = config.layers[0].delta_rule().unwrap();
         assert_eq!(delta_rule.heads, DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 8 });
         let attention = config.layers[3].attention().unwrap();
-        assert_eq!(attention.heads, HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 32 });
+        assert_eq!(attention.heads, HeadLayout::new(4, 2, 32));
         assert!(attention.gated && !attention.qkv_bias && attention.window.is_none());
         assert_eq!(attention.rope.as_ref().unwrap().rotary, 8, "a quarter of a head");
         let norm = Norm::RmsPlusOne { eps: 1e-5 };

@@ -17,7 +17,7 @@ fn every_row_and_section_has_one_task_and_few_rows_of_few_heads_have_a_task_for_
     let cases =
         [VECTOR_ROWS, MOST_ROWS].into_iter().flat_map(|rows_per_call| cases.clone().map(|c| (c, rows_per_call)));
     for ((threads, kv_heads, group, rows, sections), rows_per_call) in cases {
-        let heads = HeadLayout { q_heads: kv_heads * group, kv_heads, head_dim: 64 };
+        let heads = HeadLayout::new(kv_heads * group, kv_heads, 64);
         let tasks = HeadTasks::new(threads, heads, rows, sections.clone(), rows_per_call);
         let mut counts = vec![0; rows * kv_heads * sections.len()];
         for task in (0..tasks.count()).map(|task| tasks.get(task)) {

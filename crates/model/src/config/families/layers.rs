@@ -502,7 +502,7 @@ fn heads(fields: &Fields<'_>, hidden: usize) -> Result<HeadLayout> {
         }
     };
     let derived = if fields.value("head_dim").is_some() { "" } else { " (hidden_size / num_attention_heads)" };
-    checked(fields, HeadLayout { q_heads, kv_heads, head_dim }, "num_key_value_heads", "head_dim", derived)
+    checked(fields, HeadLayout::new(q_heads, kv_heads, head_dim), "num_key_value_heads", "head_dim", derived)
 }
 
 /// The last three: the fields of key heads and width, and where the width was derived from.
