@@ -503,7 +503,7 @@ fn heads_of_layers(
         None if overrides.fields.is_some() || kind == LayerKind::Sliding => Ok(all),
         None => {
             let equal = fields.flag("attention_k_eq_v")?.unwrap_or(false);
-            let all = HeadLayout { head_dim: 512, ..all };
+            let all = HeadLayout::new(all.q_heads, all.kv_heads, 512);
             changed(fields, all, equal.then_some("num_global_key_value_heads"), "global_head_dim")
         }
     };
@@ -513,11 +513,8 @@ fn heads_of_layers(
 /// `heads` with the key heads and width that these fields of `fields` hold, if they do.
 fn changed(fields: &Fields<'_>, heads: HeadLayout, kv_heads: Option<&str>, head_dim: &str) -> Result<HeadLayout> {
     let own = kv_heads.map(|name| fields.size(name, LARGEST_WIDTH)).transpose()?.flatten();
-    let changed = HeadLayout {
-        kv_heads: own.unwrap_or(heads.kv_heads),
-        head_dim: fields.size(head_dim, LARGEST_WIDTH)?.unwrap_or(heads.head_dim),
-        ..heads
-    };
+    let width = fields.size(head_dim, LARGEST_WIDTH)?.unwrap_or(heads.head_dim);
+    let changed = HeadLayout::new(heads.q_heads, own.unwrap_or(heads.kv_heads), width);
     checked(fields, changed, kv_heads.unwrap_or("num_key_value_heads"), head_dim, "")
 }
 
