@@ -24,6 +24,11 @@ pub struct LayerPages {
 }
 
 impl ModelConfig {
+    /// The widths of latent attention, if all attention of the model is that.
+    pub fn latents(&self) -> Option<offshoot_backend::LatentHeads> {
+        None
+    }
+
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
     pub fn attention_kinds(&self) -> Vec<AttentionKind> {
         kinds(self.attention_by_layer().into_iter().flatten())
@@ -59,7 +64,7 @@ impl ModelConfig {
     /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
     /// bytes per element in layers with these heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
-        let bytes = |heads: HeadLayout| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads);
+        let bytes = |heads: HeadLayout| heads.stored_width() * element_bytes(heads);
         let of_layers = self.stored_heads().map(bytes).sum::<usize>();
         let unused = LayerPages::of(self).unused_parts();
         of_layers + unused * self.stored_heads().next().map_or(0, bytes)
