@@ -61,7 +61,7 @@ impl ModelConfig {
         KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states, routes: None }
     }
 
-    /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
+    /// Bytes of one token's keys and values or latents in all layers, with parts of pages that no layer uses. `element_bytes`:
     /// bytes per element in layers with these heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
         let bytes = |heads: HeadLayout| heads.stored_width() * element_bytes(heads);
