@@ -24,11 +24,6 @@ pub struct LayerPages {
 }
 
 impl ModelConfig {
-    /// The widths of latent attention, if all attention of the model is that.
-    pub fn latents(&self) -> Option<offshoot_backend::LatentHeads> {
-        None
-    }
-
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
     pub fn attention_kinds(&self) -> Vec<AttentionKind> {
         kinds(self.attention_by_layer().into_iter().flatten())
