@@ -12,7 +12,7 @@
 // Limit: presumably the shuffles of its sums; not profiled. Every row reads its keys separately.
 // Definition: `AttentionLevels::level_lse`; on the CPU, crates/cpu/src/levels.rs.
 //
-// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 512), SWIZZLED (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 512), LAYOUT (of kv_page.cuh).
 #include "attention/state.cuh"
 #include "element.cuh"
 #include "kv_page.cuh"
@@ -86,7 +86,7 @@ struct PageWalk {
 #pragma unroll
             for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                 unsigned d = e * 32 + lane;
-                unsigned place = page_place<SWIZZLED>(slot, d * sizeof(KV_ELEMENT), HEAD_DIM * sizeof(KV_ELEMENT));
+                unsigned place = page_place<LAYOUT>(slot, d * sizeof(KV_ELEMENT), HEAD_DIM * sizeof(KV_ELEMENT));
                 float key = d < HEAD_DIM ? to_f32(keys[place / sizeof(KV_ELEMENT)]) : 0.0f;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {

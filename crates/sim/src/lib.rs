@@ -376,7 +376,7 @@ impl Backend for Sim {
     /// Hopper's kernels read fp8 from memory.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         let is_hopper = self.profile.is_hopper();
-        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, heads.head_dim);
+        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, heads);
         if fp8 { 1 } else { dtype.bytes() }
     }
 

@@ -46,7 +46,7 @@ impl LevelRows {
         for layer in (0..kv.shape().layers()).map(LayerIx::new) {
             let (heads, kv_element) = (kv.heads(layer), kv.kv_element(layer));
             if kernels.iter().all(|(known, ..)| *known != heads) {
-                let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
+                let layout = PageLayout::of(device.facts().major, dtype, heads);
                 let unit = units::level_lse(dtype, kv_element, layout, heads.head_dim);
                 kernels.push((heads, kv_element, device.function(&unit, "level_lse")?));
             }

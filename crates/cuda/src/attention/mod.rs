@@ -66,20 +66,22 @@ pub fn tile_of(
     facts: &DeviceFacts,
     element: Dtype,
     kv_element: KvElement,
-    head_dim: usize,
+    heads: HeadLayout,
     deterministic: bool,
     window: Option<u32>,
 ) -> u32 {
-    match hopper_kernel(facts, element, head_dim) {
-        Some(kernel) if deterministic && window.is_none() && kernel.has_openings(head_dim, kv_element) => OPENED_TILE,
+    match hopper_kernel(facts, element, heads) {
+        Some(kernel) if deterministic && window.is_none() && kernel.has_openings(heads.head_dim, kv_element) => {
+            OPENED_TILE
+        }
         _ => tile(deterministic),
     }
 }
 
 /// The kernel for Hopper that computes attention on a device, if one does.
-fn hopper_kernel(facts: &DeviceFacts, element: Dtype, head_dim: usize) -> Option<HopperKernel> {
-    let is_swizzled = PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled;
-    HopperKernel::of(element, head_dim).filter(|_| is_swizzled)
+fn hopper_kernel(facts: &DeviceFacts, element: Dtype, heads: HeadLayout) -> Option<HopperKernel> {
+    let is_read = PageLayout::of(facts.major, element, heads) != PageLayout::Plain;
+    HopperKernel::of(element, heads).filter(|_| is_read)
 }
 
 /// Device memory and an offset into it, in bytes.
@@ -148,9 +150,9 @@ impl AttentionKernels {
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
-        let tile = |window| tile_of(facts, element, kv_element, head_dim, deterministic, window);
+        let tile = |window| tile_of(facts, element, kv_element, heads, deterministic, window);
         let tiles = Tiles { unbounded: tile(None), windowed: tile(Some(1)) };
-        if let Some(kernel) = hopper_kernel(facts, element, head_dim) {
+        if let Some(kernel) = hopper_kernel(facts, element, heads) {
             let unit = units::attention_hopper(element, kv_element, head_dim, deterministic);
             let (unit, name) = unit.expect("a unit for each of these kernels");
             let attention = device.function(&unit, name)?;

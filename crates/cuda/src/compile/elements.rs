@@ -3,7 +3,7 @@
 //! rule. `units` lists which file is compiled with which values.
 
 use crate::discovery::probe::DeviceFacts;
-use offshoot_backend::{Dtype, KvDtype};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype};
 
 /// The kernels' name of an element type.
 pub fn element_name(dtype: Dtype) -> &'static str {
@@ -25,9 +25,9 @@ pub enum HopperKernel {
 
 impl HopperKernel {
     /// The one for a model with weights of `element`, if there is one.
-    pub fn of(element: Dtype, head_dim: usize) -> Option<Self> {
-        match head_dim {
-            _ if element == Dtype::F32 => None,
+    pub fn of(element: Dtype, heads: HeadLayout) -> Option<Self> {
+        match heads.head_dim {
+            _ if element == Dtype::F32 || !heads.has_even_values() => None,
             64 | 80 | 96 | 128 => Some(HopperKernel::Wgmma),
             256 | 512 => Some(HopperKernel::Large),
             _ => None,
@@ -59,17 +59,17 @@ pub enum KvElement {
 
 impl KvElement {
     /// On such a device, in a model with weights of `dtype`.
-    pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, head_dim: usize) -> Self {
+    pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, heads: HeadLayout) -> Self {
         match kv {
             KvDtype::Model => KvElement::Plain,
-            KvDtype::Fp8 if facts.major == 9 && Self::is_fp8_read(dtype, head_dim) => KvElement::Fp8,
+            KvDtype::Fp8 if facts.major == 9 && Self::is_fp8_read(dtype, heads) => KvElement::Fp8,
             KvDtype::Fp8 => KvElement::Rounded,
         }
     }
 
     /// Whether a Hopper kernel reads fp8 in a model with weights of `dtype`.
-    pub fn is_fp8_read(dtype: Dtype, head_dim: usize) -> bool {
-        HopperKernel::of(dtype, head_dim).is_some_and(|kernel| kernel.reads_fp8(head_dim))
+    pub fn is_fp8_read(dtype: Dtype, heads: HeadLayout) -> bool {
+        HopperKernel::of(dtype, heads).is_some_and(|kernel| kernel.reads_fp8(heads.head_dim))
     }
 
     pub fn element_bytes(self, dtype: Dtype) -> usize {
@@ -86,14 +86,29 @@ pub enum PageLayout {
     /// Elements in order.
     Plain,
     /// The 16-byte chunks of each 128 bytes permuted by the slot, and rows of more than 256 bytes in panels of 128, as
-    /// the kernels for Hopper need them in shared memory; they read no other layout.
+    /// the kernels for Hopper need them in shared memory; they read no other layout of even heads.
     Swizzled,
+    /// All rows in swizzled panels of 128 bytes, as these kernels need values that are not as wide as their keys.
+    Panels,
 }
 
 impl PageLayout {
     /// On devices of compute capability `major`, in a model with weights of `dtype`.
-    pub fn of(major: u32, dtype: Dtype, head_dim: usize) -> Self {
-        if major == 9 && HopperKernel::of(dtype, head_dim).is_some() { PageLayout::Swizzled } else { PageLayout::Plain }
+    pub fn of(major: u32, dtype: Dtype, heads: HeadLayout) -> Self {
+        match HopperKernel::of(dtype, heads).filter(|_| major == 9) {
+            None => PageLayout::Plain,
+            Some(_) if heads.has_even_values() => PageLayout::Swizzled,
+            Some(_) => PageLayout::Panels,
+        }
+    }
+
+    /// The kernels' define.
+    pub fn number(self) -> u8 {
+        match self {
+            PageLayout::Plain => 0,
+            PageLayout::Swizzled => 1,
+            PageLayout::Panels => 2,
+        }
     }
 }
 

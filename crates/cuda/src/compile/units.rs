@@ -10,7 +10,7 @@ use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::four_bit_layers::LayerTiles;
 use super::unit::{Source, Unit};
 use offshoot_backend::ranks::PARTS;
-use offshoot_backend::{Dtype, StateDtype};
+use offshoot_backend::{Dtype, HeadLayout, StateDtype};
 
 /// A file of `kernels/` as a [`Source`].
 macro_rules! source {
@@ -66,11 +66,13 @@ pub static HEADERS: &[Source] = &[
     source!("lanes.cuh"),
     source!("lora/slots.cuh"),
     source!("overlap.cuh"),
+    source!("ops/expansion.cuh"),
     source!("ops/gated_silu.cuh"),
     source!("ops/gelu.cuh"),
     source!("ops/in_place.cuh"),
     source!("ops/kv_slot.cuh"),
     source!("ops/rms_norm.cuh"),
+    source!("ops/rotate.cuh"),
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
@@ -107,11 +109,13 @@ pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
 pub static GATED_RMS_NORM: Source = source!("ops/gated_rms_norm.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
+pub static GATHER_LATENTS: Source = source!("ops/gather_latents.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
 pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
 pub static KV_APPEND: Source = source!("ops/kv_append.cu");
 pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
+pub static COPY_TAILS: Source = source!("ops/copy_tails.cu");
 pub static COLUMNS: Source = source!("ops/columns.cu");
 pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
 pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
@@ -124,14 +128,17 @@ pub static LINEAR_4BIT: Source = source!("four_bit/linear_4bit.cu");
 pub static LINEAR_4BIT_ANY: Source = source!("four_bit/linear_4bit_any.cu");
 pub static LINEAR_4BIT_WGMMA: Source = source!("four_bit/linear_4bit_wgmma.cu");
 pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
+pub static LINEAR_HEADS: Source = source!("ops/linear_heads.cu");
 pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
 pub static LORA_EXPAND: Source = source!("lora/lora_expand.cu");
 pub static LORA_SHRINK: Source = source!("lora/lora_shrink.cu");
+pub static MERGE_ATTENDED: Source = source!("ops/merge_attended.cu");
 pub static MERGE_MEMBERS: Source = source!("ranks/merge_members.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static NOT_FINITE: Source = source!("ops/not_finite.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
+pub static PREPARE_LATENTS: Source = source!("ops/prepare_latents.cu");
 pub static RELU: Source = source!("ops/relu.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
 pub static RMS_NORM_FP8: Source = source!("fp8/rms_norm_fp8.cu");
@@ -146,6 +153,7 @@ pub static SCALE: Source = source!("ops/scale.cu");
 pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
 pub static SIGMOID_TIMES: Source = source!("ops/sigmoid_times.cu");
 pub static SOFTCAP: Source = source!("ops/softcap.cu");
+pub static STORE_EXPANDED: Source = source!("ops/store_expanded.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
 pub static TREE_ATTENTION_LARGE: Source = source!("attention/tree_attention_large.cu");
@@ -176,6 +184,7 @@ pub fn all() -> Vec<Unit> {
     all.extend(casts());
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(DTYPES.into_iter().flat_map(lora));
+    all.extend(DTYPES.into_iter().flat_map(latents));
     all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
     let four_bit_of = |major| FourBit::ALL.into_iter().flat_map(move |format| four_bit(format, major));
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
@@ -219,9 +228,13 @@ pub fn all() -> Vec<Unit> {
         for element in DTYPES {
             let is_read = |dim: &usize| match (layout, kv_element) {
                 (PageLayout::Plain, _) => true,
-                (PageLayout::Swizzled, KvElement::Fp8) => KvElement::is_fp8_read(element, *dim),
-                (PageLayout::Swizzled, _) => HopperKernel::of(element, *dim).is_some(),
+                (PageLayout::Swizzled, KvElement::Fp8) => KvElement::is_fp8_read(element, even(*dim)),
+                (PageLayout::Swizzled, _) => HopperKernel::of(element, even(*dim)).is_some(),
+                (PageLayout::Panels, _) => false,
             };
+            if element != Dtype::F32 || layout == PageLayout::Plain {
+                all.push(store_expanded(element, kv_element, layout));
+            }
             let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(is_read).collect();
             if !dims.is_empty() {
                 all.extend([kv_append(element, kv_element, layout).0, prepare_heads(element, kv_element, layout)]);
@@ -231,6 +244,16 @@ pub fn all() -> Vec<Unit> {
                 |dim| [false, true].map(|deterministic| attention_hopper(element, kv_element, dim, deterministic));
             let kernels = dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| hopper(dim));
             all.extend(kernels.flatten().map(|(unit, _)| unit));
+        }
+    }
+    for (element, layout) in DTYPES
+        .map(|element| (element, plain))
+        .into_iter()
+        .chain([Dtype::F16, Dtype::Bf16].map(|element| (element, PageLayout::Panels)))
+    {
+        for kv_element in [KvElement::Plain, KvElement::Rounded] {
+            all.extend([kv_append(element, kv_element, layout).0, prepare_latents(element, kv_element, layout)]);
+            all.push(store_expanded(element, kv_element, layout));
         }
     }
     // Units that serve several element types are listed once with each.
@@ -291,7 +314,17 @@ pub fn cast(from: Dtype, to: Dtype) -> Unit {
 pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
-    products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+    products.into_iter().chain([element, Dtype::F32].map(add_bias)).chain([linear_heads(element)]).collect()
+}
+
+/// Units of the ops of latent attention in a model of `element`, but for those that store in pages.
+pub fn latents(element: Dtype) -> Vec<Unit> {
+    let typed = [&GATHER_LATENTS, &MERGE_ATTENDED].map(|source| typed(source, element));
+    typed.into_iter().chain([copy_tails()]).collect()
+}
+
+pub fn copy_tails() -> Unit {
+    Unit::new(&COPY_TAILS)
 }
 
 /// Units that add what adapters compute to layers of `element`.
@@ -481,7 +514,7 @@ fn merged_states() -> Vec<MemberStates> {
     let of_any = groups.flat_map(|group| [64, 128].map(|dim| (group, Dtype::Bf16, dim)));
     let of_two = DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| ((2, 2), element, dim)));
     let all = of_any.chain(of_two).flat_map(|((ranks, members), element, head_dim)| {
-        let is_hopper = HopperKernel::of(element, head_dim).is_some();
+        let is_hopper = HopperKernel::of(element, even(head_dim)).is_some();
         let orders = [false, true].into_iter().filter(move |is_permuted| is_hopper || !is_permuted);
         orders.map(move |is_permuted| MemberStates { ranks, members, element, head_dim, is_permuted })
     });
@@ -503,6 +536,11 @@ pub fn advance() -> Unit {
 /// Head widths of the models that are known, and of the demo's.
 const HEAD_DIMS: [usize; 8] = [16, 32, 64, 80, 96, 128, 256, 512];
 
+/// One head whose values are as wide as its keys.
+const fn even(head_dim: usize) -> HeadLayout {
+    HeadLayout::new(1, 1, head_dim)
+}
+
 /// The unit and kernel name of `kv_append` in a model of `element`.
 pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (Unit, &'static str) {
     let (unit, name) = match kv_element {
@@ -517,6 +555,16 @@ pub fn prepare_heads(element: Dtype, kv_element: KvElement, layout: PageLayout) 
     laid(rounded(&PREPARE_HEADS, element, kv_element), layout)
 }
 
+/// The unit of `prepare_latents` in a model of `element`.
+pub fn prepare_latents(element: Dtype, kv_element: KvElement, layout: PageLayout) -> Unit {
+    laid(rounded(&PREPARE_LATENTS, element, kv_element), layout)
+}
+
+/// The unit that stores expanded latents in pages of copies.
+pub fn store_expanded(element: Dtype, kv_element: KvElement, layout: PageLayout) -> Unit {
+    laid(rounded(&STORE_EXPANDED, element, kv_element), layout)
+}
+
 /// The unit and kernel name that `AttentionKernels` launches on Hopper, if there is one for a model of `element`.
 pub fn attention_hopper(
     element: Dtype,
@@ -524,7 +572,7 @@ pub fn attention_hopper(
     head_dim: usize,
     deterministic: bool,
 ) -> Option<(Unit, &'static str)> {
-    let (unit, name) = match HopperKernel::of(element, head_dim)? {
+    let (unit, name) = match HopperKernel::of(element, even(head_dim))? {
         HopperKernel::Wgmma => (with_kv(&TREE_ATTENTION_WGMMA, element, kv_element), "tree_attention_wgmma"),
         HopperKernel::Large => (typed(&TREE_ATTENTION_LARGE, element), "tree_attention_large"),
     };
@@ -619,6 +667,10 @@ pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
     typed(&LINEAR_ANY, element).define("OUT", element_name(out)).define("ACCUMULATE", u8::from(accumulate))
 }
 
+pub fn linear_heads(element: Dtype) -> Unit {
+    typed(&LINEAR_HEADS, element)
+}
+
 /// Whose keys and values have an element type of their own.
 fn with_kv(source: &'static Source, element: Dtype, kv_element: KvElement) -> Unit {
     let kv_element = if kv_element == KvElement::Fp8 { "e4m3" } else { element_name(element) };
@@ -632,7 +684,7 @@ fn rounded(source: &'static Source, element: Dtype, kv_element: KvElement) -> Un
 
 /// Which reads or writes pages of that layout.
 fn laid(unit: Unit, layout: PageLayout) -> Unit {
-    unit.define("SWIZZLED", u8::from(layout == PageLayout::Swizzled))
+    unit.define("LAYOUT", layout.number())
 }
 
 pub fn typed(source: &'static Source, element: Dtype) -> Unit {

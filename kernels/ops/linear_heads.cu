@@ -1,0 +1,42 @@
+// out[r][h][n] = sum over k of x[r][h][k] w[h][n][k]: a linear layer for each head, for which cuBLASLt has no algorithm,
+// or whose result for a row must not depend on the number of rows.
+//
+// Shapes: x ELEMENT, rows x_row elements apart and their heads x_head; w ELEMENT, heads w_head apart, (n, k) at
+// n * w_output + k * w_inner; out ELEMENT, as x; products and sums in f32, k rising.
+// Grid: x = tiles of TILE outputs, y = tiles of TILE rows, z = head. A block has TILE x TILE threads, one output each;
+// operands are staged in shared memory as f32.
+// Limit: shared memory, two reads per multiplication. It uses no tensor cores.
+// Definition: `Backend::absorb_queries` and `Backend::map_values`; on the CPU, crates/cpu.
+#include "element.cuh"
+
+constexpr unsigned TILE = 16;
+
+extern "C" __global__ void __launch_bounds__(TILE * TILE)
+    linear_heads(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w, unsigned rows,
+                 unsigned outputs, unsigned inner, unsigned x_row, unsigned x_head, unsigned out_row, unsigned out_head,
+                 unsigned w_head, unsigned w_output, unsigned w_inner) {
+    // One extra column, so that a warp reading one column hits different banks.
+    __shared__ float x_tile[TILE][TILE + 1], w_tile[TILE][TILE + 1];
+    const unsigned column = threadIdx.x % TILE, tile_row = threadIdx.x / TILE, head = blockIdx.z;
+    const unsigned row = blockIdx.y * TILE + tile_row, first_output = blockIdx.x * TILE;
+    const ELEMENT* from = x + static_cast<unsigned long long>(row) * x_row + head * x_head;
+    const ELEMENT* weights = w + static_cast<unsigned long long>(head) * w_head;
+    // Neighbouring threads read neighbouring weights.
+    const unsigned w_k = w_inner == 1 ? column : tile_row, w_n = w_inner == 1 ? tile_row : column;
+    float sum = 0.0f;
+    for (unsigned k = 0; k < inner; k += TILE) {
+        x_tile[tile_row][column] = row < rows && k + column < inner ? to_f32(from[k + column]) : 0.0f;
+        const bool is_in = first_output + w_n < outputs && k + w_k < inner;
+        w_tile[w_n][w_k] = is_in ? to_f32(weights[(first_output + w_n) * w_output + (k + w_k) * w_inner]) : 0.0f;
+        __syncthreads();
+#pragma unroll
+        for (unsigned i = 0; i < TILE; ++i) {
+            sum += x_tile[tile_row][i] * w_tile[column][i];
+        }
+        __syncthreads();
+    }
+    if (row < rows && first_output + column < outputs) {
+        ELEMENT* to = out + static_cast<unsigned long long>(row) * out_row + head * out_head + first_output + column;
+        *to = from_f32<ELEMENT>(sum);
+    }
+}
