@@ -1,18 +1,18 @@
-// Layout of the keys, or values, of one head in a page: PAGE_TOKENS rows, plain, swizzled or in panels. A swizzled row stores its
-// 16-byte chunks in an order that depends on the slot number, permuted within 128 bytes, so that reading one column of
-// eight consecutive rows touches all shared-memory banks. A page that the copy engine brings to shared memory unchanged
-// can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of attention/wgmma.cuh.
-// Swizzled rows of more than 256 bytes are divided into panels of 128 bytes: [panel][PAGE_TOKENS][128], each swizzled
-// as rows of 128 bytes are. Where values are not as wide as their keys, all rows are divided so, whatever their width,
-// which is a multiple of 128 bytes. Pages are swizzled or in panels where a kernel for Hopper reads them, else plain.
+// Layout of the keys, or values, of one head in a page: PAGE_TOKENS rows, plain, swizzled or in panels. A swizzled row
+// stores its 16-byte chunks in an order that depends on the slot number, permuted within 128 bytes, so that reading one
+// column of eight consecutive rows touches all shared-memory banks. A page that the copy engine brings to shared memory
+// unchanged can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of
+// attention/wgmma.cuh. Swizzled rows of more than 256 bytes are divided into panels of 128 bytes:
+// [panel][PAGE_TOKENS][128], each swizzled as rows of 128 bytes are. Where keys and values are not equally wide, rows
+// of any width are divided so: pages are in panels. Pages are swizzled or in panels where kernels for Hopper read them,
+// else plain.
 #pragma once
 
 constexpr unsigned PAGE_TOKENS = 32;
 
-constexpr unsigned PANEL_ROW_BYTES = 128;
+enum PageLayout { PLAIN, SWIZZLED, IN_PANELS };
 
-// Values of the define LAYOUT.
-constexpr unsigned PLAIN = 0, SWIZZLED = 1, IN_PANELS = 2;
+constexpr unsigned PANEL_ROW_BYTES = 128;
 
 // The slot word of a row that is not stored.
 constexpr unsigned NO_SLOT = ~0u;
@@ -36,11 +36,11 @@ __host__ __device__ constexpr unsigned swizzle_of(unsigned slot, unsigned row_by
 }
 
 // Byte offset within the page of byte `byte` of the row in `slot`.
-template <unsigned ORDER>
+template <PageLayout LAID>
 __device__ __forceinline__ unsigned page_place(unsigned slot, unsigned byte, unsigned row_bytes) {
-    if (ORDER == IN_PANELS || (ORDER == SWIZZLED && row_bytes > 2 * PANEL_ROW_BYTES)) {
+    if (LAID == IN_PANELS || (LAID == SWIZZLED && row_bytes > 2 * PANEL_ROW_BYTES)) {
         const unsigned panel = byte / PANEL_ROW_BYTES * PAGE_TOKENS * PANEL_ROW_BYTES;
         return panel + slot * PANEL_ROW_BYTES + (byte % PANEL_ROW_BYTES ^ swizzle_of(slot, PANEL_ROW_BYTES) * 16);
     }
-    return slot * row_bytes + (ORDER == SWIZZLED ? byte ^ swizzle_of(slot, row_bytes) * 16 : byte);
+    return slot * row_bytes + (LAID == SWIZZLED ? byte ^ swizzle_of(slot, row_bytes) * 16 : byte);
 }

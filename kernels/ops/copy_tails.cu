@@ -3,7 +3,7 @@
 // Shapes: out [R, heads, rank + rope] and x [R, heads, nope + rope] of elements of the same type; all widths in bytes.
 // Grid: x = row, y = blocks over the rotated parts of the row.
 // Limit: bandwidth, twice their bytes.
-// Definition: `Backend::absorb_queries`; on the CPU, crates/cpu.
+// Definition: `Backend::absorb_queries`; on the CPU, crates/cpu/src/latent.rs.
 
 template <class Chunk>
 __device__ __forceinline__ void copy_row(char* out, const char* x, unsigned heads, unsigned rank, unsigned nope,

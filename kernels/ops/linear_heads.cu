@@ -3,10 +3,10 @@
 //
 // Shapes: x ELEMENT, rows x_row elements apart and their heads x_head; w ELEMENT, heads w_head apart, (n, k) at
 // n * w_output + k * w_inner; out ELEMENT, as x; products and sums in f32, k rising.
-// Grid: x = tiles of TILE outputs, y = tiles of TILE rows, z = head. A block has TILE x TILE threads, one output each;
+// Grid: x = tiles of TILE outputs, head after head, y = tiles of TILE rows. A block has TILE x TILE threads, one output each;
 // operands are staged in shared memory as f32.
 // Limit: shared memory, two reads per multiplication. It uses no tensor cores.
-// Definition: `Backend::absorb_queries` and `Backend::map_values`; on the CPU, crates/cpu.
+// Definition: `Backend::absorb_queries` and `Backend::map_values`; on the CPU, crates/cpu/src/latent.rs.
 #include "element.cuh"
 
 constexpr unsigned TILE = 16;
@@ -17,8 +17,9 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
                  unsigned w_head, unsigned w_output, unsigned w_inner) {
     // One extra column, so that a warp reading one column hits different banks.
     __shared__ float x_tile[TILE][TILE + 1], w_tile[TILE][TILE + 1];
-    const unsigned column = threadIdx.x % TILE, tile_row = threadIdx.x / TILE, head = blockIdx.z;
-    const unsigned row = blockIdx.y * TILE + tile_row, first_output = blockIdx.x * TILE;
+    const unsigned column = threadIdx.x % TILE, tile_row = threadIdx.x / TILE;
+    const unsigned tiles = (outputs + TILE - 1) / TILE, head = blockIdx.x / tiles;
+    const unsigned row = blockIdx.y * TILE + tile_row, first_output = blockIdx.x % tiles * TILE;
     const ELEMENT* from = x + static_cast<unsigned long long>(row) * x_row + head * x_head;
     const ELEMENT* weights = w + static_cast<unsigned long long>(head) * w_head;
     // Neighbouring threads read neighbouring weights.

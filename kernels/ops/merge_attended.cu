@@ -5,7 +5,7 @@
 // Shapes: out and other ELEMENT [R, heads * width]; lse and other_lse f32 [R, heads].
 // Grid: x = row, y = blocks of HEADS heads, of 128 threads each.
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::merge_attended`; on the CPU, crates/cpu.
+// Definition: `Backend::merge_attended`; on the CPU, crates/cpu/src/latent.rs.
 #include "lanes.cuh"
 
 // Heads of a block, which alone reads and writes their log-sum-exps.

@@ -6,9 +6,9 @@
 // Shapes: queries ELEMENT [R, heads * query]; latents ELEMENT [R, rank + rope]; weight f32 [rank]; of each table
 // cosines and sines f32 [positions, rotary / 2], or null, and `turns`, bits of Turn; positions u32 [R]; layer
 // KV_ELEMENT [page][32 slots of rank + rope], laid out as in kv_page.cuh; slots u32 [R]. Shared memory: a latent.
-// Grid: x = row; y = 0 is the latent, y > 0 the queries of `heads_a_block` heads each.
+// Grid: `blocks` blocks for each row: the first takes the latent, the others `heads_a_block` heads each.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element that is rotated or stored; of few rows, the launch.
-// Definition: `Backend::prepare_latents`; on the CPU, crates/cpu.
+// Definition: `Backend::prepare_latents`; on the CPU, crates/cpu/src/latent.rs.
 //
 // Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT and holds values of e4m3), LAYOUT (of kv_page.cuh).
 #include "ops/kv_slot.cuh"
@@ -74,13 +74,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     const float* __restrict__ later_cosines, const float* __restrict__ later_sines,
                     unsigned later_rotary, unsigned later_turns, const unsigned* __restrict__ positions,
                     KV_ELEMENT* __restrict__ layer, const unsigned* __restrict__ slots, unsigned heads, unsigned query,
-                    unsigned rank, unsigned rope, unsigned heads_a_block, unsigned member, unsigned members) {
+                    unsigned rank, unsigned rope, unsigned blocks, unsigned heads_a_block, unsigned member,
+                    unsigned members) {
     extern __shared__ __align__(16) unsigned char memory[];
     const Table tables[2] = {{cosines, sines, rotary, turns}, {later_cosines, later_sines, later_rotary, later_turns}};
-    const unsigned long long r = blockIdx.x;
+    const unsigned long long r = blockIdx.x / blocks;
+    const unsigned block = blockIdx.x % blocks;
     const unsigned position = positions[r];
     const bool is_cut = (rank | query | rotary / 2 | later_rotary / 2 | (rank + rope)) % LANES == 0;
-    if (blockIdx.y == 0) {
+    if (block == 0) {
         const unsigned slot = own_slot(slots[r], member, members);
         if (slot == NO_SLOT) {
             return;  // the whole block returns
@@ -94,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         return;
     }
-    const unsigned from = (blockIdx.y - 1) * heads_a_block;
+    const unsigned from = (block - 1) * heads_a_block;
     const unsigned count = from < heads ? min(heads - from, heads_a_block) : 0;
     ELEMENT* first = queries + (r * heads + from) * query;
     for (const Table& table : tables) {

@@ -7,7 +7,7 @@ use crate::Cuda;
 use crate::attention;
 use crate::attention::device_plan::WHOLE;
 use crate::attention::levels::LevelRows;
-use crate::compile::elements::Fp8Scaling;
+use crate::compile::elements::{Fp8Scaling, HeadWidths};
 use crate::compile::four_bit::FourBit;
 use crate::delta_rule::chunked;
 use crate::discovery::probe::DeviceFacts;
@@ -161,7 +161,7 @@ impl Backend for Cuda {
 
     fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
         let kv_element = self.kv_element(heads, dtype);
-        attention::tile_of(self.device.facts(), dtype, kv_element, heads, self.deterministic, window)
+        attention::tile_of(self.device.facts(), dtype, kv_element, HeadWidths::of(heads), self.deterministic, window)
     }
 
     /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
@@ -622,24 +622,27 @@ impl Backend for Cuda {
         step: &Step,
     ) {
         let (copies, from) = (AtLayer { kv: copies, layer: copy_layer }, AtLayer { kv, layer });
-        let Some(Expanding { mut gathered, mut mapped }) = self.expanding.take() else {
-            unreachable!("made with the first maps")
+        let all = step.expansions(store);
+        let mut room = match self.take_expanding(maps, all) {
+            Ok(room) => room,
+            Err(error) => return self.device.keep(error),
         };
+        let Expanding { gathered, mapped, .. } = &mut room;
         let pages = MOST_EXPANDED / kv::PAGE_TOKENS as usize;
-        let (all, room) = (step.expansions(store), gathered.rows);
+        let reserved = gathered.rows;
         for first in (0..all).step_by(pages) {
             let rows = (all - first).min(pages) * kv::PAGE_TOKENS as usize;
             (gathered.rows, mapped.rows) = (rows, rows);
             let words = step.expansion_words(store, first);
-            self.latents(&gathered).gather(&gathered, from, words);
-            self.linear(&mut mapped, &gathered, &maps.matrix, None, OutputMode::Replace);
-            let stored = self.latents(&mapped).store(copies, &mapped, from, maps.heads, words);
+            self.latents(gathered).gather(gathered, from, words);
+            self.linear(mapped, gathered, &maps.matrix, None, OutputMode::Replace);
+            let stored = self.latents(mapped).store(copies, mapped, from, maps.heads, words);
             if let Err(error) = stored {
                 self.device.keep(error);
             }
         }
-        (gathered.rows, mapped.rows) = (room, room);
-        self.expanding = Some(Expanding { gathered, mapped });
+        (gathered.rows, mapped.rows) = (reserved, reserved);
+        self.give_expanding(room);
     }
 
     fn merge_attended(&mut self, out: &mut Buffer, lse: &mut Buffer, other: &Buffer, other_lse: &Buffer) {
@@ -661,9 +664,29 @@ impl Backend for Cuda {
             return;
         }
         match step.member() {
-            WHOLE => step.attend(&self.device, Some(out), qkv, (kv, layer), plan, scoring),
+            WHOLE => step.attend(&self.device, Some(out), None, qkv, (kv, layer), plan, scoring),
             _ => self.attend_as_member(out, qkv, (kv, layer), step, plan, scoring),
         }
+    }
+
+    fn tree_attention_lse(
+        &mut self,
+        out: &mut Buffer,
+        lse: &mut Buffer,
+        qkv: &Buffer,
+        kv: &Kv,
+        layer: LayerIx,
+        step: &mut Step,
+        plan: usize,
+        scoring: Scoring<'_, Vector>,
+    ) {
+        self.forget_before(out);
+        self.forget_before(lse);
+        if self.skips_attention {
+            return;
+        }
+        assert_eq!(step.member(), WHOLE, "tree_attention_lse: members do not divide latents");
+        step.attend(&self.device, Some(out), Some(lse), qkv, (kv, layer), plan, scoring);
     }
 
     fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate, next: Option<&Matrix>) {

@@ -96,7 +96,7 @@ impl LatentOps {
         let pairs = ropes.into_iter().flatten().map(|rope| rope.rotary / 2).max().unwrap_or(0);
         let at_once = (THREADS * LANES) as usize / pairs.max(1);
         let heads_a_block = at_once.clamp(1, heads.heads);
-        let blocks = if pairs == 0 { 0 } else { heads.heads.div_ceil(heads_a_block) };
+        let blocks = 1 + if pairs == 0 { 0 } else { heads.heads.div_ceil(heads_a_block) };
         let args = Args::new().memory(queries.memory()).memory(latents.memory()).memory(&norm.memory).f32(eps);
         let args = ropes.into_iter().fold(args, |args, rope| {
             // No table, as one that rotates nothing.
@@ -109,8 +109,9 @@ impl LatentOps {
         let args = args.memory_at(words.positions.0, words.positions.1);
         let args = args.memory_at(kv.memory(), kv.layer_at(layer)).memory_at(slots.0, slots.1);
         let args = args.u32(small(heads.heads)).u32(small(heads.nope + heads.rope)).u32(small(heads.rank));
-        let args = args.u32(small(heads.rope)).u32(small(heads_a_block)).u32(member.number).u32(member.of);
-        let grid = [small(queries.rows), 1 + small(blocks), 1];
+        let args = args.u32(small(heads.rope)).u32(small(blocks)).u32(small(heads_a_block));
+        let args = args.u32(member.number).u32(member.of);
+        let grid = [small(queries.rows * blocks), 1, 1];
         self.device.launch(kv.prepare_latents(layer), grid, THREADS, latents.row_bytes(), &args);
     }
 

@@ -59,7 +59,7 @@ pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
 
-use self::compile::elements::KvElement;
+use self::compile::elements::{HeadWidths, KvElement};
 use self::delta_rule::DeltaRuleKernels;
 use self::driver::device::Device;
 use self::driver::event::Event;
@@ -98,9 +98,9 @@ pub struct Cuda {
     /// Kernels of experts by dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
     /// The ops of latent attention by dtype, loaded with the first maps of theirs, and between their parts the latents
-    /// that are expanded.
+    /// that are expanded, by the shape of maps.
     latents: HashMap<Dtype, LatentOps>,
-    expanding: Option<Expanding>,
+    expanding: Vec<Expanding>,
     /// One for each dtype, of activations and of states, and heads; loaded with the first states of them.
     delta_rule: Vec<DeltaRuleKernels>,
     /// Products of the chunks of long runs; nothing lasts from one layer to the next.
@@ -155,7 +155,7 @@ impl Cuda {
             most_places: 0,
             experts: HashMap::new(),
             latents: HashMap::new(),
-            expanding: None,
+            expanding: Vec::new(),
             delta_rule: Vec::new(),
             chunk_products: None,
             lora: HashMap::new(),
@@ -227,6 +227,6 @@ impl Cuda {
 
     /// The page layout of keys and values for a model with these heads and weights.
     fn kv_element(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
-        KvElement::of(self.kv, self.device.facts(), dtype, heads)
+        KvElement::of(self.kv, self.device.facts(), dtype, HeadWidths::of(heads))
     }
 }

@@ -36,10 +36,17 @@ pub struct Fp8 {
     pub inner_of_experts: usize,
 }
 
-/// Latents on their way to copies: gathered, then mapped to the keys and values of all heads.
+/// Latents of one shape on their way to copies: gathered, then mapped to the keys and values of all heads.
 pub struct Expanding {
+    heads: LatentHeads,
     pub gathered: Buffer,
     pub mapped: Buffer,
+}
+
+impl Expanding {
+    fn is_for(&self, heads: LatentHeads, dtype: Dtype) -> bool {
+        (self.heads, self.gathered.element) == (heads, dtype)
+    }
 }
 
 impl Cuda {
@@ -63,9 +70,9 @@ impl Cuda {
         if !self.latents.contains_key(&dtype) {
             self.latents.insert(dtype, LatentOps::load(&self.device, dtype)?);
         }
-        if self.expanding.is_none() {
+        if !self.expanding.iter().any(|room| room.is_for(heads, dtype)) {
             let (gathered, mapped) = (Buffer::new(heads.rank, dtype), Buffer::new(heads.map_rows(), dtype));
-            self.expanding = Some(Expanding { gathered, mapped });
+            self.expanding.push(Expanding { heads, gathered, mapped });
         }
         Ok(LatentMaps::new(heads, matrix))
     }
@@ -78,8 +85,15 @@ impl Cuda {
 
     /// Makes room for the latents of so many expansions, as many as are expanded at a time.
     pub(crate) fn reserve_expanding(&mut self, expansions: usize) -> Result<()> {
+        for number in 0..self.expanding.len() {
+            self.reserve_expanding_of(number, expansions)?;
+        }
+        Ok(())
+    }
+
+    fn reserve_expanding_of(&mut self, number: usize, expansions: usize) -> Result<()> {
         let rows = expanded_rows(expansions);
-        let Some(Expanding { gathered, mapped }) = self.expanding.as_mut() else { return Ok(()) };
+        let Expanding { gathered, mapped, .. } = &mut self.expanding[number];
         for buffer in [gathered, mapped] {
             if buffer.rows < rows {
                 let reserved = buffer.resize(&self.device, rows);
@@ -88,6 +102,19 @@ impl Cuda {
             }
         }
         Ok(())
+    }
+
+    /// The room for latents of these maps, taken until it is given back, with rows for so many expansions: reserved
+    /// with the step, unless the maps were loaded after it.
+    pub(crate) fn take_expanding(&mut self, maps: &LatentMaps, expansions: usize) -> Result<Expanding> {
+        let is_for = |room: &Expanding| room.is_for(maps.heads, maps.matrix.element());
+        let number = self.expanding.iter().position(is_for).expect("made with the first maps of their shape");
+        self.reserve_expanding_of(number, expansions)?;
+        Ok(self.expanding.swap_remove(number))
+    }
+
+    pub(crate) fn give_expanding(&mut self, room: Expanding) {
+        self.expanding.push(room);
     }
 
     pub(crate) fn load_ops(&mut self, dtype: Dtype) -> Result<()> {

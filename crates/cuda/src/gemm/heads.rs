@@ -66,7 +66,7 @@ impl Gemm {
         let args = args.u32(small(outputs)).u32(small(inner)).u32(small(x.width)).u32(small(x_apart));
         let args = args.u32(small(out.width)).u32(small(out_apart)).u32(small(weights_apart));
         let args = args.u32(small(w_output)).u32(small(w_inner));
-        let grid = [small(outputs).div_ceil(TILE), small(out.rows).div_ceil(TILE), small(heads)];
+        let grid = [small(outputs).div_ceil(TILE) * small(heads), small(out.rows).div_ceil(TILE), 1];
         self.device.launch(&self.linear_heads, grid, TILE * TILE, 0, &args);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use super::staging::Staging;
 use super::states::{self, LayerStates, States};
-use crate::compile::elements::{KvElement, PageLayout};
+use crate::compile::elements::{HeadWidths, KvElement, PageLayout};
 use crate::compile::unit::Unit;
 use crate::compile::units;
 use crate::driver::args::Args;
@@ -158,7 +158,7 @@ impl Kv {
         let unit = Unit::new(&units::KV_PAGES);
         let part = |&heads: &HeadLayout| {
             let kv_element = element_of(heads);
-            let layout = PageLayout::of(device.facts().major, shape.dtype, heads);
+            let layout = PageLayout::of(device.facts().major, shape.dtype, HeadWidths::of(heads));
             let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
             let page_bytes = layer_page_bytes(heads, shape.dtype, kv_element);
             let append = device.function(&append, name)?;
@@ -502,7 +502,7 @@ mod tests {
                 let is_read = major == 9 && dtype != Dtype::F32 && [64, 80, 96, 128, 256, 512].contains(&head_dim);
                 let expected = if is_read { PageLayout::Swizzled } else { PageLayout::Plain };
                 assert_eq!(
-                    PageLayout::of(major, dtype, HeadLayout::new(1, 1, head_dim)),
+                    PageLayout::of(major, dtype, HeadWidths::even(head_dim)),
                     expected,
                     "{major}.x, {dtype:?}, heads of {head_dim}"
                 );
