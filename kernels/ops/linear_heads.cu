@@ -16,7 +16,8 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
                  unsigned outputs, unsigned inner, unsigned x_row, unsigned x_head, unsigned out_row, unsigned out_head,
                  unsigned w_head, unsigned w_output, unsigned w_inner) {
     // One extra column, so that a warp reading one column hits different banks.
-    __shared__ float x_tile[TILE][TILE + 1], w_tile[TILE][TILE + 1];
+    __shared__ float x_tile[TILE][TILE + 1];
+    __shared__ float w_tile[TILE][TILE + 1];
     const unsigned column = threadIdx.x % TILE, tile_row = threadIdx.x / TILE;
     const unsigned tiles = (outputs + TILE - 1) / TILE, head = blockIdx.x / tiles;
     const unsigned row = blockIdx.y * TILE + tile_row, first_output = blockIdx.x % tiles * TILE;

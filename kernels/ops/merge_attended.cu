@@ -47,7 +47,8 @@ extern "C" __global__ void merge_attended(ELEMENT* __restrict__ out, float* lse,
     if (threadIdx.x < count) {
         const float own = lse[at + threadIdx.x], others = other_lse[at + threadIdx.x], most = fmaxf(own, others);
         if (most != NOTHING) {
-            lse[at + threadIdx.x] = most + logf(expf(own - most) + expf(others - most));
+            const float ln_2 = 0.693147180559945f;
+            lse[at + threadIdx.x] = most + log2f(expf(own - most) + expf(others - most)) * ln_2;
         }
     }
 }
