@@ -222,16 +222,6 @@ impl Kernel {
         Some(Self { attention, widths, layout: PageLayout::Plain, threads: 128, shared_bytes, ways })
     }
 
-    /// That of other GPUs for latents, by tiles of `groups` times 16 rows.
-    fn latent(dtype: Dtype, widths: HeadWidths, groups: usize) -> Option<Self> {
-        let unit = units::attention_latent(dtype, widths, groups).expect("widths of latents");
-        let attention = Emulated::compile(&unit, "tree_attention_latent_mma")?;
-        let LatentLaunch { threads, shared_bytes, .. } = LatentLaunch::of(widths, groups);
-        let [_, merge] = units::attention(dtype, widths, false);
-        let ways = Ways::Two { unit, merge: Emulated::compile(&merge, "merge_states")? };
-        Some(Self { attention, widths, layout: PageLayout::Plain, threads, shared_bytes, ways })
-    }
-
     fn tiling(&self, setting: &Setting, blocks: usize) -> Tiling {
         match &self.ways {
             Ways::Hopper { kernel, deterministic } => {
