@@ -28,11 +28,15 @@ pub static HEADERS: &[Source] = &[
     source!("attention/large.cuh"),
     source!("attention/large_copy.cuh"),
     source!("attention/large_ring.cuh"),
+    source!("attention/latent.cuh"),
+    source!("attention/latent_copy.cuh"),
+    source!("attention/latent_ring.cuh"),
     source!("attention/merge.cuh"),
     source!("attention/mma.cuh"),
     source!("attention/narrow.cuh"),
     source!("attention/openings.cuh"),
     source!("attention/page.cuh"),
+    source!("attention/panel_copy.cuh"),
     source!("attention/plan.cuh"),
     source!("attention/ring.cuh"),
     source!("attention/rows.cuh"),
@@ -158,6 +162,7 @@ pub static STORE_EXPANDED: Source = source!("ops/store_expanded.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
 pub static TREE_ATTENTION_LARGE: Source = source!("attention/tree_attention_large.cu");
+pub static TREE_ATTENTION_LATENT: Source = source!("attention/tree_attention_latent.cu");
 pub static TREE_ATTENTION_WGMMA: Source = source!("attention/tree_attention_wgmma.cu");
 
 /// The kernels of `sample`, in the order of their launches.
@@ -584,6 +589,7 @@ pub fn attention_hopper(
     let (unit, name) = match HopperKernel::of(element, widths)? {
         HopperKernel::Wgmma => (with_kv(&TREE_ATTENTION_WGMMA, element, kv_element), "tree_attention_wgmma"),
         HopperKernel::Large => (typed(&TREE_ATTENTION_LARGE, element), "tree_attention_large"),
+        HopperKernel::Latent => (typed(&TREE_ATTENTION_LATENT, element), "tree_attention_latent"),
     };
     Some((wide(unit, widths).define("DETERMINISTIC", u8::from(deterministic)), name))
 }
