@@ -234,19 +234,19 @@ impl<B: Backend> Mixture<B> {
             norm.apply(backend, normed, residual);
         }
         self.router.apply(backend, &mut buffers.scores, normed, adapters);
-        backend.route(&mut buffers.routes, &buffers.scores, self.scales.as_ref().map(|(_, factors)| &**factors));
+        backend.route(&mut buffers.routes, &buffers.scores, self.scales.as_ref().map(|(_, factors)| &**factors), None);
     }
 
     /// `out = sum of the chosen experts' outputs, weighed`
     fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         self.multiply(backend, x, buffers);
-        backend.combine(out, &buffers.down, &buffers.routes, OutputMode::Replace);
+        backend.combine(out, &buffers.down, None, &buffers.routes, OutputMode::Replace);
     }
 
     /// `residual += sum of the chosen experts' outputs, weighed`
     fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         self.multiply(backend, x, buffers);
-        backend.combine(residual, &buffers.down, &buffers.routes, OutputMode::Add);
+        backend.combine(residual, &buffers.down, None, &buffers.routes, OutputMode::Add);
     }
 
     /// `down = down(gate(up x))`, at the places of the chosen experts.

@@ -135,7 +135,7 @@ impl TimedMixture {
                 backend.write(&mut scores, rows, &drawn(2 + call as u64, rows * spec.count))?;
                 let mut one = backend.routes(spec.count, spec.router)?;
                 backend.resize_routes(&mut one, rows)?;
-                backend.route(&mut one, &scores, None);
+                backend.route(&mut one, &scores, None, None);
                 routes.push(one);
             }
             backend.resize(&mut x, rows_of(rows))?;
@@ -143,7 +143,7 @@ impl TimedMixture {
             backend.resize(&mut inner, places(rows))?;
             backend.resize(&mut out, if is_product { places(rows) } else { rows })?;
             let us = backend.time_calls(CALLS, TIMES, |backend, call| match op {
-                MixtureOp::Route => backend.route(&mut routes[call], &scores, None),
+                MixtureOp::Route => backend.route(&mut routes[call], &scores, None, None),
                 MixtureOp::Up => {
                     let w = &weights[call % COPIES];
                     backend.expert_gated(&mut out, &mut inner, &x, w, &routes[call], spec.gate);
@@ -151,7 +151,7 @@ impl TimedMixture {
                 MixtureOp::Down => {
                     backend.expert_linear(&mut out, &x, &weights[call % COPIES], &routes[call], ExpertInput::Places);
                 }
-                MixtureOp::Combine => backend.combine(&mut out, &x, &routes[call], OutputMode::Add),
+                MixtureOp::Combine => backend.combine(&mut out, &x, None, &routes[call], OutputMode::Add),
             })?;
             all.push(LayerTimes::new(rows, None, median(us), self.floor(op, rows)));
         }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_experts_needed_rise_from_the_chosen_ones_to_all() {
-        let router = Router { chosen: 8, scores: RouterScores::SoftmaxOfChosen };
+        let router = Router::new(8, RouterScores::SoftmaxOfChosen);
         let (width, width_field) = (1, ExpertWidthField::MoeIntermediate);
         let spec =
             ExpertsSpec { count: 128, width, width_field, gate: Gate::Silu, bias: false, router, router_norm: None };

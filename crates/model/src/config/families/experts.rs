@@ -64,7 +64,7 @@ fn read(
         width_field,
         gate,
         bias: false,
-        router: Router { chosen: per_row, scores },
+        router: Router::new(per_row, scores),
         router_norm: None,
     })
 }
