@@ -1,8 +1,6 @@
 //! Mixtures of experts: the router, the grouped linear layer with and without a gate, the sum of a row's experts, and
 //! the experts that are kept in pages. `routed` has the rows and what they should choose.
 
-use std::fmt;
-
 use super::activations::{gate_tolerance, gated};
 use super::linear::{RowSize, made_of, sum_tolerance};
 use super::quantised::{FORMATS, is_cut};
