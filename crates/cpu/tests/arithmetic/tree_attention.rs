@@ -54,6 +54,7 @@ impl Case {
             kv_heads: self.heads.kv_heads as u32,
             head_dim: self.heads.head_dim as u32,
             kv_element_bytes: self.dtype.bytes() as u32,
+            latents: None,
             cost: CostModel::CPU,
         }
     }
