@@ -204,7 +204,8 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
         ]
     });
     let of_dense = match layer.feed_forward {
-        FeedForward::SharedExpert { .. } => "shared_expert_intermediate_size",
+        FeedForward::SharedExpert { gated: true, .. } => "shared_expert_intermediate_size",
+        FeedForward::SharedExpert { gated: false, .. } => "n_shared_experts * moe_intermediate_size",
         _ => "intermediate_size",
     };
     let dense = layer.feed_forward.dense().map(|dense| (of_dense, dense.width));
