@@ -15,8 +15,8 @@ use super::config::{
 };
 use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
-pub use latent::LatentTensors;
 use latent::out_width;
+pub use latent::{LatentTensors, QueryTensors};
 use names::LayerNames;
 pub use tensors::{Dim, HEAD, HeadNormTensors, LinearTensors, NormTensors, TensorSpec};
 use tensors::{EMBEDDING, HIDDEN, linear, matrix, norm, vector};

@@ -16,6 +16,7 @@ mod delta_rule;
 mod feed_forward;
 pub mod hashes;
 mod inputs;
+mod latent;
 mod layer;
 mod layout;
 mod loaded;

@@ -2,8 +2,8 @@
 //! latents and rotated parts, and the maps of latents to the keys and values of all heads.
 
 use super::names::LayerNames;
-use super::tensors::{Dim, LinearTensors, TensorSpec, linear, matrix, vector};
-use crate::config::{AttentionSpec, LatentSpec};
+use super::tensors::{Dim, LinearTensors, NormTensors, TensorSpec, linear, matrix, norm, vector};
+use crate::config::{AttentionSpec, LatentSpec, Norm};
 use offshoot_backend::{LatentHeads, Segment, Split};
 
 /// What latent attention has beside the first projection of its queries and the projection of what its heads have read.
@@ -23,15 +23,13 @@ pub struct LatentTensors {
 /// How queries are made of what the first projection gives.
 #[derive(Clone, Debug)]
 pub struct QueryTensors {
-    /// The weights of its norm, `[query_rank]`.
-    pub norm: TensorSpec,
+    pub norm: NormTensors,
     pub up: LinearTensors,
 }
 
 impl LatentTensors {
     pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        let queries =
-            self.queries.iter().flat_map(|queries| std::iter::once(&queries.norm).chain(queries.up.tensors()));
+        let queries = self.queries.iter().flat_map(|queries| queries.norm.tensors().chain(queries.up.tensors()));
         queries.chain(self.latents.tensors()).chain([&self.norm, &self.maps])
     }
 
@@ -61,7 +59,7 @@ impl LayerNames<'_> {
             None => (None, linear(&[(at("q_proj"), queries)], self.hidden, false).split(query_split)),
             Some(rank) => {
                 let up = linear(&[(at("q_b_proj"), queries)], rank, false).split(query_split);
-                let norm = vector(&at("q_a_layernorm.weight"), rank);
+                let norm = norm(&at("q_a_layernorm"), Norm::Rms { eps: spec.eps }, rank);
                 let first = linear(&[(at("q_a_proj"), rank)], self.hidden, attention.qkv_bias);
                 (Some(QueryTensors { norm, up }), first)
             }
