@@ -35,7 +35,7 @@ impl HeadTasks {
         let wanted = (3 * threads).div_ceil(heads.kv_heads);
         let max_chunks = (rows * heads.group()).div_ceil(4 * rows_per_call);
         let chunks = wanted.min(max_chunks).max(1);
-        let states = rows * heads.q_width() * sections.len();
+        let states = rows * heads.out_width() * sections.len();
         let parts = match threads > 1 && states <= MOST_SHARED_SUMS {
             // The nearest number: chunks that are almost enough need no parts.
             true => ((wanted + chunks / 2) / chunks).min(sections.len()),

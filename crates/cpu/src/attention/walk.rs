@@ -35,7 +35,7 @@ const PARALLEL_SUMS: usize = 16 * 1024;
 /// The states of a task's rows and its other buffers; reused between calls.
 #[derive(Default)]
 struct TaskScratch {
-    /// Packed queries, `[rows][group][width / WORD_ELEMENTS]` factors.
+    /// Packed queries, `[rows][group][query_width / WORD_ELEMENTS]` factors.
     q: Vec<CacheLine>,
     /// `[rows][group]`, of the section that each row is in; `[sections][rows][group]` if tasks share the sections.
     states: SoftmaxStates,
@@ -93,7 +93,8 @@ pub unsafe fn run(
         unsafe { (kernels.around)(&mut || run_task(call, tasks.get(i), scratch, &output)) }
     };
     let pairs: usize = call.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
-    if pairs * heads.q_width() < PARALLEL_PRODUCTS {
+    let products = pairs * (heads.q_width() + heads.out_width()) / 2;
+    if products < PARALLEL_PRODUCTS {
         scratch.iter_mut().enumerate().for_each(|(i, scratch)| run(i, scratch));
     } else {
         team.for_each(scratch, run);
@@ -126,7 +127,7 @@ impl AttentionOutput<'_> {
     /// # Safety
     /// The processor has the path's instruction set. No other thread writes these rows and heads.
     unsafe fn write(&self, rows: Range<usize>, kv_head: usize, states: &SoftmaxStates) {
-        let (head_dim, group) = (self.heads.head_dim, self.heads.group());
+        let (value_dim, group) = (self.heads.value_dim(), self.heads.group());
         let places = rows.flat_map(|row| (0..group).map(move |head| (row, kv_head * group + head)));
         for (at, (row, head)) in places.enumerate() {
             let StatesRef { m, l, o } = states.get(at..at + 1);
@@ -136,7 +137,7 @@ impl AttentionOutput<'_> {
                 unsafe { lse.of_row(row, head, 1)[0] = self.geometry.scaled(m[0]) + sum.ln() };
             }
             // SAFETY: promised by the caller.
-            let out = unsafe { self.out.of_row(row, head * head_dim, head_dim) };
+            let out = unsafe { self.out.of_row(row, head * value_dim, value_dim) };
             match sum > 0.0 || self.lse.is_none() {
                 // SAFETY: promised by the caller.
                 true => unsafe { (self.kernels.finish)(bytemuck::cast_slice(o), &l[0].0, out) },
@@ -190,7 +191,7 @@ unsafe fn merge_parts(
 unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskScratch, output: &AttentionOutput<'_>) {
     let AttentionOutput { heads, geometry, kernels, .. } = output;
     let layout = call.kv.layout(call.layer);
-    let (group, query_bytes) = (heads.group(), layout.width / kernels.word_elements * kernels.factor_bytes);
+    let (group, query_bytes) = (heads.group(), geometry.query_width / kernels.word_elements * kernels.factor_bytes);
     let stored = call.kv.head::<u8>(call.layer, task.kv_head);
     let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task, layout, stored);
     // The pages of the first tile come while the task begins.
@@ -359,7 +360,7 @@ unsafe fn widen(
     (Geometry { key_words: head_dim, ..*geometry }, wide)
 }
 
-/// Packs the task's queries as factors, `[rows][group][width / WORD_ELEMENTS]`, of `query_bytes` each.
+/// Packs the task's queries as factors, `[rows][group][query_width / WORD_ELEMENTS]`, of `query_bytes` each.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
