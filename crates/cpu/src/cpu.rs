@@ -572,8 +572,14 @@ impl Backend for Cpu {
         delta_rule::delta_rule(&self.cores, &mut self.delta, out, qkv, ba, &gates, kv.states(layer), runs);
     }
 
-    fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
-        routes.route(&self.cores.team, scores, factors.map(Vec::as_slice));
+    fn route(
+        &mut self,
+        routes: &mut CpuRoutes,
+        scores: &CpuBuffer,
+        factors: Option<&Vec<f32>>,
+        bias: Option<&Vec<f32>>,
+    ) {
+        routes.route(&self.cores.team, scores, factors.map(Vec::as_slice), bias.map(Vec::as_slice));
     }
 
     fn keep_routes(&mut self, kv: &mut KvStore, layer: LayerIx, routes: &CpuRoutes, step: &CpuStep) {
@@ -608,8 +614,15 @@ impl Backend for Cpu {
         self.gated(out, inner, gate, None);
     }
 
-    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes, mode: OutputMode) {
-        routes.combine(&self.cores.team, out, x, mode);
+    fn combine(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        input: Option<&CpuBuffer>,
+        routes: &CpuRoutes,
+        mode: OutputMode,
+    ) {
+        routes.combine(&self.cores.team, out, x, input, mode);
     }
 
     fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {

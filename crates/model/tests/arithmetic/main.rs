@@ -15,6 +15,7 @@ mod families;
 mod gguf;
 mod goldens;
 mod late;
+mod latent_goldens;
 mod lora;
 mod quantised;
 mod ranks;
