@@ -16,6 +16,7 @@ mod gguf;
 mod gguf_latents;
 mod goldens;
 mod late;
+mod latent_goldens;
 mod lora;
 mod quantised;
 mod ranks;
