@@ -619,7 +619,8 @@ pub trait Backend: Send + 'static {
     /// What is done before latent attention to `queries` `[R, query_width]` and `latents` `[R, latent_width]`: the
     /// first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
     /// elements of each query, and of the row of `latents` where they say so, in place; then row `r` of `latents` is
-    /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards.
+    /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards. A table that
+    /// rotates queries alone may be as wide as a query, one that rotates both not wider than `rope`.
     fn prepare_latents(
         &mut self,
         queries: &mut Self::Buffer,

@@ -90,7 +90,9 @@ pub fn prepare(
     assert_eq!(shapes, expected, "prepare_latents: shapes of queries and latents");
     assert_eq!(steps.norm.len(), rank, "prepare_latents: length of the norm");
     let tables = || steps.ropes.into_iter().flatten();
-    assert!(tables().all(|table| table.rotary <= rope), "prepare_latents: rotated part of a head");
+    // Growth multiplies all of a query.
+    let most = |table: &RopeTable| if table.keys { rope } else { nope + rope };
+    assert!(tables().all(|table| table.rotary <= most(table)), "prepare_latents: rotated part of a head");
     for_rows(&cores.team, queries, |r, row| {
         tables().for_each(|table| rotate_last(cores, row, nope + rope, table, positions[r]));
     });

@@ -29,7 +29,8 @@ const CHOICES: [FormChoice; 5] = [
 
 fn compare(isa: Isa, folder: &Path, choice: FormChoice) -> GoldenReport {
     let mut backend = Cpu::with_isa(isa);
-    let folder = ModelFolder::open(folder).unwrap().with(EXACT).unwrap();
+    let mut folder = ModelFolder::open(folder).unwrap().with(EXACT).unwrap();
+    folder.config.compute = check::golden_dtype(&folder.config);
     let mut model = Decoder::load(&mut backend, &folder).unwrap();
     let golden = folder.path.join("golden.json");
     let report = check::golden_in_forms(&mut backend, &mut model, &golden, (choice, SEGMENT)).unwrap();
