@@ -7,7 +7,8 @@ use rayon::prelude::*;
 use super::layers::{CALLS, LayerTimes, MeasuredLayer, ProductOptions, TIMES};
 use super::tables::median;
 use offshoot_backend::{
-    ActivationDtype, ExpertInput, ExpertKind, MatrixPart, OutputMode, RandomWeight, Rates, Timed, Uniform, WeightFormat,
+    ActivationDtype, Dtype, ExpertInput, ExpertKind, MatrixPart, OutputMode, RandomWeight, Rates, Timed, Uniform,
+    WeightFormat, WeightView,
 };
 use offshoot_core::error::Result;
 use offshoot_model::ModelConfig;
@@ -125,8 +126,15 @@ impl TimedMixture {
             MixtureOp::Route | MixtureOp::Combine => (hidden, ActivationDtype::Sums),
         };
         let mut out = backend.buffer(out_width, holds)?;
+        let zeros = vec![0; spec.routed() * Dtype::F32.bytes()];
+        let bias = WeightView { dtype: Dtype::F32, rows: 1, cols: spec.routed(), bytes: &zeros };
+        let bias = spec.choosing_bias.then(|| backend.vector(&[bias])).transpose()?;
+        // What identities give.
+        let mut input = backend.buffer(hidden, operands)?;
         let mut all = Vec::with_capacity(rows.len());
         for &rows in rows {
+            backend.resize(&mut input, rows)?;
+            let input = Some(&input).filter(|_| spec.router.identities > 0);
             // Other experts in each call, where a row needs few.
             let mut scores = backend.buffer(spec.routed(), ActivationDtype::Sums)?;
             backend.resize(&mut scores, rows)?;
@@ -135,7 +143,7 @@ impl TimedMixture {
                 backend.write(&mut scores, rows, &drawn(2 + call as u64, rows * spec.routed()))?;
                 let mut one = backend.routes(spec.routed(), spec.router)?;
                 backend.resize_routes(&mut one, rows)?;
-                backend.route(&mut one, &scores, None, None);
+                backend.route(&mut one, &scores, None, bias.as_ref());
                 routes.push(one);
             }
             backend.resize(&mut x, rows_of(rows))?;
@@ -143,7 +151,7 @@ impl TimedMixture {
             backend.resize(&mut inner, places(rows))?;
             backend.resize(&mut out, if is_product { places(rows) } else { rows })?;
             let us = backend.time_calls(CALLS, TIMES, |backend, call| match op {
-                MixtureOp::Route => backend.route(&mut routes[call], &scores, None, None),
+                MixtureOp::Route => backend.route(&mut routes[call], &scores, None, bias.as_ref()),
                 MixtureOp::Up => {
                     let w = &weights[call % COPIES];
                     backend.expert_gated(&mut out, &mut inner, &x, w, &routes[call], spec.gate);
@@ -151,7 +159,7 @@ impl TimedMixture {
                 MixtureOp::Down => {
                     backend.expert_linear(&mut out, &x, &weights[call % COPIES], &routes[call], ExpertInput::Places);
                 }
-                MixtureOp::Combine => backend.combine(&mut out, &x, None, &routes[call], OutputMode::Add),
+                MixtureOp::Combine => backend.combine(&mut out, &x, input, &routes[call], OutputMode::Add),
             })?;
             all.push(LayerTimes::new(rows, None, median(us), self.floor(op, rows)));
         }

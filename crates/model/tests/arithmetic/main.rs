@@ -13,6 +13,7 @@ mod batch_invariance;
 mod device_tensors;
 mod families;
 mod gguf;
+mod gguf_latents;
 mod goldens;
 mod late;
 mod latent_goldens;
