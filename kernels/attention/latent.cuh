@@ -1,8 +1,8 @@
-// The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1 the
-// second, so that the softmax of one overlaps the products of the other. A row's steps follow one another: warpgroup 1
-// raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both steps, in
-// their order. m is raised before weights are computed, from the scores of the row alone, so that its bits are, too.
-// Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
+// The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1
+// the second, so that the softmax of one overlaps the products of the other. A row's steps follow one another:
+// warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both
+// steps, in their order. m is raised before weights are computed, from the scores of the row alone, so that its bits
+// are, too. Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
 #pragma once
 
 #include "attention/latent_ring.cuh"
@@ -30,7 +30,8 @@ struct LatentRows : SoftmaxRows {
         products_issued();
     }
 
-    // Raises m from `before` where the largest score of the row asks for it. Returns what earlier sums are multiplied by.
+    // Raises m from `before` where the largest score of the row asks for it. Returns what earlier sums are multiplied
+    // by.
     __device__ __forceinline__ float2 raise(const float (&before)[2], float scale) {
         float top[2] = {NO_SCORE, NO_SCORE}, factor[2];
 #pragma unroll
