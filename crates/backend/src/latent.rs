@@ -17,10 +17,9 @@
 //! others in the other form merge by their log-sum-exps, once the absorbed ones are mapped.
 
 use std::fmt;
-use std::ops::Range;
 
 use super::shapes::{HeadLayout, MOST_ROPES, Values};
-use offshoot_core::ids::{LayerIx, PageId};
+use offshoot_core::ids::LayerIx;
 
 /// The widths of latent attention, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,26 +92,4 @@ pub struct LatentSteps<'a, V, R> {
     pub ropes: [Option<&'a R>; MOST_ROPES],
     /// The layer that latents belong to.
     pub layer: LayerIx,
-}
-
-/// Where copies of latents lie that are expanded to keys and values: a KV memory of its own, with pages of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CopyStore {
-    /// Pages of all layers, which stay for later steps.
-    Kept,
-    /// Pages of one layer, which all layers of a step use in turn.
-    Again,
-}
-
-impl CopyStore {
-    pub const COUNT: usize = 2;
-    pub const ALL: [CopyStore; Self::COUNT] = [CopyStore::Kept, CopyStore::Again];
-}
-
-/// Slots of a page of latents that are expanded to the same slots of a page of copies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expansion {
-    pub from: PageId,
-    pub to: PageId,
-    pub slots: Range<u32>,
 }

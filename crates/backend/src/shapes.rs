@@ -83,6 +83,11 @@ impl HeadLayout {
         self.values == Values::Beside(self.head_dim)
     }
 
+    /// Whether the first elements of a key are its value.
+    pub fn values_in_keys(&self) -> bool {
+        matches!(self.values, Values::InKeys(_))
+    }
+
     /// Query heads per key head.
     pub fn group(&self) -> usize {
         self.q_heads / self.kv_heads

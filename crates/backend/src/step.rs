@@ -3,9 +3,8 @@
 
 use offshoot_core::ids::TokenId;
 use offshoot_kv::plan::{AttentionPlan, NewPage};
-use offshoot_kv::{KvSlot, StateRun};
+use offshoot_kv::{CopyStore, Expansion, KvSlot, StateRun};
 
-use super::latent::{CopyStore, Expansion};
 use super::lora::AdapterSlot;
 use super::sampling::{SampleRequest, SampledToken, SeenToken};
 

@@ -8,15 +8,17 @@ use super::experts::{CpuExperts, CpuRoutes};
 use super::fabric::{CpuFabric, attend_as};
 use super::gemm::CpuWeights;
 use super::kv::KvStore;
+use super::latent::{self, CpuLatentMaps};
 use super::lora::{CpuLora, CpuLoraTerm, add_lora};
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, sums};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
-    HeadLayout, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable, Router, SampleRequest,
-    SampledToken, SavedPages, Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
+    ActivationDtype, AdapterSlot, Backend, CopyStore, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate,
+    HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape, LoraWeights, MatrixPart,
+    OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Split, StepBatch, StepRows,
+    StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -104,6 +106,11 @@ impl Cpu {
     pub fn isa(&self) -> Isa {
         self.cores.isa
     }
+
+    /// Ranks divide the heads of latent attention, and each has all latents.
+    fn assert_has_all_positions(&self) {
+        assert!(self.place.as_ref().and_then(member).is_none(), "ranks do not divide the positions of latents");
+    }
 }
 
 const NOT_IN_PLACE: &str = "the CPU loads experts anew, as `REPLACES_IN_PLACE` is false";
@@ -136,7 +143,7 @@ impl Backend for Cpu {
     type Experts = CpuExperts;
     type Routes = CpuRoutes;
     type Kv = KvStore;
-    type LatentMaps = ();
+    type LatentMaps = CpuLatentMaps;
     type Rope = RopeTable;
     type Step = CpuStep;
     type Lora = CpuLora;
@@ -223,6 +230,20 @@ impl Backend for Cpu {
     fn read_expert(&mut self, experts: &CpuExperts, expert: usize, _: &Split) -> Result<Option<(Elements, Vec<f32>)>> {
         let bias = experts.bias(expert).unwrap_or_default().to_vec();
         Ok(experts.matrices[expert].elements().map(|elements| (elements, bias)))
+    }
+
+    fn latent_maps(
+        &mut self,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        _: &Split,
+    ) -> Result<CpuLatentMaps> {
+        Ok(CpuLatentMaps::pack(parts, heads, dtype))
+    }
+
+    fn read_latent_maps(&mut self, maps: &CpuLatentMaps, _: &Split) -> Result<Elements> {
+        Ok(maps.elements())
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<CpuRoutes> {
@@ -458,6 +479,63 @@ impl Backend for Cpu {
             }
             _ => attention::tree_attention(cores, scratch, out, qkv, kv, layer, plan, scoring, None),
         }
+    }
+
+    fn tree_attention_lse(
+        &mut self,
+        out: &mut CpuBuffer,
+        lse: &mut CpuBuffer,
+        qkv: &CpuBuffer,
+        kv: &KvStore,
+        layer: LayerIx,
+        step: &mut CpuStep,
+        plan: usize,
+        scoring: Scoring<'_, Vec<f32>>,
+    ) {
+        self.assert_has_all_positions();
+        let (plan, cores, scratch) = (step.plan(plan), &self.cores, &mut self.attention);
+        attention::tree_attention(cores, scratch, out, qkv, kv, layer, plan, scoring, Some(lse));
+    }
+
+    fn merge_attended(&mut self, out: &mut CpuBuffer, lse: &mut CpuBuffer, other: &CpuBuffer, other_lse: &CpuBuffer) {
+        latent::merge_attended(&self.cores.team, out, lse, other, other_lse);
+    }
+
+    fn prepare_latents(
+        &mut self,
+        queries: &mut CpuBuffer,
+        latents: &mut CpuBuffer,
+        steps: &LatentSteps<'_, Vec<f32>, RopeTable>,
+        kv: &mut KvStore,
+        step: &CpuStep,
+    ) {
+        self.assert_has_all_positions();
+        let StepBatch { slots, positions, .. } = step.batch();
+        let slots = &slots[kv.group(steps.layer).ix()];
+        latent::prepare(&self.cores, queries, latents, steps, kv, slots, positions);
+    }
+
+    fn absorb_queries(&mut self, out: &mut CpuBuffer, queries: &CpuBuffer, maps: &CpuLatentMaps) {
+        latent::absorb(&self.cores, &mut self.gemm, out, queries, maps);
+    }
+
+    fn map_values(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, maps: &CpuLatentMaps) {
+        latent::map_values(&self.cores, &mut self.gemm, out, x, maps);
+    }
+
+    fn expand_latents(
+        &mut self,
+        copies: &mut KvStore,
+        copy_layer: LayerIx,
+        kv: &KvStore,
+        layer: LayerIx,
+        maps: &CpuLatentMaps,
+        store: CopyStore,
+        step: &CpuStep,
+    ) {
+        let Some(expansions) = &step.batch().expansions else { return };
+        let expansions = &expansions[store as usize];
+        latent::expand(&self.cores, &mut self.gemm, copies, copy_layer, kv, layer, maps, expansions);
     }
 
     fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate, _: Option<&CpuWeights>) {

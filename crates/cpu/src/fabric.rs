@@ -96,7 +96,7 @@ pub fn attend_as(
     scoring: Scoring<'_, Vec<f32>>,
 ) {
     let heads = kv.heads(layer);
-    let mut states = CpuBuffer::new(out.rows, heads.q_width());
+    let mut states = CpuBuffer::new(out.rows, heads.out_width());
     let mut lse = CpuBuffer::new(out.rows, heads.q_heads);
     tree_attention(cores, scratch, &mut states, qkv, kv, layer, plan, scoring, Some(&mut lse));
     place.fabric().merge_members(place.number(), member.of as usize, out, &states, &lse);

@@ -11,7 +11,8 @@
 //! | f32, f16 | `[d][16]`         | `[16][width]`           |
 //! | bf16     | `[d / 2][16][2]`  | `[16 / 2][width][2]`    |
 //!
-//! `width` is `d` rounded up to a multiple of 16. bf16 elements lie in pairs along the summed dimension, as the dot
+//! `width` is the elements of a value, rounded up to a multiple of 16. Values that lie in the keys ([`Values::InKeys`])
+//! are not stored apart: the first elements of a key are its value. bf16 elements lie in pairs along the summed dimension, as the dot
 //! product instruction reads them. A pair of slots is always multiplied as a whole, with a factor of zero for a hidden
 //! slot. Zero times an infinity or NaN left by an earlier token would give NaN, so writing an even slot clears such a
 //! value in the odd slot of its pair.
@@ -27,7 +28,7 @@ use super::memory::{CacheLevel, prefetch_line};
 use super::rows::{bf16_bits, for_each_isa};
 use super::states::LayerStates;
 use super::{Cores, CpuBuffer, Isa};
-use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, RouteShape, e4m3};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, RouteShape, Values, e4m3};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, LayerIx, PageId, StateId};
 use offshoot_core::memory::MemoryFault;
@@ -41,19 +42,29 @@ pub const SLOTS: usize = PAGE_TOKENS as usize;
 /// Appends of fewer elements run on the calling thread: a worker would come too late.
 const PARALLEL_ELEMENTS: usize = 1 << 12;
 
+/// Words of a key that are rounded before they are stored.
+const ROUNDED: usize = 512;
+
 /// Layout of one head's page. All indices count elements from the start of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPageLayout {
     pub dtype: Dtype,
+    /// Elements of a key.
     pub head_dim: usize,
-    /// Elements from one value row to the next: `head_dim` rounded up to whole vectors.
+    pub values: Values,
+    /// Elements from one value row to the next, if values lie beside the keys: those of a value, rounded up to whole
+    /// vectors.
     pub width: usize,
 }
 
 impl CpuPageLayout {
-    pub fn new(dtype: Dtype, head_dim: usize) -> Self {
-        assert!(head_dim.is_multiple_of(2), "head_dim {head_dim} is odd");
-        Self { dtype, head_dim, width: head_dim.next_multiple_of(SLOTS) }
+    /// The layout for each key head of `heads`.
+    pub fn new(dtype: Dtype, heads: &HeadLayout) -> Self {
+        let (head_dim, value_dim) = (heads.head_dim, heads.value_dim());
+        assert!(head_dim.is_multiple_of(2), "keys of {head_dim} elements, an odd number");
+        let fits = !heads.values_in_keys() || value_dim <= head_dim;
+        assert!(fits, "values of {value_dim} elements in keys of {head_dim}");
+        Self { dtype, head_dim, values: heads.values, width: value_dim.next_multiple_of(SLOTS) }
     }
 
     /// Elements stored side by side along the summed dimension: 2 for bf16, else 1.
@@ -69,8 +80,12 @@ impl CpuPageLayout {
         self.head_dim * SLOTS
     }
 
+    /// Elements of a page's values beside its keys.
     pub fn value_elements(&self) -> usize {
-        SLOTS * self.width
+        match self.values {
+            Values::Beside(_) => SLOTS * self.width,
+            Values::InKeys(_) => 0,
+        }
     }
 
     pub fn elements(&self) -> usize {
@@ -90,7 +105,19 @@ impl CpuPageLayout {
     /// Index of element `i` of the value in `slot`.
     pub fn value(&self, slot: usize, i: usize) -> usize {
         let pair = self.pair();
-        self.key_elements() + (slot / pair * self.width + i) * pair + slot % pair
+        match self.values {
+            Values::Beside(_) => self.key_elements() + (slot / pair * self.width + i) * pair + slot % pair,
+            Values::InKeys(_) => self.key(slot, i),
+        }
+    }
+
+    /// Indices of what is stored of the token in `slot`.
+    fn token(&self, slot: usize) -> impl Iterator<Item = usize> {
+        let beside = match self.values {
+            Values::Beside(value_dim) => value_dim,
+            Values::InKeys(_) => 0,
+        };
+        (0..self.head_dim).map(move |i| self.key(slot, i)).chain((0..beside).map(move |i| self.value(slot, i)))
     }
 }
 
@@ -154,7 +181,7 @@ pub const LAYOUT: &str = "cpu pages 1";
 impl KvStore {
     /// Bytes that one page takes in all parts and heads.
     pub fn page_bytes(shape: &KvShape) -> usize {
-        let part = |heads: &HeadLayout| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads.head_dim).bytes();
+        let part = |heads: &HeadLayout| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads).bytes();
         let routes = shape.routes.map_or(0, |routes| routes.page_bytes(PAGE_TOKENS));
         shape.parts().iter().map(part).sum::<usize>() + routes
     }
@@ -162,7 +189,7 @@ impl KvStore {
     /// Maps address space for `shape.pages` zeroed pages. Errors: the system refuses a mapping of that size.
     pub fn new(shape: &KvShape, kv: KvDtype) -> Result<Self> {
         let part = |&heads: &HeadLayout| {
-            let layout = CpuPageLayout::new(shape.dtype, heads.head_dim);
+            let layout = CpuPageLayout::new(shape.dtype, &heads);
             Ok(PartStore { heads, layout, map: mapped(shape, heads.kv_heads * shape.pages * layout.bytes())? })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<_>>()?;
@@ -212,7 +239,12 @@ impl KvStore {
 
     /// The key of one token, widened to f32: `head_dim` values.
     pub fn key(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
-        self.token(layer, kv_head, at, |layout, i| layout.key(at.slot as usize, i))
+        self.token(layer, kv_head, at, self.heads(layer).head_dim, |layout, i| layout.key(at.slot as usize, i))
+    }
+
+    /// The keys of these tokens, widened to f32: `[slots, head_dim]`.
+    pub fn keys(&self, layer: LayerIx, kv_head: usize, slots: &[KvSlot]) -> Vec<f32> {
+        slots.iter().flat_map(|&at| self.key(layer, kv_head, at)).collect()
     }
 
     /// The keys of one page, widened to f32: `[head_dim][SLOTS]`. Slots without a token hold arbitrary values.
@@ -230,22 +262,23 @@ impl KvStore {
         }
     }
 
-    /// The value of one token, widened to f32: `head_dim` values.
+    /// The value of one token, widened to f32: `HeadLayout::value_dim` values.
     pub fn value(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
-        self.token(layer, kv_head, at, |layout, i| layout.value(at.slot as usize, i))
+        self.token(layer, kv_head, at, self.heads(layer).value_dim(), |layout, i| layout.value(at.slot as usize, i))
     }
 
-    /// The elements of one token at the indices that `element` gives, widened to f32: `head_dim` values.
+    /// `count` elements of one token, at the indices that `element` gives, widened to f32.
     fn token(
         &self,
         layer: LayerIx,
         kv_head: usize,
         at: KvSlot,
+        count: usize,
         element: impl Fn(&CpuPageLayout, usize) -> usize,
     ) -> Vec<f32> {
         let layout = self.layout(layer);
         let base = at.page.ix() * layout.elements();
-        let elements = (0..layout.head_dim).map(|i| base + element(&layout, i));
+        let elements = (0..count).map(|i| base + element(&layout, i));
         match layout.dtype {
             Dtype::F32 => elements.map(|i| self.head::<f32>(layer, kv_head)[i]).collect(),
             Dtype::F16 => elements.map(|i| self.head::<half::f16>(layer, kv_head)[i].to_f32()).collect(),
@@ -305,10 +338,9 @@ impl KvStore {
             for head in 0..part.heads.kv_heads {
                 let to = before * to_pages + (head * to_pages + page) * layout.bytes();
                 let from = before * from_pages + (head * from_pages + from) * layout.bytes();
-                for (slot, i) in slots.clone().flat_map(|slot| (0..layout.head_dim).map(move |i| (slot as usize, i))) {
-                    for at in [layout.key(slot, i), layout.value(slot, i)].map(|index| index * element) {
-                        saved[to + at..][..element].copy_from_slice(&others[from + at..][..element]);
-                    }
+                let indices = slots.clone().flat_map(|slot| layout.token(slot as usize));
+                for at in indices.map(|index| index * element) {
+                    saved[to + at..][..element].copy_from_slice(&others[from + at..][..element]);
                 }
             }
             before += part_bytes(part);
@@ -359,15 +391,23 @@ impl KvStore {
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the
     /// KV dtype. Rows that go to one page must come in rising order of slot.
     pub fn append(&mut self, cores: &Cores, layer: LayerIx, qkv: &CpuBuffer, slots: &[KvSlot]) {
+        let heads = self.heads(layer);
+        assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "kv_append: shape of qkv");
+        self.append_behind(cores, layer, qkv, heads.q_width(), slots);
+    }
+
+    /// As `append`, of rows whose keys and values begin at element `first`, to the end of the row.
+    pub fn append_behind(&mut self, cores: &Cores, layer: LayerIx, rows: &CpuBuffer, first: usize, slots: &[KvSlot]) {
         let part = self.places[layer.ix()].part;
         let PartStore { heads, layout, map } = &mut self.parts[part];
         let (heads, layout) = (*heads, *layout);
-        assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "kv_append: shape of qkv");
+        let shape = (slots.len(), first + heads.stored_width());
+        assert_eq!((rows.rows, rows.width), shape, "shape of the rows that are stored");
         let rounded;
-        let qkv = match self.kv {
-            KvDtype::Model => qkv,
+        let rows = match self.kv {
+            KvDtype::Model => rows,
             KvDtype::Fp8 => {
-                rounded = rounded_to_e4m3(qkv, heads);
+                rounded = rounded_to_e4m3(rows, first);
                 &rounded
             }
         };
@@ -376,9 +416,12 @@ impl KvStore {
             assert!(slots.is_empty(), "a slot in an empty pool");
             return;
         }
-        let write =
-            |(kv_head, pages): (usize, &mut [u8])| append_head(cores.isa, layout, heads, kv_head, pages, qkv, slots);
-        if slots.len() * heads.kv_heads * heads.head_dim < PARALLEL_ELEMENTS {
+        let write = |(kv_head, pages): (usize, &mut [u8])| {
+            let values = first + heads.kv_heads * heads.head_dim + kv_head * heads.value_dim();
+            let columns = HeadColumns { key: first + kv_head * heads.head_dim, value: values };
+            append_head(cores.isa, layout, columns, pages, rows, slots);
+        };
+        if slots.len() * heads.stored_width() / 2 < PARALLEL_ELEMENTS {
             map.chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
         } else {
             cores.team.for_chunks(&mut map[..heads.kv_heads * bytes], bytes, |kv_head, pages| write((kv_head, pages)));
@@ -403,29 +446,35 @@ fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {
     )
 }
 
-/// A copy of `qkv` with keys and values rounded to e4m3, which every dtype represents exactly.
-fn rounded_to_e4m3(qkv: &CpuBuffer, heads: HeadLayout) -> CpuBuffer {
-    let mut rounded = qkv.clone();
-    for row in rounded.data.chunks_exact_mut(qkv.width) {
-        row[heads.q_width()..].iter_mut().for_each(|x| *x = e4m3(*x));
+/// A copy of `rows` with the elements from `first` on rounded to e4m3, which every dtype represents exactly.
+fn rounded_to_e4m3(rows: &CpuBuffer, first: usize) -> CpuBuffer {
+    let mut rounded = rows.clone();
+    for row in rounded.data.chunks_exact_mut(rows.width) {
+        row[first..].iter_mut().for_each(|x| *x = e4m3(*x));
     }
     rounded
+}
+
+/// Where a key head's key begins in a row, and its value, if values lie beside keys.
+#[derive(Clone, Copy)]
+struct HeadColumns {
+    key: usize,
+    value: usize,
 }
 
 for_each_isa! {
     /// Appends all rows of one head. `pages`: all pages of that head.
     fn append_head(
         layout: CpuPageLayout,
-        heads: HeadLayout,
-        kv_head: usize,
+        columns: HeadColumns,
         pages: &mut [u8],
-        qkv: &CpuBuffer,
+        rows: &CpuBuffer,
         slots: &[KvSlot],
     ) {
         match layout.dtype {
-            Dtype::F32 => append_rows::<f32>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
-            Dtype::F16 => append_rows::<half::f16>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
-            Dtype::Bf16 => append_rows::<Bf16Pair>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+            Dtype::F32 => append_rows::<f32>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots),
+            Dtype::F16 => append_rows::<half::f16>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots),
+            Dtype::Bf16 => append_rows::<Bf16Pair>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots),
         }
     }
 }
@@ -483,37 +532,38 @@ impl StoredWord for Bf16Pair {
 #[inline(always)]
 fn append_rows<T: StoredWord>(
     layout: CpuPageLayout,
-    heads: HeadLayout,
-    kv_head: usize,
+    columns: HeadColumns,
     pages: &mut [T],
-    qkv: &CpuBuffer,
+    rows: &CpuBuffer,
     slots: &[KvSlot],
 ) {
-    let (d, pair) = (heads.head_dim, layout.pair());
+    let (d, pair) = (layout.head_dim, layout.pair());
     let page_words = layout.elements() / pair;
-    let first_key = (heads.q_heads + kv_head) * d;
-    let first_value = first_key + heads.kv_heads * d;
-    let mut rounded = [T::zeroed(); MOST_HEAD_DIM];
+    let mut rounded = [T::zeroed(); ROUNDED];
     for (r, at) in slots.iter().enumerate() {
-        let row = qkv.row(r);
+        let row = rows.row(r);
         let slot = at.slot as usize;
         if let Some(next) = slots.get(r + 1).filter(|next| next.page != at.page) {
             let page = &pages[next.page.ix() * page_words..][..page_words];
             let (keys, values) = page.split_at(layout.key_elements() / pair);
-            let values = &values[next.slot as usize / pair * layout.width..][..layout.width];
+            let values = values.get(next.slot as usize / pair * layout.width..).unwrap_or_default();
+            let values = &values[..layout.width.min(values.len())];
             let lines = keys.chunks(SLOTS).chain(values.chunks(SLOTS));
             lines.for_each(|line| prefetch_line(line.as_ptr().cast(), CacheLevel::Second));
         }
         let page = &mut pages[at.page.ix() * page_words..][..page_words];
         let (keys, values) = page.split_at_mut(layout.key_elements() / pair);
-        // Rounded apart from the scattered stores, so that this loop vectorises.
-        let rounded = &mut rounded[..d / pair];
-        rounded.iter_mut().zip(row[first_key..][..d].chunks_exact(pair)).for_each(|(word, x)| *word = T::of_key(x));
-        for (lanes, word) in keys.as_chunks_mut::<SLOTS>().0.iter_mut().zip(rounded) {
-            lanes[slot] = *word;
+        let key = row[columns.key..][..d].chunks(ROUNDED * pair);
+        for (x, lanes) in key.zip(keys.as_chunks_mut::<SLOTS>().0.chunks_mut(ROUNDED)) {
+            // Rounded apart from the scattered stores, so that this loop vectorises.
+            let rounded = &mut rounded[..lanes.len()];
+            rounded.iter_mut().zip(x.chunks_exact(pair)).for_each(|(word, x)| *word = T::of_key(x));
+            lanes.iter_mut().zip(rounded).for_each(|(lanes, word)| lanes[slot] = *word);
         }
-        for (word, &x) in values[slot / pair * layout.width..].iter_mut().zip(&row[first_value..][..d]) {
-            *word = word.with_value(slot, x);
+        if let Values::Beside(value_dim) = layout.values {
+            for (word, &x) in values[slot / pair * layout.width..].iter_mut().zip(&row[columns.value..][..value_dim]) {
+                *word = word.with_value(slot, x);
+            }
         }
     }
 }

@@ -58,7 +58,8 @@ for_each_isa! {
         }
     }
 
-    fn heads_norm_row(heads: &mut [f32], weight: &[f32], eps: f32) {
+    /// `rms_norm` of each part of `heads` as long as `weight`, in place.
+    pub fn heads_norm_row(heads: &mut [f32], weight: &[f32], eps: f32) {
         for head in heads.chunks_exact_mut(weight.len()) {
             let scale = inverse_rms(head, eps);
             for (x, weight) in head.iter_mut().zip(weight) {

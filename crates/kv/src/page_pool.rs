@@ -14,20 +14,38 @@ pub struct OutOfPages {
 #[derive(Clone, Debug)]
 pub struct PagePool {
     holders: Vec<u32>,
+    /// See [`PagePool::stamp`].
+    stamps: Vec<u64>,
     /// A stack: the page freed last is taken first, since it may still be in cache.
     free: Vec<PageId>,
 }
 
 impl PagePool {
     pub fn new(capacity: usize) -> Self {
-        Self { holders: vec![0; capacity], free: (0..capacity).rev().map(PageId::new).collect() }
+        Self {
+            holders: vec![0; capacity],
+            stamps: vec![0; capacity],
+            free: (0..capacity).rev().map(PageId::new).collect(),
+        }
     }
 
     /// Takes a free page; the caller becomes its only holder.
     pub fn take(&mut self) -> Option<PageId> {
         let page = self.free.pop()?;
         self.holders[page.ix()] = 1;
+        self.restamp(page);
         Some(page)
+    }
+
+    /// Says that slots of a held page are written again, which others may have copied.
+    pub fn restamp(&mut self, page: PageId) {
+        self.stamps[page.ix()] += 1;
+    }
+
+    /// Tells what the page holds now from what it held before: while it stays the same, no slot that was computed is
+    /// written again.
+    pub fn stamp(&self, page: PageId) -> u64 {
+        self.stamps[page.ix()]
     }
 
     /// Takes `count` free pages, or none.

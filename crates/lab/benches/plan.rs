@@ -272,6 +272,7 @@ fn hints(tile: u32) -> PlanHints {
         kv_heads: 8,
         head_dim: 128,
         kv_element_bytes: 2,
+        latents: None,
         cost,
     }
 }

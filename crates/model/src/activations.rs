@@ -1,11 +1,11 @@
 //! The activation buffers of a step. They are resized to the step's rows and keep their memory, so that steady decoding
 //! allocates nothing. Layers share one buffer per distinct width.
 
-use offshoot_backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, Share, StepShape};
+use offshoot_backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, LatentHeads, Share, StepShape};
 use offshoot_core::error::Result;
 
 use super::config::{
-    Activation, DenseSpec, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, OutputHead,
+    Activation, DenseSpec, ExpertsSpec, FeedForward, LatentSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, OutputHead,
     PerLayerInputs, kind_index, kinds,
 };
 
@@ -13,10 +13,12 @@ use super::config::{
 pub struct Activations<B: Backend> {
     /// For all rows of the step.
     pub all: StreamBuffers<B>,
-    /// `[rows, qkv width]`, one for each kind of heads.
+    /// `[rows, qkv width]`, one for each kind of heads; of latent attention queries alone.
     pub qkv: Vec<B::Buffer>,
     /// The buffers of each kind of heads; `None` for those of attention.
     pub delta_rule: Vec<Option<DeltaRuleBuffers<B>>>,
+    /// The buffers of each kind of heads; `None` for those that have no latents.
+    pub latent: Vec<Option<LatentBuffers<B>>>,
     /// For the rows whose logits are computed, after the last attention.
     pub logit_rows: StreamBuffers<B>,
     /// `[logit rows, outputs of the layer]`, one for each layer of a scorer before its last.
@@ -31,6 +33,22 @@ pub struct DeltaRuleBuffers<B: Backend> {
     pub conv: B::Buffer,
     /// `[rows, 2 * value heads]`
     pub ba: B::Buffer,
+}
+
+/// The buffers of latent attention, of `R` rows; widths as [`LatentHeads`] has them.
+pub struct LatentBuffers<B: Backend> {
+    /// `[R, query_rank]`, before and behind its norm, if queries are made of it.
+    pub low: Option<[B::Buffer; 2]>,
+    /// `[R, rank + rope]`
+    pub latents: B::Buffer,
+    /// `[R, heads * (rank + rope)]`: the queries of the absorbed form.
+    pub absorbed: B::Buffer,
+    /// `[R, heads * rank]`: what these have read.
+    pub read: B::Buffer,
+    /// `[R, heads]`: log-sum-exps.
+    pub lse: B::Buffer,
+    /// `[R, heads * value]` and `[R, heads]`: what is read of copies, and the log-sum-exps.
+    pub expanded: [B::Buffer; 2],
 }
 
 /// The residual stream of `R` rows, and the buffers of the blocks that read and write it.
@@ -96,7 +114,7 @@ pub struct InnerBuffers<B: Backend> {
 /// Indices of the buffers that a layer uses.
 #[derive(Clone, Copy)]
 pub struct BufferIndices {
-    /// Index in `Activations::qkv` and `delta_rule`, `StreamBuffers::attended` and `gates`.
+    /// Index in `Activations::qkv`, `delta_rule` and `latent`, `StreamBuffers::attended` and `gates`.
     pub heads: usize,
     /// Index in `StreamBuffers::inner`; unused if the layer has no dense block.
     pub inner: usize,
@@ -121,13 +139,18 @@ impl BufferIndices {
 #[derive(Clone, Copy, PartialEq)]
 enum MixedHeads {
     Attention(HeadLayout),
+    /// With the width of what queries are made of.
+    Latent(LatentHeads, Option<usize>),
     DeltaRule(DeltaHeads),
 }
 
 impl MixedHeads {
     fn of(layer: &LayerSpec) -> Self {
         match &layer.mixer {
-            Mixer::Attention(attention) => Self::Attention(attention.projected()),
+            Mixer::Attention(attention) => match attention.latent() {
+                Some(LatentSpec { heads, query_rank, .. }) => Self::Latent(heads, query_rank),
+                None => Self::Attention(attention.projected()),
+            },
             Mixer::DeltaRule(delta_rule) => Self::DeltaRule(delta_rule.heads),
         }
     }
@@ -135,6 +158,7 @@ impl MixedHeads {
     fn qkv_width(self) -> usize {
         match self {
             Self::Attention(heads) => heads.qkv_width(),
+            Self::Latent(heads, _) => heads.query_width(),
             Self::DeltaRule(heads) => heads.conv_width(),
         }
     }
@@ -142,13 +166,14 @@ impl MixedHeads {
     fn qkv_share(self) -> Share {
         match self {
             Self::Attention(heads) => Share::Heads(heads),
-            Self::DeltaRule(_) => Share::Columns,
+            Self::Latent(..) | Self::DeltaRule(_) => Share::Columns,
         }
     }
 
     fn attended_width(self) -> usize {
         match self {
-            Self::Attention(heads) => heads.q_width(),
+            Self::Attention(heads) => heads.out_width(),
+            Self::Latent(heads, _) => heads.out_width(),
             Self::DeltaRule(heads) => heads.value_width(),
         }
     }
@@ -206,12 +231,18 @@ impl<B: Backend> Activations<B> {
         let qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
         let qkv = made_of(&heads, qkv)?;
         let delta_rule = |heads: &MixedHeads| match heads {
-            MixedHeads::Attention(_) => Ok(None),
+            MixedHeads::Attention(_) | MixedHeads::Latent(..) => Ok(None),
             MixedHeads::DeltaRule(heads) => DeltaRuleBuffers::new(backend, *heads, dtype).map(Some),
+        };
+        let delta_rule = made_of(&heads, delta_rule)?;
+        let latent = |heads: &MixedHeads| match *heads {
+            MixedHeads::Latent(heads, query_rank) => LatentBuffers::new(backend, heads, query_rank, dtype).map(Some),
+            MixedHeads::Attention(_) | MixedHeads::DeltaRule(_) => Ok(None),
         };
         Ok(Self {
             qkv,
-            delta_rule: made_of(&heads, delta_rule)?,
+            delta_rule,
+            latent: made_of(&heads, latent)?,
             all: StreamBuffers::new(backend, config, dtype)?,
             logit_rows: StreamBuffers::new(backend, config, dtype)?,
             value_layers: match &config.output {
@@ -233,6 +264,9 @@ impl<B: Backend> Activations<B> {
         for DeltaRuleBuffers { conv, ba } in self.delta_rule.iter_mut().flatten() {
             backend.resize(conv, shape.rows)?;
             backend.resize(ba, shape.rows)?;
+        }
+        for latent in self.latent.iter_mut().flatten() {
+            latent.resize(backend, shape.rows)?;
         }
         self.logit_rows.resize(backend, shape.logit_rows)?;
         self.value_layers.iter_mut().try_for_each(|buffer| backend.resize(buffer, shape.logit_rows))?;
@@ -314,6 +348,32 @@ impl<B: Backend> DeltaRuleBuffers<B> {
             conv: backend.shared_buffer(heads.conv_width(), ActivationDtype::Operands(dtype), Share::Columns)?,
             ba: backend.shared_buffer(2 * heads.value_heads, ActivationDtype::Sums, Share::Columns)?,
         })
+    }
+}
+
+impl<B: Backend> LatentBuffers<B> {
+    fn new(backend: &mut B, heads: LatentHeads, query_rank: Option<usize>, dtype: Dtype) -> Result<Self> {
+        let operands = ActivationDtype::Operands(dtype);
+        let low = match query_rank {
+            Some(rank) => Some([backend.buffer(rank, operands)?, backend.buffer(rank, operands)?]),
+            None => None,
+        };
+        let latents = backend.buffer(heads.latent_width(), operands)?;
+        let mut of_heads = |width: usize, holds| backend.shared_buffer(heads.heads * width, holds, Share::Columns);
+        Ok(Self {
+            low,
+            latents,
+            absorbed: of_heads(heads.latent_width(), operands)?,
+            read: of_heads(heads.rank, operands)?,
+            lse: of_heads(1, ActivationDtype::Sums)?,
+            expanded: [of_heads(heads.value, operands)?, of_heads(1, ActivationDtype::Sums)?],
+        })
+    }
+
+    fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
+        let Self { low, latents, absorbed, read, lse, expanded } = self;
+        let all = low.iter_mut().flatten().chain([latents, absorbed, read, lse]).chain(expanded);
+        all.into_iter().try_for_each(|buffer| backend.resize(buffer, rows))
     }
 }
 

@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use offshoot_backend::{
-    AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RouteShape, RowToken, SampleRequest, Split,
-    StateDtype, StepBatch, StepRequests, StepRows, StepShape,
+    AdapterSlot, Attended, Backend, CopyStore, Dtype, KvDtype, KvShape, LatentHeads, OutputMode, RouteShape, RowToken,
+    SampleRequest, Split, StateDtype, StepBatch, StepRequests, StepRows, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::LayerIx;
 use offshoot_core::out::Stage;
 use offshoot_kv::StateRun;
-use offshoot_kv::plan::{NewPage, PlanHints};
+use offshoot_kv::plan::{LatentHints, NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices, made_of};
 use super::config::{AttentionKind, ModelConfig, ModelFolder, OutputHead, Quantisation};
@@ -63,6 +63,8 @@ pub struct Decoder<B: Backend> {
     state_dtype: StateDtype,
     /// What steps keep of the tokens' experts; `None`: nothing.
     routes: Option<RouteShape>,
+    /// Memory for copies of latents, if some was allocated ([`Decoder::allocate_copies`]).
+    copies: Option<[B::Kv; CopyStore::COUNT]>,
     activations: Activations<B>,
 }
 
@@ -177,9 +179,10 @@ impl<B: Backend> Decoder<B> {
             longest: config.context,
             last_position: 0,
             kv_bytes_per_token: config.kv_bytes_per_token_on(backend, dtype),
-            hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
+            hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind, config.latents())).collect(),
             state_dtype: StateDtype::default(),
             routes: None,
+            copies: None,
             layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
             activations,
             config,
@@ -262,6 +265,14 @@ impl<B: Backend> Decoder<B> {
         &self.layers_by_plan
     }
 
+    /// Sets the memory for copies of latents, and plans accordingly.
+    pub(super) fn set_copies(&mut self, copies: Option<[B::Kv; CopyStore::COUNT]>) {
+        for latents in self.hints.iter_mut().filter_map(|hints| hints.latents.as_mut()) {
+            latents.has_copies = copies.is_some();
+        }
+        self.copies = copies;
+    }
+
     /// The memory for keys and values, with no room for states.
     pub fn kv_shape(&self, pages: usize) -> KvShape {
         let mut shape = self.config.kv_shape(self.dtype, pages);
@@ -306,7 +317,8 @@ impl<B: Backend> Decoder<B> {
 
     fn set_hints(&mut self, backend: &B) {
         let kinds = Kinds::of(&self.config).attention;
-        self.hints = kinds.iter().map(|&kind| plan_hints(backend, self.dtype, kind)).collect();
+        let latents = self.config.latents();
+        self.hints = kinds.iter().map(|&kind| plan_hints(backend, self.dtype, kind, latents)).collect();
     }
 
     /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored
@@ -325,9 +337,12 @@ impl<B: Backend> Decoder<B> {
         self.kv_bytes_per_token
     }
 
-    /// An empty step, for `forward`.
+    /// An empty step, for `forward`. Of a model with latent attention its last plans are those of copies.
     pub fn step(&self, backend: &mut B) -> Result<B::Step> {
-        let heads: Vec<_> = self.config.attention_kinds().iter().map(|kind| kind.heads).collect();
+        let mut heads: Vec<_> = self.config.attention_kinds().iter().map(|kind| kind.heads).collect();
+        if let Some(latents) = self.config.latents() {
+            heads.extend(CopyStore::ALL.map(|_| latents.expanded()));
+        }
         backend.step(&heads, self.dtype, self.config.outputs())
     }
 
@@ -489,7 +504,8 @@ impl<B: Backend> Decoder<B> {
             let adapters = StepAdapters::of(adapted, StepRows::All, loaded);
             inputs.fill(backend, &mut a.all, loaded, adapters);
         }
-        let mut step = StepOperands { ropes: &self.ropes, kv, loaded, adapted };
+        let (copies, copies_shape) = (self.copies.as_mut(), shape.copies);
+        let mut step = StepOperands { ropes: &self.ropes, kv, copies, copies_shape, loaded, adapted };
         let last = weights.layers.len() - 1;
         // The number of the next layer whose experts are kept.
         let mut kept = 0;
@@ -593,7 +609,8 @@ fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result
             StepRequests::Values => config.is_scorer(),
             StepRequests::Given(_) | StepRequests::Late => !config.is_scorer(),
         }
-        && batch.plans.len() == hints.len()
+        && batch.expansions.is_some() == config.latents().is_some()
+        && batch.plans.len() == hints.len() + if batch.expansions.is_some() { CopyStore::COUNT } else { 0 }
         && batch.plans.iter().zip(hints).all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
         && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
         && (batch.adapters.is_empty() || batch.adapters.len() == rows)
@@ -612,7 +629,7 @@ fn covers(runs: &[StateRun], rows: usize) -> bool {
 }
 
 /// Hints for the plans of one kind of attention.
-fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> PlanHints {
+fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind, latents: Option<LatentHeads>) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
     let AttentionKind { heads, window, group } = kind;
     PlanHints {
@@ -623,6 +640,14 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
         kv_heads: small(heads.kv_heads),
         head_dim: small(heads.head_dim),
         kv_element_bytes: small(backend.kv_element_bytes(heads, dtype)),
+        latents: latents.map(|latents| LatentHints {
+            nope: small(latents.nope),
+            rope: small(latents.rope),
+            value: small(latents.value),
+            tile: backend.attention_tile(latents.expanded(), dtype, window),
+            copy_element_bytes: small(backend.kv_element_bytes(latents.expanded(), dtype)),
+            has_copies: false,
+        }),
         cost: backend.cost_model(),
     }
 }

@@ -11,6 +11,7 @@ use super::config::{AttentionKind, AttentionSpec, LayerNorms, LayerSpec, Mixer, 
 use super::delta_rule::DeltaRule;
 use super::feed_forward::FeedForwardLayer;
 use super::inputs::LayerInput;
+use super::latent::LatentAttention;
 use super::layout::LayerTensors;
 use super::loader::Loader;
 use super::lora::StepAdapters;
@@ -50,12 +51,23 @@ enum BlockInput<B: Backend> {
 /// What mixes positions.
 enum MixerLayer<B: Backend> {
     Attention(Attention<B>),
+    Latent(LatentAttention<B>),
     DeltaRule(DeltaRule<B>),
 }
 
-struct Attention<B: Backend> {
+/// Where a layer with attention finds its keys and values, or its latents.
+#[derive(Clone, Copy)]
+pub struct PlaceInKv {
     /// Its place among the layers with attention.
-    layer: LayerIx,
+    pub layer: LayerIx,
+    /// Which of the layers that store keys and values it reads.
+    pub stored: LayerIx,
+    /// Index of its plan in the step.
+    pub plan: usize,
+}
+
+struct Attention<B: Backend> {
+    place: PlaceInKv,
     /// The heads in `qkv`.
     projected: HeadLayout,
     scale: f32,
@@ -65,12 +77,9 @@ struct Attention<B: Backend> {
     /// For each of `HeadKind::ALL`.
     head_norms: [Option<Arc<B::Vector>>; 3],
     norm_eps: f32,
-    /// Index of its plan in the step.
-    plan: usize,
     /// Indices in `Decoder::ropes` of what its heads are rotated by, one after the other.
     ropes: [Option<usize>; MOST_ROPES],
-    /// Which of the layers that store keys and values it reads, and whether that is this one.
-    stored: LayerIx,
+    /// Whether it stores the keys and values that it reads.
     stores: bool,
 }
 
@@ -83,7 +92,20 @@ pub struct Kinds {
     stored: Vec<usize>,
 }
 
+const ALL_LISTED: &str = "the layout lists the tensors of every layer";
+
 impl Kinds {
+    /// The place of layer `ix`, which is `layer` among those with attention.
+    fn place(&self, ix: usize, layer: LayerIx) -> PlaceInKv {
+        let kind = self.by_layer[ix].as_ref().expect("a layer with attention has a kind");
+        PlaceInKv { layer, stored: LayerIx::new(self.stored[ix]), plan: kind_index(&self.attention, kind) }
+    }
+
+    /// Indices in `ropes` of what turns the heads of a layer.
+    fn ropes_of(&self, spec: &AttentionSpec) -> [Option<usize>; MOST_ROPES] {
+        Turning::of(spec).map(|turning| turning.map(|turning| kind_index(&self.ropes, &turning)))
+    }
+
     pub fn of(config: &ModelConfig) -> Self {
         Self {
             attention: config.attention_kinds(),
@@ -108,14 +130,22 @@ impl<B: Backend> Layer<B> {
         let before = |is: fn(&LayerSpec) -> bool| LayerIx::new(config.layers[..ix].iter().filter(|l| is(l)).count());
         let mixer = match (&spec.mixer, &tensors.delta_rule) {
             (Mixer::Attention(attention), _) => {
-                let layer = before(|layer| layer.attention().is_some());
-                MixerLayer::Attention(Attention::load(loader, tensors, attention, kinds, (ix, layer))?)
+                let place = kinds.place(ix, before(|layer| layer.attention().is_some()));
+                match (attention.latent(), &tensors.latent) {
+                    (Some(spec), Some(own)) => {
+                        let turned = (kinds.ropes_of(attention), attention.scale);
+                        let latent = LatentAttention::load(loader, tensors, own, spec, kinds, place, turned)?;
+                        MixerLayer::Latent(latent)
+                    }
+                    (None, _) => MixerLayer::Attention(Attention::load(loader, tensors, attention, kinds, place)?),
+                    (Some(_), None) => unreachable!("{ALL_LISTED}"),
+                }
             }
             (Mixer::DeltaRule(spec), Some(own)) => {
                 let layer = before(|layer| layer.delta_rule().is_some());
                 MixerLayer::DeltaRule(DeltaRule::load(loader, tensors, own, spec, layer)?)
             }
-            (Mixer::DeltaRule(_), None) => unreachable!("the layout lists the tensors of every layer"),
+            (Mixer::DeltaRule(_), None) => unreachable!("{ALL_LISTED}"),
         };
         let mut norm = |tensors: &Option<_>, norm| match (tensors, norm) {
             (Some(tensors), Some(norm)) => NormLayer::load(loader, tensors, norm).map(Some),
@@ -161,7 +191,8 @@ impl<B: Backend> Layer<B> {
     /// The linear layer that alone reads what the norm before attention computes, if one does.
     fn reads_normed_once(&self) -> Option<&Linear<B>> {
         match (&self.mixer, &self.gate, &self.before_feed_forward) {
-            (_, Some(_), _) | (_, _, BlockInput::AsAttention) | (MixerLayer::DeltaRule(_), ..) => None,
+            (_, Some(_), _) | (_, _, BlockInput::AsAttention) => None,
+            (MixerLayer::DeltaRule(_) | MixerLayer::Latent(_), ..) => None,
             (MixerLayer::Attention(attention), None, BlockInput::Normed(_) | BlockInput::Residual) => {
                 Some(&attention.qkv)
             }
@@ -198,13 +229,17 @@ impl<B: Backend> Layer<B> {
         }
         let attention = match &self.mixer {
             MixerLayer::Attention(attention) => attention,
+            MixerLayer::Latent(latent) => {
+                let own = a.latent[self.buffers.heads].as_mut().expect("its kind of heads has these buffers");
+                return latent.attend(backend, attended, &a.all.normed, (qkv, own), step, observe);
+            }
             MixerLayer::DeltaRule(delta_rule) => {
                 let buffers = a.delta_rule[self.buffers.heads].as_mut().expect("its kind of heads has these buffers");
                 return delta_rule.mix(backend, attended, &a.all.normed, qkv, buffers, step);
             }
         };
         attention.qkv.apply(backend, qkv, &a.all.normed, step.adapters(StepRows::All));
-        let stored = attention.stored;
+        let PlaceInKv { layer, stored, plan } = attention.place;
         let steps = HeadSteps {
             heads: attention.projected,
             norms: attention.head_norms.each_ref().map(Option::as_deref),
@@ -214,10 +249,10 @@ impl<B: Backend> Layer<B> {
             stores: attention.stores,
         };
         backend.prepare_heads(qkv, &steps, step.kv, step.loaded);
-        let Attention { scale, softcap, ref sinks, plan, .. } = *attention;
+        let Attention { scale, softcap, ref sinks, .. } = *attention;
         let scoring = Scoring { scale, softcap, sinks: sinks.as_deref() };
         backend.tree_attention(attended, qkv, step.kv, stored, step.loaded, plan, scoring);
-        observe(backend, Attended { layer: attention.layer, stored, qkv, kv: step.kv, plan, scoring });
+        observe(backend, Attended { layer, stored, qkv, kv: step.kv, plan, scoring });
     }
 
     /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`,
@@ -230,7 +265,7 @@ impl<B: Backend> Layer<B> {
             // Its input is still that of attention.
             gate.apply(backend, gates, &s.normed, adapters);
             match &self.mixer {
-                MixerLayer::Attention(_) => backend.sigmoid_times(attended, gates),
+                MixerLayer::Attention(_) | MixerLayer::Latent(_) => backend.sigmoid_times(attended, gates),
                 MixerLayer::DeltaRule(DeltaRule { norm, eps, .. }) => {
                     backend.gated_rms_norm(attended, gates, norm, *eps);
                 }
@@ -263,13 +298,12 @@ impl<B: Backend> Layer<B> {
 }
 
 impl<B: Backend> Attention<B> {
-    /// Loads layer `ix`, which is `layer` among those with attention.
     fn load(
         loader: &mut Loader<'_, B>,
         tensors: &LayerTensors,
         spec: &AttentionSpec,
         kinds: &Kinds,
-        (ix, layer): (usize, LayerIx),
+        place: PlaceInKv,
     ) -> Result<Self> {
         let mut head_norms = [None, None, None];
         if let (Some(tensors), Some(norm)) = (&tensors.head_norms, spec.head_norm) {
@@ -285,9 +319,8 @@ impl<B: Backend> Attention<B> {
         let by_head = Split::Outputs(vec![Segment::of_queries(spec.heads, 1)]);
         let sinks = tensors.sinks.as_ref().map(std::slice::from_ref);
         let sinks = sinks.map(|tensor| loader.vector(tensor, None, &by_head));
-        let kind = kinds.by_layer[ix].as_ref().expect("a layer with attention has a kind");
         Ok(Self {
-            layer,
+            place,
             projected: spec.projected(),
             scale: spec.scale,
             softcap: spec.softcap,
@@ -295,9 +328,7 @@ impl<B: Backend> Attention<B> {
             qkv: Linear::load(loader, &tensors.qkv)?,
             head_norms,
             norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
-            plan: kind_index(&kinds.attention, kind),
-            ropes: Turning::of(spec).map(|turning| turning.map(|turning| kind_index(&kinds.ropes, &turning))),
-            stored: LayerIx::new(kinds.stored[ix]),
+            ropes: kinds.ropes_of(spec),
             stores: spec.stores_keys(),
         })
     }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod delta_rule;
+mod latent;
 mod names;
 mod tensors;
 
@@ -14,6 +15,8 @@ use super::config::{
 };
 use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
+use latent::out_width;
+pub use latent::{LatentTensors, QueryTensors};
 use names::LayerNames;
 pub use tensors::{Dim, HEAD, HeadNormTensors, LinearTensors, NormTensors, TensorSpec};
 use tensors::{EMBEDDING, HIDDEN, linear, matrix, norm, vector};
@@ -71,8 +74,9 @@ pub struct LayerInputTensors {
 #[derive(Clone, Debug)]
 pub struct LayerTensors {
     pub attention_norms: BlockNormTensors,
-    /// Queries, keys and values, of attention or of the delta rule.
+    /// Queries, keys and values, of attention or of the delta rule; of latent attention the first projection of queries.
     pub qkv: LinearTensors,
+    pub latent: Option<LatentTensors>,
     /// The gate of what the layer reads; another selection of the same tensors where these hold both.
     pub gate: Option<LinearTensors>,
     pub delta_rule: Option<DeltaRuleTensors>,
@@ -148,7 +152,8 @@ impl LayerTensors {
     pub fn stacks(&self) -> Vec<&[TensorSpec]> {
         let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
         let linears = self.linears().into_iter().map(|linear| linear.weights.as_slice());
-        linears.chain(experts.flat_map(ExpertMatrices::stacks)).collect()
+        let maps = self.latent.iter().map(|latent| std::slice::from_ref(&latent.maps));
+        linears.chain(maps).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
     }
 
     /// Its linear layers, without those of experts.
@@ -157,7 +162,8 @@ impl LayerTensors {
         let router = self.experts.iter().map(|experts| &experts.router);
         let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
         let gates = self.gate.iter().chain(self.delta_rule.as_ref().map(|delta| &delta.ba)).chain(&self.shared_gate);
-        [&self.qkv, &self.out].into_iter().chain(gates).chain(dense).chain(router).chain(input).collect()
+        let latent = self.latent.iter().flat_map(LatentTensors::linears);
+        [&self.qkv, &self.out].into_iter().chain(latent).chain(gates).chain(dense).chain(router).chain(input).collect()
     }
 
     /// Experts that are stored as blocks and scales.
@@ -172,7 +178,8 @@ impl LayerTensors {
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
         let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
-        let attention = self.qkv.tensors().chain(heads).chain(&self.sinks).chain(self.out.tensors());
+        let latent = self.latent.iter().flat_map(LatentTensors::tensors);
+        let attention = self.qkv.tensors().chain(latent).chain(heads).chain(&self.sinks).chain(self.out.tensors());
         // A tensor that holds the gate too is listed once.
         let is_new = |tensor: &&TensorSpec| self.qkv.tensors().all(|other| other.name != tensor.name);
         let gate = self.gate.iter().flat_map(LinearTensors::tensors).filter(is_new);
@@ -221,7 +228,8 @@ impl Layout {
 
     /// Modules that layers without keys of their own may have and nothing reads.
     pub fn unused_keys(&self) -> impl Iterator<Item = String> {
-        let silent = self.layers.iter().enumerate().filter(|(_, layer)| layer.qkv.weights.len() == 1);
+        let is_silent = |layer: &LayerTensors| layer.qkv.weights.len() == 1 && layer.latent.is_none();
+        let silent = self.layers.iter().enumerate().filter(move |(_, layer)| is_silent(layer));
         let silent = silent.filter(|(_, layer)| layer.qkv.weights[0].name.ends_with("q_proj.weight"));
         silent.flat_map(|(ix, _)| {
             ["k_proj.", "v_proj.", "k_norm.", "v_norm."].map(|name| format!("model.layers.{ix}.self_attn.{name}"))
@@ -308,11 +316,19 @@ impl LayerNames<'_> {
             let heads = Dim { size: attention.heads.q_heads, field: "num_attention_heads" };
             vector(&self.at("self_attn.sinks"), heads)
         });
+        let mut latent = None;
         let (qkv, gate, delta_rule, out) = match &spec.mixer {
             Mixer::Attention(attention) => {
-                let out = [(self.at(modules.out), hidden)];
-                let out = linear(&out, q_width(attention.heads), attention.out_bias).split(Split::Inputs);
-                (self.qkv(attention), attention.gated.then(|| self.query_gate(attention)), None, out)
+                let of_latents = attention.latent().map(|spec| (self.latent(attention, &spec), spec.heads));
+                let (qkv, read) = match of_latents {
+                    None => (self.qkv(attention), q_width(attention.heads)),
+                    Some(((tensors, queries), heads)) => {
+                        latent = Some(tensors);
+                        (queries, out_width(heads))
+                    }
+                };
+                let out = linear(&[(self.at(modules.out), hidden)], read, attention.out_bias).split(Split::Inputs);
+                (qkv, attention.gated.then(|| self.query_gate(attention)), None, out)
             }
             Mixer::DeltaRule(delta_rule) => {
                 let (tensors, [qkv, gate, out]) = self.delta_rule(delta_rule);
@@ -322,6 +338,7 @@ impl LayerNames<'_> {
         LayerTensors {
             attention_norms,
             qkv,
+            latent,
             gate,
             delta_rule,
             head_norms: attention.and_then(|attention| self.head_norms(attention)),

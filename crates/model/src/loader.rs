@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use offshoot_backend::{Backend, Dtype, Elements, ExpertKind, Split};
+use offshoot_backend::{Backend, Dtype, Elements, ExpertKind, LatentHeads, Split};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
 
@@ -32,6 +32,7 @@ enum Held<B: Backend> {
     Matrix(Arc<B::Matrix>),
     Vector(Arc<B::Vector>),
     Experts(Arc<B::Experts>),
+    LatentMaps(Arc<B::LatentMaps>),
     /// Numbers that ops are called with.
     Values(Arc<[f32]>),
 }
@@ -42,6 +43,7 @@ impl<B: Backend> Clone for Held<B> {
             Held::Matrix(matrix) => Held::Matrix(matrix.clone()),
             Held::Vector(vector) => Held::Vector(vector.clone()),
             Held::Experts(experts) => Held::Experts(experts.clone()),
+            Held::LatentMaps(maps) => Held::LatentMaps(maps.clone()),
             Held::Values(values) => Held::Values(values.clone()),
         }
     }
@@ -172,6 +174,24 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(matrix)
     }
 
+    /// The maps of a layer's latents, dense and of the compute dtype.
+    pub fn latent_maps(&mut self, spec: &TensorSpec, heads: LatentHeads, split: &Split) -> Result<Arc<B::LatentMaps>> {
+        let old = match self.fate(std::iter::once(spec)) {
+            Fate::New => None,
+            Fate::Stays(held) => {
+                self.held.push(held.clone());
+                return Ok(maps_of(&held).clone());
+            }
+            Fate::Changes(held) | Fate::ChangesInPart(held, _) => Some(&**maps_of(held)),
+        };
+        if old.is_some() {
+            self.note_replaces();
+        }
+        let maps = Arc::new(self.source.latent_maps(self.backend, spec, heads, split, old)?);
+        self.held.push(Held::LatentMaps(maps.clone()));
+        Ok(maps)
+    }
+
     /// The vectors of `specs`, concatenated: all elements, or these.
     pub fn vector(
         &mut self,
@@ -294,6 +314,10 @@ fn vector_of<B: Backend>(held: &Held<B>) -> &Arc<B::Vector> {
 
 fn experts_of<B: Backend>(held: &Held<B>) -> &Arc<B::Experts> {
     if let Held::Experts(experts) = held { experts } else { panic!("{ONE_WALK}") }
+}
+
+fn maps_of<B: Backend>(held: &Held<B>) -> &Arc<B::LatentMaps> {
+    if let Held::LatentMaps(maps) = held { maps } else { panic!("{ONE_WALK}") }
 }
 
 fn values_of<B: Backend>(held: &Held<B>) -> &Arc<[f32]> {

@@ -1,8 +1,9 @@
 //! What all layers read and write in a step: rope tables, which grow with the sequences, keys and values, and the
 //! step's integers.
 
-use offshoot_backend::{Backend, StepRows};
+use offshoot_backend::{Backend, CopiesShape, CopyStore, StepRows};
 use offshoot_core::error::Result;
+use offshoot_core::ids::LayerIx;
 
 use super::lora::{AdaptedLayer, StepAdapters};
 use super::rope::{Rotary, Turning};
@@ -19,6 +20,10 @@ pub struct LoadedRope<B: Backend> {
 pub struct StepOperands<'a, B: Backend> {
     pub ropes: &'a [LoadedRope<B>],
     pub kv: &'a mut B::Kv,
+    /// Copies of latents by [`CopyStore`]; `None`: no step has any.
+    pub copies: Option<&'a mut [B::Kv; CopyStore::COUNT]>,
+    /// What the step does with copies.
+    pub copies_shape: [CopiesShape; CopyStore::COUNT],
     pub loaded: &'a mut B::Step,
     /// The layers that adapters may change; `None`: no row has an adapter.
     pub adapted: Option<&'a [AdaptedLayer<B>]>,
@@ -29,6 +34,20 @@ impl<B: Backend> StepOperands<'_, B> {
     pub fn adapters(&self, rows: StepRows) -> StepAdapters<'_, B> {
         StepAdapters::of(self.adapted, rows, self.loaded)
     }
+}
+
+/// A store of copies, and where those of layer `stored` are in it. Panics if there are none.
+pub fn copies_of<'a, K>(
+    copies: &'a mut Option<&mut [K; CopyStore::COUNT]>,
+    store: CopyStore,
+    stored: LayerIx,
+) -> (&'a mut K, LayerIx) {
+    let all = copies.as_mut().expect("a step that reads copies is loaded only where there is memory for them");
+    let layer = match store {
+        CopyStore::Kept => stored,
+        CopyStore::Again => LayerIx(0),
+    };
+    (&mut all[store as usize], layer)
 }
 
 /// One table for each of `ropes`, for sequences of at most `longest` tokens.

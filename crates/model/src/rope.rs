@@ -19,7 +19,8 @@ pub enum Turning {
 impl Turning {
     /// The turnings of a layer, in the order in which they are applied.
     pub fn of(attention: &AttentionSpec) -> [Option<Self>; MOST_ROPES] {
-        let growth = attention.growth.map(|growth| Self::Growth(growth, attention.heads.head_dim));
+        let width = attention.query_width() / attention.heads.q_heads;
+        let growth = attention.growth.map(|growth| Self::Growth(growth, width));
         [attention.rope.clone().map(Self::Rope), growth]
     }
 }
@@ -58,14 +59,12 @@ impl Rotary {
             Turning::Rope(config) => (frequencies(config, longest), Magnitude::Constant(attention_factor(config))),
             Turning::Growth(growth, width) => (vec![0.0; width / 2], Magnitude::Growth(*growth)),
         };
-        let keys = matches!(turning, Turning::Rope(_));
-        let table = RopeTable {
-            rotary: 2 * frequencies.len(),
-            pairs: RopePairs::Halves,
-            keys,
-            cos: Vec::new(),
-            sin: Vec::new(),
+        let (keys, pairs) = match turning {
+            Turning::Rope(config) => (true, config.pairs),
+            // Both elements of a pair are multiplied alike.
+            Turning::Growth(..) => (false, RopePairs::Halves),
         };
+        let table = RopeTable { rotary: 2 * frequencies.len(), pairs, keys, cos: Vec::new(), sin: Vec::new() };
         Self { frequencies, magnitude, positions: 0, table }
     }
 
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     fn config(scaling: RopeScaling) -> RopeConfig {
-        RopeConfig { theta: 10_000.0, rotary: 16, scaling }
+        RopeConfig { theta: 10_000.0, rotary: 16, pairs: RopePairs::Halves, scaling }
     }
 
     fn close(found: &[f64], expected: &[f64]) {
@@ -210,6 +209,7 @@ mod tests {
             beta_slow: 1.0,
             truncate,
             attention_factor: 1.0,
+            all_dim: None,
         };
         let ends = ([1.0, 0.316227766, 0.1], [0.00025, 7.90569415e-05]);
         let whole_pairs = [0.02569350599, 0.00625, 0.001383496476];
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn proportional_rope_leaves_the_slow_pairs_of_the_head_alone() {
-        let config =
-            RopeConfig { theta: 10_000.0, rotary: 4, scaling: RopeScaling::Proportional { factor: 2.0, head_dim: 16 } };
+        let scaling = RopeScaling::Proportional { factor: 2.0, head_dim: 16 };
+        let config = RopeConfig { theta: 10_000.0, rotary: 4, pairs: RopePairs::Halves, scaling };
         close(&frequencies(&config, 64), &[0.5, 0.158113883, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(Rotary::new(&Turning::Rope(config), 64).table().rotary, 16);
     }
@@ -259,6 +259,7 @@ mod tests {
             beta_slow: 1.0,
             truncate: true,
             attention_factor: 1.5,
+            all_dim: None,
         };
         let mut rotary = Rotary::new(&Turning::Rope(config(scaling)), 4096);
         rotary.cover(10);

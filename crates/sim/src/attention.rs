@@ -153,6 +153,7 @@ mod tests {
             kv_heads: 32,
             head_dim: 128,
             kv_element_bytes: 2,
+            latents: None,
             cost,
         };
         let plan = planner.plan(&tree.forest(&rows), &hints);

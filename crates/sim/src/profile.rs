@@ -15,7 +15,7 @@ use offshoot_core::setting::DEVICE_PROFILE;
 use offshoot_cpu as cpu;
 use offshoot_cuda as cuda;
 use offshoot_cuda::compile::elements::Fp8Scaling;
-use offshoot_kv::plan::{CostModel, Split, Tiles};
+use offshoot_kv::plan::{CostModel, LatentRates, Split, Tiles};
 
 /// The constants of one device. Times are in nanoseconds (`_ns`), rates in bytes or floating-point operations per
 /// second (`_per_s`).
@@ -147,6 +147,9 @@ pub struct AttentionTimes {
     /// When the planner splits long items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
+    /// Latent attention, for planners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latents: Option<LatentRates>,
 }
 
 /// How products are timed.
@@ -346,7 +349,7 @@ impl DeviceProfile {
     /// The cost model for planners: the backend's, with the profile's constants in place of its own where given.
     pub fn cost_model(&self) -> CostModel {
         let backend = self.backend.cost_model();
-        let AttentionTimes { item_ns, kv_byte_ns, state_byte_ns, products, split, .. } = self.attention;
+        let AttentionTimes { item_ns, kv_byte_ns, state_byte_ns, products, split, latents, .. } = self.attention;
         let tiles = match products {
             None => backend.tiles,
             Some(ProductTimes::FlopsPerS(_)) => None,
@@ -358,6 +361,7 @@ impl DeviceProfile {
             state_byte: state_byte_ns.unwrap_or(backend.state_byte),
             split: split.or(backend.split),
             tiles,
+            latents: latents.unwrap_or(backend.latents),
         }
     }
 }

@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::cut::{self, ColumnsOf, divides_experts};
 use super::{LoraOperands, PARTS, Place, Portion, Rank, RankBuffer, RankLora, RankShare, Ranked, small};
 use crate::{
-    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
-    HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, MemoryPart,
-    OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Share, Split, StateShape,
-    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    ActivationDtype, AdapterSlot, Backend, CopyStore, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind,
+    Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape,
+    LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages,
+    Scoring, Share, Split, StateShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -42,6 +42,25 @@ impl<B: Ranked> Rank<B> {
     /// The heads in its `qkv`: its share of them, or all where every rank has all columns.
     fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
         if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }
+    }
+
+    /// Its share of the heads of latent attention: latents are whole on every rank.
+    fn latent_heads(&self, heads: LatentHeads) -> LatentHeads {
+        let Place { count, sharing, .. } = *self.place();
+        let divides = heads.heads.is_multiple_of(count) && sharing == 1;
+        assert!(divides, "latent attention of {heads} on {count} ranks, which `ModelConfig::check_ranks` refuses");
+        LatentHeads { heads: heads.heads / count, ..heads }
+    }
+
+    /// The rows of a matrix of maps that are those of its heads.
+    fn own_maps<'a>(&self, parts: &[HeldPart<'a>], split: &Split) -> Vec<HeldPart<'a>> {
+        let Place { number, count, sharing, .. } = *self.place();
+        match (self.portion(split), split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                cut::rows(parts, cut::shares(segments, number, count, sharing))
+            }
+            _ => panic!("maps of latents are divided by heads: {split:?}"),
+        }
     }
 
     /// Loads its share of a matrix, in place of `old` if that is given.
@@ -215,6 +234,10 @@ impl<B: Ranked> Backend for Rank<B> {
         fn load_requests(step: &mut B::Step, requests: Vec<SampleRequest>) -> Result<()>;
         fn collect(step: &mut B::Step) -> Result<Vec<Option<SampledToken>>>;
         fn collect_values(step: &mut B::Step) -> Result<Vec<f32>>;
+        fn expand_latents(
+            copies: &mut B::Kv, copy_layer: LayerIx, kv: &B::Kv, layer: LayerIx, maps: &B::LatentMaps, store: CopyStore,
+            step: &B::Step
+        ) -> ();
     }
 
     on_own_buffers! {
@@ -227,6 +250,12 @@ impl<B: Ranked> Backend for Rank<B> {
         fn tree_attention(
             [out] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>
         );
+        fn tree_attention_lse(
+            [out, lse] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>
+        );
+        fn merge_attended([out, lse] [other, other_lse]);
+        fn absorb_queries([out] [queries] maps: &B::LatentMaps);
+        fn map_values([out] [x] maps: &B::LatentMaps);
         fn gelu_times([x] [y] from: usize);
         fn gelu([x] []);
         fn relu([x] []);
@@ -355,6 +384,46 @@ impl<B: Ranked> Backend for Rank<B> {
 
     fn replace_vector(&mut self, old: &Self::Vector, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
         self.with_own_elements(parts, split, |device, own| device.replace_vector(old, own, &Split::Whole))
+    }
+
+    fn latent_maps(
+        &mut self,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        split: &Split,
+    ) -> Result<Self::LatentMaps> {
+        let (own, heads) = (self.own_maps(parts, split), self.latent_heads(heads));
+        self.0.latent_maps(&own, heads, dtype, &Split::Whole)
+    }
+
+    fn replace_latent_maps(
+        &mut self,
+        old: &Self::LatentMaps,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        split: &Split,
+    ) -> Result<Self::LatentMaps> {
+        let (own, heads) = (self.own_maps(parts, split), self.latent_heads(heads));
+        self.0.replace_latent_maps(old, &own, heads, dtype, &Split::Whole)
+    }
+
+    fn read_latent_maps(&mut self, maps: &Self::LatentMaps, split: &Split) -> Result<Elements> {
+        let own = self.0.read_latent_maps(maps, &Split::Whole)?;
+        Ok(self.whole(&[own], self.portion(split), split))
+    }
+
+    fn prepare_latents(
+        &mut self,
+        queries: &mut Self::Buffer,
+        latents: &mut Self::Buffer,
+        steps: &LatentSteps<'_, Self::Vector, Self::Rope>,
+        kv: &mut Self::Kv,
+        step: &Self::Step,
+    ) {
+        let steps = LatentSteps { heads: self.latent_heads(steps.heads), ..*steps };
+        self.0.prepare_latents(&mut queries.own, &mut latents.own, &steps, kv, step);
     }
 
     fn experts(

@@ -24,9 +24,9 @@ use offshoot_backend::MOST_HEAD_DIM;
 /// bf16 pages, by products of tiles.
 pub struct AmxBf16;
 
-/// Whether the kernel folds heads of this size. Others use dot products, which round the same operands.
-pub fn takes(head_dim: usize) -> bool {
-    head_dim.is_multiple_of(SLOTS)
+/// Whether the kernel folds keys or values of this width. Others use dot products, which round the same operands.
+pub fn takes(width: usize) -> bool {
+    width.is_multiple_of(SLOTS)
 }
 
 /// Words of a page's values in one lane, or of the last 16 elements of a key.
@@ -149,7 +149,7 @@ pub unsafe fn score<const N: usize>(
     prefetch: &[Prefetch],
     to: *mut f32,
 ) {
-    let q_stride = geometry.width * size_of::<u16>();
+    let q_stride = geometry.query_width * size_of::<u16>();
     let whole = geometry.key_words / TILE_ROWS * TILE_ROWS;
     // SAFETY: promised by the caller of `fold_tiles`.
     unsafe {

@@ -26,14 +26,14 @@ pub fn tree_attention(
     mut lse: Option<&mut CpuBuffer>,
 ) {
     let heads = kv.heads(layer);
-    let d = heads.head_dim;
+    let (d, value_dim) = (heads.head_dim, heads.value_dim());
     for row in 0..plan.row_positions.len() {
         let context = context(plan, row);
         for head in 0..heads.q_heads {
             let kv_head = head / heads.group();
             let q: Vec<f32> = qkv.row(row)[head * d..][..d].iter().map(|&x| operand(kv, x)).collect();
             let state_of = |section: &[(u32, KvSlot)], sink| {
-                let mut state = SoftmaxState::new(d, sink);
+                let mut state = SoftmaxState::new(value_dim, sink);
                 for tile in section.chunk_by(|a, b| a.0 / TILE == b.0 / TILE) {
                     state.fold(kv, layer, kv_head, tile, &q, &scoring);
                 }
@@ -43,7 +43,7 @@ pub fn tree_attention(
             let mut state = state_of(sections.next().unwrap_or_default(), scoring.sinks.map(|sinks| sinks[head]));
             sections.for_each(|section| state.merge(&state_of(section, None)));
             let width = out.width;
-            let out = &mut out.data[row * width + head * d..][..d];
+            let out = &mut out.data[row * width + head * value_dim..][..value_dim];
             for (y, o) in out.iter_mut().zip(&state.o) {
                 *y = o / state.l;
             }
@@ -83,9 +83,9 @@ pub fn operand(kv: &KvStore, x: f32) -> f32 {
 
 impl SoftmaxState {
     /// The state of no positions. A sink is a score of its own: it counts in the sum and adds no value.
-    fn new(head_dim: usize, sink: Option<f32>) -> Self {
+    fn new(value_dim: usize, sink: Option<f32>) -> Self {
         let l = if sink.is_some() { 1.0 } else { 0.0 };
-        SoftmaxState { o: vec![0.0; head_dim], m: sink.unwrap_or(f32::NEG_INFINITY), l }
+        SoftmaxState { o: vec![0.0; value_dim], m: sink.unwrap_or(f32::NEG_INFINITY), l }
     }
 
     /// Adds the positions of another section, behind all of its own.

@@ -104,7 +104,7 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
     // SAFETY: `scores` and `numerators` have room for a tile of each row and are written before they are read, the
     // latter for every row and page by `update_softmax`; the rest is promised by the caller.
     unsafe {
-        let factors = geometry.width / P::WORD_ELEMENTS;
+        let factors = geometry.query_width / P::WORD_ELEMENTS;
         let queries: [*const P::Factor; R] = std::array::from_fn(|r| rows.q.add(r * factors));
         let (mut page, mut unfetched) = (pages.start, beside);
         while page < pages.end {

@@ -2,7 +2,7 @@
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
 //! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among threads,
 //! `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
-//! kernels in `fold`, written over the vector operations of `lanes` and `path`. `avx2` and `avx512` implement those;
+//! kernels in `fold`, written over the vector operations of `lanes` and `path`; `in_keys` makes values of keys that hold them. `avx2` and `avx512` implement those;
 //! `amx` has a kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops
 //! alone.
 
@@ -21,6 +21,8 @@ pub mod fold;
 mod gather;
 #[cfg(target_arch = "x86_64")]
 pub mod head_tasks;
+#[cfg(target_arch = "x86_64")]
+pub mod in_keys;
 #[cfg(target_arch = "x86_64")]
 pub mod lanes;
 #[cfg(target_arch = "x86_64")]
@@ -44,9 +46,9 @@ pub use splits::{SECTION, TILE};
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
 use super::{Cores, CpuBuffer, KvStore};
-#[cfg(target_arch = "x86_64")]
-use offshoot_backend::Dtype;
 use offshoot_backend::Scoring;
+#[cfg(target_arch = "x86_64")]
+use offshoot_backend::{Dtype, HeadLayout};
 use offshoot_core::ids::LayerIx;
 use offshoot_kv::plan::AttentionPlan;
 
@@ -76,14 +78,16 @@ pub fn tree_attention(
     let heads = kv.heads(layer);
     let rows = plan.row_positions.len();
     assert!(qkv.rows == rows && qkv.width >= heads.q_width(), "tree_attention: shape of qkv");
-    assert_eq!((out.rows, out.width), (rows, heads.q_width()), "tree_attention: shape of the output");
+    assert_eq!((out.rows, out.width), (rows, heads.out_width()), "tree_attention: shape of the output");
     assert!(scoring.sinks.is_none_or(|sinks| sinks.len() == heads.q_heads), "tree_attention: a sink for each head");
     let has_room = lse.as_ref().is_none_or(|lse| (lse.rows, lse.width) == (rows, heads.q_heads));
     assert!(has_room, "tree_attention: shape of the log-sum-exps");
     #[cfg(target_arch = "x86_64")]
-    if let Some(kernels) = fast_path(cores.isa, kv.dtype(), heads.head_dim) {
+    if let Some(kernels) = fast_path(cores.isa, kv.dtype(), heads) {
         let AttentionScratch { tiles, walk: walk_scratch } = scratch;
-        tiles.resolve(plan, kv.layout(layer).pair());
+        // Slots that share a word of values with others are cleared where values lie in keys.
+        let pair = if heads.values_in_keys() { 1 } else { kv.layout(layer).pair() };
+        tiles.resolve(plan, pair);
         let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
         // SAFETY: the processor supports the path.
         return unsafe { walk::run(&cores.team, &call, &kernels, walk_scratch, out, lse) };
@@ -93,10 +97,10 @@ pub fn tree_attention(
     clear::tree_attention(out, qkv, kv, layer, plan, scoring, lse);
 }
 
-/// The fast path of `isa` over keys and values of dtype `stored` and heads of this size; `None` where the clear loops
+/// The fast path of `isa` over keys and values of dtype `stored` with these heads; `None` where the clear loops
 /// are used. The kernels may only be called if the processor supports `isa`.
 #[cfg(target_arch = "x86_64")]
-fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<PathKernels> {
+fn fast_path(isa: Isa, stored: Dtype, heads: HeadLayout) -> Option<PathKernels> {
     match (isa, stored) {
         (Isa::Portable, _) => None,
         (Isa::Avx2, Dtype::F32) => Some(PathKernels::of::<avx2::Avx2F32>()),
@@ -105,7 +109,9 @@ fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<PathKernels> {
         (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(PathKernels::of::<avx512::Avx512F32>()),
         (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(PathKernels::widening::<avx512::Avx512F16>()),
         (Isa::Avx512, Dtype::Bf16) => Some(PathKernels::widening::<avx512::Avx512Bf16>()),
-        (Isa::Amx, Dtype::Bf16) if amx::takes(head_dim) => Some(PathKernels::of::<amx::AmxBf16>()),
+        (Isa::Amx, Dtype::Bf16) if amx::takes(heads.head_dim) && amx::takes(heads.value_dim()) => {
+            Some(PathKernels::of::<amx::AmxBf16>())
+        }
         (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(PathKernels::of::<avx512::Avx512Bf16Dot>()),
     }
 }

@@ -187,7 +187,9 @@ unsafe fn fold_bytes<P: KernelPath>(
 pub struct Geometry {
     /// Words per key: `head_dim / WORD_ELEMENTS`.
     pub key_words: usize,
-    /// `head_dim` rounded up to whole vectors.
+    /// Elements of a packed query: those of a key, rounded up to whole vectors.
+    pub query_width: usize,
+    /// Elements of a value, rounded up to whole vectors.
     pub width: usize,
     /// Factor from a score to an exponent of two: `scale * log2(e)`, or `log2(e)` if scores are capped, which scales
     /// them.
@@ -198,12 +200,14 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// `head_dim`: elements of a key; `width`: those of a value, rounded up to whole vectors; `pair`: elements of a word.
     pub fn new<V>(head_dim: usize, width: usize, pair: usize, scoring: &Scoring<'_, V>) -> Self {
         let softcap = scoring.softcap.map(|cap| Softcap { inner: scoring.scale / cap, cap });
         let exponent = if softcap.is_some() { 1.0 } else { scoring.scale } * std::f32::consts::LOG2_E;
-        assert!(head_dim <= MOST_HEAD_DIM, "head_dim {head_dim} is above {MOST_HEAD_DIM}");
+        assert!(width <= MOST_HEAD_DIM, "values of {width} elements, more than {MOST_HEAD_DIM}");
         assert!(exponent > 0.0 && exponent.is_finite(), "attention scale {}", scoring.scale);
-        Self { key_words: head_dim / pair, width, exponent, softcap, lowest: -126.0 / exponent }
+        let query_width = head_dim.next_multiple_of(SLOTS);
+        Self { key_words: head_dim / pair, query_width, width, exponent, softcap, lowest: -126.0 / exponent }
     }
 
     /// A score, in the units of the states' maxima.
@@ -280,7 +284,7 @@ impl Prefetch {
 #[repr(C)]
 pub struct RowStates<F> {
     pub count: usize,
-    /// `[count][width / WORD_ELEMENTS]`
+    /// `[count][query_width / WORD_ELEMENTS]`
     pub q: *const F,
     /// Largest score so far, unscaled unless capped; `f32::MIN` before the first. `[count]`
     pub m: *mut f32,

@@ -56,6 +56,31 @@ pub fn expert_linear(
     groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input));
 }
 
+/// Multiplies neighbouring rows by dense matrices of one shape and dtype, as `expert_linear` does by those of experts:
+/// `groups` has the numbers of matrices and their rows of `out`, `input` the activations of a row.
+pub fn grouped_dense<'x>(
+    cores: &Cores,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    groups: impl Iterator<Item = (usize, Range<usize>)>,
+    input: impl Fn(usize) -> &'x [f32] + Sync,
+    matrix: impl Fn(usize) -> &'x CpuMatrix + Sync,
+) {
+    let mut groups = groups.peekable();
+    let Some(&(first, _)) = groups.peek() else { return };
+    let dtype = matrix(first).dtype();
+    if let Some(kernels) = dense::kernels(cores.isa, dtype) {
+        return drive::grouped(cores, kernels, &mut scratch.dense, out, groups, input, |number| (matrix(number), None));
+    }
+    for (number, rows) in groups {
+        let w = matrix(number);
+        let x = CpuBuffer { rows: rows.len(), width: w.cols, data: rows.clone().flat_map(&input).copied().collect() };
+        let mut own = CpuBuffer::new(rows.len(), out.width);
+        dense::linear(cores, &mut scratch.dense, &mut own, &x, w, None, OutputMode::Replace);
+        out.data[rows.start * out.width..rows.end * out.width].copy_from_slice(&own.data);
+    }
+}
+
 /// The first of the pieces, if all are there and like it.
 fn common<'w, T>(mut pieces: impl Iterator<Item = Option<&'w T>>, alike: impl Fn(&T, &T) -> bool) -> Option<&'w T> {
     let first = pieces.next()??;

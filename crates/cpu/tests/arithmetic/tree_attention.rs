@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring, Values};
 use offshoot_core::dice::{Dice, noise};
 use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_cpu::attention::{AttentionScratch, SECTION, TILE, tree_attention};
@@ -54,6 +54,7 @@ impl Case {
             kv_heads: self.heads.kv_heads as u32,
             head_dim: self.heads.head_dim as u32,
             kv_element_bytes: self.dtype.bytes() as u32,
+            latents: None,
             cost: CostModel::CPU,
         }
     }
@@ -61,8 +62,13 @@ impl Case {
     fn random(dice: &mut Dice, dtype: Dtype) -> Self {
         let (q_heads, kv_heads) = dice.pick(&[(3, 3), (1, 1), (4, 1), (7, 1), (8, 1), (8, 2)]);
         let head_dim = dice.pick(&[2, 18, 16, 32, 64, 64, 80, 96, 128]);
+        let values = match dice.pick(&[0, 0, 0, 1, 2]) {
+            0 => Values::Beside(head_dim),
+            1 => Values::Beside(dice.pick(&[2, 8, 16, 24, 64, 112])),
+            _ => Values::InKeys(dice.pick(&[2, 16, head_dim]).min(head_dim)),
+        };
         Case {
-            heads: HeadLayout::new(q_heads, kv_heads, head_dim),
+            heads: HeadLayout { q_heads, kv_heads, head_dim, values },
             dtype,
             window: dice.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
             sharpness: dice.pick(&[1.0, 30.0]),
@@ -129,7 +135,7 @@ fn queries(case: &Case, rows: &[StepRow]) -> CpuBuffer {
 }
 
 fn attend(isa: Isa, case: &Case, qkv: &CpuBuffer, kv: &KvStore, plan: &AttentionPlan) -> CpuBuffer {
-    let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
+    let mut out = CpuBuffer::new(qkv.rows, case.heads.out_width());
     out.data.fill(f32::NAN);
     let sinks = case.sinks();
     let scoring = Scoring { scale: case.scale(), softcap: case.softcap, sinks: sinks.as_ref() };
@@ -161,7 +167,7 @@ fn dense(
     let scores: Vec<f64> = context[hidden..].iter().map(score).collect();
     let sink = case.sinks().map(|sinks| f64::from(sinks[head]));
     let most = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
-    let mut out = vec![0.0; d];
+    let mut out = vec![0.0; case.heads.value_dim()];
     let mut sum = sink.map_or(0.0, |sink| (sink - most).exp());
     for (s, &at) in scores.iter().zip(&context[hidden..]) {
         let p = (s - most).exp();
@@ -320,7 +326,7 @@ fn check(what: &str, case: &Case, grown: &GrownForest, checked: usize) {
         for row in (0..contexts.len()).step_by(every) {
             let tolerance = tolerance(isa, case, contexts[row].len());
             for head in 0..case.heads.q_heads {
-                let d = case.heads.head_dim;
+                let d = case.heads.value_dim();
                 let dense = dense(isa, case, &qkv, &kv, &contexts[row], row, head);
                 for (i, (exact, &x)) in dense.iter().zip(&expected.row(row)[head * d..][..d]).enumerate() {
                     let error = (f64::from(x) - exact).abs();
@@ -422,6 +428,27 @@ fn every_head_dim() {
     }
 }
 
+#[test]
+fn values_of_another_width_or_in_the_keys() {
+    let grown = grow(ForestShape::MidPageForks, PAGE_TOKENS, 6);
+    for (head_dim, values) in [
+        (16, Values::Beside(24)),
+        (24, Values::Beside(16)),
+        (2, Values::Beside(64)),
+        (192, Values::Beside(128)),
+        (24, Values::InKeys(16)),
+        (18, Values::InKeys(2)),
+        (40, Values::InKeys(40)),
+        (152, Values::InKeys(136)),
+        (576, Values::InKeys(512)),
+    ] {
+        for dtype in DTYPES {
+            let heads = HeadLayout { q_heads: 3, kv_heads: 1, head_dim, values };
+            check("values", &Case { has_sinks: head_dim == 24, ..Case::plain(heads, dtype) }, &grown, 4);
+        }
+    }
+}
+
 /// Few rows over contexts of several sections, whose tasks share them, and windows that begin in any of them.
 #[test]
 fn contexts_of_several_sections() {
@@ -457,7 +484,7 @@ fn one_row_has_the_same_bits_by_any_number_of_threads_and_among_others() {
                 let attend = |threads: usize, rows: &[StepRow], forest: &Forest| {
                     let (qkv, plan) = (queries(&case, rows), Planner::Balanced.plan(forest, &case.hints()));
                     let [mut out, mut lse] =
-                        [case.heads.q_width(), q_heads].map(|width| CpuBuffer::new(rows.len(), width));
+                        [case.heads.out_width(), q_heads].map(|width| CpuBuffer::new(rows.len(), width));
                     let scoring = Scoring { scale: case.scale(), softcap: None, sinks: sinks.as_ref() };
                     let (cores, mut scratch) =
                         (Cores { isa, team: Team::new(threads).into() }, AttentionScratch::default());
@@ -493,7 +520,7 @@ fn threads_and_scratch_change_nothing() {
                 let expected = attend(isa, &case, &qkv, &kv, &plan);
                 for threads in [1, 3, 8] {
                     let cores = Cores { isa, team: Team::new(threads).into() };
-                    let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
+                    let mut out = CpuBuffer::new(qkv.rows, case.heads.out_width());
                     let scoring = Scoring::scaled(case.scale());
                     tree_attention(&cores, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, scoring, None);
                     assert_eq!(out.data, expected.data, "{shape:?}, {isa}, {dtype:?}, {threads} threads");

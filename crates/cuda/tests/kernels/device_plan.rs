@@ -309,6 +309,7 @@ fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
         kv_heads: number(heads.kv_heads),
         head_dim: number(heads.head_dim),
         kv_element_bytes: 2,
+        latents: None,
         cost: CostModel::CUDA,
     }
 }

@@ -166,6 +166,7 @@ fn hints(setting: &Setting, tile: u32) -> PlanHints {
         kv_heads: number(setting.heads.kv_heads),
         head_dim: number(setting.heads.head_dim),
         kv_element_bytes: number(element_bytes(setting)),
+        latents: None,
         cost: CostModel::CUDA,
     }
 }

@@ -32,6 +32,7 @@ fn hints(setting: &Setting) -> PlanHints {
         kv_heads: small(setting.heads.kv_heads),
         head_dim: small(setting.heads.head_dim),
         kv_element_bytes: small(setting.dtype.bytes()),
+        latents: None,
         cost: CostModel::CPU,
     }
 }

@@ -30,6 +30,47 @@ pub struct Csr {
     pub values: Vec<u32>,
 }
 
+impl Csr {
+    /// The items of each of so many rows, which rise.
+    pub(super) fn of_items(items: &[WorkItem], rows: usize) -> Csr {
+        // The number of items of a row: the sum of the differences up to it.
+        let mut steps = vec![0i32; rows + 1];
+        for item in items {
+            steps[item.rows.start as usize] += 1;
+            steps[item.rows.end as usize] -= 1;
+        }
+        let mut offsets = Vec::with_capacity(rows + 1);
+        let (mut held, mut end) = (0i32, 0u32);
+        offsets.push(0);
+        for step in &steps[..rows] {
+            held += step;
+            end += held.unsigned_abs();
+            offsets.push(end);
+        }
+        let mut next = offsets.clone();
+        let mut values = vec![0u32; end as usize];
+        for (index, item) in (0u32..).zip(items) {
+            for next in &mut next[item.rows.start as usize..item.rows.end as usize] {
+                values[*next as usize] = index;
+                *next += 1;
+            }
+        }
+        Csr { offsets, values }
+    }
+
+    /// The lists of those values that `kept` gives another number, in the same order.
+    pub(super) fn only(&self, kept: &[Option<u32>]) -> Csr {
+        let mut own = Csr { offsets: Vec::with_capacity(self.offsets.len()), values: Vec::new() };
+        own.offsets.push(0);
+        for list in self.offsets.windows(2) {
+            let values = &self.values[list[0] as usize..list[1] as usize];
+            own.values.extend(values.iter().filter_map(|&value| kept[value as usize]));
+            own.offsets.push(u32::try_from(own.values.len()).expect("no more values than before"));
+        }
+        own
+    }
+}
+
 /// One step's attention, as integers. A row sees position `p` iff `p <= pos(row)` and, with a window, `pos(row) - p <
 /// window`; spans may hold positions that some of the item's rows do not see: backends mask by this rule alone.
 #[derive(Clone, Debug, PartialEq, Eq)]

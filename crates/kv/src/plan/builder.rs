@@ -187,30 +187,7 @@ impl<'a, D: Division> Builder<'a, D> {
 
     /// Lists each row's items. Items are made depth-first, so every list rises.
     fn finish(mut self) -> AttentionPlan {
-        let rows = self.plan.row_positions.len();
-        // The number of items of a row: the sum of the differences up to it.
-        let mut steps = vec![0i32; rows + 1];
-        for item in &self.plan.items {
-            steps[item.rows.start as usize] += 1;
-            steps[item.rows.end as usize] -= 1;
-        }
-        let mut offsets = Vec::with_capacity(rows + 1);
-        let (mut held, mut end) = (0i32, 0u32);
-        offsets.push(0);
-        for step in &steps[..rows] {
-            held += step;
-            end += held.unsigned_abs();
-            offsets.push(end);
-        }
-        let mut next = offsets.clone();
-        let mut values = vec![0u32; end as usize];
-        for (index, item) in (0u32..).zip(&self.plan.items) {
-            for next in &mut next[item.rows.start as usize..item.rows.end as usize] {
-                values[*next as usize] = index;
-                *next += 1;
-            }
-        }
-        self.plan.merge = Csr { offsets, values };
+        self.plan.merge = Csr::of_items(&self.plan.items, self.plan.row_positions.len());
         self.plan
     }
 }

@@ -19,6 +19,8 @@ pub enum PlanFault {
     OffPath { item: usize, row: u32, positions: Range<u32> },
     #[error("item {item}: the pages listed for positions {positions:?} do not hold them")]
     WrongPages { item: usize, positions: Range<u32> },
+    #[error("item {item} reads kept copies of segment {segment}, in which the step computes rows")]
+    NotComputed { item: usize, segment: usize },
     #[error("row {row} sees position {position}, which no item covers for it")]
     Missing { row: u32, position: u32 },
     #[error("row {row} covers position {position} in item {item} again")]

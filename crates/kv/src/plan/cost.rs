@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::latents::{FormCosts, LatentHints, LatentRates};
 use offshoot_core::ids::GroupIx;
 
 /// Facts of the model and the device that a planner needs.
@@ -19,6 +20,8 @@ pub struct PlanHints {
     pub head_dim: u32,
     /// Bytes of one stored key or value element.
     pub kv_element_bytes: u32,
+    /// Of latent attention alone: its expanded form.
+    pub latents: Option<LatentHints>,
     pub cost: CostModel,
 }
 
@@ -38,6 +41,8 @@ pub struct CostModel {
     pub split: Option<Split>,
     /// Cost of items that are computed in tiles of several rows; `None` if all items cost by their bytes.
     pub tiles: Option<Tiles>,
+    /// What tokens of latent attention cost, in place of `kv_byte` and of the tokens of `tiles`.
+    pub latents: LatentRates,
 }
 
 /// An item with more packed rows (rows x query heads of a group) than memory-bound kernels handle is cut to tiles, one
@@ -85,6 +90,7 @@ impl CostModel {
         state_byte: 0.0,
         split: Some(Split { parts: 64, tokens: 512 }),
         tiles: None,
+        latents: LatentRates::CPU,
     };
 
     /// For an H200; what other GPUs have, `of_gpu` says. Keys and values, and states, move at the speed of memory; a
@@ -103,6 +109,7 @@ impl CostModel {
             token: 1050.0 / 64.0 / H200_MULTIPROCESSORS,
             half_token: 630.0 / 64.0 / H200_MULTIPROCESSORS,
         }),
+        latents: LatentRates::CUDA,
     };
 
     /// This model for a device on which items of few rows are cut to tiles too.
@@ -120,6 +127,9 @@ impl CostModel {
 
     /// Cost of each of its tokens, in nanoseconds.
     pub(super) fn token(&self, hints: &PlanHints, rows: usize) -> f64 {
+        if let Some(forms) = FormCosts::of(hints) {
+            return forms.least(rows);
+        }
         match self.tiles {
             Some(tiles) if hints.packed(rows) > u64::from(tiles.narrow_rows) => tiles.token(hints, rows),
             _ => hints.token_bytes() as f64 * self.kv_byte,

@@ -1,7 +1,7 @@
 //! Cost models of GPUs by architecture, each with the origin of its constants. `cost` defines the constants.
 
-use super::CostModel;
 use super::cost::Tiles;
+use super::{CostModel, LatentRates};
 
 /// Cost models by compute capability (major, minor), rising: each is that of the GPUs up to the next one. The H200's is
 /// measured; the others are estimated from data sheets, of the GPUs that stand beside them, and were never measured.
@@ -50,7 +50,10 @@ impl Sheet {
         // TFLOP/s are 1000 operations a nanosecond.
         let token = 4.0 * 128.0 * 128.0 / (PRODUCT_SHARE * self.flops * 1000.0);
         let tiles = Tiles { narrow_rows: 16, rows: 128, start: 3000.0 / self.units, token, half_token: 0.6 * token };
-        CostModel { item: 0.0, kv_byte: byte, state_byte: 2.0 * byte, split: None, tiles: Some(tiles) }
+        // A product is two operations.
+        let product = 2.0 / (PRODUCT_SHARE * self.flops * 1000.0);
+        let latents = LatentRates { byte, product, expanding: product, ..LatentRates::CUDA };
+        CostModel { item: 0.0, kv_byte: byte, state_byte: 2.0 * byte, split: None, tiles: Some(tiles), latents }
     }
 }
 

@@ -66,7 +66,7 @@ impl AttentionPlan {
             spans: Vec::new(),
             pages: self.pages.clone(),
             row_positions: self.row_positions.clone(),
-            merge: Csr { offsets: vec![0], values: Vec::new() },
+            merge: Csr::default(),
             growing: Vec::new(),
             flat_kv_tokens: 0,
         };
@@ -81,11 +81,7 @@ impl AttentionPlan {
                 own.items.push(WorkItem { rows: item.rows.clone(), spans: end(first)..end(own.spans.len()) });
             }
         }
-        for row in self.merge.offsets.windows(2) {
-            let items = &self.merge.values[row[0] as usize..row[1] as usize];
-            own.merge.values.extend(items.iter().filter_map(|&item| kept[item as usize]));
-            own.merge.offsets.push(end(own.merge.values.len()));
-        }
+        own.merge = self.merge.only(&kept);
         own.flat_kv_tokens = (0..own.row_positions.len()).map(|row| own.seen(row).len() as u64).sum();
         own
     }

@@ -17,7 +17,9 @@ mod builder;
 mod check;
 mod cost;
 mod explain;
+mod forms;
 mod gpus;
+mod latents;
 mod member;
 mod single_level;
 mod stats;
@@ -31,6 +33,8 @@ pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, PlanHints, Split, Tiles};
 pub use explain::{Explained, Treatment, explain};
+pub use forms::{CopyRoom, Form, FormChoice, FormPlans};
+pub use latents::{LatentHints, LatentRates};
 pub use stats::PlanStats;
 
 use crate::Forest;

@@ -1,6 +1,6 @@
 //! Reads, states and products of a plan, counted from its integers.
 
-use super::{AttentionPlan, PlanHints};
+use super::{AttentionPlan, LatentHints, PlanHints};
 
 /// Counts for one layer with the plan's window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,25 @@ pub struct PlanStats {
 impl PlanHints {
     /// Bytes of the keys and values of one token, one layer.
     pub fn token_bytes(&self) -> u64 {
-        2 * u64::from(self.kv_heads) * u64::from(self.head_dim) * u64::from(self.kv_element_bytes)
+        let stored = match self.latents {
+            Some(_) => u64::from(self.kv_heads) * u64::from(self.head_dim),
+            None => 2 * u64::from(self.kv_heads) * u64::from(self.head_dim),
+        };
+        stored * u64::from(self.kv_element_bytes)
+    }
+
+    /// Bytes of a token's copy, one layer; 0 if the attention has no latents.
+    pub fn copied_token_bytes(&self) -> u64 {
+        let of_latents = |latents: LatentHints| {
+            let width = latents.nope + latents.rope + latents.value;
+            u64::from(self.q_heads) * u64::from(width) * u64::from(latents.copy_element_bytes)
+        };
+        self.latents.map_or(0, of_latents)
+    }
+
+    /// Elements of a value.
+    pub(super) fn value_dim(&self) -> u32 {
+        self.latents.map_or(self.head_dim, |latents| self.head_dim - latents.rope)
     }
 
     /// Packed rows: one for each head of a group.
@@ -29,7 +47,7 @@ impl PlanHints {
 
     /// Bytes of the partial state of one row: `o`, `m` and `l` of all query heads, f32.
     pub fn state_bytes(&self) -> u64 {
-        4 * u64::from(self.q_heads) * (u64::from(self.head_dim) + 2)
+        4 * u64::from(self.q_heads) * (u64::from(self.value_dim()) + 2)
     }
 }
 

@@ -71,7 +71,11 @@ impl PrefixTree {
         }
         let new = missing.iter().sum();
         let mut taken = pool.take_exactly(new)?.into_iter();
-        lists.iter().for_each(|page| pool.share(page));
+        lists.iter().for_each(|page| {
+            pool.share(page);
+            // A child that is gone may have written the slots that are unused now.
+            pool.restamp(page);
+        });
         for (reach, missing) in Reach::BOTH.into_iter().zip(missing) {
             lists[reach].extend(taken.by_ref().take(missing));
         }

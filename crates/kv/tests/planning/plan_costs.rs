@@ -17,6 +17,7 @@ const GROUPED: PlanHints = PlanHints {
     kv_heads: 8,
     head_dim: 128,
     kv_element_bytes: 2,
+    latents: None,
     cost: CostModel::CUDA,
 };
 

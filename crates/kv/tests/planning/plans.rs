@@ -260,7 +260,7 @@ fn check_rejects_every_spoilt_plan() {
 }
 
 /// A forest by hand: `(parent, tokens, own rows)`, the rows being the newest tokens; a page list of its own each.
-fn forest(segments: &[(Option<u32>, u32, u32)]) -> Forest {
+pub fn forest(segments: &[(Option<u32>, u32, u32)]) -> Forest {
     let mut forest = Forest { page_tokens: 16, ..Forest::default() };
     for (index, &(parent, tokens, own)) in (0u32..).zip(segments) {
         let first_position = parent.map_or(0, |p| forest.segments[p as usize].end());

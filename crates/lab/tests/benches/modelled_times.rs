@@ -69,6 +69,7 @@ fn attention_takes_what_was_measured() {
             kv_heads: small(tree.heads.kv_heads),
             head_dim: small(tree.heads.head_dim),
             kv_element_bytes: small(tree.dtype.bytes()),
+            latents: None,
             cost,
         };
         let plan = Planner::Balanced.plan(&tree.lay_out(page_tokens).expect("pages enough").forest, &hints);

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use offshoot_backend::{Dtype, Gate, HeadLayout, StateDtype};
+use offshoot_backend::{Dtype, Gate, HeadLayout, LatentHeads, StateDtype};
 use offshoot_core::error::Result;
 
 use super::super::config::{
-    Activation, AttentionSpec, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LayerNorms, LayerSpec,
-    Mixer, ModelConfig, ModelFolder, Norm, kinds,
+    Activation, AttentionSpec, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LatentSpec, LayerNorms,
+    LayerSpec, Mixer, ModelConfig, ModelFolder, Norm, kinds,
 };
 use super::super::weights::{self, FileFacts, IndexFacts, compare_index};
 
@@ -161,12 +161,17 @@ fn heads(layer: &LayerSpec) -> String {
 
 fn attention_heads(attention: &AttentionSpec) -> String {
     let HeadLayout { q_heads, kv_heads, head_dim, .. } = attention.heads;
-    let mut text = format!("{q_heads} query, {kv_heads} key and value, of {head_dim}");
+    let mut text = match attention.keys {
+        KeySource::Latent(LatentSpec { heads: LatentHeads { heads, rank, nope, rope, value }, .. }) => {
+            format!("{heads} of {nope} + {rope}, values of {value}, from latents of {rank}")
+        }
+        _ => format!("{q_heads} query, {kv_heads} key and value, of {head_dim}"),
+    };
     if attention.head_norm.is_some() {
         text += ", normalised queries and keys";
     }
     match attention.keys {
-        KeySource::Projected => {}
+        KeySource::Projected | KeySource::Latent(_) => {}
         KeySource::KeysAreValues => text += ", keys are values",
         KeySource::OfLayer(_) => text += ", keys and values of an earlier layer",
     }

@@ -56,10 +56,10 @@ impl ModelConfig {
         KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states, routes: None }
     }
 
-    /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
+    /// Bytes of one token's keys and values or latents in all layers, with parts of pages that no layer uses. `element_bytes`:
     /// bytes per element in layers with these heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
-        let bytes = |heads: HeadLayout| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads);
+        let bytes = |heads: HeadLayout| heads.stored_width() * element_bytes(heads);
         let of_layers = self.stored_heads().map(bytes).sum::<usize>();
         let unused = LayerPages::of(self).unused_parts();
         of_layers + unused * self.stored_heads().next().map_or(0, bytes)

@@ -1,7 +1,7 @@
 //! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of
 //! one model may differ in any of these. `layout` lists the tensors, the decoder computes.
 
-use offshoot_backend::{DeltaHeads, Gate, HeadLayout, Router};
+use offshoot_backend::{DeltaHeads, Gate, HeadLayout, LatentHeads, Router};
 use offshoot_core::ids::GroupIx;
 
 use super::rope::RopeConfig;
@@ -34,6 +34,7 @@ pub struct DeltaRuleSpec {
 /// Softmax attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
+    /// Of latent attention those of the absorbed form, which are what is stored.
     pub heads: HeadLayout,
     /// The sliding window: positions that a row attends to, its own included. `None`: all.
     pub window: Option<u32>,
@@ -53,11 +54,13 @@ pub struct AttentionSpec {
     /// Whether what each query head reads is multiplied by the sigmoid of a projection of its own (Qwen3-Next,
     /// Qwen3.5).
     pub gated: bool,
+    /// Of latent attention: whether the projections to the ranks of queries and latents have biases, and no others.
     pub qkv_bias: bool,
     pub out_bias: bool,
 }
 
-/// Queries are multiplied by `1 + beta * ln(1 + floor(position / original_context))` after their rope (Ministral 3).
+/// Queries are multiplied by `1 + beta * ln(1 + floor(position / original_context))` after their rope (Ministral 3,
+/// Mistral 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryGrowth {
     pub beta: f64,
@@ -65,7 +68,7 @@ pub struct QueryGrowth {
 }
 
 /// Where a layer's keys and values come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeySource {
     /// Keys and values are projected from the layer's input.
     Projected,
@@ -73,6 +76,21 @@ pub enum KeySource {
     KeysAreValues,
     /// The layer reads the keys and values that an earlier layer has stored (Gemma 4's last layers).
     OfLayer(usize),
+    /// Each token has a latent, from which the keys and values of all heads are computed (DeepSeek-V2).
+    Latent(LatentSpec),
+}
+
+/// Latent attention; see `LatentHeads`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentSpec {
+    pub heads: LatentHeads,
+    /// The width of what queries are projected from, which has a norm as latents have. `None`: they are projected from
+    /// the layer's input.
+    pub query_rank: Option<usize>,
+    /// Epsilon of both norms.
+    pub eps: f32,
+    /// Latents are multiplied by it behind their norm (LongCat).
+    pub latent_scale: f32,
 }
 
 /// The norms of queries and keys before rope.
@@ -291,6 +309,24 @@ impl AttentionSpec {
     /// Whether the layer stores keys and values of its own.
     pub fn stores_keys(&self) -> bool {
         !matches!(self.keys, KeySource::OfLayer(_))
+    }
+
+    /// What the layer's latents are; `None` if it has keys and values of its own kind.
+    pub fn latent(&self) -> Option<LatentSpec> {
+        match self.keys {
+            KeySource::Latent(latent) => Some(latent),
+            KeySource::Projected | KeySource::KeysAreValues | KeySource::OfLayer(_) => None,
+        }
+    }
+
+    /// Elements of a row's query before its rope: of latent attention that of the expanded form.
+    pub fn query_width(&self) -> usize {
+        self.latent().map_or(self.heads.q_width(), |latent| latent.heads.query_width())
+    }
+
+    /// Elements of what a row's heads have read in the end: of latent attention expanded values.
+    pub fn out_width(&self) -> usize {
+        self.latent().map_or(self.heads.out_width(), |latent| latent.heads.out_width())
     }
 
     /// The heads that the layer projects: without keys and values if it reads those of another layer.

@@ -28,7 +28,8 @@ pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
 pub use layer::{
     Activation, AttentionKind, AttentionSpec, BlockNorms, DeltaRuleSpec, DenseSpec, ExpertWidthField, ExpertsSpec,
-    FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth, kind_index, kinds,
+    FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth,
+    kind_index, kinds,
 };
 pub use model::{ModelConfig, PerLayerInputs};
 pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS, StackedForm};

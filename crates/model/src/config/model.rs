@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use offshoot_backend::{Backend, DeltaHeads, Dtype, HeadLayout, StateDtype, WeightFormat};
+use offshoot_backend::{Backend, DeltaHeads, Dtype, HeadLayout, LatentHeads, StateDtype, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::setting::WEIGHTS;
@@ -95,6 +95,11 @@ impl ModelConfig {
         self.attention().map(|attention| attention.heads)
     }
 
+    /// The widths of latents, where the layers have latent attention: all have the same.
+    pub fn latents(&self) -> Option<LatentHeads> {
+        self.attention().find_map(|attention| Some(attention.latent()?.heads))
+    }
+
     /// The heads of each delta-rule layer.
     pub fn delta_heads(&self) -> impl Iterator<Item = DeltaHeads> {
         self.layers.iter().filter_map(LayerSpec::delta_rule).map(|delta_rule| delta_rule.heads)
@@ -122,7 +127,7 @@ impl ModelConfig {
         let before = |layer: usize| self.layers[..layer].iter().filter(stores).count();
         let read = self.layers.iter().enumerate().map(|(layer, spec)| match spec.attention().map(|spec| spec.keys) {
             Some(KeySource::OfLayer(other)) => before(other),
-            Some(KeySource::Projected | KeySource::KeysAreValues) | None => before(layer),
+            Some(KeySource::Projected | KeySource::KeysAreValues | KeySource::Latent(_)) | None => before(layer),
         });
         read.collect()
     }

@@ -4,15 +4,18 @@
 
 use std::fmt;
 
+use offshoot_backend::RopePairs;
 use offshoot_core::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT};
 
-/// A rotary embedding. The first `rotary` elements of a head are rotated; `theta` is the base of the wavelengths.
+/// A rotary embedding. The first `rotary` elements of a head are rotated, of latent attention the last; `theta` is the
+/// base of the wavelengths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     pub theta: f64,
     pub rotary: usize,
+    pub pairs: RopePairs,
     pub scaling: RopeScaling,
 }
 
@@ -29,7 +32,8 @@ pub enum RopeScaling {
         high_freq_factor: f64,
         original_context: usize,
     },
-    /// `attention_factor` multiplies cosines and sines.
+    /// `attention_factor` multiplies cosines and sines. `all_dim`: `mscale_all_dim`, by which latent attention
+    /// multiplies its scores, too ([`RopeConfig::score_factor`]).
     Yarn {
         factor: f64,
         original_context: usize,
@@ -37,6 +41,7 @@ pub enum RopeScaling {
         beta_slow: f64,
         truncate: bool,
         attention_factor: f64,
+        all_dim: Option<f64>,
     },
     /// Each pair's wavelength is multiplied by its own factor: `short` in runs up to `original_context` tokens, `long`
     /// in longer ones. `attention_factor` multiplies cosines and sines.
@@ -96,6 +101,7 @@ pub struct RopeDefaults {
     pub scaled: bool,
     /// Whether the kinds "su" and "yarn" mean longrope (Phi-3).
     pub is_phi3: bool,
+    pub pairs: RopePairs,
 }
 
 impl RopeConfig {
@@ -147,7 +153,16 @@ impl RopeConfig {
             Some(scaling) => RopeScaling::read(scaling, fields, context, rotary, head_dim, defaults.is_phi3)?,
             None => RopeScaling::Plain,
         };
-        Ok(Self { theta, rotary, scaling })
+        Ok(Self { theta, rotary, pairs: defaults.pairs, scaling })
+    }
+
+    /// What latent attention multiplies its scores by: of a yarn with `mscale_all_dim` the square of its term for all
+    /// elements of queries and keys, of which the rope itself multiplies those that it turns.
+    pub fn score_factor(&self) -> f64 {
+        match self.scaling {
+            RopeScaling::Yarn { factor, all_dim: Some(all_dim), .. } => yarn_term(factor, all_dim).powi(2),
+            _ => 1.0,
+        }
     }
 
     /// Whether sequences of at most these lengths have different wavelengths.
@@ -199,7 +214,8 @@ impl RopeScaling {
             "llama3" => Self::llama3(fields, factor()?, context),
             "longrope" => Self::longrope(fields, model, context, rotary, is_phi3),
             "su" | "yarn" if is_phi3 => Self::longrope(fields, model, context, rotary, is_phi3),
-            "yarn" => Self::yarn(fields, context),
+            // "deepseek_yarn": Sarvam's name for it.
+            "yarn" | "deepseek_yarn" => Self::yarn(fields, context),
             "proportional" => Ok(Self::Proportional { factor: fields.positive("factor")?.unwrap_or(1.0), head_dim }),
             other => Err(fields.error(field, SUPPORTED, format!("\"{other}\""))),
         }
@@ -259,10 +275,11 @@ impl RopeScaling {
         if factor < 1.0 {
             return Err(fields.error("factor", "a number from 1", factor.to_string()));
         }
-        let term = |mscale: f64| 0.1 * mscale * factor.ln() + 1.0;
+        let term = |mscale: f64| yarn_term(factor, mscale);
+        let all_dim = scale(fields, "mscale_all_dim")?;
         let attention_factor = match fields.positive("attention_factor")? {
             Some(given) => given,
-            None => match (scale(fields, "mscale")?, scale(fields, "mscale_all_dim")?) {
+            None => match (scale(fields, "mscale")?, all_dim) {
                 (Some(mscale), Some(all_dim)) => term(mscale) / term(all_dim),
                 _ => term(1.0),
             },
@@ -270,8 +287,13 @@ impl RopeScaling {
         let beta_fast = fields.positive("beta_fast")?.unwrap_or(32.0);
         let beta_slow = fields.positive("beta_slow")?.unwrap_or(1.0);
         let truncate = fields.flag("truncate")?.unwrap_or(true);
-        Ok(Self::Yarn { factor, original_context, beta_fast, beta_slow, truncate, attention_factor })
+        Ok(Self::Yarn { factor, original_context, beta_fast, beta_slow, truncate, attention_factor, all_dim })
     }
+}
+
+/// How much yarn with this factor enlarges what `mscale` stands for.
+fn yarn_term(factor: f64, mscale: f64) -> f64 {
+    0.1 * mscale * factor.ln() + 1.0
 }
 
 /// The fraction that a family rotates which rotates whole heads: all. transformers ignores the field where the rope is

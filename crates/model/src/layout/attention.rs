@@ -47,6 +47,7 @@ impl LayerNames<'_> {
         }
         let key = (self.at("self_attn.k_proj"), kv_width(heads));
         let modules = match (attention.keys, self.modules().fused_qkv) {
+            (KeySource::Latent(_), _) => unreachable!("`latent` lists the tensors of latent attention"),
             (KeySource::OfLayer(_), _) => vec![query],
             (KeySource::KeysAreValues, _) => vec![query, key.clone(), key],
             (KeySource::Projected, None) => vec![query, key, (self.at("self_attn.v_proj"), kv_width(heads))],

@@ -285,9 +285,12 @@ impl Adapter {
                 Error::tensor(&self.path, format!("{name}.{side}.weight"), expected, found)
             };
             let Some(&[outputs, inputs]) = shapes.get(module.as_str()) else {
-                let expected = match module.contains(".experts") {
-                    true => "no adapters of experts, which are not supported",
-                    false => "a linear layer of the model (its attention, dense feed-forward block or lm_head)",
+                let expected = match module {
+                    _ if module.contains(".experts") => "no adapters of experts, which are not supported",
+                    _ if module.ends_with(".kv_b_proj") => {
+                        "no adapter of kv_b_proj, which is not supported: it is no linear layer here, but maps latents"
+                    }
+                    _ => "a linear layer of the model (its attention, dense feed-forward block or lm_head)",
                 };
                 return Err(wrong("lora_A", expected.to_owned(), "no such layer".to_owned()));
             };

@@ -1,7 +1,8 @@
 //! What loading asks of the device for which it reads matrices. Code that finds, checks and stacks tensors is compiled
-//! once, against the trait [`MatrixLoader`]; only [`Matrices`] knows the type of the backend.
+//! once, against the trait [`MatrixLoader`]; only [`Matrices`] and [`Maps`] know the type of the
+//! backend.
 
-use offshoot_backend::{Backend, HeldPart, Split, WeightFormat};
+use offshoot_backend::{Backend, Dtype, HeldPart, LatentHeads, Split, WeightFormat};
 use offshoot_core::error::Result;
 
 /// Takes matrices for a device, one after the other.
@@ -112,6 +113,53 @@ impl<B: Backend> MatrixLoader for Matrices<'_, B> {
             Some(experts) => self.backend.replace_expert(experts, self.count, matrix)?,
         }
         self.count += 1;
+        Ok(())
+    }
+}
+
+/// The maps of a layer's latents, which become dense and of the compute dtype whatever they are stored as.
+pub struct Maps<'a, B: Backend> {
+    pub backend: &'a mut B,
+    pub heads: LatentHeads,
+    /// The compute dtype.
+    pub dtype: Dtype,
+    pub split: &'a Split,
+    /// The maps whose place those take that are loaded.
+    pub old: Option<&'a B::LatentMaps>,
+    pub loaded: Option<B::LatentMaps>,
+}
+
+impl<B: Backend> MatrixLoader for Maps<'_, B> {
+    fn is_first(&self) -> bool {
+        self.backend.is_first()
+    }
+
+    fn multiplies(&self, format: WeightFormat) -> bool {
+        format.dense().is_some()
+    }
+
+    fn mixes_dtypes(&self) -> bool {
+        false
+    }
+
+    fn orders_inputs(&self) -> bool {
+        B::ORDERS_INPUTS
+    }
+
+    fn copies_from_devices(&self) -> bool {
+        self.backend.copies_from_devices()
+    }
+
+    fn describe(&self) -> String {
+        self.backend.describe()
+    }
+
+    fn load(&mut self, parts: &[HeldPart<'_>]) -> Result<()> {
+        let (heads, dtype, split) = (self.heads, self.dtype, self.split);
+        self.loaded = Some(match self.old {
+            None => self.backend.latent_maps(parts, heads, dtype, split)?,
+            Some(old) => self.backend.replace_latent_maps(old, parts, heads, dtype, split)?,
+        });
         Ok(())
     }
 }

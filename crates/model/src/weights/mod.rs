@@ -23,8 +23,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use offshoot_backend::{
-    Backend, Dtype, Elements, HeldPart, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape,
-    WeightFormat, WeightView, with_bytes,
+    Backend, Dtype, Elements, HeldPart, LatentHeads, MatrixPart, QuantFormat, QuantSource, QuantView, Split,
+    StackShape, WeightFormat, WeightView, with_bytes,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
@@ -38,7 +38,7 @@ pub use checkpoint::{IndexFacts, compare_index};
 pub use experts::ExpertStack;
 pub use files::{FileFacts, ModelFiles};
 pub use gguf::GgufModel;
-use matrix_loader::{Matrices, MatrixLoader};
+use matrix_loader::{Maps, Matrices, MatrixLoader};
 use moved::{Moved, all_on_host, moved};
 pub use naming::{Naming, stored_modules};
 pub use random::RandomWeights;
@@ -122,6 +122,20 @@ impl WeightSource<'_> {
             Some(rows) => self.stack_rows(&mut loading, specs, rows, kept)?,
         }
         Ok(loading.only())
+    }
+
+    /// The maps of `spec`, dense and of the compute dtype. `old`: the maps whose place they take.
+    pub fn latent_maps<B: Backend>(
+        &self,
+        backend: &mut B,
+        spec: &TensorSpec,
+        heads: LatentHeads,
+        split: &Split,
+        old: Option<&B::LatentMaps>,
+    ) -> Result<B::LatentMaps> {
+        let mut loading = Maps { backend, heads, dtype: self.compute_dtype(), split, old, loaded: None };
+        self.stack(&mut loading, std::slice::from_ref(spec), None)?;
+        Ok(loading.loaded.expect("they are loaded unless that is an error"))
     }
 
     /// How closely a device that loads matrices checks them.

@@ -12,6 +12,7 @@ mod skip;
 mod delta_rule_configs;
 mod gguf;
 mod gguf_mutations;
+mod latent_configs;
 mod model_configs;
 mod model_errors;
 mod model_mutations;

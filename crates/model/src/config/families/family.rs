@@ -38,6 +38,14 @@ pub enum Family {
     Gemma3,
     Gemma4,
     GptOss,
+    DeepseekV2,
+    /// And Kimi K2 and Moonlight.
+    DeepseekV3,
+    Glm4MoeLite,
+    Mistral4,
+    MiniCpm3,
+    SarvamMla,
+    LongcatFlash,
 }
 
 // The `model_type`; that of the text model where a wrapper has another.
@@ -62,12 +70,22 @@ listed!(Family {
     Gemma3 = "gemma3_text",
     Gemma4 = "gemma4_text",
     GptOss = "gpt_oss",
+    DeepseekV2 = "deepseek_v2",
+    DeepseekV3 = "deepseek_v3",
+    Glm4MoeLite = "glm4_moe_lite",
+    Mistral4 = "mistral4",
+    MiniCpm3 = "minicpm3",
+    SarvamMla = "sarvam_mla",
+    LongcatFlash = "longcat_flash",
 });
 
 impl Family {
     fn by_model_type(name: &str) -> Option<Self> {
-        let name = if name == GEMMA4_UNIFIED { Self::Gemma4.name() } else { name };
-        Self::named(name)
+        match name {
+            GEMMA4_UNIFIED => Some(Self::Gemma4),
+            KIMI_K2 => Some(Self::DeepseekV3),
+            name => Self::named(name),
+        }
     }
 
     /// Reads the family by `model_type`, or else by the first of `architectures`.
@@ -104,7 +122,7 @@ impl Family {
         let attention = fields.flag("attention_bias")?.unwrap_or(false);
         let mlp = fields.flag("mlp_bias")?.unwrap_or(false);
         Ok(match self {
-            Self::Llama | Self::SmolLm3 => Biases { qkv: attention, out: attention, mlp, head: false },
+            Self::Llama | Self::SmolLm3 | Self::MiniCpm3 => Biases { qkv: attention, out: attention, mlp, head: false },
             Self::Mistral | Self::Ministral | Self::Ministral3 | Self::Mixtral | Self::Phi3 => Biases::default(),
             Self::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Self::Phi => Biases { qkv: true, out: true, mlp: true, head: true },
@@ -148,6 +166,20 @@ impl Family {
         matches!(self, Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe)
     }
 
+    /// Whether its attention is latent.
+    pub fn is_latent(self) -> bool {
+        matches!(
+            self,
+            Self::DeepseekV2
+                | Self::DeepseekV3
+                | Self::Glm4MoeLite
+                | Self::Mistral4
+                | Self::MiniCpm3
+                | Self::SarvamMla
+                | Self::LongcatFlash
+        )
+    }
+
     pub fn is_gemma(self) -> bool {
         matches!(self, Self::Gemma2 | Self::Gemma3 | Self::Gemma4)
     }
@@ -176,3 +208,6 @@ pub struct Biases {
 
 /// The `model_type` of Gemma 4's text model in its 12B size: Gemma 4 with other defaults.
 pub const GEMMA4_UNIFIED: &str = "gemma4_unified_text";
+
+/// The `model_type` of Kimi K2, which is DeepSeek-V3 by another name.
+pub const KIMI_K2: &str = "kimi_k2";

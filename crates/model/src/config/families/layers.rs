@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use offshoot_backend::{HeadLayout, MOST_HEAD_DIM};
+use offshoot_backend::{HeadLayout, MOST_HEAD_DIM, RopePairs};
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
 use super::super::layer::{
-    Activation, AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms,
-    LayerSpec, Mixer, QueryGrowth,
+    Activation, AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec,
+    LayerNorms, LayerSpec, Mixer, QueryGrowth,
 };
 use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
 use super::family::{Biases, Family};
-use super::{delta_rule, experts};
+use super::{delta_rule, experts, latent};
 
 /// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
 const DEFAULT_WINDOW: usize = 4096;
@@ -79,9 +79,12 @@ impl<'a> Overrides<'a> {
 pub struct Reader<'a> {
     family: Family,
     fields: &'a Fields<'a>,
+    hidden: usize,
     layers: usize,
     kinds: Vec<LayerKind>,
     heads: Vec<HeadLayout>,
+    /// Of all layers, if their attention is latent.
+    latent: Option<LatentSpec>,
     overrides: Overrides<'a>,
     /// The ropes of layers with full attention and with windows; `None` where no layer is of that kind.
     full_rope: Option<RopeConfig>,
@@ -95,7 +98,11 @@ impl<'a> Reader<'a> {
     pub fn new(family: Family, fields: &'a Fields<'a>, hidden: usize, layers: usize, positions: usize) -> Result<Self> {
         let kinds = layer_kinds(family, fields, layers)?;
         let overrides = Overrides::read(family, fields, layers)?;
-        let heads = heads_of_layers(family, fields, &overrides, hidden, &kinds)?;
+        let latent = family.is_latent().then(|| latent::read(family, fields, hidden)).transpose()?;
+        let heads = match latent {
+            Some(latent) => vec![latent.heads.absorbed(); layers],
+            None => heads_of_layers(family, fields, &overrides, hidden, &kinds)?,
+        };
         let rope = |kind: LayerKind| -> Result<Option<RopeConfig>> {
             let Some(first) = kinds.iter().position(|&other| other == kind) else { return Ok(None) };
             let width = heads[first].head_dim;
@@ -105,8 +112,12 @@ impl<'a> Reader<'a> {
                 let found = heads[other].head_dim.to_string();
                 return Err(fields.error(&format!("{}.head_dim", overrides.place(other)), expected, found));
             }
-            let defaults = rope_defaults(family, kind);
-            RopeConfig::read(fields, kind, defaults, heads[first].head_dim, positions).map(Some)
+            let mut defaults = rope_defaults(family, kind);
+            if latent.is_some() {
+                defaults.pairs = latent::rope_pairs(family, fields)?;
+            }
+            let turned = latent.map_or(width, |latent| latent.heads.rope);
+            RopeConfig::read(fields, kind, defaults, turned, positions).map(Some)
         };
         let (full_rope, sliding_rope) = (rope(LayerKind::Full)?, rope(LayerKind::Sliding)?);
         let reach = |rope: &Option<RopeConfig>| rope.as_ref().map(|rope| rope.context(positions));
@@ -115,7 +126,7 @@ impl<'a> Reader<'a> {
             Family::Gemma3 => positions,
             _ => reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions),
         };
-        Ok(Self { family, fields, layers, kinds, heads, overrides, full_rope, sliding_rope, context })
+        Ok(Self { family, fields, hidden, layers, kinds, heads, latent, overrides, full_rope, sliding_rope, context })
     }
 
     pub fn read(&self) -> Result<Vec<LayerSpec>> {
@@ -152,8 +163,11 @@ impl<'a> Reader<'a> {
                     heads,
                     window: windows[layer],
                     rope: self.rope(layer).filter(|_| ropes[layer]).cloned(),
-                    growth: if family == Family::Ministral3 { query_growth(fields)? } else { None },
-                    scale: self.scale(heads)?,
+                    growth: match family {
+                        Family::Ministral3 | Family::Mistral4 => query_growth(fields)?,
+                        _ => None,
+                    },
+                    scale: self.scale(layer)?,
                     softcap,
                     sinks: family == Family::GptOss,
                     keys,
@@ -185,8 +199,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn scale(&self, heads: HeadLayout) -> Result<f32> {
-        let by_width = 1.0 / (heads.head_dim as f32).sqrt();
+    fn scale(&self, layer: usize) -> Result<f32> {
+        if let Some(latent) = &self.latent {
+            return Ok(latent::scale(self.family, latent, self.hidden, self.rope(layer)));
+        }
+        let by_width = 1.0 / (self.heads[layer].head_dim as f32).sqrt();
         Ok(match self.family {
             Family::Gemma2 | Family::Gemma3 => {
                 self.fields.positive("query_pre_attn_scalar")?.map_or(by_width, |scalar| (1.0 / scalar.sqrt()) as f32)
@@ -254,6 +271,9 @@ impl<'a> Reader<'a> {
 
     /// Gemma 4's last layers read what the last layer of the same kind before them has stored.
     fn keys(&self, layer: usize) -> Result<KeySource> {
+        if let Some(latent) = self.latent {
+            return Ok(KeySource::Latent(latent));
+        }
         if self.family != Family::Gemma4 {
             return Ok(KeySource::Projected);
         }
@@ -319,7 +339,7 @@ impl<'a> Reader<'a> {
 /// `layer_types` as it is written. Families whose windows do not differ by layer ignore it, as in transformers.
 fn listed_kinds<'a>(family: Family, fields: &Fields<'a>) -> Result<Option<&'a [serde_json::Value]>> {
     let ignores = matches!(family, Family::Ministral3 | Family::Mixtral | Family::Qwen3Moe | Family::Phi3);
-    Ok(fields.list("layer_types")?.filter(|_| !ignores))
+    Ok(fields.list("layer_types")?.filter(|_| !ignores && !family.is_latent()))
 }
 
 /// `layer_types`, or what the family implies without it.
@@ -384,7 +404,16 @@ fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<V
             let period = fields.size("full_attention_interval", LARGEST_WIDTH)?.unwrap_or(4);
             every(period, LayerKind::Linear)
         }
-        Family::Llama | Family::Phi | Family::Olmo2 => vec![LayerKind::Full; layers],
+        Family::Llama
+        | Family::Phi
+        | Family::Olmo2
+        | Family::DeepseekV2
+        | Family::DeepseekV3
+        | Family::Glm4MoeLite
+        | Family::Mistral4
+        | Family::MiniCpm3
+        | Family::SarvamMla
+        | Family::LongcatFlash => vec![LayerKind::Full; layers],
     })
 }
 
@@ -412,7 +441,7 @@ fn no_rope_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>> {
     list[..layers].iter().enumerate().map(rotated).collect()
 }
 
-/// How the queries of Ministral 3 grow, which its rope says, in either notation.
+/// How the queries of Ministral 3 and Mistral 4 grow, which its rope says, in either notation.
 fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
     const CONTEXT: &str = "original_max_position_embeddings";
     let old = fields.object("rope_scaling")?.filter(|old| !old.all().is_empty());
@@ -432,6 +461,7 @@ fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
         partial: false,
         scaled: true,
         is_phi3: false,
+        pairs: RopePairs::Halves,
     };
     match (family, kind) {
         (Family::Phi, _) => RopeDefaults { fraction: 0.5, partial: true, ..plain },
@@ -439,6 +469,7 @@ fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
         (Family::Mixtral, _) => RopeDefaults { theta: 1e6, ..plain },
         (Family::SmolLm3, _) => RopeDefaults { theta: 2e6, ..plain },
         (Family::GptOss, _) => RopeDefaults { theta: 150_000.0, ..plain },
+        (Family::LongcatFlash, _) => RopeDefaults { theta: 1e7, ..plain },
         (Family::Olmo3, LayerKind::Full) => RopeDefaults { theta: 500_000.0, ..plain },
         (Family::Olmo3, LayerKind::Sliding) => {
             RopeDefaults { theta_field: None, theta: 500_000.0, scaled: false, ..plain }
@@ -472,7 +503,7 @@ fn heads_of_layers(
         None if overrides.fields.is_some() || kind == LayerKind::Sliding => Ok(all),
         None => {
             let equal = fields.flag("attention_k_eq_v")?.unwrap_or(false);
-            let all = HeadLayout { head_dim: 512, ..all };
+            let all = HeadLayout::new(all.q_heads, all.kv_heads, 512);
             changed(fields, all, equal.then_some("num_global_key_value_heads"), "global_head_dim")
         }
     };
@@ -482,11 +513,8 @@ fn heads_of_layers(
 /// `heads` with the key heads and width that these fields of `fields` hold, if they do.
 fn changed(fields: &Fields<'_>, heads: HeadLayout, kv_heads: Option<&str>, head_dim: &str) -> Result<HeadLayout> {
     let own = kv_heads.map(|name| fields.size(name, LARGEST_WIDTH)).transpose()?.flatten();
-    let changed = HeadLayout {
-        kv_heads: own.unwrap_or(heads.kv_heads),
-        head_dim: fields.size(head_dim, LARGEST_WIDTH)?.unwrap_or(heads.head_dim),
-        ..heads
-    };
+    let width = fields.size(head_dim, LARGEST_WIDTH)?.unwrap_or(heads.head_dim);
+    let changed = HeadLayout::new(heads.q_heads, own.unwrap_or(heads.kv_heads), width);
     checked(fields, changed, kv_heads.unwrap_or("num_key_value_heads"), head_dim, "")
 }
 

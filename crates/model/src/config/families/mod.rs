@@ -1,13 +1,15 @@
 //! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
 //! data in `ModelConfig`; no other file depends on the family. `classes` tells generators from scorers and refuses
 //! other models, `defaults` holds what transformers assumes where a config is silent, `layers` reads what differs from
-//! layer to layer, `experts` the mixtures, `delta_rule` layers with a state, `tokens` special tokens.
+//! layer to layer, `latent` latent attention, `experts` the mixtures, `delta_rule` layers with a state, `tokens` special
+//! tokens.
 
 mod classes;
 mod defaults;
 mod delta_rule;
 mod experts;
 mod family;
+mod latent;
 mod layers;
 mod tokens;
 
@@ -26,7 +28,7 @@ use super::quantisation::{self, Quantisation};
 pub use classes::ModelRole;
 pub(super) use classes::role;
 pub use family::Family;
-use family::{GEMMA4_UNIFIED, supported};
+use family::{GEMMA4_UNIFIED, KIMI_K2, supported};
 use layers::softcap;
 pub(super) use tokens::read_special_tokens;
 
@@ -44,7 +46,7 @@ const fn wrapper(name: &'static str, text: &'static str, tied: Option<bool>) -> 
     Wrapper { name, text, tied }
 }
 
-const WRAPPERS: [Wrapper; 7] = [
+const WRAPPERS: [Wrapper; 8] = [
     wrapper("gemma3", "gemma3_text", Some(true)),
     wrapper("gemma4", "gemma4_text", Some(true)),
     wrapper("gemma4_unified", GEMMA4_UNIFIED, Some(true)),
@@ -52,6 +54,7 @@ const WRAPPERS: [Wrapper; 7] = [
     wrapper("qwen3_5", "qwen3_5_text", Some(false)),
     wrapper("qwen3_5_moe", "qwen3_5_moe_text", Some(false)),
     wrapper("llava", "llama", None),
+    wrapper("kimi_k25", KIMI_K2, Some(false)),
 ];
 
 /// Wrappers whose text model is a supported family, and does something else within them.
@@ -62,6 +65,9 @@ const OTHER_WRAPPERS: [(&str, &str); 4] = [
     ("gemma4_unified_assistant", "drafts for another model"),
 ];
 
+/// Models with latent attention to some keys only, which an indexer chooses.
+const SPARSE: [&str; 3] = ["deepseek_v32", "glm_moe_dsa", "mistral_large4"];
+
 /// Reads a config.json, of a model with this role. A scorer's output is found among its tensors: until then it counts
 /// as that of a generator.
 pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> {
@@ -71,6 +77,7 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
     if let Some((name, why)) = OTHER_WRAPPERS.iter().find(|(name, _)| model_type == Some(*name)) {
         return Err(fields.error("model_type", supported(), format!("\"{name}\", which {why}")));
     }
+    refuse_sparse(fields)?;
     classes::refuse_others(fields, role)?;
     let (text, implied) = match (&nested, wrapper) {
         (Some(nested), wrapper) => (nested, wrapper.map(|wrapper| wrapper.text)),
@@ -84,6 +91,7 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
     if let (Some(implied), false) = (implied, object.contains_key("model_type")) {
         object.insert("model_type".to_owned(), Value::from(implied));
     }
+    refuse_sparse(text)?;
     let family = Family::read(&text.over(&object))?;
     if nested.is_some() {
         if let (Some(name), None) = (model_type, wrapper) {
@@ -142,7 +150,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         vocab,
         output: OutputHead::Tokens,
         context,
-        embed_scale: family.is_gemma().then(|| (hidden as f32).sqrt()),
+        embed_scale: embed_scale(family, fields, hidden)?,
         per_layer_inputs: per_layer_inputs(family, fields, vocab)?,
         final_softcap: if family.is_gemma() { softcap(fields, "final_logit_softcapping")? } else { None },
         head_bias: family.biases(fields)?.head,
@@ -153,6 +161,13 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         bos: None,
         eos: Vec::new(),
         formats: Arc::default(),
+    })
+}
+
+fn embed_scale(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<Option<f32>> {
+    Ok(match family {
+        Family::MiniCpm3 => fields.positive("scale_emb")?.map(|scale| scale as f32),
+        _ => family.is_gemma().then(|| (hidden as f32).sqrt()),
     })
 }
 
@@ -191,6 +206,17 @@ fn max_position_embeddings(fields: &Fields<'_>) -> Result<usize> {
         }
     }
     fields.required_size("max_position_embeddings", LARGEST_CONTEXT)
+}
+
+/// Models of other types name them in `model_type`, too, so what is not read of these is said first.
+fn refuse_sparse(fields: &Fields<'_>) -> Result<()> {
+    match fields.text("model_type")?.filter(|name| SPARSE.contains(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let found = format!("\"{name}\", whose attention reads the keys that an indexer chooses");
+            Err(fields.error("model_type", supported(), found))
+        }
+    }
 }
 
 /// "vision" concerns tokens of pictures only.

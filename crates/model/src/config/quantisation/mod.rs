@@ -128,6 +128,8 @@ enum Role {
     /// A linear layer of a decoder layer, experts among them.
     Layer,
     Router,
+    /// The maps of latents, which are dense on every device whatever they are stored as.
+    Maps,
     Head,
     Embedding,
     /// Vectors, tables, and projections outside the layers.
@@ -155,13 +157,14 @@ impl Role {
             _ if !name.starts_with("model.layers.") || name.ends_with("bias") => Role::Other,
             _ if name.ends_with("conv1d.weight") => Role::Other,
             _ if SMALL.iter().any(|end| name.ends_with(end)) => Role::Router,
+            _ if name.ends_with(".kv_b_proj.weight") => Role::Maps,
             _ => Role::Layer,
         }
     }
 }
 
 impl Quantisation {
-    /// How the matrix of `tensor` is stored, as far as config.json tells; `None`: dense. `tied`: the output layer is
+    /// How the matrix of `tensor` is held, as far as config.json tells; `None`: dense. `tied`: the output layer is
     /// the embedding table.
     pub fn format(&self, tensor: &TensorSpec, tied: bool) -> Option<QuantFormat> {
         let role = Role::of(tensor);
@@ -171,7 +174,7 @@ impl Quantisation {
                     Role::Layer => Some(format.of_layers()),
                     Role::Head if !dense_head => format.of_head(tied),
                     Role::Embedding if tied && !dense_head => format.of_head(tied),
-                    Role::Router | Role::Head | Role::Embedding | Role::Other => None,
+                    Role::Router | Role::Maps | Role::Head | Role::Embedding | Role::Other => None,
                 };
                 format.map(|format| rounded_unless(*exact, format))
             }
@@ -180,7 +183,7 @@ impl Quantisation {
                 Role::Layer | Role::Router if published.has_mxfp4_experts() && tensor.shape.len() != 3 => None,
                 Role::Layer | Role::Router => published.scheme(module_of(&tensor.name)).map(|scheme| scheme.format),
                 Role::Head if published.head => published.scheme("lm_head").map(|scheme| scheme.format),
-                Role::Head | Role::Embedding | Role::Other => None,
+                Role::Maps | Role::Head | Role::Embedding | Role::Other => None,
             },
         }
     }

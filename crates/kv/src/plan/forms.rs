@@ -1,0 +1,375 @@
+//! Divides a plan of latent attention among its forms. Each item of a plan that a planner has made is read in one form:
+//! absorbed, or from copies of the latents that are expanded to keys and values. So sharing is decided as for all other
+//! attention, and only then how shared latents are read: copies pay under many rows.
+//!
+//! # What may be read from copies
+//! Copies that are kept must be made of what earlier steps have computed, in segments that no row of this step belongs
+//! to. Copies that each layer makes again may hold this step's own latents. A span that grows is never copied, so that
+//! a plan can be advanced: its rows then have a newest token that no copy has.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::latents::FormCosts;
+use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, PlanFault, PlanHints, PlanStats, Planner, WorkItem};
+use crate::{CopyStore, Forest};
+
+use offshoot_core::dice::Dice;
+use offshoot_core::ids::PageId;
+
+/// How an item of latent attention is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// As latents.
+    Absorbed,
+    /// From copies that stay for later steps.
+    Kept,
+    /// From copies that each layer of the step makes again.
+    Again,
+}
+
+impl Form {
+    pub const ALL: [Form; 3] = [Form::Absorbed, Form::Kept, Form::Again];
+
+    /// The store of the copies that are read.
+    pub fn store(self) -> Option<CopyStore> {
+        match self {
+            Form::Absorbed => None,
+            Form::Kept => Some(CopyStore::Kept),
+            Form::Again => Some(CopyStore::Again),
+        }
+    }
+}
+
+impl From<CopyStore> for Form {
+    fn from(store: CopyStore) -> Self {
+        match store {
+            CopyStore::Kept => Form::Kept,
+            CopyStore::Again => Form::Again,
+        }
+    }
+}
+
+/// Who chooses the form of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FormChoice {
+    /// The cost model.
+    #[default]
+    Cheapest,
+    /// All items have this form if they may and pages are left, else they are absorbed. For checks.
+    All(Form),
+    /// Dice of this seed, among the forms that an item may have. For checks.
+    Random(u64),
+}
+
+/// The pages for copies.
+pub struct CopyRoom<'a> {
+    /// Pages of each store.
+    pub pages: [usize; CopyStore::COUNT],
+    /// Whether a copy of these slots of a page of latents is kept.
+    pub holds: &'a dyn Fn(PageId, Range<u32>) -> bool,
+}
+
+impl CopyRoom<'_> {
+    /// No pages.
+    pub const NONE: CopyRoom<'static> = CopyRoom { pages: [0; CopyStore::COUNT], holds: &|_, _| false };
+}
+
+/// The plans of one step's latent attention. Together they cover for each row what it sees, once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormPlans {
+    /// What is read as latents. Has all spans that grow. A row may have no item in it.
+    pub absorbed: AttentionPlan,
+    /// What is read from copies, by [`CopyStore`]. The pages are those of the latents that are copied.
+    pub copied: [AttentionPlan; CopyStore::COUNT],
+}
+
+impl Planner {
+    /// Plans the step's latent attention. Every result passes [`FormPlans::check`].
+    pub fn plan_forms(self, forest: &Forest, hints: &PlanHints, choice: FormChoice, room: &CopyRoom<'_>) -> FormPlans {
+        let plan = self.plan(forest, hints);
+        let forms = forms(&plan, forest, hints, choice, room);
+        let plans = FormPlans::new(plan, hints, &forms);
+        debug_assert_eq!(plans.check(forest), Ok(()));
+        plans
+    }
+}
+
+/// The form of each item of `plan`.
+pub(super) fn forms(
+    plan: &AttentionPlan,
+    forest: &Forest,
+    hints: &PlanHints,
+    choice: FormChoice,
+    room: &CopyRoom<'_>,
+) -> Vec<Form> {
+    let mut chosen = vec![Form::Absorbed; plan.items.len()];
+    let (Some(latents), Some(costs)) = (hints.latents, FormCosts::of(hints)) else { return chosen };
+    if !latents.has_copies || !hints.tile.is_multiple_of(latents.tile) || room.pages == [0; CopyStore::COUNT] {
+        return chosen;
+    }
+    let fresh: Vec<bool> = (0..forest.segments.len()).map(|index| !forest.own_rows(index).is_empty()).collect();
+    let grows: HashSet<u32> = plan.growing.iter().map(|growing| growing.span).collect();
+    let may_have = |item: &WorkItem, form: Form| match form {
+        Form::Absorbed => true,
+        Form::Kept => !plan.segments_of(item, forest).any(|index| fresh[index]),
+        Form::Again => !grows.contains(&(item.spans.end - 1)),
+    };
+    let mut taken = Taken { room, pages: Default::default() };
+    match choice {
+        FormChoice::Cheapest => {
+            let wishes = wishes(plan, &costs, room, |item, form| may_have(item, form));
+            let mut saved = 0.0;
+            for Wish { item, form, saving, .. } in wishes {
+                if chosen[item] == Form::Absorbed && taken.take(plan, item, form) {
+                    chosen[item] = form;
+                    saved += saving;
+                }
+            }
+            if saved <= hints.cost.latents.start {
+                chosen.fill(Form::Absorbed);
+            }
+        }
+        FormChoice::All(form) => {
+            for (number, item) in plan.items.iter().enumerate() {
+                if may_have(item, form) && taken.take(plan, number, form) {
+                    chosen[number] = form;
+                }
+            }
+        }
+        FormChoice::Random(seed) => {
+            let mut dice = Dice::new(seed);
+            for (number, item) in plan.items.iter().enumerate() {
+                let form = dice.pick(&Form::ALL);
+                if may_have(item, form) && taken.take(plan, number, form) {
+                    chosen[number] = form;
+                }
+            }
+        }
+    }
+    chosen
+}
+
+/// An item that costs less in another form than the absorbed one.
+struct Wish {
+    item: usize,
+    form: Form,
+    /// Nanoseconds of a layer that it costs less, and those for each page of the copy.
+    saving: f64,
+    of_page: f64,
+}
+
+/// All wishes of items of several rows, those first that save most for each page.
+fn wishes(
+    plan: &AttentionPlan,
+    costs: &FormCosts<'_>,
+    room: &CopyRoom<'_>,
+    may_have: impl Fn(&WorkItem, Form) -> bool,
+) -> Vec<Wish> {
+    let mut wishes = Vec::new();
+    for (number, item) in plan.items.iter().enumerate().filter(|(_, item)| item.rows.len() > 1) {
+        let less = costs.absorbed(item.rows.len()) - costs.copied(item.rows.len());
+        if less <= 0.0 {
+            continue;
+        }
+        for store in CopyStore::ALL.into_iter().filter(|&store| may_have(item, store.into())) {
+            let (mut tokens, mut missing, mut pages) = (0, 0, 0);
+            for (page, slots) in plan.page_slots(item) {
+                let count = slots.len();
+                (tokens, pages) = (tokens + count, pages + 1);
+                let is_held = store == CopyStore::Kept && (room.holds)(page, slots);
+                missing += if is_held { 0 } else { count };
+            }
+            let made = match store {
+                CopyStore::Kept => costs.kept_share(),
+                CopyStore::Again => costs.expanded(),
+            };
+            let saving = tokens as f64 * less - missing as f64 * made;
+            if saving > 0.0 {
+                wishes.push(Wish { item: number, form: store.into(), saving, of_page: saving / f64::from(pages) });
+            }
+        }
+    }
+    wishes.sort_by(|a, b| b.of_page.total_cmp(&a.of_page));
+    wishes
+}
+
+/// The pages of latents that get copies in a plan, by store.
+struct Taken<'a> {
+    room: &'a CopyRoom<'a>,
+    pages: [HashSet<PageId>; CopyStore::COUNT],
+}
+
+impl Taken<'_> {
+    /// Takes pages for the copies of an item, all or none. Whether there were enough.
+    fn take(&mut self, plan: &AttentionPlan, item: usize, form: Form) -> bool {
+        let Some(store) = form.store() else { return true };
+        let (taken, most) = (&mut self.pages[store as usize], self.room.pages[store as usize]);
+        // Spans of one item may share a page.
+        let new: HashSet<PageId> = plan
+            .page_slots(&plan.items[item])
+            .map(|(page, _)| page)
+            .filter(|page| !taken.contains(page))
+            .take(most + 1)
+            .collect();
+        let fits = taken.len() + new.len() <= most;
+        if fits {
+            taken.extend(new);
+        }
+        fits
+    }
+}
+
+impl FormPlans {
+    /// `plan`, whose items have these forms.
+    pub(super) fn new(mut plan: AttentionPlan, hints: &PlanHints, forms: &[Form]) -> Self {
+        let tile = hints.latents.map_or(hints.tile, |latents| latents.tile);
+        let copied =
+            CopyStore::ALL.map(|store| AttentionPlan { tile, ..plan.items_where(|item| forms[item] == store.into()) });
+        if forms.iter().any(|&form| form != Form::Absorbed) {
+            plan.retain_items(|item| forms[item] == Form::Absorbed);
+        }
+        FormPlans { absorbed: plan, copied }
+    }
+
+    /// Counts for one layer, all forms together. What copies take to be made is not counted.
+    pub fn stats(&self, hints: &PlanHints) -> PlanStats {
+        let mut stats = self.absorbed.stats(hints);
+        for plan in &self.copied {
+            let read = plan.stats(hints);
+            let tokens = read.kv_bytes_read / hints.token_bytes();
+            stats.kv_bytes_read += tokens * hints.copied_token_bytes();
+            stats.items += read.items;
+            stats.partials += read.partials;
+            stats.row_tokens += read.row_tokens;
+        }
+        stats
+    }
+
+    /// Checks that the plans compute together the attention of `forest`'s rows, and that copies that are kept are made
+    /// of latents that this step does not compute.
+    ///
+    /// # Errors
+    ///
+    /// The first fault of the plan that has all items, or of a copy.
+    pub fn check(&self, forest: &Forest) -> Result<(), PlanFault> {
+        let kept = &self.copied[CopyStore::Kept as usize];
+        for (number, item) in kept.items.iter().enumerate() {
+            if let Some(index) = kept.segments_of(item, forest).find(|&index| !forest.own_rows(index).is_empty()) {
+                return Err(PlanFault::NotComputed { item: number, segment: index });
+            }
+        }
+        match self.copied.iter().all(|plan| plan.items.is_empty()) {
+            true => self.absorbed.check(forest),
+            false => self.joined().check(forest),
+        }
+    }
+
+    /// One plan of all items.
+    fn joined(&self) -> AttentionPlan {
+        let mut joined = AttentionPlan { items: Vec::new(), ..self.absorbed.clone() };
+        let mut items = self.absorbed.items.clone();
+        for plan in &self.copied {
+            let (spans, pages) = (number(joined.spans.len()), number(joined.pages.len()));
+            joined.pages.extend(&plan.pages);
+            joined.spans.extend(
+                plan.spans
+                    .iter()
+                    .map(|span| KvSpan { pages: span.pages.start + pages..span.pages.end + pages, ..span.clone() }),
+            );
+            items.extend(plan.items.iter().map(|item| WorkItem {
+                rows: item.rows.clone(),
+                spans: item.spans.start + spans..item.spans.end + spans,
+            }));
+        }
+        // A row's items must have rising indices.
+        items.sort_by_key(|item| (joined.spans[item.spans.start as usize].first_position, item.rows.start));
+        joined.items = items;
+        joined.merge = Csr::of_items(&joined.items, joined.row_positions.len());
+        joined
+    }
+}
+
+impl AttentionPlan {
+    /// The pages that an item reads, each with its slots. A page that two spans share comes twice.
+    pub(crate) fn page_slots(&self, item: &WorkItem) -> impl Iterator<Item = (PageId, Range<u32>)> {
+        let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
+        spans.iter().flat_map(|span| self.slots_of(span))
+    }
+
+    /// The pages of a span, each with the slots that belong to it.
+    pub(crate) fn slots_of(&self, span: &KvSpan) -> impl Iterator<Item = (PageId, Range<u32>)> {
+        let (first, end, of) = (span.first_position, span.first_position + span.tokens, self.page_tokens);
+        let pages = &self.pages[span.pages.start as usize..span.pages.end as usize];
+        (first / of..).zip(pages).map(move |(number, &page)| {
+            let begins = number * of;
+            (page, first.max(begins) - begins..end.min(begins + of) - begins)
+        })
+    }
+
+    /// The segments of an item's spans, from the last one upward.
+    fn segments_of<'a>(&'a self, item: &WorkItem, forest: &'a Forest) -> impl Iterator<Item = usize> + 'a {
+        let mut at = forest.row_segments[item.rows.start as usize] as usize;
+        let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
+        spans.iter().rev().map(move |span| {
+            while forest.segments[at].first_position > span.first_position {
+                at = forest.segments[at].parent.expect("positions before it are its ancestors'") as usize;
+            }
+            at
+        })
+    }
+
+    /// A plan of those items alone, none of which grows.
+    fn items_where(&self, keep: impl Fn(usize) -> bool) -> AttentionPlan {
+        let mut own = AttentionPlan {
+            items: Vec::new(),
+            spans: Vec::new(),
+            pages: Vec::new(),
+            row_positions: self.row_positions.clone(),
+            merge: Csr::default(),
+            growing: Vec::new(),
+            flat_kv_tokens: 0,
+            ..*self
+        };
+        let mut kept = vec![None; self.items.len()];
+        for (index, item) in self.items.iter().enumerate().filter(|&(index, _)| keep(index)) {
+            kept[index] = Some(number(own.items.len()));
+            let first = number(own.spans.len());
+            for span in &self.spans[item.spans.start as usize..item.spans.end as usize] {
+                let page = number(own.pages.len());
+                own.pages.extend(&self.pages[span.pages.start as usize..span.pages.end as usize]);
+                own.spans.push(KvSpan { pages: page..number(own.pages.len()), ..span.clone() });
+            }
+            own.items.push(WorkItem { rows: item.rows.clone(), spans: first..number(own.spans.len()) });
+        }
+        own.merge = self.merge.only(&kept);
+        own
+    }
+
+    /// Leaves out all other items, none of which grows. Pages stay.
+    fn retain_items(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut kept = vec![None; self.items.len()];
+        let mut moved = vec![None; self.spans.len()];
+        let (items, spans) = (std::mem::take(&mut self.items), std::mem::take(&mut self.spans));
+        for (index, item) in items.into_iter().enumerate().filter(|&(index, _)| keep(index)) {
+            kept[index] = Some(number(self.items.len()));
+            let first = number(self.spans.len());
+            for span in item.spans {
+                moved[span as usize] = Some(number(self.spans.len()));
+                self.spans.push(spans[span as usize].clone());
+            }
+            self.items.push(WorkItem { rows: item.rows, spans: first..number(self.spans.len()) });
+        }
+        self.merge = self.merge.only(&kept);
+        for GrowingSpan { span, .. } in &mut self.growing {
+            *span = moved[*span as usize].expect("items that grow stay");
+        }
+    }
+}
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).expect("a step has fewer than 2^32 spans and pages")
+}

@@ -1,0 +1,124 @@
+//! What planners know of latent attention, and what a token costs in each of its forms. In the absorbed form all heads
+//! read one latent and multiply much; in the expanded form each head reads a key and a value of its own, from a copy
+//! that is made of the latent.
+
+use serde::{Deserialize, Serialize};
+
+use super::PlanHints;
+
+/// Latent attention, beside [`PlanHints`], whose heads are those of the absorbed form: `head_dim` is the width of a
+/// latent and its rotated part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentHints {
+    /// Elements of an expanded key that are not rotated, and of those that are.
+    pub nope: u32,
+    pub rope: u32,
+    /// Elements of an expanded value.
+    pub value: u32,
+    /// The tile of plans that read copies. These have items only if it divides that of the absorbed form.
+    pub tile: u32,
+    /// Bytes of an element of a copy.
+    pub copy_element_bytes: u32,
+    /// Whether there may be copies. If not, all is absorbed.
+    pub has_copies: bool,
+}
+
+/// Rates of latent attention, in nanoseconds of the whole device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LatentRates {
+    /// Per byte that an item reads, or that is written of a copy.
+    #[serde(rename = "byte_ns")]
+    pub byte: f64,
+    /// Per product of attention, a multiplication with its addition.
+    #[serde(rename = "product_ns")]
+    pub product: f64,
+    /// Per product that expands latents.
+    #[serde(rename = "expanding_product_ns")]
+    pub expanding: f64,
+    /// Rows of a tile, which costs as much when it is not full: rows times heads of one key, so that the absorbed form
+    /// fills it with few rows.
+    pub rows: u32,
+    /// Per step and layer that reads copies at all.
+    #[serde(rename = "start_ns")]
+    pub start: f64,
+}
+
+impl LatentRates {
+    /// Estimated from what the CPU of [`CostModel::CPU`](super::CostModel::CPU) multiplies and reads, with two cores:
+    /// 175e9 products and 28 GB a second.
+    pub const CPU: LatentRates =
+        LatentRates { byte: 1.0 / 28.0, product: 1.0 / 175.0, expanding: 1.0 / 175.0, rows: 1, start: 2000.0 };
+
+    /// Estimated for an H200: 600 TFLOP/s of attention and 500 of ordinary products, two operations each; 3.8 TB/s; two
+    /// launches more.
+    pub const CUDA: LatentRates = LatentRates {
+        byte: 1.0 / 3800.0,
+        product: 1.0 / 300_000.0,
+        expanding: 1.0 / 250_000.0,
+        rows: 64,
+        start: 6000.0,
+    };
+}
+
+/// Steps for which a copy that is kept is expected to serve: a part of its cost belongs to each.
+const SERVED_STEPS: f64 = 32.0;
+
+/// What a token of an item costs, in nanoseconds.
+pub(super) struct FormCosts<'a> {
+    hints: &'a PlanHints,
+    latents: LatentHints,
+}
+
+impl<'a> FormCosts<'a> {
+    /// `None`: the hints are not those of latent attention.
+    pub fn of(hints: &'a PlanHints) -> Option<Self> {
+        hints.latents.map(|latents| Self { hints, latents })
+    }
+
+    /// In the absorbed form, under so many rows.
+    pub fn absorbed(&self, rows: usize) -> f64 {
+        let widths = self.hints.head_dim + self.hints.value_dim();
+        let packed = self.in_tiles(rows as u64 * u64::from(self.hints.q_heads));
+        self.slower(self.hints.token_bytes(), packed * u64::from(widths))
+    }
+
+    /// Read from a copy.
+    pub fn copied(&self, rows: usize) -> f64 {
+        let LatentHints { nope, rope, value, .. } = self.latents;
+        let packed = u64::from(self.hints.q_heads) * self.in_tiles(rows as u64);
+        self.slower(self.hints.copied_token_bytes(), packed * u64::from(nope + rope + value))
+    }
+
+    /// To be expanded to a copy.
+    pub fn expanded(&self) -> f64 {
+        let (rates, LatentHints { nope, value, .. }) = (&self.hints.cost.latents, self.latents);
+        let of_head = u64::from(self.hints.value_dim()) * u64::from(nope + value);
+        let products = u64::from(self.hints.q_heads) * of_head;
+        let bytes = self.hints.token_bytes() + self.hints.copied_token_bytes();
+        products as f64 * rates.expanding + bytes as f64 * rates.byte
+    }
+
+    /// The part of [`FormCosts::expanded`] that belongs to one of the steps that a kept copy serves.
+    pub fn kept_share(&self) -> f64 {
+        self.expanded() / SERVED_STEPS
+    }
+
+    /// In the form that costs least, if a copy is kept that is not there yet.
+    pub fn least(&self, rows: usize) -> f64 {
+        let absorbed = self.absorbed(rows);
+        match self.latents.has_copies && rows > 1 {
+            true => absorbed.min(self.copied(rows) + self.kept_share()),
+            false => absorbed,
+        }
+    }
+
+    fn in_tiles(&self, rows: u64) -> u64 {
+        rows.next_multiple_of(u64::from(self.hints.cost.latents.rows))
+    }
+
+    fn slower(&self, bytes: u64, products: u64) -> f64 {
+        let rates = &self.hints.cost.latents;
+        (bytes as f64 * rates.byte).max(products as f64 * rates.product)
+    }
+}

@@ -1,0 +1,233 @@
+//! Plans of latent attention, in every form.
+
+use crate::hints::hints;
+
+use offshoot_core::ids::PageId;
+use offshoot_fixtures::forests::{ForestShape, context, grow};
+use offshoot_kv::plan::{
+    AttentionPlan, CopyRoom, CostModel, Form, FormChoice, FormPlans, LatentHints, PlanFault, PlanHints, Planner,
+};
+use offshoot_kv::{CopyCache, CopyStore, Forest};
+
+/// Heads of DeepSeek-V2-Lite.
+pub fn latent_hints(tile: u32) -> PlanHints {
+    let latents = LatentHints { nope: 128, rope: 64, value: 128, tile, copy_element_bytes: 2, has_copies: true };
+    PlanHints { q_heads: 16, kv_heads: 1, head_dim: 576, latents: Some(latents), ..hints(tile, None) }
+}
+
+const CHOICES: [FormChoice; 6] = [
+    FormChoice::Cheapest,
+    FormChoice::All(Form::Absorbed),
+    FormChoice::All(Form::Kept),
+    FormChoice::All(Form::Again),
+    FormChoice::Random(3),
+    FormChoice::Random(4),
+];
+
+const PLENTY: CopyRoom<'static> = CopyRoom { pages: [usize::MAX - 1; CopyStore::COUNT], holds: &|_, _| false };
+
+fn for_each_forest(seeds: u64, mut visit: impl FnMut(&str, &Forest)) {
+    for shape in ForestShape::ALL {
+        let seeds = if matches!(shape, ForestShape::Many(_)) { seeds.div_ceil(10) } else { seeds };
+        for seed in 0..seeds {
+            for page_tokens in [16, 64] {
+                visit(&format!("{shape:?}, seed {seed}, page {page_tokens}"), &grow(shape, page_tokens, seed).forest);
+            }
+        }
+    }
+}
+
+/// How often each position of a row is covered by the row's items.
+fn covered(plan: &AttentionPlan, row: usize, counts: &mut [u32]) {
+    let items = plan.merge.offsets[row] as usize..plan.merge.offsets[row + 1] as usize;
+    for &item in &plan.merge.values[items] {
+        let item = &plan.items[item as usize];
+        for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
+            for position in span.first_position..span.first_position + span.tokens {
+                if position <= plan.row_positions[row] {
+                    counts[position as usize] += 1;
+                }
+            }
+        }
+    }
+}
+
+fn all(plans: &FormPlans) -> [&AttentionPlan; 3] {
+    let [kept, again] = &plans.copied;
+    [&plans.absorbed, kept, again]
+}
+
+#[test]
+fn the_plans_of_all_forms_cover_what_their_rows_see_exactly_once() {
+    let mut items = [0; 3];
+    for_each_forest(2, |case, forest| {
+        for (planner, tile) in Planner::ALL.into_iter().flat_map(|planner| [(planner, 1), (planner, 64)]) {
+            for choice in CHOICES {
+                let plans = planner.plan_forms(forest, &latent_hints(tile), choice, &PLENTY);
+                plans.check(forest).unwrap_or_else(|fault| panic!("{case}, {planner:?}, {choice:?}: {fault}"));
+                for row in (0..forest.row_positions.len()).step_by(7) {
+                    let mut counts = vec![0; context(forest, row).len()];
+                    all(&plans).iter().for_each(|plan| covered(plan, row, &mut counts));
+                    assert!(counts.iter().all(|&count| count == 1), "{case}, {planner:?}, {choice:?}: row {row}");
+                }
+                all(&plans).iter().zip(&mut items).for_each(|(plan, items)| *items += plan.items.len());
+            }
+        }
+    });
+    assert!(items.iter().all(|&items| items > 300), "items of each form: {items:?}");
+}
+
+#[test]
+fn without_copies_the_plan_is_that_of_other_attention() {
+    for_each_forest(3, |case, forest| {
+        for planner in Planner::ALL {
+            let hints = latent_hints(1);
+            let absorbed = |hints: &PlanHints, choice, room: &CopyRoom<'_>| {
+                let plans = planner.plan_forms(forest, hints, choice, room);
+                assert!(plans.copied.iter().all(|plan| plan.items.is_empty()), "{case}");
+                assert_eq!(plans.absorbed, planner.plan(forest, hints), "{case}");
+            };
+            absorbed(&hints, FormChoice::All(Form::Absorbed), &PLENTY);
+            absorbed(&hints, FormChoice::All(Form::Again), &CopyRoom::NONE);
+            let never = hints.latents.map(|latents| LatentHints { has_copies: false, ..latents });
+            absorbed(&PlanHints { latents: never, ..hints }, FormChoice::All(Form::Again), &PLENTY);
+            let other_tile = hints.latents.map(|latents| LatentHints { tile: 64, ..latents });
+            absorbed(&PlanHints { latents: other_tile, ..hints }, FormChoice::All(Form::Again), &PLENTY);
+        }
+    });
+}
+
+/// One row at the end of each of so many leaves of 100 tokens, beneath a trunk; or a prompt of so many rows.
+fn star(trunk: u32, leaves: u32, prompt_rows: u32) -> Forest {
+    crate::plans::forest(&match prompt_rows {
+        0 => [(None, trunk, 0)].into_iter().chain((0..leaves).map(|_| (Some(0), 100, 1))).collect::<Vec<_>>(),
+        rows => vec![(None, trunk, rows)],
+    })
+}
+
+#[test]
+fn few_rows_are_absorbed_and_many_read_copies() {
+    let form = |forest: &Forest| {
+        let plans = Planner::Balanced.plan_forms(forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        plans.copied.map(|plan| plan.items.len())
+    };
+    assert_eq!(form(&star(32_768, 8, 0)), [0, 0]);
+    assert_eq!(form(&star(32_768, 512, 0)), [1, 0]);
+    // A prompt's rows: the copies hold their own latents, too.
+    assert_eq!(form(&star(32_768, 0, 16)), [0, 0]);
+    assert_eq!(form(&star(32_768, 0, 2048)), [0, 1]);
+    // What is shared is too short to be worth a launch.
+    assert_eq!(form(&star(64, 512, 0)), [0, 0]);
+}
+
+#[test]
+fn copies_that_are_there_are_read_under_fewer_rows() {
+    let held = CopyRoom { holds: &|_, _| true, ..PLENTY };
+    let least = |room: &CopyRoom<'_>| {
+        let copied = |rows: &u32| {
+            let forest = star(100_000, *rows, 0);
+            let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, room);
+            !plans.copied[CopyStore::Kept as usize].items.is_empty()
+        };
+        (2..512).find(copied).expect("many rows read copies")
+    };
+    let (new, held) = (least(&PLENTY), least(&held));
+    assert!(held < new, "{held} rows read a copy that is there, {new} one that is not");
+}
+
+#[test]
+fn no_more_pages_are_copied_than_there_are() {
+    for_each_forest(4, |case, forest| {
+        for choice in CHOICES {
+            for pages in [0, 1, 3, 40] {
+                let room = CopyRoom { pages: [pages; CopyStore::COUNT], holds: &|_, _| false };
+                let plans = Planner::Tree.plan_forms(forest, &latent_hints(1), choice, &room);
+                plans.check(forest).unwrap_or_else(|fault| panic!("{case}, {choice:?}: {fault}"));
+                for plan in &plans.copied {
+                    let mut copied: Vec<PageId> = plan.pages.clone();
+                    copied.sort_unstable();
+                    copied.dedup();
+                    assert!(copied.len() <= pages, "{case}, {choice:?}: {} of {pages} pages", copied.len());
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_plan_with_copies_advances() {
+    let forest = star(1000, 40, 0);
+    let mut plans = Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::All(Form::Kept), &PLENTY);
+    assert_eq!(plans.copied[CopyStore::Kept as usize].items.len(), 1);
+    assert!(plans.absorbed.can_advance());
+    plans.absorbed.advance(&[]);
+    plans.copied.iter_mut().for_each(AttentionPlan::advance_rows);
+    let mut next = forest.clone();
+    next.segments.iter_mut().skip(1).for_each(|leaf| leaf.tokens += 1);
+    next.row_positions.iter_mut().for_each(|position| *position += 1);
+    plans.check(&next).unwrap();
+}
+
+#[test]
+fn a_copy_that_is_kept_holds_nothing_of_its_own_step() {
+    // A prompt with rows above its continuations.
+    let forest = crate::plans::forest(&[(None, 70, 10), (Some(0), 2, 2), (Some(0), 1, 1)]);
+    let plans = |form| Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::All(form), &PLENTY);
+    assert!(plans(Form::Kept).copied[CopyStore::Kept as usize].items.is_empty());
+    let FormPlans { absorbed, copied: [kept, again] } = plans(Form::Again);
+    assert!(!again.items.is_empty());
+    let swapped = FormPlans { absorbed, copied: [again, kept] };
+    assert_eq!(swapped.check(&forest), Err(PlanFault::NotComputed { item: 0, segment: 0 }));
+}
+
+#[test]
+fn stats_count_what_each_form_reads() {
+    let forest = star(1000, 40, 0);
+    let hints = latent_hints(1);
+    let stats = |form| Planner::Tree.plan_forms(&forest, &hints, FormChoice::All(form), &PLENTY).stats(&hints);
+    let (absorbed, kept) = (stats(Form::Absorbed), stats(Form::Kept));
+    assert_eq!(absorbed.kv_bytes_read, 5000 * 576 * 2);
+    assert_eq!(kept.kv_bytes_read, 4000 * 576 * 2 + 1000 * 16 * 320 * 2);
+    assert_eq!((absorbed.items, absorbed.partials, absorbed.row_tokens), (kept.items, kept.partials, kept.row_tokens));
+    assert_eq!(absorbed.flat_kv_bytes, kept.flat_kv_bytes);
+}
+
+#[test]
+fn each_cost_model_has_a_break_even_that_can_be() {
+    for (cost, rows) in [(CostModel::CPU, 2..16), (CostModel::CUDA, 16..128)] {
+        let hints = PlanHints { cost, ..latent_hints(1) };
+        let held = CopyRoom { holds: &|_, _| true, ..PLENTY };
+        let copied = |leaves: &u32| {
+            let plans = Planner::Tree.plan_forms(&star(100_000, *leaves, 0), &hints, FormChoice::Cheapest, &held);
+            !plans.copied[CopyStore::Kept as usize].items.is_empty()
+        };
+        let least = (2..512).find(copied).expect("many rows read copies");
+        assert!(rows.contains(&least), "{least} rows read copies");
+    }
+}
+
+#[test]
+fn pages_of_copies_are_numbered_and_expanded_once() {
+    let forest = star(1000, 40, 0);
+    let plans = |form, cache: &CopyCache| {
+        cache.with_room(|_| 0, |room| Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::All(form), room))
+    };
+    let mut cache = CopyCache::new([100, 80]);
+    for expanded in [1000, 0] {
+        let copied = cache.assign(plans(Form::Kept, &cache).copied, |_| 0);
+        let [kept, again] = copied.expansions;
+        let slots = kept.iter().map(|expansion| expansion.slots.len()).sum::<usize>();
+        assert_eq!((slots, again.len()), (expanded, 0), "copies are kept");
+        assert!(copied.plans[0].pages.iter().all(|page| page.ix() < 100));
+    }
+    // Another stamp: the pages hold something else now.
+    let copied = cache.assign(plans(Form::Kept, &cache).copied, |_| 1);
+    assert_eq!(copied.expansions[0].len(), 1000usize.div_ceil(16));
+    cache.undo();
+    assert_eq!(cache.held(), 0, "what was not computed is forgotten");
+    for _ in 0..2 {
+        let copied = cache.assign(plans(Form::Again, &cache).copied, |_| 0);
+        let [kept, again] = copied.expansions;
+        assert_eq!((kept.len(), again.len()), (0, 1000usize.div_ceil(16)), "they are made in each step");
+    }
+}

@@ -1,0 +1,135 @@
+//! Reads latent attention: its widths, which elements its rope turns together, and what scores are multiplied by.
+//! `head_dim`, `num_key_value_heads` and the like say nothing about it: published configs have various numbers there.
+
+use offshoot_backend::{LatentHeads, MOST_HEAD_DIM, RopePairs};
+use offshoot_core::error::Result;
+
+use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
+use super::super::layer::LatentSpec;
+use super::super::rope::RopeConfig;
+use super::family::Family;
+
+/// Epsilon of the norms of latents and of what queries are projected from, whatever `rms_norm_eps` says.
+const EPS: f32 = 1e-6;
+
+/// Fields of indexers, which choose the keys that a row reads.
+const INDEXER: [&str; 4] = ["index_topk", "index_n_heads", "index_head_dim", "indexer_types"];
+
+/// The latent attention of all layers; `hidden`: the width of the residual stream.
+pub fn read(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<LatentSpec> {
+    refuse_others(family, fields)?;
+    let heads = heads(fields, hidden)?;
+    let query_rank = fields.size("q_lora_rank", LARGEST_WIDTH)?;
+    let is_longcat = family == Family::LongcatFlash;
+    if is_longcat && query_rank.is_none() {
+        let expected = format!("a whole number from 1 to {LARGEST_WIDTH} ({family})");
+        return Err(fields.error("q_lora_rank", expected, "nothing"));
+    }
+    let latent_scale = if is_longcat { (hidden as f32 / heads.rank as f32).sqrt() } else { 1.0 };
+    Ok(LatentSpec { heads, query_rank, eps: EPS, latent_scale })
+}
+
+/// Which elements are turned together.
+pub fn rope_pairs(family: Family, fields: &Fields<'_>) -> Result<RopePairs> {
+    const NAME: &str = "rope_interleave";
+    let given = fields.flag(NAME)?;
+    let fixed = match family {
+        Family::MiniCpm3 => Some(false),
+        Family::DeepseekV2 | Family::LongcatFlash => Some(true),
+        _ => None,
+    };
+    match (given, fixed) {
+        (Some(given), Some(fixed)) if given != fixed => {
+            Err(fields.error(NAME, format!("{fixed} ({family})"), given.to_string()))
+        }
+        _ => Ok(if given.or(fixed).unwrap_or(true) { RopePairs::Neighbours } else { RopePairs::Halves }),
+    }
+}
+
+/// The factor of products of queries and keys. LongCat multiplies all of a query by `sqrt(hidden / q_lora_rank)`, which
+/// is a factor of its scores.
+pub fn scale(family: Family, latent: &LatentSpec, hidden: usize, rope: Option<&RopeConfig>) -> f32 {
+    let LatentHeads { nope, rope: turned, .. } = latent.heads;
+    let by_width = ((nope + turned) as f64).sqrt().recip();
+    let by_rope = rope.map_or(1.0, RopeConfig::score_factor);
+    let by_rank = match (family, latent.query_rank) {
+        (Family::LongcatFlash, Some(rank)) => (hidden as f64 / rank as f64).sqrt(),
+        _ => 1.0,
+    };
+    (by_width * by_rope * by_rank) as f32
+}
+
+fn heads(fields: &Fields<'_>, hidden: usize) -> Result<LatentHeads> {
+    let heads = fields.required_size("num_attention_heads", LARGEST_WIDTH)?;
+    // All rows are at most twice as wide as one of these parts.
+    let most = MOST_HEAD_DIM.min(LARGEST_WIDTH / heads);
+    let part = |name: &str, most: usize, given: Option<usize>| {
+        let expected = format!("an even number from 2 to {most}");
+        match given {
+            Some(size) if size.is_multiple_of(2) && size <= most => Ok(size),
+            Some(size) => Err(fields.error(name, expected, size.to_string())),
+            None => Err(fields.error(name, expected, "nothing")),
+        }
+    };
+    let size = |name: &str| fields.size(name, LARGEST_WIDTH);
+    let value = match size("v_head_dim")? {
+        Some(value) => Some(value),
+        // MiniCPM3 writes none.
+        None => Some(hidden / heads).filter(|_| hidden.is_multiple_of(heads)),
+    };
+    let nope = part("qk_nope_head_dim", most, size("qk_nope_head_dim")?)?;
+    Ok(LatentHeads {
+        heads,
+        rank: part("kv_lora_rank", most, size("kv_lora_rank")?)?,
+        nope,
+        rope: part("qk_rope_head_dim", most.saturating_sub(nope), size("qk_rope_head_dim")?)?,
+        value: part("v_head_dim", most, value)?,
+    })
+}
+
+/// Refuses what the families' models do not do, or what is not computed here.
+fn refuse_others(family: Family, fields: &Fields<'_>) -> Result<()> {
+    if let Some((name, value)) = INDEXER.into_iter().find_map(|name| Some((name, fields.value(name)?))) {
+        let expected = "nothing (models whose attention reads the keys that an indexer chooses are not supported)";
+        return Err(fields.error(name, expected, shown(value)));
+    }
+    if let Some(window) = fields.size("sliding_window", LARGEST_CONTEXT)? {
+        let expected = format!("nothing: layers of {family} read all positions");
+        return Err(fields.error("sliding_window", expected, window.to_string()));
+    }
+    refuse_partial(fields)?;
+    for rope in ["rope_parameters", "rope_scaling"] {
+        if let Some(rope) = fields.object(rope)? {
+            refuse_partial(&rope)?;
+        }
+    }
+    let must_be = |name: &str, expected: bool| match fields.flag(name)? {
+        Some(found) if found != expected => {
+            Err(fields.error(name, format!("{expected} ({family})"), found.to_string()))
+        }
+        _ => Ok(()),
+    };
+    match family {
+        Family::DeepseekV2 => must_be("mlp_bias", false)?,
+        Family::LongcatFlash => {
+            must_be("mla_scale_q_lora", true)?;
+            must_be("mla_scale_kv_lora", true)?;
+            if let Some(method) = fields.text("attention_method")?.filter(|method| *method != "MLA") {
+                return Err(fields.error("attention_method", "\"MLA\"", format!("\"{method}\"")));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn refuse_partial(fields: &Fields<'_>) -> Result<()> {
+    const NAME: &str = "partial_rotary_factor";
+    match fields.positive(NAME)? {
+        Some(fraction) if fraction != 1.0 => {
+            let expected = "1, or nothing: qk_rope_head_dim says how many elements of a head are rotated";
+            Err(fields.error(NAME, expected, fraction.to_string()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,78 @@
+//! The tensors of latent attention: the projections of queries, which may go through a rank of their own, those to
+//! latents and rotated parts, and the maps of latents to the keys and values of all heads.
+
+use super::names::LayerNames;
+use super::tensors::{Dim, LinearTensors, NormTensors, TensorSpec, linear, matrix, norm, vector};
+use crate::config::{AttentionSpec, LatentSpec, Norm};
+use offshoot_backend::{LatentHeads, Segment, Split};
+
+/// What latent attention has beside the first projection of its queries and the projection of what its heads have read.
+#[derive(Clone, Debug)]
+pub struct LatentTensors {
+    /// `None` where the first projection gives queries.
+    pub queries: Option<QueryTensors>,
+    /// Latents and rotated parts.
+    pub latents: LinearTensors,
+    /// The weights of the norm of latents, `[rank]`.
+    pub norm: TensorSpec,
+    /// `[heads * (nope + value), rank]`, and how ranks divide it.
+    pub maps: TensorSpec,
+    pub maps_split: Split,
+}
+
+/// How queries are made of what the first projection gives.
+#[derive(Clone, Debug)]
+pub struct QueryTensors {
+    pub norm: NormTensors,
+    pub up: LinearTensors,
+}
+
+impl LatentTensors {
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        let queries = self.queries.iter().flat_map(|queries| queries.norm.tensors().chain(queries.up.tensors()));
+        queries.chain(self.latents.tensors()).chain([&self.norm, &self.maps])
+    }
+
+    /// Its linear layers. The maps are none: what is made of them is no matrix.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearTensors> {
+        self.queries.iter().map(|queries| &queries.up).chain(std::iter::once(&self.latents))
+    }
+}
+
+/// What all heads have read, as the projection out of attention takes it.
+pub(super) fn out_width(heads: LatentHeads) -> Dim {
+    Dim { size: heads.out_width(), field: "num_attention_heads * v_head_dim" }
+}
+
+impl LayerNames<'_> {
+    /// Its tensors, and the first projection of its queries.
+    pub(super) fn latent(&self, attention: &AttentionSpec, spec: &LatentSpec) -> (LatentTensors, LinearTensors) {
+        let LatentSpec { heads, query_rank, .. } = *spec;
+        let at = |module: &str| self.at(&format!("self_attn.{module}"));
+        let dim = |size, field| Dim { size, field };
+        let rank = dim(heads.rank, "kv_lora_rank");
+        let queries = dim(heads.query_width(), "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)");
+        let of_heads =
+            |width: usize| Split::Outputs(vec![Segment { width, unit: width / heads.heads, meets_keys: true }]);
+        let query_split = of_heads(queries.size);
+        let (queries, first) = match query_rank.map(|rank| dim(rank, "q_lora_rank")) {
+            None => (None, linear(&[(at("q_proj"), queries)], self.hidden, false).split(query_split)),
+            Some(rank) => {
+                let up = linear(&[(at("q_b_proj"), queries)], rank, false).split(query_split);
+                let norm = norm(&at("q_a_layernorm"), Norm::Rms { eps: spec.eps }, rank);
+                let first = linear(&[(at("q_a_proj"), rank)], self.hidden, attention.qkv_bias);
+                (Some(QueryTensors { norm, up }), first)
+            }
+        };
+        let latent_width = dim(heads.latent_width(), "kv_lora_rank + qk_rope_head_dim");
+        let map_rows = dim(heads.map_rows(), "num_attention_heads * (qk_nope_head_dim + v_head_dim)");
+        let tensors = LatentTensors {
+            queries,
+            latents: linear(&[(at("kv_a_proj_with_mqa"), latent_width)], self.hidden, attention.qkv_bias),
+            norm: vector(&at("kv_a_layernorm.weight"), rank),
+            maps: matrix(&at("kv_b_proj"), map_rows, rank),
+            maps_split: of_heads(map_rows.size),
+        };
+        (tensors, first)
+    }
+}

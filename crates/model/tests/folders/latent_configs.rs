@@ -1,0 +1,175 @@
+//! config.json files of families with latent attention: widths, ropes, scales, and what is refused.
+
+use offshoot_backend::{HeadLayout, LatentHeads, RopePairs, Values};
+use offshoot_model::ModelConfig;
+use offshoot_model::config::{AttentionSpec, Family, KeySource, LatentSpec};
+use serde_json::{Value, json};
+
+use crate::model_configs::read;
+
+/// A small config of `family`: with its defaults, but for these sizes.
+fn small(family: &str, changes: Value) -> Value {
+    let mut config = json!({
+        "model_type": family, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 24,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 300, "max_position_embeddings": 1024,
+        "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 20,
+        "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+    });
+    config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    config
+}
+
+fn good(family: &str, changes: Value) -> ModelConfig {
+    read(&small(family, changes), None).unwrap()
+}
+
+#[track_caller]
+fn bad(family: &str, changes: Value, said: &[&str]) {
+    let error = read(&small(family, changes), None).unwrap_err().to_string();
+    for said in said {
+        assert!(error.contains(said), "`{said}` is not in: {error}");
+    }
+}
+
+fn attention(config: &ModelConfig) -> &AttentionSpec {
+    let mut all = config.attention();
+    let first = all.next().unwrap();
+    assert!(all.all(|other| other == first));
+    first
+}
+
+const ALL: [(&str, Family); 7] = [
+    ("deepseek_v2", Family::DeepseekV2),
+    ("deepseek_v3", Family::DeepseekV3),
+    ("glm4_moe_lite", Family::Glm4MoeLite),
+    ("mistral4", Family::Mistral4),
+    ("minicpm3", Family::MiniCpm3),
+    ("sarvam_mla", Family::SarvamMla),
+    ("longcat_flash", Family::LongcatFlash),
+];
+
+/// Heads, rank, nope, rope and value; the rank of queries.
+type Known = (&'static str, [usize; 5], Option<usize>);
+
+#[test]
+fn defaults_are_the_widths_of_published_models() {
+    let known: [Known; 7] = [
+        ("deepseek_v2", [32, 512, 128, 64, 128], Some(1536)),
+        ("deepseek_v3", [128, 512, 128, 64, 128], Some(1536)),
+        ("glm4_moe_lite", [20, 512, 192, 64, 256], Some(768)),
+        ("mistral4", [32, 256, 64, 64, 128], Some(1024)),
+        ("minicpm3", [40, 256, 64, 32, 64], Some(768)),
+        ("sarvam_mla", [64, 512, 128, 64, 128], None),
+        ("longcat_flash", [64, 512, 128, 64, 128], Some(1536)),
+    ];
+    for (name, [heads, rank, nope, rope, value], query_rank) in known {
+        // Its only field that is required.
+        let config = read(&json!({"model_type": name, "num_experts_per_tok": 6}), None).unwrap();
+        let widths = LatentHeads { heads, rank, nope, rope, value };
+        assert_eq!(config.latents(), Some(widths), "{name}");
+        let layer = attention(&config);
+        assert_eq!(layer.latent().unwrap().query_rank, query_rank, "{name}");
+        assert_eq!(layer.rope.as_ref().unwrap().rotary, rope, "{name}");
+    }
+}
+
+#[test]
+fn layers_store_latents_alone() {
+    for (name, family) in ALL {
+        let config = good(name, json!({"head_dim": 7, "num_key_value_heads": 3, "rms_norm_eps": 1e-3}));
+        let heads = LatentHeads { heads: 4, rank: 16, nope: 12, rope: 4, value: 20 };
+        let layer = attention(&config);
+        assert_eq!((config.family, config.latents()), (family, Some(heads)));
+        assert_eq!(layer.heads, HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 20, values: Values::InKeys(16) });
+        assert_eq!(config.attention_kinds().len(), 1);
+        assert_eq!(config.kv_bytes_per_token(|_| 2), config.layers.len() * 20 * 2, "{name}");
+        let KeySource::Latent(LatentSpec { eps, query_rank: Some(24), latent_scale, .. }) = layer.keys else {
+            panic!("{name}: {:?}", layer.keys)
+        };
+        let is_longcat = family == Family::LongcatFlash;
+        assert_eq!((eps, latent_scale), (1e-6, if is_longcat { 2.0 } else { 1.0 }), "{name}");
+        // sqrt(64 / 24) is what LongCat multiplies queries by.
+        let factor = if is_longcat { (64f64 / 24.0).sqrt() } else { 1.0 };
+        let yarn = if family == Family::Mistral4 { (0.1 * 128f64.ln() + 1.0).powi(2) } else { 1.0 };
+        assert_eq!(layer.scale, (0.25 * factor * yarn) as f32, "{name}");
+        let pairs = if family == Family::MiniCpm3 { RopePairs::Halves } else { RopePairs::Neighbours };
+        assert_eq!(layer.rope.as_ref().unwrap().pairs, pairs, "{name}");
+    }
+}
+
+#[test]
+fn kimi_is_deepseek_v3_alone_and_in_its_wrapper() {
+    let alone = good("kimi_k2", json!({}));
+    let wrapped = json!({"model_type": "kimi_k25", "text_config": small("kimi_k2", json!({}))});
+    assert_eq!((alone.family, &alone), (Family::DeepseekV3, &read(&wrapped, None).unwrap()));
+}
+
+#[test]
+fn scores_are_multiplied_by_the_square_of_yarns_term() {
+    let scale = |rope: Value| attention(&good("deepseek_v3", json!({"rope_scaling": rope}))).scale;
+    let yarn = |all_dim: Value| {
+        json!({
+            "type": "yarn", "factor": 40, "original_max_position_embeddings": 64, "mscale": 0.5,
+            "mscale_all_dim": all_dim
+        })
+    };
+    let term = 0.1 * 0.7 * 40f64.ln() + 1.0;
+    assert_eq!(scale(yarn(json!(0.7))), (0.25 * term * term) as f32);
+    assert_eq!([scale(yarn(json!(0))), scale(Value::Null)], [0.25; 2]);
+    // Ministral 3 has the field, too; its attention is not latent.
+    let other = json!({"model_type": "ministral3", "rope_scaling": yarn(json!(0.7)), "head_dim": 16});
+    assert_eq!(read(&other, None).unwrap().attention().next().unwrap().scale, 0.25);
+    let sarvam = json!({"rope_scaling": {"type": "deepseek_yarn", "factor": 40, "mscale_all_dim": 0.7}});
+    assert_eq!(attention(&good("sarvam_mla", sarvam)).scale, (0.25 * term * term) as f32);
+}
+
+#[test]
+fn mistral4_grows_its_queries_and_names_the_part_that_is_rotated_twice() {
+    let rope = |fraction: f64| {
+        json!({"rope_parameters": {
+            "rope_type": "yarn", "factor": 128.0, "rope_theta": 1e4, "original_max_position_embeddings": 64,
+            "llama_4_scaling_beta": 0.1, "partial_rotary_factor": fraction
+        }})
+    };
+    let config = good("mistral4", rope(0.25));
+    let layer = attention(&config);
+    assert_eq!((layer.rope.as_ref().unwrap().rotary, layer.growth.unwrap().original_context), (4, 64));
+    bad("mistral4", rope(0.5), &["rope_parameters.partial_rotary_factor", "qk_rope_head_dim", "0.5"]);
+    bad("glm4_moe_lite", json!({"partial_rotary_factor": 0.5}), &["partial_rotary_factor", "0.5"]);
+}
+
+#[test]
+fn values_that_cannot_be_are_named() {
+    for name in ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"] {
+        bad("deepseek_v3", json!({name: 0}), &[name, "found 0"]);
+        bad("deepseek_v3", json!({name: 5}), &[name, "an even number from 2 to", "found 5"]);
+        bad("deepseek_v3", json!({name: 514}), &[name, "an even number from 2 to", "found 514"]);
+    }
+    bad("deepseek_v3", json!({"v_head_dim": null, "hidden_size": 66}), &["v_head_dim", "found nothing"]);
+    assert_eq!(good("minicpm3", json!({"v_head_dim": null})).latents().unwrap().value, 16);
+    bad("deepseek_v3", json!({"q_lora_rank": 0}), &["q_lora_rank", "found 0"]);
+    bad("longcat_flash", json!({"q_lora_rank": null}), &["q_lora_rank", "longcat_flash", "found nothing"]);
+    bad("deepseek_v3", json!({"rope_interleave": "yes"}), &["rope_interleave", "true or false"]);
+    bad("deepseek_v2", json!({"rope_interleave": false}), &["rope_interleave", "true (deepseek_v2)", "false"]);
+    bad("minicpm3", json!({"rope_interleave": true}), &["rope_interleave", "false (minicpm3)", "true"]);
+    let halves = good("deepseek_v3", json!({"rope_interleave": false}));
+    assert_eq!(attention(&halves).rope.as_ref().unwrap().pairs, RopePairs::Halves);
+    bad("longcat_flash", json!({"mla_scale_q_lora": false}), &["mla_scale_q_lora", "true (longcat_flash)"]);
+    bad("longcat_flash", json!({"attention_method": "MHA"}), &["attention_method", "\"MHA\""]);
+    bad("deepseek_v2", json!({"mlp_bias": true}), &["mlp_bias", "false (deepseek_v2)"]);
+    bad("deepseek_v3", json!({"sliding_window": 64}), &["sliding_window", "found 64"]);
+}
+
+#[test]
+fn sparse_attention_is_refused_by_name() {
+    for name in ["deepseek_v32", "glm_moe_dsa", "mistral_large4"] {
+        bad(name, json!({}), &["model_type", name, "indexer"]);
+        let wrapped = json!({"model_type": "kimi_k25", "text_config": small(name, json!({}))});
+        let error = read(&wrapped, None).unwrap_err().to_string();
+        assert!(error.contains("text_config.model_type") && error.contains("indexer"), "{error}");
+    }
+    for (name, value) in [("index_topk", json!(48)), ("index_n_heads", json!(4)), ("indexer_types", json!(["full"]))] {
+        bad("deepseek_v3", json!({name: value}), &[name, "indexer"]);
+        good("deepseek_v3", json!({name: null}));
+    }
+}
