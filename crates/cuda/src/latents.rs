@@ -90,7 +90,8 @@ impl LatentOps {
         if queries.rows == 0 {
             return;
         }
-        let is_part = |rope: &Rope| rope.rotary.is_multiple_of(2) && rope.rotary <= heads.rope;
+        let most = |rope: &Rope| if rope.keys { heads.rope } else { heads.nope + heads.rope };
+        let is_part = |rope: &Rope| rope.rotary.is_multiple_of(2) && rope.rotary <= most(rope);
         assert!(ropes.into_iter().flatten().all(is_part), "prepare_latents: rotated part of {heads}");
         // Of one block, as many heads as its threads take at once.
         let pairs = ropes.into_iter().flatten().map(|rope| rope.rotary / 2).max().unwrap_or(0);
