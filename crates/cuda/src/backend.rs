@@ -574,20 +574,14 @@ impl Backend for Cuda {
     ) {
         let words =
             HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
-        self.latents(queries, |ops| {
-            ops.prepare(queries, latents, steps, kv, words);
-            Ok(())
-        });
+        self.latents(queries, |ops| ops.prepare(queries, latents, steps, kv, words));
     }
 
     fn absorb_queries(&mut self, out: &mut Buffer, queries: &Buffer, maps: &LatentMaps) {
         let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
         let widths = (heads * (rank + rope), heads * (nope + rope));
         assert_eq!((out.width, queries.width), widths, "absorb_queries: widths for {}", maps.heads);
-        self.latents(out, |ops| {
-            ops.copy_tails(out, queries, maps.heads);
-            Ok(())
-        });
+        self.latents(out, |ops| ops.copy_tails(out, queries, maps.heads));
         let products = HeadProducts {
             heads,
             outputs: rank,
@@ -640,10 +634,7 @@ impl Backend for Cuda {
             let rows = (all - first).min(pages) * kv::PAGE_TOKENS as usize;
             (gathered.rows, mapped.rows) = (rows, rows);
             let words = step.expansion_words(store, first);
-            self.latents(gathered, |ops| {
-                ops.gather(gathered, from, words);
-                Ok(())
-            });
+            self.latents(gathered, |ops| ops.gather(gathered, from, words));
             self.linear(mapped, gathered, &maps.matrix, None, OutputMode::Replace);
             self.latents(mapped, |ops| ops.store(copies, mapped, from, maps.heads, words));
         }
@@ -652,10 +643,7 @@ impl Backend for Cuda {
     }
 
     fn merge_attended(&mut self, out: &mut Buffer, lse: &mut Buffer, other: &Buffer, other_lse: &Buffer) {
-        self.latents(out, |ops| {
-            ops.merge(out, lse, other, other_lse);
-            Ok(())
-        });
+        self.latents(out, |ops| ops.merge(out, lse, other, other_lse));
     }
 
     fn tree_attention(

@@ -78,14 +78,15 @@ impl Cuda {
 
     /// Runs an op of latent attention that changes `out`, by kernels that are loaded with the first op of their dtype. An
     /// error is kept for the device's next check.
-    pub(crate) fn latents(&mut self, out: &Buffer, run: impl FnOnce(&LatentOps) -> Result<()>) {
+    pub(crate) fn latents(&mut self, out: &Buffer, run: impl FnOnce(&LatentOps)) {
         self.forget_before(out);
         let loaded = match self.latents.entry(out.element) {
             Entry::Occupied(loaded) => Ok(loaded.into_mut()),
             Entry::Vacant(new) => LatentOps::load(&self.device, out.element).map(|ops| new.insert(ops)),
         };
-        if let Err(error) = loaded.and_then(|ops| run(ops)) {
-            self.device.keep(error);
+        match loaded {
+            Ok(ops) => run(ops),
+            Err(error) => self.device.keep(error),
         }
     }
 
