@@ -33,6 +33,7 @@ pub struct Cpu {
     attention: attention::AttentionScratch,
     delta: delta_rule::DeltaScratch,
     gemm: gemm::GemmScratch,
+    latent: latent::LatentScratch,
     sampling: sampling::SampleScratch,
     /// The sums of `add_lora` between its two products.
     lora: Vec<f32>,
@@ -73,6 +74,7 @@ impl Cpu {
             attention: Default::default(),
             delta: Default::default(),
             gemm: Default::default(),
+            latent: Default::default(),
             sampling: Default::default(),
             lora: Vec::new(),
             most_rows: usize::MAX,
@@ -516,11 +518,11 @@ impl Backend for Cpu {
     }
 
     fn absorb_queries(&mut self, out: &mut CpuBuffer, queries: &CpuBuffer, maps: &CpuLatentMaps) {
-        latent::absorb(&self.cores, &mut self.gemm, out, queries, maps);
+        latent::absorb(&self.cores, &mut self.latent, out, queries, maps);
     }
 
     fn map_values(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, maps: &CpuLatentMaps) {
-        latent::map_values(&self.cores, &mut self.gemm, out, x, maps);
+        latent::map_values(&self.cores, &mut self.latent, out, x, maps);
     }
 
     fn expand_latents(
@@ -535,7 +537,7 @@ impl Backend for Cpu {
     ) {
         let Some(expansions) = &step.batch().expansions else { return };
         let expansions = &expansions[store as usize];
-        latent::expand(&self.cores, &mut self.gemm, copies, copy_layer, kv, layer, maps, expansions);
+        latent::expand(&self.cores, &mut self.latent, copies, copy_layer, kv, layer, maps, expansions);
     }
 
     fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate, _: Option<&CpuWeights>) {
