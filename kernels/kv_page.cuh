@@ -1,13 +1,16 @@
-// Layout of the keys, or values, of one head in a page: PAGE_TOKENS rows, plain or swizzled. A swizzled row stores its
-// 16-byte chunks in an order that depends on the slot number, permuted within 128 bytes, so that reading one column of
-// eight consecutive rows touches all shared-memory banks. A page that the copy engine brings to shared memory unchanged
-// can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of attention/wgmma.cuh.
-// Swizzled rows of more than 256 bytes are divided into panels of 128 bytes: [panel][PAGE_TOKENS][128], each swizzled
-// as rows of 128 bytes are. Pages are swizzled where tree_attention_wgmma.cu or tree_attention_large.cu reads them,
+// Layout of the keys, or values, of one head in a page: PAGE_TOKENS rows, plain, swizzled or in panels. A swizzled row
+// stores its 16-byte chunks in an order that depends on the slot number, permuted within 128 bytes, so that reading one
+// column of eight consecutive rows touches all shared-memory banks. A page that the copy engine brings to shared memory
+// unchanged can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of
+// attention/wgmma.cuh. Swizzled rows of more than 256 bytes are divided into panels of 128 bytes:
+// [panel][PAGE_TOKENS][128], each swizzled as rows of 128 bytes are. Where keys and values are not equally wide, rows
+// of any width are divided so: pages are in panels. Pages are swizzled or in panels where kernels for Hopper read them,
 // else plain.
 #pragma once
 
 constexpr unsigned PAGE_TOKENS = 32;
+
+enum PageLayout { PLAIN, SWIZZLED, IN_PANELS };
 
 constexpr unsigned PANEL_ROW_BYTES = 128;
 
@@ -33,11 +36,11 @@ __host__ __device__ constexpr unsigned swizzle_of(unsigned slot, unsigned row_by
 }
 
 // Byte offset within the page of byte `byte` of the row in `slot`.
-template <bool IS_SWIZZLED>
+template <PageLayout LAID>
 __device__ __forceinline__ unsigned page_place(unsigned slot, unsigned byte, unsigned row_bytes) {
-    if (IS_SWIZZLED && row_bytes > 2 * PANEL_ROW_BYTES) {
+    if (LAID == IN_PANELS || (LAID == SWIZZLED && row_bytes > 2 * PANEL_ROW_BYTES)) {
         const unsigned panel = byte / PANEL_ROW_BYTES * PAGE_TOKENS * PANEL_ROW_BYTES;
         return panel + slot * PANEL_ROW_BYTES + (byte % PANEL_ROW_BYTES ^ swizzle_of(slot, PANEL_ROW_BYTES) * 16);
     }
-    return slot * row_bytes + (IS_SWIZZLED ? byte ^ swizzle_of(slot, row_bytes) * 16 : byte);
+    return slot * row_bytes + (LAID == SWIZZLED ? byte ^ swizzle_of(slot, row_bytes) * 16 : byte);
 }

@@ -1,5 +1,5 @@
 // The multiplying side of wide tiles of heads of 256 and 512: each of two warpgroups holds 64 rows of results,
-// VALUE_DIM columns wide. With heads of 512 both compute the scores of the same rows, and each its half of the columns.
+// COLUMNS columns wide. With heads of 512 both compute the scores of the same rows, and each its half of the columns.
 // Limited by the tensor cores; with heads of 512, whose tiles have 64 rows, by the second-level cache.
 #pragma once
 
@@ -20,7 +20,7 @@ struct LargeRows : SoftmaxRows {
     __device__ __forceinline__ void issue_keys(unsigned keys, unsigned share) {
         const unsigned first = recomputed(queries) + share * SLOT_PANELS * QUERY_PANEL_BYTES;
 #pragma unroll
-        for (unsigned k = 0; k < VALUE_DIM / 16; k++) {
+        for (unsigned k = 0; k < COLUMNS / 16; k++) {
             const unsigned query = first + k / 4 * QUERY_PANEL_BYTES;
             multiply_shared<Operand>(s, descriptor(query) + k % 4 * 2,
                                      descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, share > 0 || k > 0);
@@ -35,7 +35,7 @@ struct LargeRows : SoftmaxRows {
 #pragma unroll
         for (unsigned share = 0; share < SHARES; share++) {
 #pragma unroll 2
-            for (unsigned k = 0; k < VALUE_DIM / 16; k += 2) {
+            for (unsigned k = 0; k < COLUMNS / 16; k += 2) {
                 unsigned b[4];
                 load_matrices(
                     b, keys[share] + k / 4 * PANEL_BYTES + token * 128 + ((k % 4 * 2 + lane / 8) ^ token % 8) * 16);
@@ -54,7 +54,7 @@ struct LargeRows : SoftmaxRows {
 // Copies the queries of the 64 rows of a tile from `first` on to `to`, by `threads` threads. Unused rows are zeroed.
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned first,
                                              unsigned to, unsigned thread, unsigned threads) {
-    constexpr unsigned LINES = HEAD_DIM / 64;  // of a row, one in each panel
+    constexpr unsigned LINES = KEY_DIM / 64;  // of a row, one in each panel
 #pragma unroll 1
     for (unsigned i = thread / 8; i < 64 * LINES; i += threads / 8) {
         const unsigned row = i / LINES, panel = i % LINES, chunk = thread % 8;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
 __device__ __forceinline__ void multiply_large(const Job& job, unsigned group, unsigned all_queries,
                                                LargeShared& large) {
     // The warpgroup's rows among those of a tile; the threads that copy their queries; the columns it multiplies.
-    const unsigned rows_from = SHARES == 1 ? group * 64 : 0, columns_from = SHARES == 1 ? 0 : group * VALUE_DIM;
+    const unsigned rows_from = SHARES == 1 ? group * 64 : 0, columns_from = SHARES == 1 ? 0 : group * COLUMNS;
     constexpr unsigned QUERY_THREADS = SHARES * GROUP_THREADS;
     const unsigned query_thread =
         SHARES == 1 ? threadIdx.x % GROUP_THREADS : group * GROUP_THREADS + threadIdx.x % GROUP_THREADS;

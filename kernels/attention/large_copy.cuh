@@ -72,8 +72,8 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
             info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&
                          tile.highest - here[0].base < window;
             auto page_at = [&](unsigned page) {
-                return reinterpret_cast<const char*>(
-                    job.keys(page, head) + KV_BLOCK_TOKENS * (content.values * HEAD_DIM + content.share * VALUE_DIM));
+                const KvElement* rows = content.values ? job.values(page, head) : job.keys(page, head);
+                return reinterpret_cast<const char*>(rows + KV_BLOCK_TOKENS * content.share * COLUMNS);
             };
             wait_barrier(shared_address(&large.empty[slot]), parity ^ 1);
             if (!(is_full[0] && is_full[1])) {

@@ -1,19 +1,19 @@
 // What the two sides of wide tiles share for heads of 256 and 512: shapes, and the ring of keys and values with its
-// barriers. A warpgroup holds 64 rows of results, VALUE_DIM columns wide: two of them hold 128 rows of 256, or 64 rows
+// barriers. A warpgroup holds 64 rows of results, COLUMNS columns wide: two of them hold 128 rows of 256, or 64 rows
 // of 512, of which each multiplies half of the columns. attention/large_copy.cuh fills the ring, attention/large.cuh
 // consumes it.
 //
-// A slot holds the keys or values of a step, VALUE_DIM elements of each: [panel][64 tokens], laid out as in
+// A slot holds the keys or values of a step, COLUMNS elements of each: [panel][64 tokens], laid out as in
 // attention/wgmma.cuh. So are the queries, [panel][TILE_ROWS], which stay in shared memory while they are multiplied.
 #pragma once
 
 #include "attention/wide_tiles.cuh"
 
-constexpr unsigned SHARES = HEAD_DIM / 256;  // of a head's elements: one or two
+constexpr unsigned SHARES = KEY_DIM / 256;  // of a head's elements: one or two
 constexpr unsigned TILE_ROWS = 128 / SHARES;
 constexpr unsigned SLOT_PANELS = 4;
 constexpr unsigned RING_SLOT_BYTES = SLOT_PANELS * PANEL_BYTES, RING_SLOTS = 5;
-constexpr unsigned QUERY_PANEL_BYTES = TILE_ROWS * 128, QUERY_BYTES = HEAD_DIM / 64 * QUERY_PANEL_BYTES;
+constexpr unsigned QUERY_PANEL_BYTES = TILE_ROWS * 128, QUERY_BYTES = KEY_DIM / 64 * QUERY_PANEL_BYTES;
 constexpr unsigned WIDE_BYTES = QUERY_BYTES + RING_SLOTS * RING_SLOT_BYTES;
 static_assert(SHARES == 1 || SHARES == 2, "two warpgroups hold a tile");
 

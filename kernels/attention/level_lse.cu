@@ -4,15 +4,16 @@
 // Level l of row i ends where the next begins, at `bounds[i][l]`; the last level has no end.
 //
 // Shapes: out f32 [requests, q_heads, MOST_LEVELS]; qkv T [R, qkv_width], which begins with the queries; kv KV_ELEMENT
-// [page][kv_head][keys, values] of one layer, laid out as in kv_page.cuh; words as in attention/level_words.cuh;
-// positions u32 [R]; rows u32 [requests]; bounds u32 [requests, MOST_LEVELS - 1].
+// [page][kv_head][keys, values beside them] of one layer, laid out as in kv_page.cuh; words as in
+// attention/level_words.cuh; positions u32 [R]; rows u32 [requests]; bounds u32 [requests, MOST_LEVELS - 1].
 // Grid: requests * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS query heads of a key head. Its
 // warps take pages in turn, lane t slot t of each page. A lane's sum runs over fixed positions in rising order, and the
 // sums are combined in a fixed order: the bits depend on the row alone, not on how the plan divides its context.
 // Limit: presumably the shuffles of its sums; not profiled. Every row reads its keys separately.
 // Definition: `AttentionLevels::level_lse`; on the CPU, crates/cpu/src/levels.rs.
 //
-// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 512), SWIZZLED (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (0 or 1), LAYOUT
+// (of kv_page.cuh).
 #include "attention/state.cuh"
 #include "element.cuh"
 #include "kv_page.cuh"
@@ -21,15 +22,11 @@
 using T = ELEMENT;
 
 constexpr unsigned WARPS = 8;
-constexpr unsigned HEADS = HEAD_DIM > 256 ? 4 : 8;
-constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;  // lane t has elements t, t + 32, ..
+constexpr unsigned HEADS = KEY_DIM > 256 ? 4 : 8;
+constexpr unsigned LANE_ELEMENTS = (KEY_DIM + 31) / 32;  // lane t has elements t, t + 32, ..
 constexpr unsigned ALL_LANES = 0xffffffffu;
-
-__device__ __forceinline__ float log2_fast(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+// Elements of a key head in a page, with its values.
+constexpr unsigned PAGE_HEAD = PAGE_TOKENS * (KEY_DIM + (VALUES_IN_KEYS ? 0 : VALUE_DIM));
 
 // m and l of each head and level, as found by one warp.
 struct LevelStates {
@@ -86,8 +83,8 @@ struct PageWalk {
 #pragma unroll
             for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                 unsigned d = e * 32 + lane;
-                unsigned place = page_place<SWIZZLED>(slot, d * sizeof(KV_ELEMENT), HEAD_DIM * sizeof(KV_ELEMENT));
-                float key = d < HEAD_DIM ? to_f32(keys[place / sizeof(KV_ELEMENT)]) : 0.0f;
+                unsigned place = page_place<LAYOUT>(slot, d * sizeof(KV_ELEMENT), KEY_DIM * sizeof(KV_ELEMENT));
+                float key = d < KEY_DIM ? to_f32(keys[place / sizeof(KV_ELEMENT)]) : 0.0f;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
                     dot[h] += query[h][e] * key;
@@ -142,14 +139,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     PageWalk walk;
     walk.level = 0;
     walk.states = states + warp;
-    const T* queries = qkv + static_cast<size_t>(row) * qkv_width + head * HEAD_DIM;
+    const T* queries = qkv + static_cast<size_t>(row) * qkv_width + head * KEY_DIM;
 #pragma unroll
     for (unsigned h = 0; h < HEADS; h++) {
         walk.state[h] = {NO_SCORE, 0.0f};
 #pragma unroll
         for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
             unsigned d = e * 32 + lane;
-            walk.query[h][e] = h < heads && d < HEAD_DIM ? to_f32(queries[h * HEAD_DIM + d]) : 0.0f;
+            walk.query[h][e] = h < heads && d < KEY_DIM ? to_f32(queries[h * KEY_DIM + d]) : 0.0f;
         }
     }
 
@@ -172,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             for (; page * PAGE_TOKENS < to; page += WARPS) {
                 const unsigned base = page * PAGE_TOKENS;
                 const KV_ELEMENT* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) *
-                                                  (2 * PAGE_TOKENS * HEAD_DIM);
+                                                  PAGE_HEAD;
                 walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), bounds, heads,
                               scale_log2, cap_rate);
             }

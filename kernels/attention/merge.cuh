@@ -5,11 +5,17 @@
 // latency or, with many rows, by the bandwidth of the states.
 #pragma once
 
-#include "attention/page.cuh"
+#include "attention/tile.cuh"
+#include "attention/wide_tiles.cuh"
 
-// Neighbouring elements per lane: a vector of a head, or of a part of one. Lanes behind the last do nothing new.
-constexpr unsigned LANE_FLOATS = PART_DIM == 64 ? 2 : 4;
-static_assert(PART_DIM % LANE_FLOATS == 0 && PART_DIM <= 32 * LANE_FLOATS, "one vector a lane");
+// Results of more than 128 elements are divided into parts of 128, which warps merge as if they were results.
+constexpr unsigned RESULT_PARTS = VALUE_DIM <= 128 ? 1 : VALUE_DIM / 128, RESULT_PART = VALUE_DIM / RESULT_PARTS;
+static_assert(RESULT_PARTS * RESULT_PART == VALUE_DIM && RESULT_PART % 16 == 0, "whole parts");
+
+// Neighbouring elements per lane: a vector of a result, or of a part of one. Lanes behind the last do nothing new.
+constexpr unsigned LANE_FLOATS = RESULT_PART == 64 ? 2 : 4;
+static_assert(RESULT_PART % LANE_FLOATS == 0 && RESULT_PART <= 32 * LANE_FLOATS, "one vector a lane");
+constexpr unsigned LAST_LANE_FLOATS = RESULT_PART - LANE_FLOATS;  // where the last vector begins
 
 struct LaneFloats {
     float x[LANE_FLOATS];
@@ -33,7 +39,7 @@ __device__ __forceinline__ LaneFloats load_state(const float* from) {
 // Stores a head's result. Lanes hold it in the order of a state: two neighbours of each of two groups of 8, or one.
 __device__ __forceinline__ void store_merged(T* out, const LaneFloats& o, float scale) {
     const unsigned lane = threadIdx.x % 32;
-    if (lane * LANE_FLOATS >= PART_DIM) {
+    if (lane * LANE_FLOATS >= RESULT_PART) {
         return;
     }
     if constexpr (LANE_FLOATS == 4) {
@@ -75,7 +81,7 @@ struct MergeUnit {
 };
 
 // Called by one warp: merges the states of one unit, AHEAD at a time. The first batch of o is loaded before its weights
-// are known; `while_loading` is called in between.
+// are known; `while_loading` is called in between. Without a state the result is zero.
 template <unsigned HEADS, unsigned AHEAD, class Meanwhile>
 __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit,
                                             const Meanwhile& while_loading) {
@@ -85,6 +91,9 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
                    last_head = min(unit.head + HEADS, q_heads) - 1;
     float m = NO_SCORE, l = 0.0f;  // of this lane's head; l: this lane's share
     LaneFloats o[HEADS] = {};
+    if (unit.states == 0) {
+        while_loading();
+    }
 #pragma unroll 1
     for (unsigned first = 0; first < unit.states; first += STATES) {
         const unsigned count = min(STATES, unit.states - first);
@@ -102,8 +111,9 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
                 const size_t state = __shfl_sync(ALL_LANES, slot, min(i + a, count - 1) * HEADS) * q_heads;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
-                    part[a][h] = load_state(job.partials.o + (state + min(unit.head + h, last_head)) * HEAD_DIM +
-                                            unit.part * PART_DIM + min(lane * LANE_FLOATS, PART_DIM - LANE_FLOATS));
+                    const float* of_head = job.partials.o + (state + min(unit.head + h, last_head)) * VALUE_DIM;
+                    part[a][h] =
+                        load_state(of_head + unit.part * RESULT_PART + min(lane * LANE_FLOATS, LAST_LANE_FLOATS));
                 }
             }
         };
@@ -158,14 +168,17 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     for (unsigned other = HEADS; other < 32; other *= 2) {
         l += __shfl_xor_sync(ALL_LANES, l, other);
     }
-    const float factor = final_factor_fast(m, l, sink_of(job.sinks, min(unit.head + lane % HEADS, last_head)));
+    const float sink = sink_of(job.sinks, min(unit.head + lane % HEADS, last_head));
+    const float factor = final_factor_fast(m, l, sink);
+    if (job.lse && unit.part == 0 && lane < HEADS && unit.head + lane <= last_head) {
+        job.lse[static_cast<size_t>(unit.row) * q_heads + unit.head + lane] = log_sum(m, l, sink);
+    }
 #pragma unroll
     for (unsigned h = 0; h < HEADS; h++) {
         const float scale = __shfl_sync(ALL_LANES, factor, h);
         if (unit.head + h <= last_head) {
-            store_merged(
-                job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM + unit.part * PART_DIM,
-                o[h], scale);
+            T* result = job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * VALUE_DIM;
+            store_merged(result + unit.part * RESULT_PART, o[h], scale);
         }
     }
 }
@@ -199,14 +212,15 @@ struct MergeShare {
     __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps)
         : i(warp),
           warps(warps),
-          of_row((job.group * job.kv_heads + HEADS - 1) / HEADS * PARTS),
+          of_row((job.group * job.kv_heads + HEADS - 1) / HEADS * RESULT_PARTS),
           count(job.words[REAL_ROWS] * of_row.by),
           unit(next(job)) {}
 
     // The unit `i`; an arbitrary one past the end.
     __device__ __forceinline__ MergeUnit<HEADS> next(const Job& job) const {
         const unsigned unit = of_row.remainder(i);
-        return MergeUnit<HEADS>(job, i < count ? of_row.quotient(i) : 0, unit / PARTS * HEADS, unit % PARTS);
+        const unsigned head = unit / RESULT_PARTS * HEADS, part = unit % RESULT_PARTS;
+        return MergeUnit<HEADS>(job, i < count ? of_row.quotient(i) : 0, head, part);
     }
 
     __device__ __forceinline__ void merge(const Job& job) {
@@ -219,7 +233,7 @@ struct MergeShare {
                     unit = next(job);
                 }
             };
-            if (now.states > 1) {
+            if (now.states != 1) {
                 merge_heads<HEADS, AHEAD>(job, now, load_next);
             } else {
                 load_next();
@@ -253,7 +267,7 @@ __device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsi
 template <unsigned WARPS, unsigned AHEAD>
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS * gridDim.x;
-    const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * PARTS;
+    const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * RESULT_PARTS;
     // The number of heads per warp decides how many states share a maximum and thereby the rounding.
     if (DETERMINISTIC) {
         merge_share<4, AHEAD>(job, first, warps, words);
@@ -266,12 +280,20 @@ __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsi
     }
 }
 
-// Called by one warpgroup of each block: zeroes the output rows past those of the plan, up to `rows_padded`.
+// Called by one warpgroup of each block: zeroes the output rows past those of the plan, up to `rows_padded`. They see
+// nothing.
 __device__ __forceinline__ void zero_padding(const Job& job, unsigned rows_padded) {
-    const unsigned width = job.group * job.kv_heads * HEAD_DIM / 2, padding = job.words[REAL_ROWS] * width;
+    const unsigned width = job.group * job.kv_heads * VALUE_DIM / 2, padding = job.words[REAL_ROWS] * width;
     for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width;
          i += gridDim.x * GROUP_THREADS) {
         reinterpret_cast<unsigned*>(job.out)[i] = 0;
+    }
+    if (job.lse) {
+        const unsigned q_heads = job.group * job.kv_heads;
+        for (unsigned i = job.words[REAL_ROWS] * q_heads + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
+             i < rows_padded * q_heads; i += gridDim.x * GROUP_THREADS) {
+            job.lse[i] = NO_SCORE;
+        }
     }
 }
 

@@ -1,15 +1,17 @@
 // Combines the partial states of each row, in the order of its list:
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  with the sink, if there are any, as one more
 // term of the divisor.
-// Rows with one state were written by tree_attention and are skipped; rows without any (padding) are zeroed.
+// Rows with one state were written by tree_attention and are skipped; rows without any (padding) are zeroed. lse is the
+// natural logarithm of the divisor.
 //
-// Shapes: out [R, q_heads * HEAD_DIM]; sinks f32 [q_heads] or null; partial states as in attention/plan.cuh.
+// Shapes: out [R, q_heads * VALUE_DIM]; sinks f32 [q_heads] or null; lse f32 [R, q_heads] or null; partial
+// states as in attention/plan.cuh.
 // Grid: (R, ceil(q_heads * split / 8)). `split` warps (1, 2, 4 or 8) take a row and head, so that few rows with many
 // states still have many loads in flight: each warp combines a run of the list, the first warp then combines the runs.
 // Limit: bandwidth, the bytes of the partial states.
 // Definition: `Backend::tree_attention`; on the CPU, crates/cpu/src/attention.
 //
-// Defines: ELEMENT, HEAD_DIM.
+// Defines: ELEMENT, VALUE_DIM.
 #include "attention/states.cuh"
 #include "element.cuh"
 
@@ -18,10 +20,11 @@ using T = ELEMENT;
 constexpr unsigned WARPS = 8;
 
 // Minimum blocks per multiprocessor, for head widths at which the compiler would otherwise spill; 0: no bound.
-constexpr unsigned BLOCKS = HEAD_DIM > 128 || HEAD_DIM == 96 ? 2 : HEAD_DIM == 128 ? 3 : HEAD_DIM < 64 ? 4 : 0;
+constexpr unsigned BLOCKS = VALUE_DIM > 128 || VALUE_DIM == 96 ? 2 : VALUE_DIM == 128 ? 3 : VALUE_DIM < 64 ? 4 : 0;
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split, const float* sinks) {
+merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split, const float* sinks,
+             float* lse) {
     __shared__ Extent extents[WARPS];
     __shared__ Vector<float> runs[WARPS][VECTORS][32];
     const unsigned row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -37,7 +40,7 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
     const unsigned first = words[words[MERGE_AT] + row], states = words[words[MERGE_AT] + row + 1] - first;
     State sum = {NO_SCORE, 0.0f, {}};
     if (head < q_heads) {
-        Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
+        Partials parts = partials_at(partials, words, q_heads, VALUE_DIM);
         sum = combine(parts, words + words[STATES_AT], first + states * run / split, first + states * (run + 1) / split,
                       q_heads, head);
     }
@@ -72,16 +75,19 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
     if (head >= q_heads) {
         return;
     }
-    float scale = final_factor(sum.m, sum.l, sink_of(sinks, head));
+    const float sink = sink_of(sinks, head), scale = final_factor(sum.m, sum.l, sink);
+    if (lse && lane == 0) {
+        lse[static_cast<size_t>(row) * q_heads + head] = log_sum(sum.m, sum.l, sink);
+    }
 #pragma unroll
     for (unsigned v = 0; v < VECTORS; v++) {
-        if (column(v) < HEAD_DIM) {
+        if (column(v) < VALUE_DIM) {
             Vector<T> result;
 #pragma unroll
             for (unsigned e = 0; e < VECTOR; e++) {
                 result.x[e] = from_f32<T>(sum.o[v].x[e] * scale);
             }
-            *reinterpret_cast<Vector<T>*>(out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM + column(v)) =
+            *reinterpret_cast<Vector<T>*>(out + (static_cast<size_t>(row) * q_heads + head) * VALUE_DIM + column(v)) =
                 result;
         }
     }

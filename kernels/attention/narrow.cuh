@@ -1,6 +1,6 @@
 // Tiles of up to 16 packed rows. The four warps take half KV blocks (16 slots) in turn, each with its own ring and
 // softmax state, and combine the states at the end in warp order. Limited by the bandwidth of keys and values: a warp
-// keeps SLOTS - 1 copies of 16 x HEAD_DIM elements in flight and waits only for its own.
+// keeps SLOTS - 1 copies of 16 x KEY_DIM elements in flight and waits only for its own.
 #pragma once
 
 #include "attention/tile.cuh"
@@ -10,7 +10,7 @@ constexpr unsigned HALF = KV_BLOCK_TOKENS / 2;
 constexpr unsigned SLOT_BYTES = HALF * ROW_BYTES;
 constexpr unsigned SLOTS = smaller(SHARED_BYTES / (WARPS * SLOT_BYTES), MAX_COPIES_AHEAD);
 // A row of o in shared memory, in floats. The padding puts eight consecutive rows in different banks.
-constexpr unsigned STATE_ROW = HEAD_DIM + 8;
+constexpr unsigned STATE_ROW = VALUE_DIM + 8;
 static_assert(SLOTS >= 2, "one half is loaded while another is computed");
 static_assert(NARROW_ROWS * STATE_ROW * sizeof(float) <= SLOTS * SLOT_BYTES, "a warp's o fits into its ring");
 
@@ -45,8 +45,8 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
                            __shfl_sync(ALL_LANES, lane_kv_block.y, i % 32)};
             KvBlock kv_block = kv_block_of(words, shared.highest);
             unsigned first_slot = warp % 2 * HALF;
-            const T* from =
-                job.keys(kv_block.page, shared.kv_head) + ((values ? KV_BLOCK_TOKENS : 0) + first_slot) * HEAD_DIM;
+            const unsigned page = kv_block.page, head = shared.kv_head;
+            const T* from = (values ? job.values(page, head) : job.keys(page, head)) + first_slot * KEY_DIM;
             copy_rows<HALF, 32>(ring + slot * SLOT_BYTES, from, lane, first_slot, kv_block);
             if (lane == 0) {
                 narrow.kv_block_words[warp][slot] = words.y;
@@ -125,8 +125,8 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         }
     }
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < tile.rows * (HEAD_DIM / 2); i += THREADS) {
-        unsigned row = i / (HEAD_DIM / 2), column = i % (HEAD_DIM / 2) * 2;
+    for (unsigned i = threadIdx.x; i < tile.rows * (VALUE_DIM / 2); i += THREADS) {
+        unsigned row = i / (VALUE_DIM / 2), column = i % (VALUE_DIM / 2) * 2;
         float m = NO_SCORE, l = 0.0f;
 #pragma unroll
         for (unsigned w = 0; w < WARPS; w++) {
@@ -142,8 +142,8 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         }
         Place place = place_of(job, shared, row);
         store_pair(job, place, column, sum, final_factor(m, l, sink_of(job.sinks, place.head)));
-        if (!place.out && column == 0) {
-            job.partials.extents[place.state] = {m, l};
+        if (column == 0) {
+            store_extent(job, place, m, l);
         }
     }
 }

@@ -49,9 +49,9 @@ __device__ __forceinline__ void load_wide(const Job& job, const Tile& tile, unsi
         const unsigned q_head = head * job.group + job.by_group.remainder(packed);
         const size_t state =
             static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
-        const float* o = job.partials.o + state * HEAD_DIM + state_place(lane % 4 * 2);
+        const float* o = job.partials.o + state * VALUE_DIM + state_place(lane % 4 * 2);
 #pragma unroll
-        for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n += 2) {
+        for (int n = 0; n < static_cast<int>(COLUMNS / 8); n += 2) {
             const float4 pairs = load_written(o + n * 8);
             rows.o[n][2 * r] = pairs.x;
             rows.o[n + 1][2 * r] = pairs.y;

@@ -6,12 +6,14 @@
 #include "attention/tile.cuh"
 #include "kv_page.cuh"
 
+static_assert(KEY_DIM == VALUE_DIM && !VALUES_IN_KEYS, "narrow tiles have values as wide as keys, beside them");
+
 // Heads of more than 128 elements are divided into parts of 128, which warps stream and merge as if they were heads.
-constexpr unsigned PARTS = HEAD_DIM <= 128 ? 1 : HEAD_DIM / 128;
-constexpr unsigned PART_DIM = HEAD_DIM / PARTS;
+constexpr unsigned PARTS = KEY_DIM <= 128 ? 1 : KEY_DIM / 128;
+constexpr unsigned PART_DIM = KEY_DIM / PARTS;
 constexpr unsigned PART_STEPS = PART_DIM / 16;
-static_assert(PARTS * PART_DIM == HEAD_DIM && PART_DIM % 16 == 0, "whole parts and steps");
-constexpr unsigned KV_ROW_BYTES = PARTS == 1 ? HEAD_DIM * sizeof(KvElement) : PANEL_ROW_BYTES;  // of rows or panels
+static_assert(PARTS * PART_DIM == KEY_DIM && PART_DIM % 16 == 0, "whole parts and steps");
+constexpr unsigned KV_ROW_BYTES = PARTS == 1 ? KEY_DIM * sizeof(KvElement) : PANEL_ROW_BYTES;  // of rows or panels
 // Bytes of the keys, or the values, of one part of a KV block.
 constexpr unsigned SLOT_BYTES = KV_BLOCK_TOKENS * PART_DIM * sizeof(KvElement);
 static_assert(KV_BLOCK_TOKENS == PAGE_TOKENS, "a KV block lies in a page");

@@ -136,14 +136,15 @@ __device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned st
     return states == DIFFERENT ? has_one_state(words, row) : states == ONE;
 }
 
-// Partial states: o [slot][q head][HEAD_DIM] (in the kernels for Hopper permuted by `state_place`), followed by Extent
-// [slot][q head].
+// Partial states: o [slot][q head][value_dim] (in the kernels for Hopper permuted by `state_place`), followed by
+// Extent [slot][q head].
 struct Partials {
     float* o;
     Extent* extents;
 };
 
 __device__ __forceinline__ Partials partials_at(float* memory, const unsigned* words, unsigned q_heads,
-                                                unsigned head_dim) {
-    return {memory, reinterpret_cast<Extent*>(memory + static_cast<size_t>(words[PARTIAL_SLOTS]) * q_heads * head_dim)};
+                                                unsigned value_dim) {
+    return {memory,
+            reinterpret_cast<Extent*>(memory + static_cast<size_t>(words[PARTIAL_SLOTS]) * q_heads * value_dim)};
 }

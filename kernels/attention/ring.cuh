@@ -6,11 +6,11 @@
 
 #include "attention/wide_tiles.cuh"
 
-constexpr unsigned PANELS = (HEAD_DIM + 63) / 64;
+constexpr unsigned PANELS = (KEY_DIM + 63) / 64;
 constexpr unsigned OPERAND_BYTES = PANELS * PANEL_BYTES;
 constexpr unsigned QUERY_BYTES = 2 * OPERAND_BYTES;
 // Slots of the ring of a warp that takes narrow tiles, and bytes of the rings of a warpgroup.
-constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
+constexpr unsigned NARROW_SLOTS = KEY_DIM == 128 ? 3 : 4;
 constexpr unsigned NARROW_BYTES = GROUP_THREADS / 32 * NARROW_SLOTS * SLOT_BYTES;
 // A stage of the ring holds the keys of one step and the values of the step before, which are multiplied together.
 // Where short tiles are preferred, the ring also has the memory of narrow tiles, of which deterministic plans have

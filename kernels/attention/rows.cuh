@@ -7,7 +7,7 @@
 #include "attention/wide_tiles.cuh"
 
 // Elements of a value that a warpgroup multiplies: all of them, or 256.
-constexpr unsigned VALUE_DIM = HEAD_DIM <= 128 ? HEAD_DIM : 256;
+constexpr unsigned COLUMNS = VALUE_DIM <= 128 ? VALUE_DIM : 256;
 
 // What this thread's two rows see of a step's two KV blocks.
 struct StepMask {
@@ -45,7 +45,7 @@ template <>
 constexpr float MAX_WEIGHT<f16> = 0x1p15f;
 
 struct SoftmaxRows {
-    float o[VALUE_DIM / 8][4];
+    float o[COLUMNS / 8][4];
     float s[STEP_TOKENS / 8][4];
     unsigned p[STEP_TOKENS / 16][4];
     // `l` is this lane's share of the sum over the quad that holds the row; where tiles go on from openings the sum
@@ -54,7 +54,7 @@ struct SoftmaxRows {
 
     __device__ __forceinline__ void begin() {
 #pragma unroll
-        for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n++) {
+        for (int n = 0; n < static_cast<int>(COLUMNS / 8); n++) {
             o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
         }
         m[0] = m[1] = LOWEST;
@@ -113,7 +113,7 @@ struct SoftmaxRows {
             m[r] = raised;
             l[r] *= factor;
 #pragma unroll
-            for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n++) {
+            for (int n = 0; n < static_cast<int>(COLUMNS / 8); n++) {
                 o[n][2 * r] *= factor;
                 o[n][2 * r + 1] *= factor;
             }
@@ -240,7 +240,7 @@ struct SoftmaxRows {
     }
 };
 
-// Writes the elements `from` .. `from` + VALUE_DIM of each row's result to `out` if this is its only state, else as a
+// Writes the elements `from` .. `from` + COLUMNS of each row's result to `out` if this is its only state, else as a
 // partial state. `first`: first row of this warp in the tile.
 __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first,
                                            const SoftmaxRows& rows, unsigned from) {
@@ -254,19 +254,22 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
         }
         const unsigned q_head = head * job.group + job.by_group.remainder(packed);
         if (!(tile.states & OPENS) && has_one_state(job.words, tile.row_states(), row)) {
-            const float scale = final_factor_fast(rows.m[r], l, sink_of(job.sinks, q_head));
-            T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + from + lane % 4 * 2;
+            const float sink = sink_of(job.sinks, q_head), scale = final_factor_fast(rows.m[r], l, sink);
+            if (job.lse && lane % 4 == 0 && from == 0) {
+                job.lse[static_cast<size_t>(row) * q_heads + q_head] = log_sum(rows.m[r], l, sink);
+            }
+            T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * VALUE_DIM + from + lane % 4 * 2;
 #pragma unroll
-            for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n++) {
+            for (int n = 0; n < static_cast<int>(COLUMNS / 8); n++) {
                 *reinterpret_cast<unsigned*>(out + n * 8) =
                     pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
             }
         } else {
             const size_t state =
                 static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
-            float* o = job.partials.o + state * HEAD_DIM + from + state_place(lane % 4 * 2);
+            float* o = job.partials.o + state * VALUE_DIM + from + state_place(lane % 4 * 2);
 #pragma unroll
-            for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n += 2) {
+            for (int n = 0; n < static_cast<int>(COLUMNS / 8); n += 2) {
                 *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1],
                                                          rows.o[n + 1][2 * r + 1]};
             }

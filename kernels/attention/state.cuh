@@ -71,6 +71,19 @@ __device__ __forceinline__ float final_factor_fast(float m, float l, float sink)
     return factor * normaliser_fast(factor * l + weight(sink, top));
 }
 
+__device__ __forceinline__ float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The natural logarithm of the sum of e^score over all scores and the sink; NO_SCORE if there are none.
+__device__ __forceinline__ float log_sum(float m, float l, float sink) {
+    const float top = finite_max(fmaxf(m, sink)), ln_2 = 0.693147180559945f;
+    const float sum = weight(m, top) * l + weight(sink, top);
+    return sum == 0.0f ? NO_SCORE : (top + log2_fast(sum)) * ln_2;
+}
+
 // tanh of a score (q.k) times its factor: `rate` is twice that factor times log2 e. Multiplied by the kernel's scale,
 // cap * log2 e, it is the capped score in log2 units. Exact to some units of 2^-24, absolutely.
 __device__ __forceinline__ float capped(float score, float rate) {

@@ -2,15 +2,15 @@
 //   m = max m_i,  o = sum_i 2^(m_i - m) o_i,  l = sum_i 2^(m_i - m) l_i,  over a list of states, in its order.
 // merge_states.cu makes results of them; ranks/merge_members.cu sends them to other GPUs.
 //
-// Defines: HEAD_DIM.
+// Defines: VALUE_DIM.
 #pragma once
 
 #include "attention/plan.cuh"
 #include "attention/state.cuh"
 
-constexpr unsigned VECTOR = HEAD_DIM % 128 == 0 ? 4 : HEAD_DIM % 64 == 0 ? 2 : 1;  // neighbouring elements per lane
-constexpr unsigned VECTORS = (HEAD_DIM + 32 * VECTOR - 1) / (32 * VECTOR);
-constexpr unsigned AHEAD = HEAD_DIM > 128 ? 4 : 8;  // states whose o is in flight
+constexpr unsigned VECTOR = VALUE_DIM % 128 == 0 ? 4 : VALUE_DIM % 64 == 0 ? 2 : 1;  // neighbouring elements per lane
+constexpr unsigned VECTORS = (VALUE_DIM + 32 * VECTOR - 1) / (32 * VECTOR);
+constexpr unsigned AHEAD = VALUE_DIM > 128 ? 4 : 8;  // states whose o is in flight
 
 template <class E>
 struct __align__(VECTOR * sizeof(E)) Vector {
@@ -83,7 +83,7 @@ __device__ __forceinline__ State combine(const Partials& parts, const unsigned* 
                 size_t state = static_cast<size_t>(__shfl_sync(~0u, slot, min(i + a, count - 1))) * q_heads + head;
 #pragma unroll
                 for (unsigned v = 0; v < VECTORS; v++) {
-                    part[a][v] = load_state(parts.o + state * HEAD_DIM + min(column(v), HEAD_DIM - VECTOR));
+                    part[a][v] = load_state(parts.o + state * VALUE_DIM + min(column(v), VALUE_DIM - VECTOR));
                 }
             }
 #pragma unroll

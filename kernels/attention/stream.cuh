@@ -3,15 +3,15 @@
 // ahead of its computation, across tiles. The warp opens the next unit, and takes the ticket of the one after it, one
 // slot after issuing the last copy of the current one.
 //
-// Products are transposed: keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8], and values^T times weights^T, so that 8
+// Products are transposed: keys [16 x KEY_DIM] times queries^T [KEY_DIM x 8], and values^T times weights^T, so that 8
 // queries fill an operand which would otherwise need 16 rows. A lane holds of scores^T [32 keys x 8 queries] and of
-// results^T [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
+// results^T [KEY_DIM x 8] the columns 2 (t % 4) + {0, 1}.
 //
 // Of a head of more than 128 elements each warp of a team computes a part: scores are sums over all parts, which the
 // warps exchange; results^T are of the warp's own part.
 //
 // 8-bit keys and values stay 8-bit in the ring and are widened as operands. A lane receives four neighbouring elements
-// of a key, so the sum over HEAD_DIM runs in that permuted order, for queries too. It receives two neighbours of a
+// of a key, so the sum over KEY_DIM runs in that permuted order, for queries too. It receives two neighbours of a
 // value: the upper and lower half of each 16 rows of results^T are the even and the odd elements.
 #pragma once
 
@@ -23,7 +23,7 @@ constexpr unsigned NARROW_ROWS = 8;
 constexpr unsigned QUERY_ROW_BYTES = PART_DIM * sizeof(T) + 16;
 static_assert(NARROW_ROWS * QUERY_ROW_BYTES <= SLOT_BYTES, "queries take a slot too");
 constexpr unsigned DECODE_WARPS = PARTS == 1 ? 4 : 0;  // per block, for narrow tiles only
-constexpr unsigned MAX_SLOTS = HEAD_DIM >= 128 && !FP8 ? 3 : 4;
+constexpr unsigned MAX_SLOTS = KEY_DIM >= 128 && !FP8 ? 3 : 4;
 // Tiles opened at a time. Each has at least three copies, and the next one is opened one slot after a tile's last copy.
 constexpr unsigned OPENED = MAX_SLOTS - 1;
 static_assert(3 * OPENED > MAX_SLOTS + 2, "copies are fewer tiles ahead");
@@ -188,9 +188,8 @@ struct StreamCopies {
                 }
                 const uint2 words = kv_block(at);
                 const KvBlock kv_block = kv_block_of(words, field(6));
-                copy_kv_block(
-                    to, job.keys(kv_block.page, head) + KV_BLOCK_TOKENS * (values * HEAD_DIM + team.part * PART_DIM),
-                    kv_block, full);
+                const KvElement* page = values ? job.values(kv_block.page, head) : job.keys(kv_block.page, head);
+                copy_kv_block(to, page + KV_BLOCK_TOKENS * team.part * PART_DIM, kv_block, full);
                 if (lane == 0) {
                     shared.kv_block_words[slot] = words.y;
                 }
@@ -356,13 +355,17 @@ struct StreamRows {
             }
             const unsigned q_head = head * job.group + job.by_group.remainder(packed);
             if (has_one_state(job.words, tile.states, row)) {
-                scale[c] = final_factor_fast(m[c], l[c], sink_of(job.sinks, q_head));
+                const float sink = sink_of(job.sinks, q_head);
+                scale[c] = final_factor_fast(m[c], l[c], sink);
                 alone = true;
+                if (job.lse && lane / 4 == 0 && part == 0) {
+                    job.lse[static_cast<size_t>(row) * q_heads + q_head] = log_sum(m[c], l[c], sink);
+                }
                 continue;
             }
             size_t state =
                 static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
-            float* to = job.partials.o + state * HEAD_DIM + part * PART_DIM + state_place(lane / 4 * (FP8 ? 2 : 1));
+            float* to = job.partials.o + state * VALUE_DIM + part * PART_DIM + state_place(lane / 4 * (FP8 ? 2 : 1));
 #pragma unroll
             for (unsigned n = 0; n < PART_STEPS; n++) {
                 if constexpr (FP8) {
@@ -383,7 +386,7 @@ struct StreamRows {
         const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
         const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
         T* out = job.out +
-                 (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM +
+                 (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * VALUE_DIM +
                  part * PART_DIM + lane % 4 * (FP8 ? 4 : 2);
 #pragma unroll
         for (unsigned n = 0; n < PART_STEPS; n++) {

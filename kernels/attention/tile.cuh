@@ -30,12 +30,12 @@ using Operand = OperandOf<KvElement>::Type;
 
 constexpr unsigned WARPS = 4;
 constexpr unsigned THREADS = 32 * WARPS;
-constexpr unsigned CHUNKS = HEAD_DIM / 8;  // of 16 bytes, the unit of copies
+constexpr unsigned CHUNKS = KEY_DIM / 8;  // of 16 bytes, the unit of copies
 // A token's row in shared memory: an odd number of 16-byte units, so that eight consecutive rows are in different
 // banks.
 constexpr unsigned ROW_BYTES = (CHUNKS + 1) * 16;
-constexpr unsigned STEPS = HEAD_DIM / 16;  // multiplications along HEAD_DIM
-constexpr unsigned ROW_TILES = HEAD_DIM <= 128 ? 2 : 1;  // of 16 packed rows, per warp of a wide tile
+constexpr unsigned STEPS = KEY_DIM / 16;  // multiplications along KEY_DIM
+constexpr unsigned ROW_TILES = KEY_DIM <= 128 ? 2 : 1;  // of 16 packed rows, per warp of a wide tile
 constexpr unsigned MAX_WIDE_ROWS = 16 * WARPS * ROW_TILES;  // packed rows per tile
 
 // SHARED_KB: shared memory available to a block, by architecture. SHARED_BYTES: dynamic shared memory requested: half
@@ -48,7 +48,7 @@ constexpr unsigned SHARED_KB = 99;
 #else
 constexpr unsigned SHARED_KB = 227;
 #endif
-constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB - 6 : SHARED_KB / 2 - 6) * 1024;
+constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && KEY_DIM > 96 ? SHARED_KB - 6 : SHARED_KB / 2 - 6) * 1024;
 constexpr unsigned MAX_COPIES_AHEAD = 8;  // in flight; more would not hide more latency
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
@@ -74,6 +74,9 @@ struct Divisor {
     }
 };
 
+// Elements of a key head in a page, with its values.
+constexpr unsigned PAGE_HEAD = KV_BLOCK_TOKENS * (KEY_DIM + (VALUES_IN_KEYS ? 0 : VALUE_DIM));
+
 struct Job {
     T* out;
     const T* qkv;
@@ -86,16 +89,20 @@ struct Job {
     float scale;  // of scores, times log2 e
     float cap_rate;  // 0, or the rate of `capped`, to which scores are subject before they are scaled
     const float* sinks;  // of each query head, or null
+    float* lse;  // of each row and query head, or null: `log_sum` of all its scores
     Divisor by_group{group}, by_kv_heads{kv_heads};
 
-    // Keys of one page and head: KV_BLOCK_TOKENS rows of HEAD_DIM, laid out as in kv_page.cuh, followed by as many
-    // values.
+    // Keys of one page and head: KV_BLOCK_TOKENS rows of KEY_DIM, laid out as in kv_page.cuh.
     __device__ const KvElement* keys(unsigned page, unsigned kv_head) const {
-        return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM);
+        return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * PAGE_HEAD;
+    }
+    // Their values: as many rows of VALUE_DIM behind them, or the first elements of the keys.
+    __device__ const KvElement* values(unsigned page, unsigned kv_head) const {
+        return keys(page, kv_head) + (VALUES_IN_KEYS ? 0 : KV_BLOCK_TOKENS * KEY_DIM);
     }
     __device__ const T* query(unsigned packed, unsigned kv_head) const {
         return qkv + static_cast<size_t>(by_group.quotient(packed)) * qkv_width +
-               (kv_head * group + by_group.remainder(packed)) * HEAD_DIM;
+               (kv_head * group + by_group.remainder(packed)) * KEY_DIM;
     }
 
     // Caps scores (q.k), if they are capped.
@@ -166,7 +173,7 @@ __device__ __forceinline__ void load_tile(const Job& job, unsigned tiles_at, uns
 // Neighbouring threads that copy one row: as many as divide its chunks evenly, up to 128 bytes.
 constexpr unsigned LINE = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
 
-// Copies ROWS x HEAD_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Row i belongs to slot
+// Copies ROWS x KEY_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Row i belongs to slot
 // `first_slot` + i of the page; slots not in `kv_block` are zeroed.
 template <unsigned ROWS, unsigned COPIERS>
 __device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot,
@@ -174,14 +181,14 @@ __device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned t
     static_assert(ROWS % (COPIERS / LINE) == 0, "all threads copy equally much");
     const unsigned row = thread / LINE, column = thread % LINE;
     to += row * ROW_BYTES + column * 16;
-    from += row * HEAD_DIM + column * 8;
+    from += row * KEY_DIM + column * 8;
 #pragma unroll
     for (unsigned r = 0; r < ROWS; r += COPIERS / LINE) {
         unsigned slot = (first_slot + row + r) % KV_BLOCK_TOKENS;
         bool real = slot >= kv_block.from && slot < kv_block.to;
 #pragma unroll
         for (unsigned c = 0; c < CHUNKS; c += LINE) {
-            copy_16(to + r * ROW_BYTES + c * 16, from + r * HEAD_DIM + c * 8, real);
+            copy_16(to + r * ROW_BYTES + c * 16, from + r * KEY_DIM + c * 8, real);
         }
     }
 }
@@ -296,8 +303,8 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 // Destination of one packed row's result: `out` if this is its only state, else a partial state.
 struct Place {
-    T* out;         // HEAD_DIM elements, or null
-    size_t state;  // index of the partial state, if `out` is null
+    T* out;         // VALUE_DIM elements, or null
+    size_t state;  // number of the row and head among all of them or, if `out` is null, of the partial state
     unsigned head;  // query head
 };
 
@@ -306,7 +313,8 @@ __device__ __forceinline__ Place place_of(const Job& job, const TileShared& shar
              q_heads = job.group * job.kv_heads;
     unsigned head = shared.kv_head * job.group + job.by_group.remainder(packed);
     if (has_one_state(job.words, shared.tile.states, row)) {
-        return {job.out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM, 0, head};
+        const size_t place = static_cast<size_t>(row) * q_heads + head;
+        return {job.out + place * VALUE_DIM, place, head};
     }
     return {nullptr,
             static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head,
@@ -318,7 +326,16 @@ __device__ __forceinline__ void store_pair(const Job& job, const Place& place, u
     if (place.out) {
         *reinterpret_cast<unsigned*>(place.out + column) = pack<T>(o.x * scale, o.y * scale);
     } else {
-        *reinterpret_cast<float2*>(job.partials.o + place.state * HEAD_DIM + column) = o;
+        *reinterpret_cast<float2*>(job.partials.o + place.state * VALUE_DIM + column) = o;
+    }
+}
+
+// Stores what belongs to a result beside its elements.
+__device__ __forceinline__ void store_extent(const Job& job, const Place& place, float m, float l) {
+    if (!place.out) {
+        job.partials.extents[place.state] = {m, l};
+    } else if (job.lse) {
+        job.lse[place.state] = log_sum(m, l, sink_of(job.sinks, place.head));
     }
 }
 
@@ -339,8 +356,8 @@ __device__ __forceinline__ void store_rows(const Job& job, const TileShared& sha
         for (int n = 0; n < 2 * STEPS; n++) {
             store_pair(job, place, n * 8 + lane % 4 * 2, {o[n][2 * r], o[n][2 * r + 1]}, scale);
         }
-        if (!place.out && lane % 4 == 0) {
-            job.partials.extents[place.state] = {state.m[r], l};
+        if (lane % 4 == 0) {
+            store_extent(job, place, state.m[r], l);
         }
     }
 }

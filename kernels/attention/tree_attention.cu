@@ -1,4 +1,4 @@
-// Tree attention on tensor cores for f16 and bf16, HEAD_DIM a multiple of 16 up to 256. For each row and query head,
+// Tree attention on tensor cores for f16 and bf16, heads of a multiple of 16 up to 256. For each row and query head,
 // over the positions p that the row sees:
 //
 //   out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m),  s_p = q . k_p * scale * log2 e,  m = max s.
@@ -6,18 +6,18 @@
 // If cap_rate is not 0, s_p = tanh(q . k_p * cap_rate / (2 log2 e)) * scale_log2. If there are sinks, the divisor has
 // one more term, 2^(sink * log2 e - m), for each row and query head, whatever the number of its states.
 //
-// A row whose context is a single undivided item gets `out` from this kernel; other rows get partial states, which
-// merge_states combines.
+// A row whose context is a single undivided item gets `out` and `lse` from this kernel; other rows get partial states,
+// which merge_states combines. lse is the natural logarithm of the divisor.
 //
-// Shapes: out [R, q_heads * HEAD_DIM], qkv [R, qkv_width], which begins with the queries, kv [page][kv head][k,
-// v][32][HEAD_DIM], positions u32 [R], sinks f32 [q_heads] or null; plan words and partial states as in
-// attention/plan.cuh. The rows of a tile are packed: row * group + head in the group.
+// Shapes: out [R, q_heads * VALUE_DIM], qkv [R, qkv_width], which begins with the queries, kv [page][kv head][k
+// [32][KEY_DIM], v [32][VALUE_DIM]], positions u32 [R], sinks f32 [q_heads] or null, lse f32 [R, q_heads] or null; plan
+// words and partial states as in attention/plan.cuh. The rows of a tile are packed: row * group + head in the group.
 // Grid: as many blocks as are resident at a time, two per multiprocessor. Blocks take (tile, key head) pairs by ticket,
 // longest first: wide tiles (compute-bound), then narrow ones (bandwidth-bound), whose small size fills the time until
 // the last block ends. Which block takes which tile does not affect results.
 // Definition: `Backend::tree_attention`; on the CPU, crates/cpu/src/attention.
 //
-// Defines: ELEMENT, HEAD_DIM.
+// Defines: ELEMENT, KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (0).
 #include "attention/narrow.cuh"
 #include "attention/wide.cuh"
 
@@ -44,13 +44,13 @@ __device__ __forceinline__ void take_tiles(const Job& job, PlanWord at, PlanWord
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials,
                    unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate,
-                   const float* sinks) {
+                   const float* sinks, float* lse) {
     extern __shared__ __align__(16) unsigned char ring[];
     __shared__ TileShared shared;
     __shared__ NarrowShared narrow;
     __shared__ WideShared wide;
-    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM),
-                     group, kv_heads, qkv_width, scale_log2, cap_rate, sinks};
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, VALUE_DIM),
+                     group, kv_heads, qkv_width, scale_log2, cap_rate, sinks, lse};
 
     take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
         if (ROW_TILES == 1 || shared.tile.rows <= 64) {

@@ -1,4 +1,4 @@
-// Tree attention on Hopper for f16 and bf16, HEAD_DIM 256 or 512: computes what tree_attention.cu does, with the same
+// Tree attention on Hopper for f16 and bf16, heads of 256 or 512: computes what tree_attention.cu does, with the same
 // operands, and merges the partial states in the same launch. One block per multiprocessor, of three warpgroups: two
 // multiply wide tiles, one copies for them. When a block has no wide tile left, the multiplying warps take narrow
 // tiles, a team of as many warps as a head has parts of 128 elements each; then they merge.
@@ -7,7 +7,7 @@
 // those of the plan, up to `rows_padded`, are zeroed. The CPU definition is crates/cpu/src/attention. DETERMINISTIC as
 // in tree_attention_wgmma.cu.
 //
-// Defines: ELEMENT, HEAD_DIM, DETERMINISTIC (0 or 1).
+// Defines: ELEMENT, KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (0), DETERMINISTIC (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MULTIPLIES
 #include "attention/large.cuh"
@@ -43,13 +43,13 @@ __device__ __forceinline__ void stream_team(const Job& job, unsigned warp, unsig
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     tree_attention_large(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions,
                          float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2,
-                         float cap_rate, const float* sinks, unsigned rows_padded) {
+                         float cap_rate, const float* sinks, float* lse, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ LargeShared large;
     __shared__ StreamShared streams[WARPS_OF_TEAMS];
     __shared__ TeamShared teams[TEAMS_OF_BLOCK];
-    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM),
-                     group, kv_heads, qkv_width, scale_log2, cap_rate, sinks};
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, VALUE_DIM),
+                     group, kv_heads, qkv_width, scale_log2, cap_rate, sinks, lse};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
     const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // warp-uniform for the compiler
     const unsigned warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);

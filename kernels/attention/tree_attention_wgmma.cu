@@ -1,4 +1,4 @@
-// Tree attention on Hopper for f16 and bf16, HEAD_DIM 64, 80, 96 or 128: computes what tree_attention.cu does, with the
+// Tree attention on Hopper for f16 and bf16, heads of 64, 80, 96 or 128: computes what tree_attention.cu does, with the
 // same operands, and merges the partial states in the same launch. One block per multiprocessor, of four warpgroups:
 // two multiply wide tiles, one copies for them, and the four warps of the last take narrow tiles, so that compute-bound
 // and bandwidth-bound work overlap.
@@ -14,7 +14,8 @@
 //
 // Keys and values may be e4m3: narrow tiles widen them in registers, wide tiles on their way into the ring.
 //
-// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM, DETERMINISTIC (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (0), DETERMINISTIC (0
+// or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MULTIPLIES
 #include "attention/copy.cuh"
@@ -34,7 +35,7 @@ enum Role { NARROW = 2 };
 // Registers per thread; one thread of each warpgroup together has 512. The copier needs more where it widens and where
 // KV blocks span several pages. With heads of 80 and 96, and with fp8 and heads of 64, the multiplying
 // warpgroups can spare some.
-constexpr bool SPARES = (FP8 && HEAD_DIM == 64) || HEAD_DIM == 80 || HEAD_DIM == 96;
+constexpr bool SPARES = (FP8 && KEY_DIM == 64) || KEY_DIM == 80 || KEY_DIM == 96;
 constexpr unsigned MULTIPLIER_REGISTERS = SPARES ? 168 : 176,
                    COPIER_REGISTERS = SPARES ? 56 : DETERMINISTIC || FP8 ? 48 : 40;
 constexpr unsigned NARROW_REGISTERS = 512 - 2 * MULTIPLIER_REGISTERS - COPIER_REGISTERS;
@@ -45,12 +46,12 @@ constexpr unsigned READY_THREADS = 3 * GROUP_THREADS + (RELAYS ? 32 : 0);
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions,
                          float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2,
-                         float cap_rate, const float* sinks, unsigned rows_padded) {
+                         float cap_rate, const float* sinks, float* lse, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ WideShared wide;
     __shared__ StreamShared streams[DECODE_WARPS + HELPERS];
-    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM),
-                     group, kv_heads, qkv_width, scale_log2, cap_rate, sinks};
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, VALUE_DIM),
+                     group, kv_heads, qkv_width, scale_log2, cap_rate, sinks, lse};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES,
                    warp = threadIdx.x / 32 % DECODE_WARPS;
     const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // warp-uniform for the compiler

@@ -6,17 +6,17 @@
 #include "attention/tile.cuh"
 
 // KV blocks scored per softmax step: two where shared memory holds four blocks and registers hold the scores.
-constexpr unsigned STEP_KV_BLOCKS = SHARED_KB == 227 && ROW_TILES == 2 && HEAD_DIM != 112 ? 2 : 1;
-// Steps along HEAD_DIM whose queries are kept in registers beside the scores and M x HEAD_DIM results: as many as
+constexpr unsigned STEP_KV_BLOCKS = SHARED_KB == 227 && ROW_TILES == 2 && KEY_DIM != 112 ? 2 : 1;
+// Steps along KEY_DIM whose queries are kept in registers beside the scores and M x KEY_DIM results: as many as
 // compile without spills for sm_80, sm_89 and sm_90a. The rest is kept in shared memory before the ring.
 __host__ __device__ constexpr unsigned register_steps() {
     if (ROW_TILES == 1) {
-        return HEAD_DIM > 240 ? 12 : STEPS;
+        return KEY_DIM > 240 ? 12 : STEPS;
     }
     if (STEP_KV_BLOCKS == 2) {
-        return HEAD_DIM <= 64 ? STEPS : HEAD_DIM == 80 ? 3 : HEAD_DIM == 96 ? 1 : 0;
+        return KEY_DIM <= 64 ? STEPS : KEY_DIM == 80 ? 3 : KEY_DIM == 96 ? 1 : 0;
     }
-    return HEAD_DIM <= 96 ? STEPS : HEAD_DIM == 112 ? 3 : 0;
+    return KEY_DIM <= 96 ? STEPS : KEY_DIM == 112 ? 3 : 0;
 }
 constexpr unsigned REGISTER_STEPS = register_steps();
 constexpr unsigned SHARED_STEPS = STEPS - REGISTER_STEPS;

@@ -9,7 +9,7 @@ constexpr unsigned STEP_TOKENS = 2 * KV_BLOCK_TOKENS;  // scored per softmax ste
 constexpr unsigned WARP_ROWS = 16;  // packed rows that a warp multiplies
 // Whether the kernel is made for tiles of few rows and steps: deterministic plans have one for each row's own tokens.
 // With heads of 80 and 96, and with 8-bit keys and values, it is as for other plans.
-constexpr bool PREFERS_SHORT = DETERMINISTIC && !FP8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
+constexpr bool PREFERS_SHORT = DETERMINISTIC && !FP8 && (KEY_DIM == 64 || KEY_DIM == 128);
 constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows of 64 elements
 
 // Ids of named barriers. From TEAMS on: one for each team.

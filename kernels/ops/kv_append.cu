@@ -8,7 +8,7 @@
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of crates/cpu/src/kv.rs (whose page layout differs).
 //
-// Defines: SWIZZLED (0 or 1).
+// Defines: LAYOUT (of kv_page.cuh).
 #include "kv_page.cuh"
 
 template <class Chunk>
@@ -22,7 +22,7 @@ __device__ __forceinline__ void append_row(char* layer, const char* row, unsigne
         unsigned head = i / head_chunks % kv_heads;
         unsigned is_value = i / head_chunks / kv_heads;
         unsigned long long run = (page * kv_heads + head) * 2 + is_value;
-        unsigned place = page_place<SWIZZLED>(slot % PAGE_TOKENS, i % head_chunks * sizeof(Chunk), head_bytes);
+        unsigned place = page_place<LAYOUT>(slot % PAGE_TOKENS, i % head_chunks * sizeof(Chunk), head_bytes);
         *reinterpret_cast<Chunk*>(layer + run * PAGE_TOKENS * head_bytes + place) = from[i];
     }
 }

@@ -9,7 +9,7 @@
 // Limit: bandwidth, sizeof(ELEMENT) + sizeof(KV_ELEMENT) bytes per element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of crates/cpu/src/kv.rs (whose page layout differs).
 //
-// Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT), SWIZZLED (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT), LAYOUT (of kv_page.cuh).
 #include "ops/kv_slot.cuh"
 
 template <int N>

@@ -1,6 +1,6 @@
 // Where the elements of a key or value go in the pages of a layer, and how they are rounded.
 //
-// Defines: KV_ELEMENT, ROUNDED (1: KV_ELEMENT is wider than e4m3 and holds values of it), SWIZZLED (0 or 1).
+// Defines: KV_ELEMENT, ROUNDED (1: KV_ELEMENT is wider than e4m3 and holds values of it), LAYOUT (of kv_page.cuh).
 #pragma once
 
 #include "e4m3.cuh"
@@ -21,6 +21,6 @@ __device__ __forceinline__ void store_in_slot(KV_ELEMENT* layer, Lanes<float, N>
     }
 #endif
     const unsigned place =
-        page_place<SWIZZLED>(slot % PAGE_TOKENS, in_head * sizeof(KV_ELEMENT), head_dim * sizeof(KV_ELEMENT));
+        page_place<LAYOUT>(slot % PAGE_TOKENS, in_head * sizeof(KV_ELEMENT), head_dim * sizeof(KV_ELEMENT));
     store<N>(layer + run * PAGE_TOKENS * head_dim + place / sizeof(KV_ELEMENT), x);
 }

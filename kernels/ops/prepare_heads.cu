@@ -12,7 +12,7 @@
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::prepare_heads`, which is the three ops in turn.
 //
-// Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT and holds values of e4m3), SWIZZLED (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT and holds values of e4m3), LAYOUT (of kv_page.cuh).
 #include "lanes.cuh"
 #include "ops/kv_slot.cuh"
 

@@ -7,28 +7,28 @@
 // own heads, and merge what has come. All ranks tell each other what is written, also those of other groups, since the
 // next exchange uses the memory of all again.
 //
-// Shapes: out ELEMENT [R, heads * HEAD_DIM], of the member's heads = q_heads / MEMBERS; partial states, of q_heads
+// Shapes: out ELEMENT [R, heads * VALUE_DIM], of the member's heads = q_heads / MEMBERS; partial states, of q_heads
 // heads, as in attention/plan.cuh, in lists of a row that may be empty (all are of padded rows, which become 0), with
 // PERMUTED as the kernels for Hopper order them; sinks f32 [q_heads] or null; memory as in exchange.cuh. Of units
-// (row * heads + head) first, .. first + count are merged: q_heads * HEAD_DIM / MEMBERS floats a row, and two a unit,
+// (row * heads + head) first, .. first + count are merged: q_heads * VALUE_DIM / MEMBERS floats a row, and two a unit,
 // go to each other member.
 // Grid: the same on every rank; blocks of 512 threads, a warp for each unit. Blocks wait only for blocks of a lower
 // number on other ranks.
 // Limit: bandwidth, the bytes of the partial states; of few rows, the link's latency.
 // Definition: `Ranked::tree_attention_of_members`; on the CPU, `merge_members` of crates/cpu/src/fabric.rs.
 //
-// Defines: ELEMENT, HEAD_DIM, RANKS (2, 4 or 8), MEMBERS (2, 4 or 8, at most RANKS), PERMUTED (0 or 1).
+// Defines: ELEMENT, VALUE_DIM, RANKS (2, 4 or 8), MEMBERS (2, 4 or 8, at most RANKS), PERMUTED (0 or 1).
 #include "attention/states.cuh"
 #include "ranks/exchange.cuh"
 
-// A member's state of a unit in the memory of an exchange of `count` units: o [count][HEAD_DIM], then Extent [count].
+// A member's state of a unit in the memory of an exchange of `count` units: o [count][VALUE_DIM], then Extent [count].
 struct UnitState {
     float* o;
     Extent* extent;
 };
 
 __device__ __forceinline__ UnitState unit_state(float* floats, unsigned count, unsigned unit) {
-    return {floats + unit * HEAD_DIM, reinterpret_cast<Extent*>(floats + count * HEAD_DIM) + unit};
+    return {floats + unit * VALUE_DIM, reinterpret_cast<Extent*>(floats + count * VALUE_DIM) + unit};
 }
 
 // One state more.
@@ -52,7 +52,7 @@ __device__ __forceinline__ void send(const UnitState& to, const State& state) {
     }
 #pragma unroll
     for (unsigned v = 0; v < VECTORS; v++) {
-        if (column(v) < HEAD_DIM) {
+        if (column(v) < VALUE_DIM) {
             *reinterpret_cast<Vector<float>*>(to.o + column(v)) = state.o[v];
         }
     }
@@ -62,7 +62,7 @@ __device__ __forceinline__ State receive(const UnitState& from) {
     State state = {from.extent->m, from.extent->l, {}};
 #pragma unroll
     for (unsigned v = 0; v < VECTORS; v++) {
-        state.o[v] = load_state(from.o + min(column(v), HEAD_DIM - VECTOR));
+        state.o[v] = load_state(from.o + min(column(v), VALUE_DIM - VECTOR));
     }
     return state;
 }
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     const unsigned blocks = gridDim.x / 2, block = blockIdx.x % blocks, warp = threadIdx.x / 32,
                    warps = blockDim.x / 32;
     const unsigned member = rank % MEMBERS, group = rank - member, heads = q_heads / MEMBERS;
-    const Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
+    const Partials parts = partials_at(partials, words, q_heads, VALUE_DIM);
     // This member's state of a unit of `owner`.
     auto own_state = [&](unsigned unit, unsigned owner) {
         const unsigned row = (first + unit) / heads, head = owner * heads + (first + unit) % heads;
@@ -114,13 +114,13 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                                   : receive(unit_state(floats_of(at, number, group + from, rank), count, unit)));
                 }
                 const float factor = normaliser(sum.l);
-                ELEMENT* to = out + (first + unit) * HEAD_DIM;
+                ELEMENT* to = out + (first + unit) * VALUE_DIM;
 #pragma unroll
                 for (unsigned v = 0; v < VECTORS; v++) {
 #pragma unroll
                     for (unsigned e = 0; e < VECTOR; e++) {
                         const unsigned place = column(v) + e;
-                        if (place < HEAD_DIM) {
+                        if (place < VALUE_DIM) {
                             to[PERMUTED ? state_column(place) : place] = from_f32<ELEMENT>(sum.o[v].x[e] * factor);
                         }
                     }

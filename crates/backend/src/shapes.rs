@@ -21,7 +21,7 @@ pub struct HeadLayout {
 }
 
 /// Where values lie, and how many elements one has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Values {
     /// Beside the keys: a value head for each key head.
     Beside(usize),

@@ -98,7 +98,7 @@ pub fn queries(setting: &Setting, positions: &[u32]) -> Vec<f32> {
     positions.par_iter().enumerate().flat_map_iter(row).collect()
 }
 
-/// The result of one plan, `[R, q_width]`, and whether the same step gave the same bits in three runs: a backend may
+/// The result of one plan, `[R, out_width]`, and whether the same step gave the same bits in three runs: a backend may
 /// use other code paths for the second and third.
 pub fn attend<B: Backend>(
     backend: &mut B,
@@ -113,12 +113,12 @@ pub fn attend<B: Backend>(
     let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
     let padded = backend.load(&mut step, batch())?.rows;
     let qkv = buffer(backend, holds, padded, setting.heads.qkv_width(), queries)?;
-    let mut out = buffer(backend, holds, padded, setting.heads.q_width(), &[])?;
+    let mut out = buffer(backend, holds, padded, setting.heads.out_width(), &[])?;
     let sinks = setting.sinks().map(|sinks| vector(backend, &sinks)).transpose()?;
     let mut results = Vec::new();
     for _ in 0..3 {
         // Detects an op that writes nothing.
-        backend.write(&mut out, rows, &vec![f32::NAN; rows * setting.heads.q_width()])?;
+        backend.write(&mut out, rows, &vec![f32::NAN; rows * setting.heads.out_width()])?;
         let shape = backend.load(&mut step, batch())?;
         run(backend, &mut step, shape, |backend, step| {
             backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scoring(sinks.as_ref()))
@@ -158,9 +158,9 @@ impl<'a, B: Backend> StoredForest<'a, B> {
         rows.par_iter().map(|&row| setting.dense(row, &contexts[row])).collect()
     }
 
-    /// Compares these rows of `out` `[all rows, q width]` with their `exact` results.
+    /// Compares these rows of `out` `[all rows, out width]` with their `exact` results.
     pub fn compare(&self, rows: &[usize], out: &[f32], exact: &[Vec<f64>], repeats: bool) -> CaseResult {
-        let width = self.setting.heads.q_width();
+        let width = self.setting.heads.out_width();
         let pairs = rows.iter().zip(exact).map(|(&row, exact)| (&out[row * width..][..width], exact.as_slice()));
         compared(self.setting, &pairs.collect::<Vec<_>>(), repeats)
     }

@@ -7,7 +7,7 @@ use crate::Cuda;
 use crate::attention;
 use crate::attention::device_plan::WHOLE;
 use crate::attention::levels::LevelRows;
-use crate::compile::elements::Fp8Scaling;
+use crate::compile::elements::{Fp8Scaling, HeadWidths};
 use crate::compile::four_bit::FourBit;
 use crate::delta_rule::chunked;
 use crate::discovery::probe::DeviceFacts;
@@ -159,7 +159,7 @@ impl Backend for Cuda {
 
     fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
         let kv_element = self.kv_element(heads, dtype);
-        attention::tile_of(self.device.facts(), dtype, kv_element, heads.head_dim, self.deterministic, window)
+        attention::tile_of(self.device.facts(), dtype, kv_element, HeadWidths::of(heads), self.deterministic, window)
     }
 
     /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
@@ -546,9 +546,29 @@ impl Backend for Cuda {
             return;
         }
         match step.member() {
-            WHOLE => step.attend(&self.device, Some(out), qkv, (kv, layer), plan, scoring),
+            WHOLE => step.attend(&self.device, Some(out), None, qkv, (kv, layer), plan, scoring),
             _ => self.attend_as_member(out, qkv, (kv, layer), step, plan, scoring),
         }
+    }
+
+    fn tree_attention_lse(
+        &mut self,
+        out: &mut Buffer,
+        lse: &mut Buffer,
+        qkv: &Buffer,
+        kv: &Kv,
+        layer: LayerIx,
+        step: &mut Step,
+        plan: usize,
+        scoring: Scoring<'_, Vector>,
+    ) {
+        self.forget_before(out);
+        self.forget_before(lse);
+        if self.skips_attention {
+            return;
+        }
+        assert_eq!(step.member(), WHOLE, "tree_attention_lse: members do not divide latents");
+        step.attend(&self.device, Some(out), Some(lse), qkv, (kv, layer), plan, scoring);
     }
 
     fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate, next: Option<&Matrix>) {

@@ -56,7 +56,7 @@ pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
 
-use self::compile::elements::KvElement;
+use self::compile::elements::{HeadWidths, KvElement};
 use self::delta_rule::DeltaRuleKernels;
 use self::driver::device::Device;
 use self::driver::event::Event;
@@ -217,6 +217,6 @@ impl Cuda {
 
     /// The page layout of keys and values for a model with these heads and weights.
     fn kv_element(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
-        KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
+        KvElement::of(self.kv, self.device.facts(), dtype, HeadWidths::of(heads))
     }
 }

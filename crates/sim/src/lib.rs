@@ -38,7 +38,7 @@ use offshoot_backend::{
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
-use offshoot_cuda::compile::elements::KvElement;
+use offshoot_cuda::compile::elements::{HeadWidths, KvElement};
 use offshoot_cuda::delta_rule::chunked;
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{CostModel, NewPage};
@@ -376,7 +376,7 @@ impl Backend for Sim {
     /// Hopper's kernels read fp8 from memory.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         let is_hopper = self.profile.is_hopper();
-        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, heads.head_dim);
+        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, HeadWidths::of(heads));
         if fp8 { 1 } else { dtype.bytes() }
     }
 

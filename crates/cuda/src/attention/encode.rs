@@ -345,7 +345,7 @@ fn narrow_heads(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::elements::{HopperKernel, KvElement};
+    use crate::compile::elements::{HeadWidths, HopperKernel, KvElement};
 
     const WORKERS: Workers = Workers::BlocksAndDecodeWarps(132);
 
@@ -372,8 +372,8 @@ mod tests {
         assert!(plan.contains(&format!("HEADER_WORDS = {HEADER_WORDS} ")));
         // As `HopperKernel::has_openings`.
         let tiles = include_str!("../../../../kernels/attention/wide_tiles.cuh");
-        assert!(tiles.contains("PREFERS_SHORT = DETERMINISTIC && !FP8 && (HEAD_DIM == 64 || HEAD_DIM == 128);"));
-        let has = |head_dim, kv| HopperKernel::Wgmma.has_openings(head_dim, kv);
+        assert!(tiles.contains("PREFERS_SHORT = DETERMINISTIC && !FP8 && (KEY_DIM == 64 || KEY_DIM == 128);"));
+        let has = |dim, kv| HopperKernel::Wgmma.has_openings(HeadWidths::even(dim), kv);
         assert!(has(64, KvElement::Plain) && has(128, KvElement::Rounded));
         assert!(!has(80, KvElement::Plain) && !has(64, KvElement::Fp8));
     }

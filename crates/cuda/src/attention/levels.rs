@@ -3,7 +3,7 @@
 
 use super::ScoreFactors;
 use super::level_words::level_words;
-use crate::compile::elements::{KvElement, PageLayout};
+use crate::compile::elements::{HeadWidths, KvElement, PageLayout};
 use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
@@ -46,8 +46,8 @@ impl LevelRows {
         for layer in (0..kv.shape().layers()).map(LayerIx::new) {
             let (heads, kv_element) = (kv.heads(layer), kv.kv_element(layer));
             if kernels.iter().all(|(known, ..)| *known != heads) {
-                let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
-                let unit = units::level_lse(dtype, kv_element, layout, heads.head_dim);
+                let layout = PageLayout::of(device.facts().major, dtype, HeadWidths::of(heads));
+                let unit = units::level_lse(dtype, kv_element, layout, HeadWidths::of(heads));
                 kernels.push((heads, kv_element, device.function(&unit, "level_lse")?));
             }
         }
@@ -118,7 +118,7 @@ mod tests {
         let kernel = include_str!("../../../../kernels/attention/level_lse.cu");
         let words = include_str!("../../../../kernels/attention/level_words.cuh");
         let [wide, usual] = [512, 256].map(heads_a_block);
-        assert!(kernel.contains(&format!("HEADS = HEAD_DIM > 256 ? {wide} : {usual};")));
+        assert!(kernel.contains(&format!("HEADS = KEY_DIM > 256 ? {wide} : {usual};")));
         assert!(kernel.contains(&format!("WARPS = {};", THREADS / 32)));
         assert!(words.contains(&format!("MOST_LEVELS = {MOST_LEVELS};")));
     }

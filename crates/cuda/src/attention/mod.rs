@@ -13,14 +13,15 @@ mod tiles;
 mod tiling;
 
 use self::layout::{DECODE_WARPS, Tiling, Workers};
-use crate::compile::elements::{HopperKernel, KvElement, PageLayout};
+use crate::compile::elements::{HeadWidths, HopperKernel, KvElement, PageLayout};
+use crate::compile::unit::Unit;
 use crate::compile::units::{self, MemberStates};
 use crate::discovery::probe::DeviceFacts;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
 use crate::driver::memory::Memory;
-use offshoot_backend::{Dtype, HeadLayout, MOST_HEAD_DIM, Scoring};
+use offshoot_backend::{Dtype, HeadLayout, MOST_HEAD_DIM, Scoring, Values};
 use offshoot_core::error::Result;
 
 /// Threads of a block of tree_attention and tree_attention_any, of merge_states, of tree_attention_wgmma and of
@@ -35,7 +36,7 @@ const MERGE_WARPS: usize = MERGE_THREADS as usize / 32;
 const MOST_MERGE_WARPS: usize = 32;
 /// Resident blocks per multiprocessor.
 const BLOCKS: usize = 2;
-/// Packed rows of a narrow tile.
+/// Packed rows of a narrow tile; half as many where keys are wider than [`MOST_HEAD_DIM`] (tree_attention_any).
 const NARROW_ROWS: usize = 16;
 /// Packed rows of a narrow and of a wide tile of the kernels for Hopper; with heads of 512 half as many of the latter.
 const HOPPER_NARROW_ROWS: usize = 8;
@@ -46,6 +47,9 @@ const OPENINGS_SPARE: usize = 12;
 const PART_DIM: usize = 128;
 /// Warps of a block of tree_attention_large that take narrow tiles.
 const TEAM_WARPS: usize = 8;
+/// The widest keys that have values in them: with more, a KV block of tree_attention_any and the queries of a tile are
+/// too large for the shared memory of a block.
+const MOST_LATENT: usize = 576;
 /// Positions per tile of plans for deterministic kernels: a multiple of the page and of a step of tree_attention_wgmma
 /// (64). A row has a state for each tile; they merge in the order of positions.
 const TILE: u32 = 512;
@@ -66,20 +70,20 @@ pub fn tile_of(
     facts: &DeviceFacts,
     element: Dtype,
     kv_element: KvElement,
-    head_dim: usize,
+    widths: HeadWidths,
     deterministic: bool,
     window: Option<u32>,
 ) -> u32 {
-    match hopper_kernel(facts, element, head_dim) {
-        Some(kernel) if deterministic && window.is_none() && kernel.has_openings(head_dim, kv_element) => OPENED_TILE,
+    match hopper_kernel(facts, element, widths) {
+        Some(kernel) if deterministic && window.is_none() && kernel.has_openings(widths, kv_element) => OPENED_TILE,
         _ => tile(deterministic),
     }
 }
 
 /// The kernel for Hopper that computes attention on a device, if one does.
-fn hopper_kernel(facts: &DeviceFacts, element: Dtype, head_dim: usize) -> Option<HopperKernel> {
-    let is_swizzled = PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled;
-    HopperKernel::of(element, head_dim).filter(|_| is_swizzled)
+fn hopper_kernel(facts: &DeviceFacts, element: Dtype, widths: HeadWidths) -> Option<HopperKernel> {
+    let is_plain = PageLayout::of(facts.major, element, widths) == PageLayout::Plain;
+    HopperKernel::of(element, widths).filter(|_| !is_plain)
 }
 
 /// Device memory and an offset into it, in bytes.
@@ -90,10 +94,13 @@ pub type At<'a> = (&'a Memory, usize);
 pub struct AttentionOperands<'a> {
     /// `None` for a member's plan alone: no results are made, and all states stay partial ones.
     pub out: Option<&'a Memory>,
+    /// f32 `[rows_padded, q_heads]`: the natural log-sum-exps of all scores and the sink.
+    pub lse: Option<&'a Memory>,
     pub qkv: &'a Memory,
     /// Elements per row of `qkv`, which begins with the query heads.
     pub qkv_width: usize,
-    /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`, rows as [`PageLayout`] says.
+    /// Keys and values of the layer: `[page][kv head][keys, values beside them][32 slots][their width]`, rows as
+    /// [`PageLayout`] says.
     pub kv: At<'a>,
     /// `DevicePlan::words`, at a multiple of 16 bytes.
     pub plan: At<'a>,
@@ -135,8 +142,8 @@ enum KernelSet {
 
 impl AttentionKernels {
     /// `element`: dtype of queries and results, and of keys and values unless `kv_element` differs. If `deterministic`,
-    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], which model loading
-    /// refuses.
+    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], and keys with values
+    /// in them wider than [`MOST_LATENT`], which model loading refuses.
     pub fn load(
         device: &Device,
         element: Dtype,
@@ -144,43 +151,35 @@ impl AttentionKernels {
         heads: HeadLayout,
         deterministic: bool,
     ) -> Result<Self> {
-        let head_dim = heads.head_dim;
-        assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
+        let widths = HeadWidths::of(heads);
+        let most = if widths.are_in_keys() { MOST_LATENT } else { MOST_HEAD_DIM };
+        assert!(widths.key.max(widths.value()) <= most, "heads {heads}");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
-        let tile = |window| tile_of(facts, element, kv_element, head_dim, deterministic, window);
+        let tile = |window| tile_of(facts, element, kv_element, widths, deterministic, window);
         let tiles = Tiles { unbounded: tile(None), windowed: tile(Some(1)) };
-        if let Some(kernel) = hopper_kernel(facts, element, head_dim) {
-            let unit = units::attention_hopper(element, kv_element, head_dim, deterministic);
+        if let Some(kernel) = hopper_kernel(facts, element, widths) {
+            let unit = units::attention_hopper(element, kv_element, widths, deterministic);
             let (unit, name) = unit.expect("a unit for each of these kernels");
             let attention = device.function(&unit, name)?;
             let (threads, shared_bytes) = match kernel {
-                HopperKernel::Wgmma => (WGMMA_THREADS, shared_bytes_wgmma(head_dim, kv_element)),
+                HopperKernel::Wgmma => (WGMMA_THREADS, shared_bytes_wgmma(widths.key, kv_element)),
                 HopperKernel::Large => (LARGE_THREADS, SHARED_BYTES_LARGE),
             };
-            let tiling = hopper_tiling(kernel, kv_element, head_dim, multiprocessors, deterministic);
+            let tiling = hopper_tiling(kernel, kv_element, widths, multiprocessors, deterministic);
             let kernels = KernelSet::Hopper { attention, threads, shared_bytes };
             return Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles });
         }
         assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
-            true => (units::attention(element, head_dim, true), 1),
-            false => (units::attention(element, head_dim, false), MERGE_WARPS),
+            true => (units::attention(element, widths, true), 1),
+            false => (units::attention(element, widths, false), MERGE_WARPS),
         };
-        let narrow = Tiling {
-            narrow_rows: NARROW_ROWS,
-            wide_rows: None,
-            workers: Workers::Blocks(BLOCKS * multiprocessors),
-            most_slots: usize::MAX,
-            openings_spare: None,
+        let (name, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
+            true => ("tree_attention", shared_bytes(facts, widths.key)),
+            false => ("tree_attention_any", shared_bytes_any(widths)),
         };
-        let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
-            true => {
-                let wide = Tiling { wide_rows: Some(widest(head_dim)), ..narrow };
-                ("tree_attention", wide, shared_bytes(facts, head_dim))
-            }
-            false => ("tree_attention_any", narrow, shared_bytes_any(head_dim)),
-        };
+        let tiling = portable_tiling(&attention, widths, BLOCKS * multiprocessors);
         let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
         let kernels = KernelSet::Two { attention, shared_bytes, merge, merge_warps };
         Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles })
@@ -192,13 +191,13 @@ impl AttentionKernels {
 
     /// Bytes of `partial_slots` partial states of a row: f32 `o`, `m` and `l` of all query heads.
     pub fn scratch_bytes(&self, partial_slots: usize) -> usize {
-        partial_slots * self.heads.q_heads * (self.heads.head_dim + 2) * size_of::<f32>()
+        partial_slots * self.heads.q_heads * (self.heads.value_dim() + 2) * size_of::<f32>()
     }
 
     /// What merges its states with those of other members.
     pub fn states_of(&self, ranks: usize, members: usize) -> MemberStates {
         let is_permuted = matches!(self.kernels, KernelSet::Hopper { .. });
-        MemberStates { ranks, members, element: self.element, head_dim: self.heads.head_dim, is_permuted }
+        MemberStates { ranks, members, element: self.element, value_dim: self.heads.value_dim(), is_permuted }
     }
 
     /// The heads and the element type of the pages that it reads.
@@ -235,7 +234,7 @@ impl AttentionKernels {
         scoring: Scoring<'_, Memory>,
         rows_padded: usize,
     ) {
-        let AttentionOperands { out, qkv, qkv_width, kv, plan, positions, partials } = *operands;
+        let AttentionOperands { out, lse, qkv, qkv_width, kv, plan, positions, partials } = *operands;
         let (group, kv_heads) = (argument(self.heads.group()), argument(self.heads.kv_heads));
         let ScoreFactors { scale, cap_rate } = ScoreFactors::of(&scoring);
         let args = Args::new().memory_or_null(out).memory(qkv).memory_at(kv.0, kv.1).memory_at(plan.0, plan.1);
@@ -243,16 +242,16 @@ impl AttentionKernels {
         match &self.kernels {
             KernelSet::Hopper { attention, threads, shared_bytes } => {
                 // The range in which `Divisor` is exact.
-                let heads = (self.heads.q_heads * self.heads.head_dim.div_ceil(PART_DIM)) as u64;
+                let heads = (self.heads.q_heads * self.heads.value_dim().div_ceil(PART_DIM)) as u64;
                 assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} parts of heads");
                 let args = args.u32(group).u32(kv_heads).u32(argument(qkv_width)).f32(scale).f32(cap_rate);
                 let zeroed = if out.is_some() { rows_padded } else { 0 };
-                let args = args.memory_or_null(scoring.sinks).u32(argument(zeroed));
+                let args = args.memory_or_null(scoring.sinks).memory_or_null(lse).u32(argument(zeroed));
                 device.launch(attention, [argument(self.multiprocessors), 1, 1], *threads, *shared_bytes, &args);
             }
             KernelSet::Two { attention, shared_bytes, merge, merge_warps } => {
                 let args = args.u32(group).u32(kv_heads).u32(argument(qkv_width)).f32(scale).f32(cap_rate);
-                let args = args.memory_or_null(scoring.sinks);
+                let args = args.memory_or_null(scoring.sinks).memory_or_null(lse);
                 let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
                 device.launch(attention, grid, THREADS, *shared_bytes, &args);
 
@@ -260,6 +259,7 @@ impl AttentionKernels {
                 let split = self.merge_split(rows_padded, *merge_warps);
                 let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
                 let args = args.u32(argument(self.heads.q_heads)).u32(argument(split)).memory_or_null(scoring.sinks);
+                let args = args.memory_or_null(lse);
                 let grid = [argument(rows_padded), argument((self.heads.q_heads * split).div_ceil(MERGE_WARPS)), 1];
                 device.launch(merge, grid, MERGE_THREADS, 0, &args);
             }
@@ -289,22 +289,34 @@ impl ScoreFactors {
 pub fn hopper_tiling(
     kernel: HopperKernel,
     kv_element: KvElement,
-    head_dim: usize,
+    widths: HeadWidths,
     multiprocessors: usize,
     deterministic: bool,
 ) -> Tiling {
     // The number of rows must not affect how a row is computed.
     let narrow_rows = if deterministic { 0 } else { HOPPER_NARROW_ROWS };
-    let openings = (deterministic && kernel.has_openings(head_dim, kv_element)).then_some(OPENINGS_SPARE);
+    let openings = (deterministic && kernel.has_openings(widths, kv_element)).then_some(OPENINGS_SPARE);
     let (wide_rows, workers) = match kernel {
         HopperKernel::Wgmma => (HOPPER_WIDE_ROWS, Workers::BlocksAndDecodeWarps(multiprocessors)),
         HopperKernel::Large => {
-            let teams = TEAM_WARPS / head_dim.div_ceil(PART_DIM);
-            let rows = if head_dim > 256 { HOPPER_WIDE_ROWS / 2 } else { HOPPER_WIDE_ROWS };
+            let teams = TEAM_WARPS / widths.key.div_ceil(PART_DIM);
+            let rows = if widths.key > 256 { HOPPER_WIDE_ROWS / 2 } else { HOPPER_WIDE_ROWS };
             (rows, Workers::BlocksThenTeams { blocks: multiprocessors, teams })
         }
     };
     Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX, openings_spare: openings }
+}
+
+/// The tiles and workers of a unit of tree_attention or tree_attention_any, by so many resident blocks.
+pub fn portable_tiling(attention: &Unit, widths: HeadWidths, blocks: usize) -> Tiling {
+    let multiplies = attention.source == &units::TREE_ATTENTION;
+    Tiling {
+        narrow_rows: narrow_rows(widths),
+        wide_rows: multiplies.then(|| widest(widths.key)),
+        workers: Workers::Blocks(blocks),
+        most_slots: usize::MAX,
+        openings_spare: None,
+    }
 }
 
 /// Packed rows of the widest tile, as `WIDEST` of kernels/attention/tile.cuh.
@@ -339,11 +351,21 @@ fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
 /// Shared bytes of tree_attention_large.cu: queries of 64 KiB, five slots of 32 KiB, padding to a multiple of 1024.
 pub const SHARED_BYTES_LARGE: usize = (64 + 5 * 32) * 1024 + 1008;
 
-/// Shared bytes of tree_attention_any.cu: keys and values of a KV block, which take turns in heads of more than 256,
-/// padded by an element per row, and the queries of a tile.
-fn shared_bytes_any(head_dim: usize) -> usize {
-    let both = if head_dim > 256 { 1 } else { 2 };
-    (both * 32 * (head_dim + 1) + NARROW_ROWS * head_dim) * size_of::<f32>()
+/// Packed rows of a narrow tile of tree_attention and tree_attention_any.
+fn narrow_rows(widths: HeadWidths) -> usize {
+    if widths.key > MOST_HEAD_DIM { NARROW_ROWS / 2 } else { NARROW_ROWS }
+}
+
+/// Shared bytes of tree_attention_any.cu: keys and the values beside them of a KV block, which take turns in heads of
+/// more than 256, padded by an element per row, and the queries of a tile.
+pub fn shared_bytes_any(widths: HeadWidths) -> usize {
+    let (key, value) = (widths.key + 1, widths.value() + 1);
+    let rows = match widths.values {
+        Values::InKeys(_) => key,
+        Values::Beside(_) if key.max(value) > 257 => key.max(value),
+        Values::Beside(_) => key + value,
+    };
+    (32 * rows + narrow_rows(widths) * widths.key) * size_of::<f32>()
 }
 
 fn argument(number: usize) -> u32 {

@@ -1,9 +1,9 @@
-//! Values of the kernels' defines: names of element types, element types and row layouts of KV pages, the models for
+//! Values of the kernels' defines: names of element types, widths of heads, element types and row layouts of KV pages, the models for
 //! which there is a Hopper kernel, the tiles of products of experts and of e4m3, and the strips of the chunked delta
 //! rule. `units` lists which file is compiled with which values.
 
 use crate::discovery::probe::DeviceFacts;
-use offshoot_backend::{Dtype, KvDtype};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, Values};
 
 /// The kernels' name of an element type.
 pub fn element_name(dtype: Dtype) -> &'static str {
@@ -14,7 +14,45 @@ pub fn element_name(dtype: Dtype) -> &'static str {
     }
 }
 
-/// The kernels of tree attention for Hopper. They read swizzled pages ([`PageLayout`]).
+/// The widths of heads, in elements, which kernels of attention are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeadWidths {
+    /// Of a query and of a key.
+    pub key: usize,
+    /// Of a value, and where it lies.
+    pub values: Values,
+}
+
+impl HeadWidths {
+    /// Values as wide as keys, beside them.
+    pub const fn even(dim: usize) -> Self {
+        Self { key: dim, values: Values::Beside(dim) }
+    }
+
+    pub const fn of(heads: HeadLayout) -> Self {
+        Self { key: heads.head_dim, values: heads.values }
+    }
+
+    pub const fn value(self) -> usize {
+        match self.values {
+            Values::Beside(width) | Values::InKeys(width) => width,
+        }
+    }
+
+    pub const fn are_in_keys(self) -> bool {
+        matches!(self.values, Values::InKeys(_))
+    }
+
+    /// The width of keys and values, if they are equally wide and lie beside each other.
+    pub const fn one(self) -> Option<usize> {
+        match self.values {
+            Values::Beside(width) if width == self.key => Some(width),
+            Values::Beside(_) | Values::InKeys(_) => None,
+        }
+    }
+}
+
+/// The kernels of tree attention for Hopper. They read pages that are swizzled or in panels ([`PageLayout`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HopperKernel {
     /// `tree_attention_wgmma`: heads of 64, 80, 96 or 128.
@@ -25,8 +63,8 @@ pub enum HopperKernel {
 
 impl HopperKernel {
     /// The one for a model with weights of `element`, if there is one.
-    pub fn of(element: Dtype, head_dim: usize) -> Option<Self> {
-        match head_dim {
+    pub fn of(element: Dtype, widths: HeadWidths) -> Option<Self> {
+        match widths.one()? {
             _ if element == Dtype::F32 => None,
             64 | 80 | 96 | 128 => Some(HopperKernel::Wgmma),
             256 | 512 => Some(HopperKernel::Large),
@@ -36,13 +74,18 @@ impl HopperKernel {
 
     /// Whether its deterministic form is made for tiles of few rows and goes on from openings, as `PREFERS_SHORT` of
     /// kernels/attention/wide_tiles.cuh.
-    pub fn has_openings(self, head_dim: usize, kv_element: KvElement) -> bool {
-        self == HopperKernel::Wgmma && matches!(head_dim, 64 | 128) && kv_element != KvElement::Fp8
+    pub fn has_openings(self, widths: HeadWidths, kv_element: KvElement) -> bool {
+        self == HopperKernel::Wgmma && matches!(widths.key, 64 | 128) && kv_element != KvElement::Fp8
+    }
+
+    /// The layout of the pages that it reads.
+    fn reads(self, widths: HeadWidths) -> PageLayout {
+        if widths.one().is_some() { PageLayout::Swizzled } else { PageLayout::Panels }
     }
 
     /// Whether it reads pages of fp8 with heads of that size.
-    fn reads_fp8(self, head_dim: usize) -> bool {
-        self == HopperKernel::Wgmma && matches!(head_dim, 64 | 128)
+    fn reads_fp8(self, widths: HeadWidths) -> bool {
+        self == HopperKernel::Wgmma && matches!(widths.key, 64 | 128)
     }
 }
 
@@ -59,17 +102,17 @@ pub enum KvElement {
 
 impl KvElement {
     /// On such a device, in a model with weights of `dtype`.
-    pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, head_dim: usize) -> Self {
+    pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, widths: HeadWidths) -> Self {
         match kv {
             KvDtype::Model => KvElement::Plain,
-            KvDtype::Fp8 if facts.major == 9 && Self::is_fp8_read(dtype, head_dim) => KvElement::Fp8,
+            KvDtype::Fp8 if facts.major == 9 && Self::is_fp8_read(dtype, widths) => KvElement::Fp8,
             KvDtype::Fp8 => KvElement::Rounded,
         }
     }
 
     /// Whether a Hopper kernel reads fp8 in a model with weights of `dtype`.
-    pub fn is_fp8_read(dtype: Dtype, head_dim: usize) -> bool {
-        HopperKernel::of(dtype, head_dim).is_some_and(|kernel| kernel.reads_fp8(head_dim))
+    pub fn is_fp8_read(dtype: Dtype, widths: HeadWidths) -> bool {
+        HopperKernel::of(dtype, widths).is_some_and(|kernel| kernel.reads_fp8(widths))
     }
 
     pub fn element_bytes(self, dtype: Dtype) -> usize {
@@ -86,14 +129,28 @@ pub enum PageLayout {
     /// Elements in order.
     Plain,
     /// The 16-byte chunks of each 128 bytes permuted by the slot, and rows of more than 256 bytes in panels of 128, as
-    /// the kernels for Hopper need them in shared memory; they read no other layout.
+    /// the kernels for Hopper need them in shared memory.
     Swizzled,
+    /// The same, but rows of any width in panels of 128 bytes: where keys and values are not equally wide.
+    Panels,
 }
 
 impl PageLayout {
     /// On devices of compute capability `major`, in a model with weights of `dtype`.
-    pub fn of(major: u32, dtype: Dtype, head_dim: usize) -> Self {
-        if major == 9 && HopperKernel::of(dtype, head_dim).is_some() { PageLayout::Swizzled } else { PageLayout::Plain }
+    pub fn of(major: u32, dtype: Dtype, widths: HeadWidths) -> Self {
+        match HopperKernel::of(dtype, widths) {
+            Some(kernel) if major == 9 => kernel.reads(widths),
+            _ => PageLayout::Plain,
+        }
+    }
+
+    /// The kernels' name of the layout.
+    pub fn name(self) -> &'static str {
+        match self {
+            PageLayout::Plain => "PLAIN",
+            PageLayout::Swizzled => "SWIZZLED",
+            PageLayout::Panels => "IN_PANELS",
+        }
     }
 }
 

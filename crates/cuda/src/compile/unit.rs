@@ -71,7 +71,7 @@ pub fn differs_by_arch(source: &Source, headers: &[Source], number: u32, other: 
     })
 }
 
-/// `merge_states.cu ELEMENT=bf16 HEAD_DIM=128`.
+/// `merge_states.cu ELEMENT=bf16 VALUE_DIM=128`.
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.source.name)?;

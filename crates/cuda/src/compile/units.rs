@@ -4,13 +4,14 @@
 use std::collections::HashSet;
 
 use super::elements::{
-    ChunkWalk, ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
+    ChunkWalk, ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HeadWidths, HopperKernel, KvElement, PageLayout,
+    element_name,
 };
 use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::four_bit_layers::LayerTiles;
 use super::unit::{Source, Unit};
 use offshoot_backend::ranks::PARTS;
-use offshoot_backend::{Dtype, StateDtype};
+use offshoot_backend::{Dtype, StateDtype, Values};
 
 /// A file of `kernels/` as a [`Source`].
 macro_rules! source {
@@ -190,8 +191,8 @@ pub fn all() -> Vec<Unit> {
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
     );
     for deterministic in [false, true] {
-        let of_dims = |element| HEAD_DIMS.map(|dim| attention(element, dim, deterministic)).into_iter().flatten();
-        all.extend(DTYPES.into_iter().flat_map(of_dims));
+        let of_widths = |element| WIDTHS.map(|widths| attention(element, widths, deterministic)).into_iter().flatten();
+        all.extend(DTYPES.into_iter().flat_map(of_widths));
     }
     all.push(level_mass());
     all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
@@ -207,29 +208,34 @@ pub fn all() -> Vec<Unit> {
     }
     let products = |element| CHUNK_DIMS.map(|(key, value)| chunk_products(element, key, value));
     all.extend([Dtype::F16, Dtype::Bf16].into_iter().flat_map(products));
-    let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
+    let (plain, swizzled, panels) = (PageLayout::Plain, PageLayout::Swizzled, PageLayout::Panels);
     let pages = [
         (KvElement::Plain, plain),
         (KvElement::Plain, swizzled),
+        (KvElement::Plain, panels),
         (KvElement::Rounded, plain),
         (KvElement::Rounded, swizzled),
+        (KvElement::Rounded, panels),
         (KvElement::Fp8, swizzled),
     ];
     for (kv_element, layout) in pages {
         for element in DTYPES {
-            let is_read = |dim: &usize| match (layout, kv_element) {
+            let is_read = |widths: &HeadWidths| match (layout, kv_element) {
                 (PageLayout::Plain, _) => true,
-                (PageLayout::Swizzled, KvElement::Fp8) => KvElement::is_fp8_read(element, *dim),
-                (PageLayout::Swizzled, _) => HopperKernel::of(element, *dim).is_some(),
+                (laid, KvElement::Fp8) => {
+                    laid == PageLayout::of(9, element, *widths) && KvElement::is_fp8_read(element, *widths)
+                }
+                (laid, _) => laid == PageLayout::of(9, element, *widths),
             };
-            let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(is_read).collect();
-            if !dims.is_empty() {
+            let all_widths: Vec<HeadWidths> = WIDTHS.into_iter().filter(is_read).collect();
+            if !all_widths.is_empty() {
                 all.extend([kv_append(element, kv_element, layout).0, prepare_heads(element, kv_element, layout)]);
             }
-            all.extend(dims.iter().map(|&dim| level_lse(element, kv_element, layout, dim)));
-            let hopper =
-                |dim| [false, true].map(|deterministic| attention_hopper(element, kv_element, dim, deterministic));
-            let kernels = dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| hopper(dim));
+            all.extend(all_widths.iter().map(|&widths| level_lse(element, kv_element, layout, widths)));
+            let hopper = |widths| {
+                [false, true].map(|deterministic| attention_hopper(element, kv_element, widths, deterministic))
+            };
+            let kernels = all_widths.iter().filter(|_| layout != plain).flat_map(|&widths| hopper(widths));
             all.extend(kernels.flatten().map(|(unit, _)| unit));
         }
     }
@@ -468,7 +474,8 @@ pub struct MemberStates {
     pub members: usize,
     /// The dtype of results.
     pub element: Dtype,
-    pub head_dim: usize,
+    /// Elements of a result.
+    pub value_dim: usize,
     /// Whether they are ordered as the kernels for Hopper do.
     pub is_permuted: bool,
 }
@@ -479,19 +486,19 @@ fn merged_states() -> Vec<MemberStates> {
     let groups = [2, 4, 8].into_iter().flat_map(|ranks| [2, 4, 8].map(|members| (ranks, members)));
     let groups = groups.filter(|(ranks, members)| members <= ranks);
     let of_any = groups.flat_map(|group| [64, 128].map(|dim| (group, Dtype::Bf16, dim)));
-    let of_two = DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| ((2, 2), element, dim)));
-    let all = of_any.chain(of_two).flat_map(|((ranks, members), element, head_dim)| {
-        let is_hopper = HopperKernel::of(element, head_dim).is_some();
+    let of_two = DTYPES.into_iter().flat_map(|element| WIDTHS.map(|widths| ((2, 2), element, widths.value())));
+    let all = of_any.chain(of_two).flat_map(|((ranks, members), element, value_dim)| {
+        let is_hopper = WIDTHS.iter().any(|&of| of.value() == value_dim && HopperKernel::of(element, of).is_some());
         let orders = [false, true].into_iter().filter(move |is_permuted| is_hopper || !is_permuted);
-        orders.map(move |is_permuted| MemberStates { ranks, members, element, head_dim, is_permuted })
+        orders.map(move |is_permuted| MemberStates { ranks, members, element, value_dim, is_permuted })
     });
     all.collect()
 }
 
 /// The unit that merges such states.
 pub fn merge_members(states: MemberStates) -> Unit {
-    let MemberStates { ranks, members, element, head_dim, is_permuted } = states;
-    let unit = typed(&MERGE_MEMBERS, element).define("HEAD_DIM", head_dim).define("RANKS", ranks);
+    let MemberStates { ranks, members, element, value_dim, is_permuted } = states;
+    let unit = typed(&MERGE_MEMBERS, element).define("VALUE_DIM", value_dim).define("RANKS", ranks);
     unit.define("MEMBERS", members).define("PERMUTED", u32::from(is_permuted))
 }
 
@@ -500,8 +507,24 @@ pub fn advance() -> Unit {
     Unit::new(&ADVANCE)
 }
 
-/// Head widths of the models that are known, and of the demo's.
-const HEAD_DIMS: [usize; 8] = [16, 32, 64, 80, 96, 128, 256, 512];
+/// Widths of the heads of models that are known, and of the demo's; of latents, and of what they expand to, also those
+/// of tests.
+const WIDTHS: [HeadWidths; 14] = [
+    HeadWidths::even(16),
+    HeadWidths::even(32),
+    HeadWidths::even(64),
+    HeadWidths::even(80),
+    HeadWidths::even(96),
+    HeadWidths::even(128),
+    HeadWidths::even(256),
+    HeadWidths::even(512),
+    HeadWidths { key: 24, values: Values::InKeys(16) },
+    HeadWidths { key: 288, values: Values::InKeys(256) },
+    HeadWidths { key: 320, values: Values::InKeys(256) },
+    HeadWidths { key: 576, values: Values::InKeys(512) },
+    HeadWidths { key: 96, values: Values::Beside(64) },
+    HeadWidths { key: 192, values: Values::Beside(128) },
+];
 
 /// The unit and kernel name of `kv_append` in a model of `element`.
 pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (Unit, &'static str) {
@@ -521,14 +544,14 @@ pub fn prepare_heads(element: Dtype, kv_element: KvElement, layout: PageLayout) 
 pub fn attention_hopper(
     element: Dtype,
     kv_element: KvElement,
-    head_dim: usize,
+    widths: HeadWidths,
     deterministic: bool,
 ) -> Option<(Unit, &'static str)> {
-    let (unit, name) = match HopperKernel::of(element, head_dim)? {
+    let (unit, name) = match HopperKernel::of(element, widths)? {
         HopperKernel::Wgmma => (with_kv(&TREE_ATTENTION_WGMMA, element, kv_element), "tree_attention_wgmma"),
         HopperKernel::Large => (typed(&TREE_ATTENTION_LARGE, element), "tree_attention_large"),
     };
-    Some((unit.define("HEAD_DIM", head_dim).define("DETERMINISTIC", u8::from(deterministic)), name))
+    Some((wide(unit, widths).define("DETERMINISTIC", u8::from(deterministic)), name))
 }
 
 /// The widest heads that `tree_attention` takes.
@@ -552,7 +575,7 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
         }
     } else if unit.source == &EXPERT_LINEAR_4BIT_WGMMA && is("CAP", "128") {
         384
-    } else if unit.source == &TREE_ATTENTION_WGMMA && is("HEAD_DIM", "128") {
+    } else if unit.source == &TREE_ATTENTION_WGMMA && is("KEY_DIM", "128") {
         match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
             (true, true) => 96,
             (true, false) => 64,
@@ -594,16 +617,17 @@ pub fn chunk_states(element: Dtype, state: StateDtype, key_dim: usize, value_dim
 }
 
 /// The units that it launches on other GPUs, and those of deterministic mode if `attention_hopper` has no kernel.
-pub fn attention(element: Dtype, head_dim: usize, deterministic: bool) -> [Unit; 2] {
-    let tensor_cores =
-        !deterministic && element != Dtype::F32 && head_dim.is_multiple_of(16) && head_dim <= MOST_MMA_HEAD_DIM;
+pub fn attention(element: Dtype, widths: HeadWidths, deterministic: bool) -> [Unit; 2] {
+    let fits = widths.one().is_some_and(|dim| dim.is_multiple_of(16) && dim <= MOST_MMA_HEAD_DIM);
+    let tensor_cores = !deterministic && element != Dtype::F32 && fits;
     let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
-    [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+    let merge = typed(&MERGE_STATES, element).define("VALUE_DIM", widths.value());
+    [wide(typed(attention, element), widths), merge]
 }
 
 /// The units of attention attribution in a model of `element`.
-pub fn level_lse(element: Dtype, kv_element: KvElement, layout: PageLayout, head_dim: usize) -> Unit {
-    laid(with_kv(&LEVEL_LSE, element, kv_element).define("HEAD_DIM", head_dim), layout)
+pub fn level_lse(element: Dtype, kv_element: KvElement, layout: PageLayout, widths: HeadWidths) -> Unit {
+    laid(wide(with_kv(&LEVEL_LSE, element, kv_element), widths), layout)
 }
 
 pub fn level_mass() -> Unit {
@@ -632,7 +656,13 @@ fn rounded(source: &'static Source, element: Dtype, kv_element: KvElement) -> Un
 
 /// Which reads or writes pages of that layout.
 fn laid(unit: Unit, layout: PageLayout) -> Unit {
-    unit.define("SWIZZLED", u8::from(layout == PageLayout::Swizzled))
+    unit.define("LAYOUT", layout.name())
+}
+
+/// Whose heads are so wide.
+fn wide(unit: Unit, widths: HeadWidths) -> Unit {
+    let unit = unit.define("KEY_DIM", widths.key).define("VALUE_DIM", widths.value());
+    unit.define("VALUES_IN_KEYS", u8::from(widths.are_in_keys()))
 }
 
 pub fn typed(source: &'static Source, element: Dtype) -> Unit {

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::staging::Staging;
 use super::states::{self, LayerStates, States};
-use crate::compile::elements::{KvElement, PageLayout};
+use crate::compile::elements::{HeadWidths, KvElement, PageLayout};
 use crate::compile::unit::Unit;
 use crate::compile::units;
 use crate::driver::args::Args;
@@ -147,7 +147,7 @@ impl Kv {
         let unit = Unit::new(&units::KV_PAGES);
         let part = |&heads: &HeadLayout| {
             let kv_element = element_of(heads);
-            let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
+            let layout = PageLayout::of(device.facts().major, shape.dtype, HeadWidths::of(heads));
             let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
             let page_bytes = layer_page_bytes(heads, shape.dtype, kv_element);
             let append = device.function(&append, name)?;
@@ -380,6 +380,7 @@ impl PartPages {
         let row = self.heads.head_dim * self.kv_element.element_bytes(dtype);
         match self.layout {
             PageLayout::Swizzled if row > 2 * PANEL_ROW_BYTES => PANEL_ROW_BYTES,
+            PageLayout::Panels => PANEL_ROW_BYTES,
             PageLayout::Swizzled | PageLayout::Plain => row,
         }
     }
@@ -454,7 +455,7 @@ mod tests {
                 let is_read = major == 9 && dtype != Dtype::F32 && [64, 80, 96, 128, 256, 512].contains(&head_dim);
                 let expected = if is_read { PageLayout::Swizzled } else { PageLayout::Plain };
                 assert_eq!(
-                    PageLayout::of(major, dtype, head_dim),
+                    PageLayout::of(major, dtype, HeadWidths::even(head_dim)),
                     expected,
                     "{major}.x, {dtype:?}, heads of {head_dim}"
                 );

@@ -207,9 +207,9 @@ impl Cuda {
         let (device, fabric, rank) = (self.device(), place.fabric(), place.number());
         let (heads, states) = (kv.heads(layer), step.states_of(plan, fabric.count));
         let shape = (out.rows, out.width * states.members, out.element);
-        assert_eq!(shape, (qkv.rows, heads.q_width(), states.element), "tree_attention of members: shapes");
+        assert_eq!(shape, (qkv.rows, heads.out_width(), states.element), "tree_attention of members: shapes");
         let sinks = scoring.sinks.map(|sinks| &sinks.memory);
-        step.attend(device, None, qkv, (kv, layer), plan, scoring);
+        step.attend(device, None, None, qkv, (kv, layer), plan, scoring);
         let merge = match fabric.peers().and_then(|peers| Ok((peers, peers.merge_kernel(device, rank, states)?))) {
             Ok(merge) => merge,
             Err(error) => return fabric.fail(device, error),
@@ -218,7 +218,7 @@ impl Cuda {
         let of = MergedStates { out, words, partials, sinks, q_heads: heads.q_heads };
         fabric.exchange(device, || {
             let units = of.out.rows * heads.q_heads / states.members;
-            let pieces = ways::pieces_of_merge(fabric.count, units, heads.head_dim + 2);
+            let pieces = ways::pieces_of_merge(fabric.count, units, heads.value_dim() + 2);
             pieces.for_each(|piece| merge.0.launch_merge(device, rank, &merge.1, piece, &of));
             Ok(())
         });

@@ -487,11 +487,13 @@ impl Step {
     }
 
     /// Tree attention by plan number `plan` over the pages of `layer`. `out`: `None` if the step is a member's, whose
-    /// states `partial_states` gives. Rows are those of `qkv`.
+    /// states `partial_states` gives. `lse`: f32 `[R, q_heads]`, the log-sum-exps. Rows are those of `qkv`.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     pub fn attend(
         &self,
         device: &Device,
         out: Option<&Buffer>,
+        lse: Option<&Buffer>,
         qkv: &Buffer,
         (kv, layer): (&Kv, LayerIx),
         plan: usize,
@@ -499,14 +501,17 @@ impl Step {
     ) {
         let (kernels, heads) = (self.kernels(plan), kv.heads(layer));
         assert_eq!(kernels.reads(), (heads, kv.kv_element(layer)), "pages and plans are of one kind");
-        let fits = |out: &Buffer| (out.rows, out.width) == (qkv.rows, heads.q_width());
+        let fits = |out: &Buffer| (out.rows, out.width) == (qkv.rows, heads.out_width());
+        let fits_lse = |lse: &Buffer| (lse.rows, lse.width, lse.element) == (qkv.rows, heads.q_heads, Dtype::F32);
         assert!(qkv.width >= heads.q_width() && out.is_none_or(fits), "tree_attention: shapes");
+        assert!(lse.is_none_or(fits_lse), "tree_attention: shape of the log-sum-exps");
         assert_eq!(out.is_none(), self.member.of > 1, "tree_attention: members merge their results");
         let Scoring { scale, softcap, sinks } = scoring;
         assert!(sinks.is_none_or(|sinks| sinks.len == heads.q_heads), "tree_attention: a sink for each head");
         let scoring = Scoring { scale, softcap, sinks: sinks.map(|sinks| &sinks.memory) };
         let operands = AttentionOperands {
             out: out.map(Buffer::memory),
+            lse: lse.map(Buffer::memory),
             qkv: qkv.memory(),
             qkv_width: qkv.width,
             kv: (kv.memory(), kv.layer_at(layer)),

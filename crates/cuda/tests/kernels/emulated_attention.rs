@@ -1,4 +1,4 @@
-//! Tree attention's Hopper kernels on the CPU, instruction by instruction (`emulator`), against the dense definition:
+//! Tree attention's kernels on the CPU, instruction by instruction (`emulator`), against the dense definition:
 //! random forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits
 //! allow. What only a GPU shows (`offshoot-lab check`, compute-sanitizer) is not repeated here.
 
@@ -10,18 +10,19 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use emulator::{Emulated, Schedule, When, swizzled_place};
+use emulator::{Emulated, Schedule, When, page_place};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use offshoot_backend::{Dtype, HeadLayout, KvDtype};
-use offshoot_cases::dense::{dense, relative_error};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, Scoring, Values};
+use offshoot_cases::dense::{dense, dense_lse, relative_error};
 use offshoot_cases::setting::{ScoreTerms, Setting};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::device_plan::DevicePlan;
 use offshoot_cuda::attention::layout::{NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
-use offshoot_cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling};
-use offshoot_cuda::compile::elements::{HopperKernel, KvElement};
+use offshoot_cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling, portable_tiling, shared_bytes_any};
+use offshoot_cuda::compile::elements::{HeadWidths, HopperKernel, KvElement, PageLayout};
+use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units::{self, MemberStates};
 use offshoot_fixtures::forests::{ForestShape, GrownForest, context, grow};
 use offshoot_kv::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
@@ -98,16 +99,25 @@ fn kept(kv: KvDtype) -> KvElement {
 /// Keys and values of a layer, none of them a number.
 fn no_kv(setting: &Setting, pages: usize) -> Vec<u8> {
     let element = stored(setting, f32::NAN);
-    let elements = pages * setting.heads.kv_heads * 2 * PAGE * setting.heads.head_dim;
+    let elements = pages * PAGE * setting.heads.stored_width();
     element[..element_bytes(setting)].repeat(elements)
 }
 
-/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of
-/// swizzled rows.
-fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize {
-    let row_bytes = setting.heads.head_dim * element_bytes(setting);
-    let run = (slot.page.ix() * setting.heads.kv_heads * 2 + part) * PAGE * row_bytes;
-    run + swizzled_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
+/// Where a stored element of a token, by its place among all of the token's key heads, then value heads, lies in a
+/// layer's pages.
+fn place(setting: &Setting, layout: PageLayout, slot: KvSlot, element: usize) -> usize {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let of_head = setting.heads.stored_width() / kv_heads;
+    let (head, width, before, element) = match element.checked_sub(kv_heads * head_dim) {
+        None => (element / head_dim, head_dim, 0, element % head_dim),
+        Some(value) => {
+            let width = of_head - head_dim;
+            (value / width, width, head_dim, value % width)
+        }
+    };
+    let run = ((slot.page.ix() * kv_heads + head) * of_head + before) * PAGE;
+    let bytes = element_bytes(setting);
+    run * bytes + page_place(layout, slot.slot as usize, element * bytes, width * bytes)
 }
 
 /// The slots that rows of a forest see, each once, by page and place there.
@@ -120,21 +130,24 @@ fn number_of(slot: KvSlot) -> (u32, u32) {
     (slot.page.0, slot.slot)
 }
 
-/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a
+/// Keys and values of a layer, `[page][kv head][keys, values beside them][32][width]`; what no row sees is not a
 /// number.
-fn kv(setting: &Setting, grown: &GrownForest) -> Vec<u8> {
-    kv_where(setting, grown, Some)
+fn kv(setting: &Setting, layout: PageLayout, grown: &GrownForest) -> Vec<u8> {
+    kv_where(setting, layout, grown, Some)
 }
 
 /// The same of those that `stored_at` gives a slot.
-fn kv_where(setting: &Setting, grown: &GrownForest, stored_at: impl Fn(KvSlot) -> Option<KvSlot>) -> Vec<u8> {
-    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+fn kv_where(
+    setting: &Setting,
+    layout: PageLayout,
+    grown: &GrownForest,
+    stored_at: impl Fn(KvSlot) -> Option<KvSlot>,
+) -> Vec<u8> {
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
     let (mut kv, bytes) = (no_kv(setting, pages), element_bytes(setting));
     for (slot, own) in seen_slots(grown).into_values().filter_map(|slot| Some((slot, stored_at(slot)?))) {
         for (i, x) in setting.kv(slot).enumerate() {
-            let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
-            let at = place(setting, own, 2 * head + values, element);
+            let at = place(setting, layout, own, i);
             kv[at..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
         }
     }
@@ -157,8 +170,8 @@ fn hints(setting: &Setting, tile: u32) -> PlanHints {
 }
 
 /// A kernel's threads, and its shared memory as `shared_bytes_wgmma` of the CUDA backend has it.
-fn launch_of(head_dim: usize, kept: KvElement) -> (u32, usize) {
-    if kernel_of(head_dim) == HopperKernel::Large {
+fn launch_of(kernel: HopperKernel, head_dim: usize, kept: KvElement) -> (u32, usize) {
+    if kernel == HopperKernel::Large {
         return (384, SHARED_BYTES_LARGE);
     }
     let (raw, narrow) = match (kept, head_dim) {
@@ -170,8 +183,53 @@ fn launch_of(head_dim: usize, kept: KvElement) -> (u32, usize) {
     (512, (128 + 6 * 64) * 2 * head_dim.next_multiple_of(64) + (raw + narrow) * head_dim + 1008)
 }
 
-fn kernel_of(head_dim: usize) -> HopperKernel {
-    HopperKernel::of(Dtype::Bf16, head_dim).expect("heads of a kernel for Hopper")
+/// What computes attention: a kernel for Hopper, which merges its partial states itself, or another one.
+struct Kernel {
+    attention: Emulated,
+    widths: HeadWidths,
+    layout: PageLayout,
+    threads: u32,
+    shared_bytes: usize,
+    ways: Ways,
+}
+
+enum Ways {
+    Hopper { kernel: HopperKernel, deterministic: bool },
+    Two { unit: Unit, merge: Emulated },
+}
+
+impl Kernel {
+    /// `None` if kernels cannot be emulated here.
+    fn hopper(dtype: Dtype, widths: HeadWidths, kv: KvDtype, deterministic: bool) -> Option<Self> {
+        let kernel = HopperKernel::of(dtype, widths).expect("heads of a kernel for Hopper");
+        let unit = units::attention_hopper(dtype, kept(kv), widths, deterministic);
+        let (unit, name) = unit.expect("a kernel of its own");
+        let (threads, shared_bytes) = launch_of(kernel, widths.key, kept(kv));
+        let (attention, layout) = (Emulated::compile(&unit, name)?, PageLayout::of(9, dtype, widths));
+        Some(Self { attention, widths, layout, threads, shared_bytes, ways: Ways::Hopper { kernel, deterministic } })
+    }
+
+    /// That of other GPUs, and of deterministic mode.
+    fn portable(dtype: Dtype, widths: HeadWidths, deterministic: bool) -> Option<Self> {
+        let [unit, merge] = units::attention(dtype, widths, deterministic);
+        let (name, shared_bytes) = match unit.source == &units::TREE_ATTENTION {
+            // What is left of half the shared memory of a multiprocessor of Hopper, as the emulator is one.
+            true => ("tree_attention", (227 / 2 - 6) * 1024),
+            false => ("tree_attention_any", shared_bytes_any(widths)),
+        };
+        let attention = Emulated::compile(&unit, name)?;
+        let ways = Ways::Two { unit, merge: Emulated::compile(&merge, "merge_states")? };
+        Some(Self { attention, widths, layout: PageLayout::Plain, threads: 128, shared_bytes, ways })
+    }
+
+    fn tiling(&self, setting: &Setting, blocks: usize) -> Tiling {
+        match &self.ways {
+            Ways::Hopper { kernel, deterministic } => {
+                hopper_tiling(*kernel, kept(setting.kv), self.widths, blocks, *deterministic)
+            }
+            Ways::Two { unit, .. } => portable_tiling(unit, self.widths, blocks),
+        }
+    }
 }
 
 /// The factor and the rate that kernels are given of a setting's scores.
@@ -230,7 +288,7 @@ impl Memory {
         };
         let q = step.names.iter().zip(&plan.row_positions).flat_map(query);
         let q: Vec<u16> = q.map(|x| bits(setting.dtype, x)).collect();
-        let partials = partial_slots * heads.q_heads * (heads.head_dim + 2);
+        let partials = partial_slots * heads.q_heads * (heads.value_dim() + 2);
         Self {
             words: Aligned::of(words, 0, 0),
             positions: Aligned::of(&plan.row_positions, PADDED, 0),
@@ -241,20 +299,22 @@ impl Memory {
         }
     }
 
-    /// Launches the kernel. `out`: results of `rows_padded` rows; null, of none, if states alone are asked for.
+    /// Launches the kernel. `out`: results of `rows_padded` rows, and `lse` their log-sum-exps; null, of none, if states
+    /// alone are asked for, or no log-sum-exps.
+    #[expect(clippy::too_many_arguments, reason = "operands of one launch, each named once")]
     fn launch(
         &mut self,
-        kernel: &Emulated,
+        kernel: &Kernel,
         setting: &Setting,
         tiling: &Tiling,
         how: Schedule,
         mut out: *mut u16,
+        mut lse: *mut f32,
         rows_padded: usize,
     ) {
         let heads = setting.heads;
-        let (Workers::BlocksAndDecodeWarps(blocks) | Workers::BlocksThenTeams { blocks, .. }) = tiling.workers else {
-            panic!("workers of a kernel for Hopper")
-        };
+        let (Workers::Blocks(blocks) | Workers::BlocksAndDecodeWarps(blocks) | Workers::BlocksThenTeams { blocks, .. }) =
+            tiling.workers;
         let number = |n: usize| u32::try_from(n).expect("few heads, rows and blocks");
         let (mut qkv, mut kv, mut words) = (self.qkv.at(), self.kv.at(), self.words.at());
         let (mut positions, mut partials) = (self.positions.at(), self.partials.at());
@@ -279,20 +339,35 @@ impl Memory {
             at(&mut scale),
             at(&mut cap_rate),
             at(&mut sinks),
+            at(&mut lse),
             at(&mut padded),
         ];
-        let (threads, shared_bytes) = launch_of(heads.head_dim, kept(setting.kv));
-        // SAFETY: the arguments of both kernels, in their order, each with memory for what its head says.
-        unsafe { kernel.launch(number(blocks), threads, shared_bytes, how, &args) };
+        // SAFETY: the arguments of all kernels, in their order, each with memory for what its head says; only those for
+        // Hopper take the last.
+        unsafe { kernel.attention.launch(number(blocks), kernel.threads, kernel.shared_bytes, how, &args) };
+        let Ways::Two { merge, .. } = &kernel.ways else { return };
+        let (mut q_heads, mut split) = (number(heads.q_heads), if how.seed % 2 == 0 { 1 } else { 4 });
+        let args = [
+            at(&mut out),
+            at(&mut words),
+            at(&mut partials),
+            at(&mut q_heads),
+            at(&mut split),
+            at(&mut sinks),
+            at(&mut lse),
+        ];
+        let grid = [padded, (q_heads * split).div_ceil(8)];
+        // SAFETY: the arguments of `merge_states`, in its order.
+        unsafe { merge.launch_grid(grid, 256, how, &args) };
     }
 }
 
 /// Padded rows of a step.
 const PADDED: usize = 3;
 
-/// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used
+/// The result `[rows, out_width]` as bits, run after run of the same memory, so that what a run leaves behind is used
 /// again.
-fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
+fn attend(kernel: &Kernel, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
     let Step { setting, plan, .. } = step;
     let heads = setting.heads;
     let rows = plan.row_positions.len();
@@ -305,11 +380,11 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
     let mut memory = Memory::of(step, &words, plan_words.partial_slots());
     let mut found = Vec::new();
     for &how in runs {
-        let nothing = vec![bits(setting.dtype, f32::NAN); rows_padded * heads.q_width()];
+        let nothing = vec![bits(setting.dtype, f32::NAN); rows_padded * heads.out_width()];
         let mut out = Aligned::of(&nothing, 0, 0);
-        memory.launch(kernel, setting, tiling, how, out.at(), rows_padded);
+        memory.launch(kernel, setting, tiling, how, out.at(), std::ptr::null_mut(), rows_padded);
         assert_eq!(memory.words.values(), words, "the words are left as they were");
-        let (real, padding) = out.values().split_at(rows * heads.q_width());
+        let (real, padding) = out.values().split_at(rows * heads.out_width());
         assert!(padding.iter().all(|&bits| bits == 0), "padded rows are zeros");
         found.push(real.to_vec());
     }
@@ -318,14 +393,13 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
 
 /// Members of a group have together what one alone has: each attends to its slots of all pages, and they merge what
 /// they found.
-fn check_members(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, of: usize) {
+fn check_members(kernel: &Kernel, setting: &Setting, shape: ForestShape, seed: u64, of: usize) {
     let grown = grow(shape, (of * PAGE) as u32, seed);
     let exact = exact(setting, &grown);
     let names: Vec<usize> = (0..grown.rows.len()).collect();
-    let HeadLayout { q_heads, head_dim, .. } = setting.heads;
-    let kind = kernel_of(head_dim);
-    let tiling = hopper_tiling(kind, kept(setting.kv), head_dim, 2, false);
-    let states = MemberStates { ranks: of, members: of, element: setting.dtype, head_dim, is_permuted: true };
+    let (q_heads, value_dim) = (setting.heads.q_heads, setting.heads.value_dim());
+    let tiling = kernel.tiling(setting, 2);
+    let states = MemberStates { ranks: of, members: of, element: setting.dtype, value_dim, is_permuted: true };
     let Some(merge) = Emulated::compile(&units::merge_members(states), "merge_members") else { return };
     for (planner, how) in Planner::ALL.into_iter().zip(schedules(seed).into_iter().cycle()) {
         let plan = planner.plan(&grown.forest, &hints(setting, 1));
@@ -334,17 +408,17 @@ fn check_members(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed:
         let found: Vec<Memory> = members
             .map(|member| {
                 let own = |slot| member.slot(slot);
-                let kv = kv_where(setting, &grown, own);
+                let kv = kv_where(setting, kernel.layout, &grown, own);
                 let step = Step { setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
                 let mut words = DevicePlan::of_member(member);
                 words.rebuild(&plan, setting.heads, rows_padded, &tiling);
                 let mut memory = Memory::of(&step, &made_earlier(words.words()), words.partial_slots());
-                memory.launch(kernel, setting, &tiling, how, std::ptr::null_mut(), 0);
+                memory.launch(kernel, setting, &tiling, how, std::ptr::null_mut(), std::ptr::null_mut(), 0);
                 memory
             })
             .collect();
         let out = merged(&merge, setting, found, rows_padded);
-        let own = q_heads / of * head_dim;
+        let own = q_heads / of * value_dim;
         let row = |row: usize| out.iter().flat_map(move |out| &out[row * own..][..own]).copied();
         let real: Vec<u16> = (0..names.len()).flat_map(row).collect();
         let case = format!("{of} members, {shape:?}, seed {seed}, {setting}, {planner}");
@@ -356,11 +430,11 @@ fn check_members(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed:
 /// What members merge what they found to: each has the results of its heads, in pieces of some units.
 fn merged(merge: &Emulated, setting: &Setting, mut found: Vec<Memory>, rows: usize) -> Vec<Vec<u16>> {
     const UNITS: usize = 14;
-    let HeadLayout { q_heads, head_dim, .. } = setting.heads;
+    let (q_heads, value_dim) = (setting.heads.q_heads, setting.heads.value_dim());
     let members = found.len();
     let units = rows * q_heads / members;
     let mut exchange = Exchange::new(members, 0);
-    let mut out = vec![vec![bits(setting.dtype, f32::NAN); units * head_dim]; members];
+    let mut out = vec![vec![bits(setting.dtype, f32::NAN); units * value_dim]; members];
     for first in (0..units).step_by(UNITS) {
         let mut own: Vec<Vec<u64>> = (found.iter_mut().zip(&mut out).enumerate())
             .map(|(number, (found, out))| {
@@ -385,12 +459,17 @@ fn schedules(seed: u64) -> [Schedule; 3] {
 
 fn assert_exact(setting: &Setting, found: &[u16], exact: &[Vec<f64>], case: &str) {
     let out: Vec<f32> = found.iter().map(|&bits| value(setting.dtype, bits)).collect();
-    let error = relative_error(out.chunks_exact(setting.heads.q_width()).zip(exact.iter().map(Vec::as_slice)));
+    let error = relative_error(out.chunks_exact(setting.heads.out_width()).zip(exact.iter().map(Vec::as_slice)));
     assert!(error <= setting.tolerance(), "{case}: {error:.2e} off, {:.2e} allowed", setting.tolerance());
 }
 
 /// The results of a forest's rows by the definition.
 fn exact(setting: &Setting, grown: &GrownForest) -> Vec<Vec<f64>> {
+    exact_of(setting, grown, dense)
+}
+
+/// What a definition says of a forest's rows.
+fn exact_of(setting: &Setting, grown: &GrownForest, dense: Definition) -> Vec<Vec<f64>> {
     let stored = |(number, slot)| (number, setting.kv(slot).collect());
     let stored: BTreeMap<(u32, u32), Vec<f32>> = seen_slots(grown).into_iter().map(stored).collect();
     let sinks = setting.sinks();
@@ -404,12 +483,54 @@ fn exact(setting: &Setting, grown: &GrownForest) -> Vec<Vec<f64>> {
     (0..grown.rows.len()).map(of_row).collect()
 }
 
-fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
+type Definition = fn(HeadLayout, &Scoring<'_, Vec<f32>>, &[f32], &[&[f32]]) -> Vec<f64>;
+
+/// Log-sum-exps are those of the definition, beside the same results; a row of which the plan has no item sees nothing.
+fn check_lse(kernel: &Kernel, step: &Step<'_>, exact: &[Vec<f64>], tiling: &Tiling, found: &[u16], case: &str) {
+    let Step { setting, plan, .. } = step;
+    let (heads, rows) = (setting.heads, plan.row_positions.len());
+    let blind = rows / 2;
+    let mut fewer = (*plan).clone();
+    fewer.items.retain(|item| item.rows != (blind as u32..blind as u32 + 1));
+    fewer.growing.clear();
+    let (width, is_blind) = (heads.out_width(), fewer.items.len() < plan.items.len());
+    for (plan, blind) in [(*plan, None), (&fewer, is_blind.then_some(blind))] {
+        let made = DevicePlan::build(plan, heads, rows + PADDED, tiling);
+        let mut memory = Memory::of(step, &made_earlier(made.words()), made.partial_slots());
+        let mut out = Aligned::of(&vec![bits(setting.dtype, f32::NAN); (rows + PADDED) * width], 0, 0);
+        let mut lse = vec![f32::NAN; (rows + PADDED) * heads.q_heads];
+        memory.launch(kernel, setting, tiling, schedules(0)[0], out.at(), lse.as_mut_ptr(), rows + PADDED);
+        let found_lse = lse.chunks_exact(heads.q_heads).enumerate();
+        let of_row = |row| match (blind == Some(row), exact.get(row)) {
+            (false, Some(exact)) => exact.clone(),
+            (true, Some(_)) => memory
+                .sinks
+                .clone()
+                .map_or(vec![f64::NEG_INFINITY; heads.q_heads], |sinks| sinks.into_iter().map(f64::from).collect()),
+            (_, None) => vec![f64::NEG_INFINITY; heads.q_heads],
+        };
+        for (row, lse) in found_lse {
+            let is_padded = row >= rows;
+            for (&lse, exact) in lse.iter().zip(of_row(row)) {
+                // Merges of padded rows have their sinks, or not: nobody reads them.
+                let is_close = f64::from(lse) == exact || (f64::from(lse) - exact).abs() <= 1e-4 * (1.0 + exact.abs());
+                assert!(is_close || is_padded && lse.is_finite(), "{case}, row {row}: {lse} instead of {exact}");
+            }
+        }
+        for (row, out) in out.values().chunks_exact(width).enumerate().take(rows) {
+            let expected = if blind == Some(row) { vec![0; width] } else { found[row * width..][..width].to_vec() };
+            let is_same = blind.is_some() && blind != Some(row) || out == expected;
+            assert!(is_same, "{case}: other results of row {row} beside log-sum-exps");
+        }
+    }
+}
+
+fn check(kernel: &Kernel, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
-    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
+    let (kv, exact) = (kv(setting, kernel.layout, &grown), exact(setting, &grown));
+    let lse = exact_of(setting, &grown, dense_lse);
     let names: Vec<usize> = (0..grown.rows.len()).collect();
-    let head_dim = setting.heads.head_dim;
-    let tiling = hopper_tiling(kernel_of(head_dim), kept(setting.kv), head_dim, blocks, false);
+    let tiling = kernel.tiling(setting, blocks);
     for (number, planner) in Planner::ALL.into_iter().enumerate() {
         let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
         let plan = planner.plan(&grown.forest, &hints(setting, 1));
@@ -424,6 +545,9 @@ fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, bl
         let found = attend(kernel, &step, &tiling, some_or_full(some, &two));
         assert!(found.iter().all(|run| *run == found[0]), "{case}: other bits when asynchronous work is done later");
         assert_exact(setting, &found[0], &exact, &case);
+        if number == seed as usize % Planner::ALL.len() || planner == Planner::Flat {
+            check_lse(kernel, &step, &lse, &tiling, &found[0], &case);
+        }
         let kv_heads = u32::try_from(setting.heads.kv_heads).expect("few heads");
         if !some_or_full(is_tried_whole, true) {
             continue;
@@ -439,8 +563,7 @@ fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, bl
 
 /// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them
 /// out.
-fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
-    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+fn laid_anew(setting: &Setting, layout: PageLayout, grown: &GrownForest, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
     let from = context(&grown.forest, row);
     let text: Vec<TokenId> = (0..).map(TokenId).take(from.len()).collect();
     let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(from.len().div_ceil(PAGE)));
@@ -450,9 +573,9 @@ fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (
     let forest = tree.forest(&[StepRow { segment, position }]);
     let (mut laid, bytes) = (no_kv(setting, from.len().div_ceil(PAGE)), element_bytes(setting));
     for (&from, &to) in from.iter().zip(&context(&forest, 0)) {
-        for (part, element) in (0..2 * kv_heads).flat_map(|part| (0..head_dim).map(move |element| (part, element))) {
-            let stored = &kv[place(setting, from, part, element)..][..bytes];
-            laid[place(setting, to, part, element)..][..bytes].copy_from_slice(stored);
+        for element in 0..setting.heads.stored_width() {
+            let stored = &kv[place(setting, layout, from, element)..][..bytes];
+            laid[place(setting, layout, to, element)..][..bytes].copy_from_slice(stored);
         }
     }
     (forest, laid)
@@ -461,16 +584,15 @@ fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (
 /// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context
 /// lies: with openings, where the kernel has them, and without. Returns the largest openings.
 fn check_deterministic(
-    kernel: &Emulated,
+    kernel: &Kernel,
     setting: &Setting,
     shape: ForestShape,
     seed: u64,
     blocks: usize,
 ) -> LargestOpenings {
     let grown = grow(shape, 32, seed);
-    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
-    let head_dim = setting.heads.head_dim;
-    let tiling = hopper_tiling(kernel_of(head_dim), kept(setting.kv), head_dim, blocks, true);
+    let (kv, exact) = (kv(setting, kernel.layout, &grown), exact(setting, &grown));
+    let tiling = kernel.tiling(setting, blocks);
     let openings = tiling.openings_spare.map(|_| 0);
     let tiling = Tiling { openings_spare: openings, ..tiling };
     let tile = if openings.is_some() { OPENED_TILE } else { TILE };
@@ -483,7 +605,7 @@ fn check_deterministic(
     };
     let case = format!("{shape:?}, seed {seed}, {setting}, {blocks} blocks");
     let all: Vec<usize> = (0..exact.len()).collect();
-    let width = setting.heads.q_width();
+    let width = setting.heads.out_width();
     let schedules = schedules(seed);
     let (once, latest) = (&schedules[..1], &schedules[2..]);
     let found = attend(&all, Planner::Tree, some_or_full(latest, &schedules)).swap_remove(0);
@@ -506,7 +628,7 @@ fn check_deterministic(
     }
     let longest = all.iter().copied().max_by_key(|&row| grown.forest.row_positions[row]).expect("a row");
     for row in [one, longest] {
-        let (forest, kv) = laid_anew(setting, &grown, row, &kv);
+        let (forest, kv) = laid_anew(setting, kernel.layout, &grown, row, &kv);
         let plan = Planner::Balanced.plan(&forest, &hints(setting, tile));
         let step = Step { setting, plan: &plan, names: &[row], kv: &kv, narrow_heads: None };
         let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
@@ -541,33 +663,42 @@ impl LargestOpenings {
 /// A kernel and the settings that it is tried with.
 #[derive(Clone, Copy)]
 struct Variant {
-    head_dim: usize,
+    widths: HeadWidths,
     dtype: Dtype,
     kv: KvDtype,
 }
 
 impl Variant {
-    fn compile(self, deterministic: bool) -> Option<Emulated> {
-        let unit = units::attention_hopper(self.dtype, kept(self.kv), self.head_dim, deterministic);
-        let (unit, name) = unit.expect("a kernel of its own");
-        Emulated::compile(&unit, name)
+    fn compile(self, deterministic: bool) -> Option<Kernel> {
+        Kernel::hopper(self.dtype, self.widths, self.kv, deterministic)
     }
 
     /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in
     /// one of them by more than weights of bf16 may.
     fn setting(self, (q_heads, kv_heads): (usize, usize), window: Option<u32>, seed: u64) -> Setting {
-        let Variant { head_dim, dtype, kv } = self;
+        let Variant { widths: HeadWidths { key: head_dim, values }, dtype, kv } = self;
         let sharpness = match (seed % 4, dtype, kv) {
             (0, Dtype::Bf16, KvDtype::Model) => 2048.0,
             (0 | 1, ..) => 64.0,
             _ => 1.0,
         };
         let terms = ScoreTerms { softcap: (seed % 3 == 2).then_some(20.0), has_sinks: seed % 2 == 1 };
-        Setting { heads: HeadLayout::new(q_heads, kv_heads, head_dim), dtype, kv, window, sharpness, terms }
+        let heads = HeadLayout { q_heads, kv_heads, head_dim, values };
+        Setting { heads, dtype, kv, window, sharpness, terms }
     }
 
     fn shapes(self, seeds: Range<u64>) {
         let Some(kernel) = self.compile(false) else { return };
+        self.shapes_by(&kernel, &[(7, 1), (6, 2), (8, 1), (16, 1), (8, 4)], seeds);
+    }
+
+    /// The kernel of other GPUs with heads so many, of which the `seed`-th is that of a seed.
+    fn portable_shapes(self, layouts: &[(usize, usize)], seeds: Range<u64>) {
+        let Some(kernel) = Kernel::portable(self.dtype, self.widths, false) else { return };
+        self.shapes_by(&kernel, layouts, seeds);
+    }
+
+    fn shapes_by(self, kernel: &Kernel, layouts: &[(usize, usize)], seeds: Range<u64>) {
         let shapes = [
             ForestShape::MidPageForks,
             ForestShape::Star,
@@ -575,11 +706,11 @@ impl Variant {
             ForestShape::Many(60),
             ForestShape::OneTokenSegments,
         ];
-        let layouts = [(7, 1), (6, 2), (8, 1), (16, 1), (8, 4)];
         for seed in seeds {
             let (window, blocks) = if seed % 2 == 0 { (None, 3) } else { (Some(100), 1) };
             let number = seed as usize % shapes.len();
-            check(&kernel, &self.setting(layouts[number], window, seed), shapes[number], seed, blocks);
+            let heads = layouts[seed as usize % layouts.len()];
+            check(kernel, &self.setting(heads, window, seed), shapes[number], seed, blocks);
         }
     }
 
@@ -599,7 +730,7 @@ impl Variant {
         let Some(kernel) = self.compile(false) else { return };
         let (setting, seed) = (self.setting((4, 1), None, 2), 0);
         let grown = grow(ForestShape::Many(6), 32, seed);
-        let (kv, exact) = (kv(&setting, &grown), exact(&setting, &grown));
+        let (kv, exact) = (kv(&setting, kernel.layout, &grown), exact(&setting, &grown));
         let names: Vec<usize> = (0..grown.rows.len()).collect();
         let plan = Planner::Tree.plan(&grown.forest, &hints(&setting, 1));
         let step = Step { setting: &setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
@@ -652,7 +783,8 @@ impl Variant {
                 ));
             }
         }
-        let has_openings = kernel_of(self.head_dim).has_openings(self.head_dim, kept(self.kv));
+        let has_openings = HopperKernel::of(self.dtype, self.widths)
+            .is_some_and(|kernel| kernel.has_openings(self.widths, kept(self.kv)));
         assert_eq!(largest.rows > 0, has_openings, "openings of {} rows", largest.rows);
         Some(largest)
     }
@@ -660,32 +792,32 @@ impl Variant {
 
 #[test]
 fn heads_of_128_bf16() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..3, 0..5));
+    Variant { widths: HeadWidths::even(128), dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..3, 0..5));
 }
 
 #[test]
 fn heads_of_64_f16() {
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(some_or_full(1..3, 0..5));
+    Variant { widths: HeadWidths::even(64), dtype: Dtype::F16, kv: KvDtype::Model }.shapes(some_or_full(1..3, 0..5));
 }
 
 #[test]
 fn heads_of_80_f16() {
-    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(some_or_full(1..2, 1..3));
+    Variant { widths: HeadWidths::even(80), dtype: Dtype::F16, kv: KvDtype::Model }.shapes(some_or_full(1..2, 1..3));
 }
 
 #[test]
 fn heads_of_96_bf16() {
-    Variant { head_dim: 96, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..1, 0..2));
+    Variant { widths: HeadWidths::even(96), dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..1, 0..2));
 }
 
 #[test]
 fn heads_of_256_bf16() {
-    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..1, 0..3));
+    Variant { widths: HeadWidths::even(256), dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..1, 0..3));
 }
 
 #[test]
 fn heads_of_512_bf16() {
-    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(1..2, 1..3));
+    Variant { widths: HeadWidths::even(512), dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(1..2, 1..3));
 }
 
 /// A long document below few rows: each team of warps takes several narrow tiles, and wide ones have many steps.
@@ -693,7 +825,7 @@ fn heads_of_512_bf16() {
 fn long_segments_by_large_heads() {
     let all = [(256, (4, 2)), (512, (4, 4))];
     for &(head_dim, heads) in some_or_full(&all[..1], &all) {
-        let variant = Variant { head_dim, dtype: Dtype::Bf16, kv: KvDtype::Model };
+        let variant = Variant { widths: HeadWidths::even(head_dim), dtype: Dtype::Bf16, kv: KvDtype::Model };
         let Some(kernel) = variant.compile(false) else { return };
         check(&kernel, &variant.setting(heads, None, 2), ForestShape::Document(2), 1, 1);
     }
@@ -701,48 +833,48 @@ fn long_segments_by_large_heads() {
 
 #[test]
 fn deterministic_rows_of_large_heads_do_too() {
-    Variant { head_dim: 256, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(0..1);
-    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..1);
+    Variant { widths: HeadWidths::even(256), dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(0..1);
+    Variant { widths: HeadWidths::even(512), dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..1);
 }
 
 #[test]
 fn members_of_heads_of_128() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(some_or_full(0..2, 0..4));
+    Variant { widths: HeadWidths::even(128), dtype: Dtype::Bf16, kv: KvDtype::Model }.members(some_or_full(0..2, 0..4));
 }
 
 #[test]
 fn members_of_heads_of_64_and_eight_bits() {
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.members(some_or_full(1..2, 0..2));
+    Variant { widths: HeadWidths::even(64), dtype: Dtype::F16, kv: KvDtype::Fp8 }.members(some_or_full(1..2, 0..2));
 }
 
 #[test]
 fn members_of_large_heads() {
-    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(some_or_full(1..2, 1..3));
+    Variant { widths: HeadWidths::even(256), dtype: Dtype::Bf16, kv: KvDtype::Model }.members(some_or_full(1..2, 1..3));
 }
 
 #[test]
 fn few_rows_by_heads_of_128() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.few_rows();
+    Variant { widths: HeadWidths::even(128), dtype: Dtype::Bf16, kv: KvDtype::Model }.few_rows();
 }
 
 #[test]
 fn few_rows_by_heads_of_64() {
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.few_rows();
+    Variant { widths: HeadWidths::even(64), dtype: Dtype::F16, kv: KvDtype::Model }.few_rows();
 }
 
 #[test]
 fn eight_bits_beside_bf16() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.shapes(some_or_full(0..1, 0..2));
+    Variant { widths: HeadWidths::even(128), dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.shapes(some_or_full(0..1, 0..2));
 }
 
 #[test]
 fn eight_bits_beside_f16() {
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.shapes(some_or_full(1..2, 0..2));
+    Variant { widths: HeadWidths::even(64), dtype: Dtype::F16, kv: KvDtype::Fp8 }.shapes(some_or_full(1..2, 0..2));
 }
 
 #[test]
 fn deterministic_rows_depend_on_their_own_tokens_alone() {
-    let largest = Variant { head_dim: 64, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
+    let largest = Variant { widths: HeadWidths::even(64), dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
     if let Some(LargestOpenings { steps, rows }) = largest {
         // More than one warpgroup takes, and more than a first step.
         assert!(rows > 64 && steps > 1, "openings of at most {rows} rows and {steps} steps");
@@ -752,13 +884,26 @@ fn deterministic_rows_depend_on_their_own_tokens_alone() {
 /// Their rings have other lengths.
 #[test]
 fn deterministic_rows_of_f16_and_of_other_heads_do_too() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..2);
-    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
+    Variant { widths: HeadWidths::even(128), dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..2);
+    Variant { widths: HeadWidths::even(80), dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
+    Variant { widths: HeadWidths::even(64), dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
 }
 
 #[test]
 fn deterministic_rows_of_eight_bits_do_too() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(some_or_full(0..1, 0..2));
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.deterministic(some_or_full(1..3, 0..5));
+    Variant { widths: HeadWidths::even(128), dtype: Dtype::Bf16, kv: KvDtype::Fp8 }
+        .deterministic(some_or_full(0..1, 0..2));
+    Variant { widths: HeadWidths::even(64), dtype: Dtype::F16, kv: KvDtype::Fp8 }
+        .deterministic(some_or_full(1..3, 0..5));
+}
+
+/// Values in keys, and values of another width than keys, by the kernel without tensor cores: keys wider than 512, and
+/// values that take turns with keys, or not.
+#[test]
+fn heads_with_other_values() {
+    let variant = |key, values, dtype| Variant { widths: HeadWidths { key, values }, dtype, kv: KvDtype::Model };
+    variant(24, Values::InKeys(16), Dtype::F16).portable_shapes(&[(4, 1), (7, 1)], 0..some_or_full(2, 5));
+    variant(576, Values::InKeys(512), Dtype::Bf16).portable_shapes(&[(20, 1), (16, 1)], 0..some_or_full(1, 3));
+    variant(24, Values::Beside(40), Dtype::Bf16).portable_shapes(&[(4, 4), (6, 2)], 1..some_or_full(2, 4));
+    variant(264, Values::Beside(136), Dtype::F16).portable_shapes(&[(2, 2)], 0..some_or_full(1, 2));
 }

@@ -351,7 +351,7 @@ struct Found {
 
 /// `lists`: how many states each row has.
 fn found(dice: &mut Dice, states: MemberStates, q_heads: usize, lists: &[usize]) -> Found {
-    let MemberStates { head_dim, is_permuted, .. } = states;
+    let MemberStates { value_dim: head_dim, is_permuted, .. } = states;
     let slots: usize = lists.iter().sum();
     let mut partial = |_| Partial { m: 8.0 * dice.number(), l: 1.5 + dice.number(), o: numbers(dice, head_dim) };
     let all: Vec<Vec<Partial>> = (0..slots).map(|_| (0..q_heads).map(&mut partial).collect()).collect();
@@ -396,7 +396,7 @@ fn found(dice: &mut Dice, states: MemberStates, q_heads: usize, lists: &[usize])
 /// Compares what members merge with the definition, `merge_members` of crates/cpu/src/fabric.rs: results of all states
 /// of all members, and the sink of the head, weighed by their exponentials.
 fn hold_merges(states: MemberStates, heads: usize) {
-    let MemberStates { ranks: count, members, element, head_dim, .. } = states;
+    let MemberStates { ranks: count, members, element, value_dim: head_dim, .. } = states;
     let Some(kernel) = Emulated::compile(&units::merge_members(states), "merge_members") else { return };
     let q_heads = heads * members;
     let mut ranks = Ranks::new(count, u32::MAX - 3);
@@ -494,11 +494,11 @@ fn hold_unit(states: MemberStates, list: &[&Partial], sink: Option<f64>, out: &[
 
 #[test]
 fn members_merge_their_states_of_a_row_and_head() {
-    let states = |ranks, members, element, head_dim, is_permuted| MemberStates {
+    let states = |ranks, members, element, value_dim, is_permuted| MemberStates {
         ranks,
         members,
         element,
-        head_dim,
+        value_dim,
         is_permuted,
     };
     hold_merges(states(2, 2, Dtype::Bf16, 128, true), 4);

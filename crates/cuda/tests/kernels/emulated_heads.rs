@@ -5,7 +5,7 @@ use crate::emulator;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When, swizzled_place};
+use emulator::{Emulated, Schedule, When, page_place};
 use float8::F8E4M3;
 use offshoot_backend::{Dtype, HeadLayout, e4m3};
 use offshoot_core::dice::Dice;
@@ -175,11 +175,7 @@ fn hold(case: Case) {
             let (value, head) = (i / heads.head_dim / heads.kv_heads, i / heads.head_dim % heads.kv_heads);
             let (row_bytes, byte) = (heads.head_dim * element, i % heads.head_dim * element);
             let run = ((slot.page.ix() * heads.kv_heads + head) * 2 + value) * PAGE * row_bytes;
-            let place = run
-                + match layout {
-                    PageLayout::Plain => slot.slot as usize * row_bytes + byte,
-                    PageLayout::Swizzled => swizzled_place(slot.slot as usize, byte, row_bytes),
-                };
+            let place = run + page_place(layout, slot.slot as usize, byte, row_bytes);
             let expected = match kept {
                 KvElement::Plain => dtype.encode(&[x]),
                 KvElement::Fp8 => vec![F8E4M3::from_f32(x).to_bits()],

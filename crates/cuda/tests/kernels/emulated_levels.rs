@@ -8,14 +8,14 @@ use crate::full::some_or_full;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When, swizzled_place};
+use emulator::{Emulated, Schedule, When, page_place};
 use float8::F8E4M3;
-use offshoot_backend::{Dtype, HeadLayout, KvDtype, LevelBounds, MOST_LEVELS};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, LevelBounds, MOST_LEVELS, Values};
 use offshoot_cases::setting::{ScoreTerms, Setting};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::level_words::level_words;
-use offshoot_cuda::compile::elements::{KvElement, PageLayout};
+use offshoot_cuda::compile::elements::{HeadWidths, KvElement, PageLayout};
 use offshoot_cuda::compile::units;
 use offshoot_fixtures::forests::{ForestShape, context, grow};
 use offshoot_kv::plan::{AttentionPlan, CostModel, PlanHints, Planner};
@@ -42,20 +42,18 @@ fn words(dtype: Dtype, values: &[f32]) -> Vec<u32> {
     dtype.encode(values).chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Keys and values `[page][kv head][k, v][32][head_dim]`; what no row sees, and every value, is not a number.
+/// Keys and values `[page][kv head][keys, values beside them][32][width]`; what no row sees, and every value, is not a number.
 fn kv(setting: &Setting, layout: PageLayout, contexts: &[Vec<KvSlot>]) -> Vec<u32> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap();
     let bytes = if setting.kv == KvDtype::Fp8 { 1 } else { setting.dtype.bytes() };
-    let mut kv = vec![f32::NAN; pages * kv_heads * 2 * PAGE * head_dim];
+    let of_head = setting.heads.stored_width() / kv_heads;
+    let mut kv = vec![f32::NAN; pages * kv_heads * of_head * PAGE];
     for &slot in contexts.iter().flatten() {
         for (i, x) in setting.kv(slot).take(kv_heads * head_dim).enumerate() {
             let (head, element) = (i / head_dim, i % head_dim);
-            let run = (slot.page.ix() * kv_heads + head) * 2 * PAGE * head_dim;
-            let place = match layout {
-                PageLayout::Plain => slot.slot as usize * head_dim + element,
-                PageLayout::Swizzled => swizzled_place(slot.slot as usize, element * bytes, head_dim * bytes) / bytes,
-            };
+            let run = (slot.page.ix() * kv_heads + head) * of_head * PAGE;
+            let place = page_place(layout, slot.slot as usize, element * bytes, head_dim * bytes) / bytes;
             kv[run + place] = x;
         }
     }
@@ -171,7 +169,7 @@ fn compile(setting: &Setting, layout: PageLayout) -> Option<Emulated> {
             setting.dtype,
             if setting.kv == KvDtype::Fp8 { KvElement::Fp8 } else { KvElement::Plain },
             layout,
-            setting.heads.head_dim,
+            HeadWidths::of(setting.heads),
         ),
         "level_lse",
     )
@@ -193,11 +191,14 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
         (Dtype::Bf16, model, plain, ForestShape::EmptyLeaves, (2, 1, 64, 20)),
         (Dtype::Bf16, model, swizzled, ForestShape::MidPageForks, (5, 1, 512, 60)),
         (Dtype::F16, model, swizzled, ForestShape::EmptyLeaves, (2, 1, 96, 20)),
+        (Dtype::Bf16, model, PageLayout::Panels, ForestShape::MidPageForks, (5, 1, 576, 60)),
     ]
     .into_iter()
     .enumerate()
     {
-        let heads = HeadLayout::new(q_heads, kv_heads, head_dim);
+        // Those of latents have their values in them.
+        let values = if head_dim == 576 { Values::InKeys(512) } else { Values::Beside(head_dim) };
+        let heads = HeadLayout { q_heads, kv_heads, head_dim, values };
         let terms = ScoreTerms { softcap: (number % 3 == 1).then_some(3.0), has_sinks: true };
         let of = |window| Setting { heads, dtype, kv: kept, window, sharpness: 4.0, terms };
         let Some(kernel) = compile(&of(None), layout) else { return };

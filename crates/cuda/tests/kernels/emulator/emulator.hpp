@@ -427,6 +427,7 @@ void load_lines(const P* from, unsigned long long& low, unsigned long long& high
 
 struct Launch {
     unsigned grid, threads;
+    unsigned first, row;  // the place of the first block in a grid of two dimensions, of which others are in its row
     size_t dynamic_bytes;
     unsigned beside;  // kernels that run beside each other, as on several GPUs, each with `grid` blocks
     unsigned copies_late, products_late;

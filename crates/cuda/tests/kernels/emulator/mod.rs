@@ -7,6 +7,7 @@ mod translate;
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
+use offshoot_cuda::compile::elements::PageLayout;
 use offshoot_cuda::compile::unit::Unit;
 
 /// Where byte `byte` of the row in `slot` lies among the rows of a swizzled page (kernels/kv_page.cuh): the definition.
@@ -19,6 +20,15 @@ pub fn swizzled_place(slot: usize, byte: usize, row_bytes: usize) -> usize {
     let turn = slot / (8 / group) % group;
     let (chunk, within) = (byte / 16, byte % 16);
     slot * row_bytes + (chunk ^ turn) * 16 + within
+}
+
+/// Where byte `byte` of the row in `slot` lies among the rows of a page.
+pub fn page_place(layout: PageLayout, slot: usize, byte: usize, row_bytes: usize) -> usize {
+    match layout {
+        PageLayout::Plain => slot * row_bytes + byte,
+        PageLayout::Swizzled => swizzled_place(slot, byte, row_bytes),
+        PageLayout::Panels => byte / 128 * 32 * 128 + swizzled_place(slot, byte % 128, 128),
+    }
 }
 
 /// When asynchronous work is done.
@@ -44,6 +54,8 @@ pub struct Schedule {
 struct Launch {
     grid: c_uint,
     threads: c_uint,
+    first: c_uint,
+    row: c_uint,
     dynamic_bytes: usize,
     beside: c_uint,
     copies_late: c_uint,
@@ -80,6 +92,8 @@ impl Emulated {
         let launch = Launch {
             grid,
             threads,
+            first: 0,
+            row: 0,
             dynamic_bytes: shared_bytes,
             beside: 1,
             copies_late,
@@ -90,6 +104,32 @@ impl Emulated {
         unsafe { self.run(&launch, &[args.as_ptr()], &how) };
     }
 
+    /// Launches the kernel with a grid of two dimensions, whose blocks need no other block: some of them at a time.
+    ///
+    /// # Safety
+    /// As of `launch`.
+    pub unsafe fn launch_grid(&self, grid: [u32; 2], threads: u32, how: Schedule, args: &[*mut c_void]) {
+        const AT_A_TIME: u32 = 8;
+        let late = |when| c_uint::from(when == When::Late);
+        for row in 0..grid[1] {
+            for first in (0..grid[0]).step_by(AT_A_TIME as usize) {
+                let launch = Launch {
+                    grid: AT_A_TIME.min(grid[0] - first),
+                    threads,
+                    first,
+                    row,
+                    dynamic_bytes: 0,
+                    beside: 1,
+                    copies_late: late(how.copies),
+                    products_late: late(how.products),
+                    seed: how.seed,
+                };
+                // SAFETY: the caller answers for the arguments.
+                unsafe { self.run(&launch, &[args.as_ptr()], &how) };
+            }
+        }
+    }
+
     /// Launches the kernel once for each of `args`, on as many GPUs that see each other's memory; `seed` decides in
     /// which order their threads run.
     ///
@@ -98,7 +138,9 @@ impl Emulated {
     pub unsafe fn launch_beside(&self, grid: u32, threads: u32, seed: u32, args: &[Vec<*mut c_void>]) {
         let args: Vec<*const *mut c_void> = args.iter().map(|args| args.as_ptr()).collect();
         let beside = args.len() as c_uint;
-        let launch = Launch { grid, threads, dynamic_bytes: 0, beside, copies_late: 1, products_late: 0, seed };
+        let (first, row) = (0, 0);
+        let launch =
+            Launch { grid, threads, first, row, dynamic_bytes: 0, beside, copies_late: 1, products_late: 0, seed };
         // SAFETY: as in `launch`.
         unsafe { self.run(&launch, &args, &seed) };
     }
