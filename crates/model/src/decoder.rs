@@ -505,7 +505,7 @@ impl<B: Backend> Decoder<B> {
             inputs.fill(backend, &mut a.all, loaded, adapters);
         }
         let mut step =
-            StepOperands { ropes: &self.ropes, kv, copies: None, copies_shape: shape.copies, loaded, adapted };
+            StepOperands { ropes: &self.ropes, kv, copies: self.copies.as_mut(), copies_shape: shape.copies, loaded, adapted };
         let last = weights.layers.len() - 1;
         // The number of the next layer whose experts are kept.
         let mut kept = 0;
