@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::adapters::AdapterLimits;
-use crate::copies::{CopyFacts, CopySize};
+use crate::copies::{CopyFacts, CopyMemory, CopySize};
 use crate::gate::{StepGate, StepTurn};
 use crate::pool::PoolSize;
 use crate::prefix_store::PrefixStoreOptions;
@@ -112,9 +112,10 @@ impl EngineConfig {
         self.prefix_tree(page_tokens, groups).page_counts()
     }
 
-    /// The pages of each store of copies, of `pool` bytes for keys and values.
-    pub fn copy_pages(&self, pool: usize, facts: &CopyFacts) -> [usize; CopyStore::COUNT] {
-        if self.deterministic { [0; CopyStore::COUNT] } else { self.copies.pages(pool, facts) }
+    /// The memory for copies, of `pool` bytes for keys and values.
+    pub fn copy_memory(&self, pool: usize, facts: &CopyFacts) -> CopyMemory {
+        let copies = if self.deterministic { CopySize::Bytes(0) } else { self.copies };
+        copies.divide(pool, facts)
     }
 
     /// The shape of the largest step.

@@ -1,7 +1,13 @@
 //! Copies of latents in the engine: how much of the memory for keys and values they have, and the plans of steps that
 //! read them. Copies are no part of what branches hold: they can be made again, and nothing waits for their pages.
 
+use std::fmt;
+
+use serde::Serialize;
+
 use offshoot_backend::Expansion;
+use offshoot_core::figures::{bytes, count};
+use offshoot_core::setting::LATENT_COPIES;
 use offshoot_kv::CopyStore;
 use offshoot_kv::plan::{AttentionPlan, FormPlans, PlanStats};
 
@@ -13,18 +19,59 @@ pub enum CopySize {
     /// from copies, by rounding.
     #[default]
     Part,
-    /// So many bytes, at most half of the memory for keys and values; 0: all is read as latents.
+    /// So many bytes; 0: all is read as latents.
     Bytes(usize),
 }
 
-/// The part of the memory for keys and values that copies have by default, and the most that they get of it.
+/// The part of the memory for keys and values that copies have by default.
 const DEFAULT_PART: usize = 8;
-const MOST_PART: usize = 2;
 
 /// The part of the copies' memory that those have which each layer makes again, and the most positions of which they
 /// are useful: longer contexts are read as latents.
 const AGAIN_PART: usize = 4;
 const MOST_AGAIN: usize = 32_768;
+
+/// The memory for copies of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CopyMemory {
+    /// Pages of each store, those that are kept first.
+    pub pages: [usize; CopyStore::COUNT],
+    /// Bytes of one of them.
+    pub page_bytes: [usize; CopyStore::COUNT],
+    /// Tokens of a page.
+    pub page_tokens: usize,
+}
+
+impl CopyMemory {
+    /// Whether there are copies.
+    pub fn is_some(&self) -> bool {
+        self.pages != [0; CopyStore::COUNT]
+    }
+
+    /// Bytes of all pages.
+    pub fn bytes(&self) -> usize {
+        self.pages.iter().zip(self.page_bytes).map(|(pages, bytes)| pages * bytes).sum()
+    }
+
+    /// Tokens whose copies can be kept.
+    pub fn kept_tokens(&self) -> usize {
+        self.pages[CopyStore::Kept as usize] * self.page_tokens
+    }
+
+    /// Tokens whose copies each layer can make again in a step.
+    pub fn tokens_again(&self) -> usize {
+        self.pages[CopyStore::Again as usize] * self.page_tokens
+    }
+}
+
+/// `1.20 GiB for expanded keys and values of 4,096 tokens, and of 32,768 in one layer`.
+impl fmt::Display for CopyMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [kept, again] = [self.kept_tokens(), self.tokens_again()].map(|tokens| count(tokens as u64));
+        let all = bytes(self.bytes() as u64);
+        write!(f, "{all} for expanded keys and values of {kept} tokens, and of {again} in one layer ({LATENT_COPIES})")
+    }
+}
 
 /// Facts of a model and its engine that say how copies divide their memory.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +86,13 @@ pub struct CopyFacts {
 }
 
 impl CopySize {
-    /// Pages of each store, of `pool` bytes for keys and values. None of either store where there is no room for both.
-    pub fn pages(self, pool: usize, facts: &CopyFacts) -> [usize; CopyStore::COUNT] {
+    /// The memory for copies, of `pool` bytes for keys and values. No page of either store where there is no room for both.
+    pub fn divide(self, pool: usize, facts: &CopyFacts) -> CopyMemory {
+        let CopyFacts { page_bytes, page_tokens, .. } = *facts;
+        CopyMemory { pages: self.pages(pool, facts), page_bytes, page_tokens }
+    }
+
+    fn pages(self, pool: usize, facts: &CopyFacts) -> [usize; CopyStore::COUNT] {
         let [kept_bytes, again_bytes] = facts.page_bytes;
         if kept_bytes == 0 || again_bytes == 0 {
             return [0; CopyStore::COUNT];
@@ -48,7 +100,7 @@ impl CopySize {
         let bytes = match self {
             CopySize::Part if facts.is_exact => 0,
             CopySize::Part => pool / DEFAULT_PART,
-            CopySize::Bytes(bytes) => bytes.min(pool / MOST_PART),
+            CopySize::Bytes(bytes) => bytes.min(pool),
         };
         let useful = facts.longest.min(MOST_AGAIN).div_ceil(facts.page_tokens);
         let again = (bytes / AGAIN_PART / again_bytes).clamp(1, useful.max(1));
@@ -78,7 +130,7 @@ mod tests {
         let facts = CopyFacts { page_bytes: [100, 10], page_tokens: 16, longest: 1000, is_exact: false };
         assert_eq!(CopySize::Part.pages(80_000, &facts), [93, 63], "63 pages have the longest sequence");
         assert_eq!(CopySize::Bytes(1000).pages(80_000, &facts), [7, 25]);
-        assert_eq!(CopySize::Bytes(80_000).pages(1000, &facts), [3, 12], "half of the memory at most");
+        assert_eq!(CopySize::Bytes(80_000).pages(1000, &facts), [7, 25], "all of the memory at most");
         assert_eq!(CopySize::Bytes(110).pages(80_000, &facts), [1, 1]);
         assert_eq!(CopySize::Bytes(109).pages(80_000, &facts), [0, 0]);
         let exact = CopyFacts { is_exact: true, ..facts };

@@ -27,7 +27,7 @@ use crate::status::StatusPlace;
 use crate::uniforms::UniformKey;
 use crate::updates::Draining;
 use crate::weights::Weights;
-use offshoot_backend::{CopyStore, SavedPages, StepBatch};
+use offshoot_backend::{SavedPages, StepBatch};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
@@ -171,7 +171,7 @@ impl Engine {
         let PoolParts { pages: pool_bytes, states, branches } =
             config.pool.divide(kv_room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
-        let copies = config.copy_pages(
+        let copies = config.copy_memory(
             pool_bytes,
             &CopyFacts {
                 page_bytes: model_facts.copy_page_bytes,
@@ -180,18 +180,15 @@ impl Engine {
                 is_exact: model_facts.batch_invariant,
             },
         );
-        let has_copies = copies != [0; CopyStore::COUNT];
         for latents in model_facts.plan_hints.iter_mut().filter_map(|hints| hints.latents.as_mut()) {
-            latents.has_copies = has_copies;
+            latents.has_copies = copies.is_some();
         }
-        let copy_bytes: usize =
-            copies.iter().zip(model_facts.copy_page_bytes).map(|(pages, bytes)| pages * bytes).sum();
-        let pool_pages = (pool_bytes - copy_bytes) / page_bytes;
+        let pool_pages = (pool_bytes - copies.bytes()) / page_bytes;
         if pool_pages < page_groups.count() {
             let expected = format!("at least one page ({})", bytes((page_groups.count() * page_bytes) as u64));
             return Err(Error::kv_memory(expected, bytes(pool_bytes as u64)));
         }
-        model.allocate(KvRoom { pages: pool_pages, states, copies })?;
+        model.allocate(KvRoom { pages: pool_pages, states, copies: copies.pages })?;
         let prefix = config.prefix_tree(model_facts.page_tokens, page_groups);
         let prefix = if state_bytes > 0 { prefix.keeping_states(states) } else { prefix };
         let computed_row = 2.0 * model.config().active_parameters() as f64 / swap_rates.flops;
@@ -204,12 +201,13 @@ impl Engine {
             device: model_facts.device.clone(),
             arithmetic: model_facts.arithmetic.clone(),
             // What is read from copies is rounded otherwise, and depends on what others read.
-            batch_invariant: model_facts.batch_invariant && !has_copies,
+            batch_invariant: model_facts.batch_invariant && !copies.is_some(),
             is_async: model_facts.is_async,
             page_tokens: model_facts.page_tokens as usize,
             page_bytes,
             kv_bytes_per_token: model_facts.kv_bytes_per_token,
             pool_pages,
+            copies,
             page_groups,
             window_pages: prefix.page_counts().window_pages,
             max_branches: config.max_branches,
@@ -237,7 +235,7 @@ impl Engine {
             computed_row,
         };
         let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);
-        cache.copies = CopyCache::new(copies);
+        cache.copies = CopyCache::new(copies.pages);
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &model_facts.page_layout)?);
         }

@@ -81,7 +81,7 @@ pub use commands::Turn;
 pub(crate) use commands::{busy_branch, unknown_branch};
 pub use confidence::ConfidenceStop;
 pub use config::EngineConfig;
-pub use copies::{CopyFacts, CopySize};
+pub use copies::{CopyFacts, CopyMemory, CopySize};
 pub use count::Occupancy;
 pub use engine::Engine;
 pub use events::Hear;
