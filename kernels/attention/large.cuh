@@ -6,12 +6,6 @@
 #include "attention/large_ring.cuh"
 #include "attention/rows.cuh"
 
-// `x`, unknown to the compiler, which would otherwise keep what depends on it in registers.
-__device__ __forceinline__ unsigned recomputed(unsigned x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // The rows of a warpgroup. Their queries stay in shared memory, those of the first row at `queries`.
 struct LargeRows : SoftmaxRows {
     unsigned queries;

@@ -4,25 +4,9 @@
 #pragma once
 
 #include "attention/large_ring.cuh"
+#include "attention/panel_copy.cuh"
 
 constexpr unsigned COPYING_WARPS = GROUP_THREADS / 32;
-constexpr unsigned KV_PANEL_BYTES = KV_BLOCK_TOKENS * PANEL_ROW_BYTES;
-
-// Called by one warp: copies SLOT_PANELS panels of a KV block that is not full, of which `page` begins with the first.
-template <class Page>
-__device__ __forceinline__ void copy_some_slots(unsigned to, const KvBlock& kv_block, const Page& page) {
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (unsigned row = lane / 8; row < KV_BLOCK_TOKENS; row += 4) {
-        const char* from = page(row);
-#pragma unroll
-        for (unsigned panel = 0; panel < SLOT_PANELS; panel++) {
-            const unsigned at = row * PANEL_ROW_BYTES + lane % 8 * 16;
-            copy_16(to + panel * PANEL_BYTES + at, from + panel * KV_PANEL_BYTES + at,
-                    row >= kv_block.from && row < kv_block.to);
-        }
-    }
-}
 
 // Runs copying warp `warp`.
 __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsigned ring, LargeShared& large) {
@@ -81,7 +65,7 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
                 for (unsigned half = 0; half < 2; half++) {
                     if (!is_full[half]) {
                         const unsigned page = here[half].page;
-                        copy_some_slots(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) {
+                        copy_some_slots<SLOT_PANELS>(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) {
                             return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page);
                         });
                     }

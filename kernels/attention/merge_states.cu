@@ -22,11 +22,16 @@ constexpr unsigned WARPS = 8;
 // Minimum blocks per multiprocessor, for head widths at which the compiler would otherwise spill; 0: no bound.
 constexpr unsigned BLOCKS = VALUE_DIM > 128 || VALUE_DIM == 96 ? 2 : VALUE_DIM == 128 ? 3 : VALUE_DIM < 64 ? 4 : 0;
 
+// What the warps of a row and head have found, each in its own run of the list.
+struct Runs {
+    Vector<float> of[WARPS][VECTORS][32];
+};
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split, const float* sinks,
              float* lse) {
     __shared__ Extent extents[WARPS];
-    __shared__ Vector<float> runs[WARPS][VECTORS][32];
+    __shared__ Runs runs;
     const unsigned row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned head = (blockIdx.y * WARPS + warp) / split, run = warp % split;
     // All tiles are done: reset the tickets for the next layer.
@@ -50,7 +55,7 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
         }
 #pragma unroll
         for (unsigned v = 0; v < VECTORS; v++) {
-            runs[warp][v][lane] = sum.o[v];
+            runs.of[warp][v][lane] = sum.o[v];
         }
         __syncthreads();
         if (run > 0) {
@@ -66,7 +71,7 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
             Vector<float> part[VECTORS];
 #pragma unroll
             for (unsigned v = 0; v < VECTORS; v++) {
-                part[v] = runs[w][v][lane];
+                part[v] = runs.of[w][v][lane];
             }
             sum.l += factor * extents[w].l;
             sum.add(factor, part);

@@ -4,6 +4,7 @@
 // second panel is used in part.
 #pragma once
 
+#include "attention/page.cuh"
 #include "attention/wide_tiles.cuh"
 
 constexpr unsigned PANELS = (KEY_DIM + 63) / 64;

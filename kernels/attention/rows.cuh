@@ -6,8 +6,14 @@
 #include "attention/wgmma.cuh"
 #include "attention/wide_tiles.cuh"
 
-// Elements of a value that a warpgroup multiplies: all of them, or 256.
-constexpr unsigned COLUMNS = VALUE_DIM <= 128 ? VALUE_DIM : 256;
+// Elements of a value that a warpgroup multiplies: all of them, 256, or half a latent.
+constexpr unsigned COLUMNS = VALUES_IN_KEYS ? VALUE_DIM / 2 : VALUE_DIM <= 128 ? VALUE_DIM : 256;
+
+// `x`, unknown to the compiler, which would otherwise keep what depends on it in registers.
+__device__ __forceinline__ unsigned recomputed(unsigned x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
 // What this thread's two rows see of a step's two KV blocks.
 struct StepMask {

@@ -100,6 +100,12 @@ __device__ __forceinline__ void multiply_values(float (&sum)[16][4], const unsig
 template <class T>
 __device__ __forceinline__ void multiply_values(float (&sum)[32][4], const unsigned (&p)[4], unsigned long long v);
 
+// The same with p in shared memory, laid out as keys are.
+template <class T>
+__device__ __forceinline__ void multiply_values_shared(float (&sum)[16][4], unsigned long long p, unsigned long long v);
+template <class T>
+__device__ __forceinline__ void multiply_values_shared(float (&sum)[32][4], unsigned long long p, unsigned long long v);
+
 #define SUMS(...) __VA_ARGS__
 #define DEFINE_VALUES(T, N, product, a, v, sums) \
     template <> \
@@ -108,6 +114,12 @@ __device__ __forceinline__ void multiply_values(float (&sum)[32][4], const unsig
         asm volatile(product a ", " v ", 1, 1, 1, 1;" \
                      : sums \
                      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v_at)); \
+    }
+#define DEFINE_VALUES_SHARED(T, N, product, p, v, sums) \
+    template <> \
+    __device__ __forceinline__ void multiply_values_shared<T>(float (&sum)[N][4], unsigned long long p_at, \
+                                                              unsigned long long v_at) { \
+        asm volatile(product p ", " v ", 1, 1, 1, 0, 1;" : sums : "l"(p_at), "l"(v_at)); \
     }
 #define DEFINE_PRODUCTS(T, types) \
     template <> \
@@ -132,6 +144,9 @@ __device__ __forceinline__ void multiply_values(float (&sum)[32][4], const unsig
                   SUMS(SUM_32(sum, 0), SUM_8(sum, 8), SUM_8(sum, 10))) \
     DEFINE_VALUES(T, 16, WGMMA_128(types), "{%64, %65, %66, %67}", "%68", SUMS(SUM_32(sum, 0), SUM_32(sum, 8))) \
     DEFINE_VALUES(T, 32, WGMMA_256(types), "{%128, %129, %130, %131}", "%132", \
-                  SUMS(SUM_32(sum, 0), SUM_32(sum, 8), SUM_32(sum, 16), SUM_32(sum, 24)))
+                  SUMS(SUM_32(sum, 0), SUM_32(sum, 8), SUM_32(sum, 16), SUM_32(sum, 24))) \
+    DEFINE_VALUES_SHARED(T, 16, WGMMA_128(types), "%64", "%65", SUMS(SUM_32(sum, 0), SUM_32(sum, 8))) \
+    DEFINE_VALUES_SHARED(T, 32, WGMMA_256(types), "%128", "%129", \
+                         SUMS(SUM_32(sum, 0), SUM_32(sum, 8), SUM_32(sum, 16), SUM_32(sum, 24)))
 DEFINE_PRODUCTS(f16, "f16.f16")
 DEFINE_PRODUCTS(bf16, "bf16.bf16")

@@ -2,7 +2,8 @@
 // which a block takes tiles.
 #pragma once
 
-#include "attention/page.cuh"
+#include "attention/barrier.cuh"
+#include "attention/tile.cuh"
 
 constexpr unsigned GROUP_THREADS = 128;  // per warpgroup
 constexpr unsigned STEP_TOKENS = 2 * KV_BLOCK_TOKENS;  // scored per softmax step
@@ -12,8 +13,9 @@ constexpr unsigned WARP_ROWS = 16;  // packed rows that a warp multiplies
 constexpr bool PREFERS_SHORT = DETERMINISTIC && !FP8 && (KEY_DIM == 64 || KEY_DIM == 128);
 constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows of 64 elements
 
-// Ids of named barriers. From TEAMS on: one for each team.
-enum NamedBarrier { READY = 1, HELPING = 2, QUERIES = 3, MERGING = 4, TEAMS = 5 };
+// Ids of named barriers. From TEAMS on: one for each team. In the kernel of latents, which has no teams, from SCORED on
+// one for each warpgroup, and from SUMMED on one for each pair of warps.
+enum NamedBarrier { READY = 1, HELPING = 2, QUERIES = 3, MERGING = 4, TEAMS = 5, SCORED = 5, SUMMED = 7 };
 
 // Describes the keys of a step.
 struct StageInfo {

@@ -1,7 +1,8 @@
 // head_norm, rope and kv_append of the heads of a row in one pass, with the values that each of them would have stored
 // (sums of squares aside, which have another order): heads of one kind that have weights are normalised and rounded,
-// the first `turned` heads are rotated by the angle of the row's position and rounded, and with a layer the last 2 *
-// kv_heads heads, keys and values, go to slot slots[r] of it, if `member` of `members` stores that (`own_slot`).
+// the first `turned` heads are rotated by the angle of the row's position and rounded (pairs as in rope.cu), and with a
+// layer the last 2 * kv_heads heads, keys and values, go to slot slots[r] of it, if `member` of `members` stores that
+// (`own_slot`).
 // Queries and keys that changed are stored in place.
 //
 // Shapes: qkv ELEMENT [R, queries | keys | values], q_heads and twice kv_heads heads of head_dim, which is 8, 16, 32,
@@ -39,8 +40,9 @@ extern "C" __global__ void __launch_bounds__(128)
     prepare_heads(ELEMENT* qkv, const float* __restrict__ query_weight, const float* __restrict__ key_weight,
                   const float* __restrict__ value_weight, float eps, const float* __restrict__ cosines,
                   const float* __restrict__ sines, const unsigned* __restrict__ positions, unsigned rotary,
-                  unsigned turned, KV_ELEMENT* __restrict__ layer, const unsigned* __restrict__ slots, unsigned q_heads,
-                  unsigned kv_heads, unsigned head_dim, unsigned member, unsigned members) {
+                  unsigned neighbours, unsigned turned, KV_ELEMENT* __restrict__ layer,
+                  const unsigned* __restrict__ slots, unsigned q_heads, unsigned kv_heads, unsigned head_dim,
+                  unsigned member, unsigned members) {
     const unsigned row = blockIdx.x, width = (q_heads + 2 * kv_heads) * head_dim;
     const unsigned at = (blockIdx.y * blockDim.x + threadIdx.x) * LANES, threads = head_dim / LANES;
     const unsigned head = at / head_dim, in_head = at % head_dim;
@@ -81,8 +83,18 @@ extern "C" __global__ void __launch_bounds__(128)
         for (int i = 0; i < LANES; i++) {
             there.at[i] = __shfl_sync(0xffffffff, x.at[i], other);
         }
-        if (turns) {
-            const unsigned long long angle = static_cast<unsigned long long>(positions[row]) * half + in_head % half;
+        const unsigned long long angles = static_cast<unsigned long long>(positions[row]) * half;
+        if (turns && neighbours) {
+#pragma unroll
+            for (int i = 0; i < LANES; i += 2) {
+                const unsigned long long angle = angles + (in_head + i) / 2;
+                const float a = x.at[i], b = x.at[i + 1], cosine = cosines[angle], sine = sines[angle];
+                x.at[i] = a * cosine - b * sine;
+                x.at[i + 1] = b * cosine + a * sine;
+            }
+            x = as_stored(x);
+        } else if (turns) {
+            const unsigned long long angle = angles + in_head % half;
             const Chunk cosine = load<LANES>(cosines + angle), sine = load<LANES>(sines + angle);
 #pragma unroll
             for (int i = 0; i < LANES; i++) {
@@ -98,6 +110,6 @@ extern "C" __global__ void __launch_bounds__(128)
     }
     const unsigned slot = layer ? own_slot(slots[row], member, members) : NO_SLOT;
     if (is_in && head >= q_heads && slot != NO_SLOT) {
-        store_in_slot<LANES>(layer, x, slot, head - q_heads, in_head, kv_heads, head_dim);
+        store_in_slot<LANES>(layer, x, slot, head - q_heads, in_head, kv_heads, head_dim, head_dim);
     }
 }

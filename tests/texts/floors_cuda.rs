@@ -6,12 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders and top-level files of `crates/cuda/src` from the lowest up, each with those that it may use.
-const MAY_USE: [(&str, &[&str]); 18] = [
+const MAY_USE: [(&str, &[&str]); 19] = [
     ("discovery", &[]),
     ("compile", &["discovery"]),
     ("driver", &["compile", "discovery"]),
     ("memory", &["driver", "compile"]),
     ("ops", &["memory", "driver", "compile"]),
+    ("latents", &["ops", "memory", "driver", "compile"]),
     ("rounding", &["memory", "driver", "compile"]),
     ("gemm", &["rounding", "memory", "driver", "compile"]),
     ("lora", &["memory", "driver", "compile"]),
@@ -24,7 +25,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
     // Each an `impl` of its own for `Cuda`.
     ("ranks", &["step", "attention", "gemm", "memory", "driver", "compile", "discovery"]),
     ("timing", &["step", "gemm", "driver"]),
-    ("loading", &["delta_rule", "experts", "gemm", "rounding", "ops", "memory", "driver", "compile"]),
+    ("loading", &["delta_rule", "experts", "latents", "gemm", "rounding", "ops", "memory", "driver", "compile"]),
     (
         "backend",
         &[
@@ -33,6 +34,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
             "attention",
             "delta_rule",
             "experts",
+            "latents",
             "lora",
             "gemm",
             "ops",

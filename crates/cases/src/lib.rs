@@ -9,6 +9,7 @@ pub mod attention;
 pub mod case;
 pub mod dense;
 pub mod deterministic;
+mod latents;
 mod leaves;
 mod levels;
 mod ops;
@@ -21,6 +22,7 @@ use offshoot_core::error::Result;
 
 pub use case::CheckEffort;
 pub use deterministic::deterministic;
+pub use latents::latents;
 pub use levels::levels;
 pub use ops::linear::Destination;
 pub use ops::ops;
@@ -43,6 +45,7 @@ pub fn suite<B: AttentionLevels, D: Backend>(
     ops(backend, definition, (effort, effort), report, &mut done)?;
     report.part(&mut done, |report| sampling::sampling(backend, definition, effort, report))?;
     report.part(&mut done, |report| attention::attention(backend, effort, report))?;
+    report.part(&mut done, |report| latents(backend, effort, report))?;
     report.part(&mut done, |report| levels(backend, effort, report))?;
     report.part(&mut done, |report| leaves::leaves(backend, effort, report))
 }

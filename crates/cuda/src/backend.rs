@@ -17,8 +17,10 @@ use crate::experts::four_bit::FourBitExperts;
 use crate::experts::routes::Routes;
 use crate::experts::{ExpertKernels, Experts};
 use crate::gemm::chooser::AlgorithmPolicy;
-use crate::gemm::cublaslt::Library;
-use crate::loading::LOADED_WITH_STATES;
+use crate::gemm::cublaslt::{Library, WeightOrder};
+use crate::gemm::heads::HeadProducts;
+use crate::latents::{AtLayer, LatentMaps, MOST_EXPANDED};
+use crate::loading::{Expanding, LOADED_WITH_STATES};
 use crate::lora::{Lora, LoraKernels, LoraTerm};
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{self, Kv};
@@ -27,11 +29,11 @@ use crate::ops::{HeadWords, Rope};
 use crate::step::{LaunchMode, Step};
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements,
-    ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LevelRow, LoraShape,
-    LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages,
-    Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
-    with_dense,
+    ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, CopyStore, DeltaGates, DeltaHeads, Dtype,
+    Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads,
+    LatentSteps, LevelRow, LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router,
+    SampleRequest, SampledToken, SavedPages, Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
+    WeightView, prepare_heads_in_turn, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -109,7 +111,7 @@ impl Backend for Cuda {
     type Matrix = Matrix;
     type Vector = Vector;
     type Kv = Kv;
-    type LatentMaps = ();
+    type LatentMaps = LatentMaps;
     type Rope = Rope;
     type Step = Step;
     type Experts = Experts;
@@ -247,6 +249,34 @@ impl Backend for Cuda {
         let all = experts.biases().expect("experts keep the biases that they were loaded with");
         let bytes = bias.len * size_of::<f32>();
         self.device.copy(all, expert * bytes, &bias.memory, 0..bytes)
+    }
+
+    fn latent_maps(
+        &mut self,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        _: &Split,
+    ) -> Result<LatentMaps> {
+        self.latent_maps_over(parts, heads, dtype, None)
+    }
+
+    fn replace_latent_maps(
+        &mut self,
+        old: &LatentMaps,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        _: &Split,
+    ) -> Result<LatentMaps> {
+        let maps = self.latent_maps_over(parts, heads, dtype, Some(old))?;
+        self.moves += u64::from(!maps.matrix.is_over(&old.matrix));
+        Ok(maps)
+    }
+
+    fn read_latent_maps(&mut self, maps: &LatentMaps, split: &Split) -> Result<Elements> {
+        let read = self.read_matrix(&maps.matrix, split)?;
+        Ok(read.expect("maps are dense"))
     }
 
     fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {
@@ -410,11 +440,14 @@ impl Backend for Cuda {
     }
 
     fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {
+        self.reserve_expanding(most_expansions(&shape))?;
         step.reserve(&self.device, shape)
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
-        step.load(&self.device, batch)
+        let shape = step.load(&self.device, batch)?;
+        self.reserve_expanding(most_expansions(&shape))?;
+        Ok(shape)
     }
 
     fn advance(&mut self, step: &mut Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
@@ -529,6 +562,91 @@ impl Backend for Cuda {
         if !self.ops(qkv.element, qkv).prepare_heads(qkv, steps, kv, words) {
             prepare_heads_in_turn(self, qkv, steps, kv, step);
         }
+    }
+
+    fn prepare_latents(
+        &mut self,
+        queries: &mut Buffer,
+        latents: &mut Buffer,
+        steps: &LatentSteps<'_, Vector, Rope>,
+        kv: &mut Kv,
+        step: &Step,
+    ) {
+        let words =
+            HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
+        self.latents(queries).prepare(queries, latents, steps, kv, words);
+    }
+
+    fn absorb_queries(&mut self, out: &mut Buffer, queries: &Buffer, maps: &LatentMaps) {
+        let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
+        let widths = (heads * (rank + rope), heads * (nope + rope));
+        assert_eq!((out.width, queries.width), widths, "absorb_queries: widths for {}", maps.heads);
+        self.latents(out).copy_tails(out, queries, maps.heads);
+        let products = HeadProducts {
+            heads,
+            outputs: rank,
+            inner: nope,
+            x_apart: nope + rope,
+            out_apart: rank + rope,
+            weights_apart: (nope + value) * rank,
+            order: WeightOrder::ByInput,
+        };
+        self.gemm(maps.matrix.format).linear_heads(out, queries, &maps.matrix.memory, products);
+    }
+
+    fn map_values(&mut self, out: &mut Buffer, x: &Buffer, maps: &LatentMaps) {
+        self.forget_before(out);
+        let LatentHeads { heads, rank, nope, value, .. } = maps.heads;
+        assert_eq!((out.width, x.width), (heads * value, heads * rank), "map_values: widths for {}", maps.heads);
+        let products = HeadProducts {
+            heads,
+            outputs: value,
+            inner: rank,
+            x_apart: rank,
+            out_apart: value,
+            weights_apart: (nope + value) * rank,
+            order: WeightOrder::ByOutput,
+        };
+        self.gemm(maps.matrix.format).linear_heads(out, x, &maps.values, products);
+    }
+
+    /// At most [`MOST_EXPANDED`] slots at a time.
+    fn expand_latents(
+        &mut self,
+        copies: &mut Kv,
+        copy_layer: LayerIx,
+        kv: &Kv,
+        layer: LayerIx,
+        maps: &LatentMaps,
+        store: CopyStore,
+        step: &Step,
+    ) {
+        let (copies, from) = (AtLayer { kv: copies, layer: copy_layer }, AtLayer { kv, layer });
+        let all = step.expansions(store);
+        let mut room = match self.take_expanding(maps, all) {
+            Ok(room) => room,
+            Err(error) => return self.device.keep(error),
+        };
+        let Expanding { gathered, mapped, .. } = &mut room;
+        let pages = MOST_EXPANDED / kv::PAGE_TOKENS as usize;
+        let reserved = gathered.rows;
+        for first in (0..all).step_by(pages) {
+            let rows = (all - first).min(pages) * kv::PAGE_TOKENS as usize;
+            (gathered.rows, mapped.rows) = (rows, rows);
+            let words = step.expansion_words(store, first);
+            self.latents(gathered).gather(gathered, from, words);
+            self.linear(mapped, gathered, &maps.matrix, None, OutputMode::Replace);
+            let stored = self.latents(mapped).store(copies, mapped, from, maps.heads, words);
+            if let Err(error) = stored {
+                self.device.keep(error);
+            }
+        }
+        (gathered.rows, mapped.rows) = (reserved, reserved);
+        self.give_expanding(room);
+    }
+
+    fn merge_attended(&mut self, out: &mut Buffer, lse: &mut Buffer, other: &Buffer, other_lse: &Buffer) {
+        self.latents(out).merge(out, lse, other, other_lse);
     }
 
     fn tree_attention(
@@ -668,6 +786,11 @@ impl Backend for Cuda {
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
         step.sample(&self.device, logits);
     }
+}
+
+/// The most expansions of any store of copies.
+fn most_expansions(shape: &StepShape) -> usize {
+    shape.copies.iter().map(|copies| copies.expansions).max().unwrap_or(0)
 }
 
 impl AttentionLevels for Cuda {

@@ -9,6 +9,7 @@
 //! loading                         kernels and matrices, loaded with the first of their kind; room for rows
 //! timing, ranks                   how long a step takes, for benchmarks; what passes between GPUs of one model
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
+//! latents                         what latent attention needs beside attention and its products
 //! ops, gemm, lora, experts,       the launchers: element-wise ops; linear layers; adapters; mixtures of experts; tree
 //! attention, delta_rule, sampling attention; delta-rule layers; sampling
 //! rounding                        activations rounded to e4m3, for gemm and experts
@@ -30,6 +31,7 @@ pub mod driver;
 pub mod experts;
 pub mod four_bit;
 pub mod gemm;
+pub mod latents;
 mod loading;
 pub mod lora;
 pub mod memory;
@@ -49,6 +51,7 @@ use std::sync::Arc;
 pub use self::attention::levels::LevelRows;
 pub use self::experts::Experts;
 pub use self::experts::routes::Routes;
+pub use self::latents::LatentMaps;
 pub use self::lora::{Lora, LoraTerm};
 pub use self::memory::buffer::Buffer;
 pub use self::memory::kv::Kv;
@@ -66,7 +69,8 @@ use self::four_bit::FourBitKernels;
 use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::shared::Sharing;
-use self::loading::Fp8;
+use self::latents::LatentOps;
+use self::loading::{Expanding, Fp8};
 use self::lora::LoraKernels;
 use self::memory::sleep::Asleep;
 use self::memory::weights::WeightLoader;
@@ -93,6 +97,10 @@ pub struct Cuda {
     most_places: usize,
     /// Kernels of experts by dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
+    /// The ops of latent attention by dtype, loaded with the first maps of theirs, and between their parts the latents
+    /// that are expanded, by the shape of maps.
+    latents: HashMap<Dtype, LatentOps>,
+    expanding: Vec<Expanding>,
     /// One for each dtype, of activations and of states, and heads; loaded with the first states of them.
     delta_rule: Vec<DeltaRuleKernels>,
     /// Products of the chunks of long runs; nothing lasts from one layer to the next.
@@ -146,6 +154,8 @@ impl Cuda {
             most_rows: 0,
             most_places: 0,
             experts: HashMap::new(),
+            latents: HashMap::new(),
+            expanding: Vec::new(),
             delta_rule: Vec::new(),
             chunk_products: None,
             lora: HashMap::new(),

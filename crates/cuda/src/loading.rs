@@ -11,12 +11,16 @@ use crate::experts::fp8::{Fp8ExpertKernels, Fp8Experts};
 use crate::experts::{ExpertKernels, Experts};
 use crate::gemm::Gemm;
 use crate::gemm::linear_fp8::LinearFp8;
+use crate::latents::{LatentMaps, LatentOps, expanded_rows};
 use crate::memory;
 use crate::memory::buffer::Buffer;
 use crate::memory::weights::{Matrix, Vector};
 use crate::ops::Ops;
 use crate::rounding::{RowRounder, RowsOf};
-use offshoot_backend::{DeltaHeads, Dtype, MatrixPart, QuantView, StackShape, StateDtype, WeightFormat, all_quantised};
+use offshoot_backend::{
+    DeltaHeads, Dtype, HeldPart, LatentHeads, MatrixPart, QuantView, StackShape, StateDtype, WeightFormat,
+    all_quantised, with_dense,
+};
 use offshoot_core::error::Result;
 
 /// What multiplies e4m3.
@@ -32,7 +36,87 @@ pub struct Fp8 {
     pub inner_of_experts: usize,
 }
 
+/// Latents of one shape on their way to copies: gathered, then mapped to the keys and values of all heads.
+pub struct Expanding {
+    heads: LatentHeads,
+    pub gathered: Buffer,
+    pub mapped: Buffer,
+}
+
+impl Expanding {
+    fn is_for(&self, heads: LatentHeads, dtype: Dtype) -> bool {
+        (self.heads, self.gathered.element) == (heads, dtype)
+    }
+}
+
 impl Cuda {
+    /// Loads the maps of a layer with latent attention, in the memory of `old` if that is given and as large.
+    pub(crate) fn latent_maps_over(
+        &mut self,
+        parts: &[HeldPart<'_>],
+        heads: LatentHeads,
+        dtype: Dtype,
+        old: Option<&LatentMaps>,
+    ) -> Result<LatentMaps> {
+        // Maps are multiplied in the compute dtype alone, whatever formats the device multiplies.
+        let parts: Vec<HeldPart<'_>> = parts
+            .iter()
+            .map(|held| {
+                let is_so = held.part.format() == WeightFormat::Dense(dtype);
+                HeldPart { part: held.part, becomes: (!is_so).then_some(dtype) }
+            })
+            .collect();
+        let matrix = with_dense(&parts, |parts| self.matrix_over(parts, old.map(|old| &old.matrix)))?;
+        if !self.latents.contains_key(&dtype) {
+            self.latents.insert(dtype, LatentOps::load(&self.device, dtype)?);
+        }
+        if !self.expanding.iter().any(|room| room.is_for(heads, dtype)) {
+            let (gathered, mapped) = (Buffer::new(heads.rank, dtype), Buffer::new(heads.map_rows(), dtype));
+            self.expanding.push(Expanding { heads, gathered, mapped });
+        }
+        Ok(LatentMaps::new(heads, matrix))
+    }
+
+    /// The ops of latent attention, for one that changes `out`.
+    pub(crate) fn latents(&mut self, out: &Buffer) -> &LatentOps {
+        self.forget_before(out);
+        self.latents.get(&out.element).expect("loaded with the first maps of their dtype")
+    }
+
+    /// Makes room for the latents of so many expansions, as many as are expanded at a time.
+    pub(crate) fn reserve_expanding(&mut self, expansions: usize) -> Result<()> {
+        for number in 0..self.expanding.len() {
+            self.reserve_expanding_of(number, expansions)?;
+        }
+        Ok(())
+    }
+
+    fn reserve_expanding_of(&mut self, number: usize, expansions: usize) -> Result<()> {
+        let rows = expanded_rows(expansions);
+        let Expanding { gathered, mapped, .. } = &mut self.expanding[number];
+        for buffer in [gathered, mapped] {
+            if buffer.rows < rows {
+                let reserved = buffer.resize(&self.device, rows);
+                self.moves += u64::from(*reserved.as_ref().unwrap_or(&true));
+                reserved?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The room for latents of these maps, taken until it is given back, with rows for so many expansions: reserved
+    /// with the step, unless the maps were loaded after it.
+    pub(crate) fn take_expanding(&mut self, maps: &LatentMaps, expansions: usize) -> Result<Expanding> {
+        let is_for = |room: &Expanding| room.is_for(maps.heads, maps.matrix.element());
+        let number = self.expanding.iter().position(is_for).expect("made with the first maps of their shape");
+        self.reserve_expanding_of(number, expansions)?;
+        Ok(self.expanding.swap_remove(number))
+    }
+
+    pub(crate) fn give_expanding(&mut self, room: Expanding) {
+        self.expanding.push(room);
+    }
+
     pub(crate) fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
         if !self.ops.contains_key(&dtype) {
             self.ops.insert(dtype, Ops::load(&self.device, dtype)?);

@@ -11,9 +11,9 @@ use super::driver::function::Function;
 use super::driver::grid::{LANE_BLOCK, LANES, lane_blocks, small};
 use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
-use super::memory::kv::{Kv, SlotWords};
+use super::memory::kv::{Kv, SlotWords, value_beside};
 use super::memory::weights::{Matrix, Vector};
-use offshoot_backend::{Dtype, Gate, HeadKind, HeadLayout, HeadSteps, RopeTable};
+use offshoot_backend::{Dtype, Gate, HeadKind, HeadLayout, HeadSteps, RopePairs, RopeTable};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 
@@ -65,17 +65,18 @@ pub struct Ops {
 
 /// A [`RopeTable`] on the device.
 pub struct Rope {
-    cosines: Memory,
-    sines: Memory,
-    rotary: usize,
-    keys: bool,
+    pub(crate) cosines: Memory,
+    pub(crate) sines: Memory,
+    pub(crate) rotary: usize,
+    pub(crate) pairs: RopePairs,
+    pub(crate) keys: bool,
 }
 
 impl Rope {
     /// Does not wait for the device. A graph captured with another table keeps using that one.
     pub fn upload(device: &Device, table: &RopeTable) -> Result<Self> {
         let (cosines, sines) = (device.uploaded(&table.cos)?, device.uploaded(&table.sin)?);
-        Ok(Self { cosines, sines, rotary: table.rotary, keys: table.keys })
+        Ok(Self { cosines, sines, rotary: table.rotary, pairs: table.pairs, keys: table.keys })
     }
 }
 
@@ -231,7 +232,8 @@ impl Ops {
         let args = |memory: &Memory| {
             let args = Args::new().memory(memory).memory(&table.cosines).memory(&table.sines);
             let args = args.memory_at(positions.0, positions.1).u32(small(qkv.width));
-            args.u32(turned).u32(small(heads.head_dim)).u32(small(table.rotary))
+            let args = args.u32(turned).u32(small(heads.head_dim)).u32(small(table.rotary));
+            args.u32(neighbours(table.pairs))
         };
         let pairs = turned * small(table.rotary / 2);
         self.launch(&self.rope, qkv, lane_blocks(pairs), LANE_BLOCK, 0, args);
@@ -241,20 +243,17 @@ impl Ops {
         let heads = kv.heads(layer);
         assert_eq!((qkv.width, kv.shape().dtype), (heads.qkv_width(), self.element), "kv_append: shapes");
         self.assert_operands(qkv);
-        let stored = 2 * heads.kv_heads * heads.head_dim;
         // Bytes where they are copied, elements where they are rounded.
-        let (row, head, blocks) = match kv.kv_element(layer) {
-            KvElement::Plain => {
-                let bytes = self.element.bytes();
-                (qkv.row_bytes(), heads.head_dim * bytes, chunk_blocks(stored * bytes))
-            }
-            KvElement::Rounded | KvElement::Fp8 => (qkv.width, heads.head_dim, lane_blocks(small(stored))),
+        let (unit, blocks) = match kv.kv_element(layer) {
+            KvElement::Plain => (self.element.bytes(), chunk_blocks(heads.stored_width() * self.element.bytes())),
+            KvElement::Rounded | KvElement::Fp8 => (1, lane_blocks(small(heads.stored_width()))),
         };
         let args = |memory: &Memory| {
             let args = Args::new().memory_at(kv.memory(), kv.layer_at(layer)).memory(memory);
             let SlotWords { words, member } = slots;
-            let args = args.memory_at(words.0, words.1).u32(small(row));
-            args.u32(small(heads.kv_heads)).u32(small(head)).u32(member.number).u32(member.of)
+            let args = args.memory_at(words.0, words.1).u32(small(qkv.width * unit)).u32(small(heads.kv_heads));
+            let args = args.u32(small(heads.head_dim * unit)).u32(small(value_beside(heads) * unit));
+            args.u32(member.number).u32(member.of)
         };
         self.launch(kv.append(layer), qkv, blocks, LANE_BLOCK, 0, args);
     }
@@ -268,6 +267,7 @@ impl Ops {
         words: HeadWords<'_>,
     ) -> bool {
         let HeadSteps { heads, norms, eps, ropes, layer, stores } = *steps;
+        let Some(kernel) = kv.prepare_heads(layer) else { return false };
         let is_of_head = |weight: &&Vector| weight.len == heads.head_dim;
         let is_cut = |rope: &Rope| rope.rotary.is_multiple_of(2 * LANES as usize) && rope.rotary <= heads.head_dim;
         let is_one = match ropes {
@@ -289,7 +289,8 @@ impl Ops {
             let args = weights.into_iter().fold(args, Args::memory_or_null).f32(eps);
             let args = args.memory_or_null(rope.map(|rope| &rope.cosines)).memory_or_null(rope.map(|rope| &rope.sines));
             let args = args.memory_at(words.positions.0, words.positions.1);
-            let args = args.u32(small(rope.map_or(0, |rope| rope.rotary))).u32(small(rope.map_or(0, turned)));
+            let args = args.u32(small(rope.map_or(0, |rope| rope.rotary)));
+            let args = args.u32(rope.map_or(0, |rope| neighbours(rope.pairs))).u32(small(rope.map_or(0, turned)));
             let args = match stores {
                 true => args.memory_at(kv.memory(), kv.layer_at(layer)),
                 false => args.memory_or_null(None),
@@ -299,7 +300,7 @@ impl Ops {
             let args = args.u32(small(heads.q_heads)).u32(small(heads.kv_heads)).u32(small(heads.head_dim));
             args.u32(member.number).u32(member.of)
         };
-        self.launch(kv.prepare_heads(layer), qkv, lane_blocks(small(qkv.width)), LANE_BLOCK, 0, args);
+        self.launch(kernel, qkv, lane_blocks(small(qkv.width)), LANE_BLOCK, 0, args);
         true
     }
 
@@ -405,6 +406,11 @@ impl Ops {
     fn assert_sums(&self, buffer: &Buffer) {
         assert_eq!(buffer.element, Dtype::F32, "a buffer of sums is f32");
     }
+}
+
+/// Whether pairs are neighbours, as kernels are told.
+pub(crate) fn neighbours(pairs: RopePairs) -> u32 {
+    u32::from(pairs == RopePairs::Neighbours)
 }
 
 /// Blocks over bytes that are copied 16 to a thread.

@@ -53,7 +53,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         for rotary in [whole, whole / 2, (whole * 2 / 5).next_multiple_of(2)] {
             let (cos, sin) = (dice.numbers(POSITIONS * rotary / 2), dice.numbers(POSITIONS * rotary / 2));
             let positions = (0..rows).map(|_| dice.within(0, POSITIONS as u32 - 1)).collect();
-            let table = RopeTable { rotary, pairs: RopePairs::Halves, keys: dice.pick(&[true, false]), cos, sin };
+            let table = RopeTable { rotary, pairs: dice.pick(&PAIRS), keys: dice.pick(&[true, false]), cos, sin };
             suite.hold("rope", &RopeCase { dtype, heads, positions, qkv: qkv.clone(), table })?;
         }
         // Models have norms of queries and keys, of values too, or of none.
@@ -61,7 +61,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         for (kinds, rotary) in kinds.into_iter().zip([whole, whole, whole / 2]).filter(|_| heads.kv_heads > 0) {
             let norms = kinds.iter().map(|&kind| (kind, dice.numbers(heads.head_dim))).collect();
             let (cos, sin) = (dice.numbers(POSITIONS * rotary / 2), dice.numbers(POSITIONS * rotary / 2));
-            let table = RopeTable { rotary, pairs: RopePairs::Halves, keys: dice.pick(&[true, false]), cos, sin };
+            let table = RopeTable { rotary, pairs: dice.pick(&PAIRS), keys: dice.pick(&[true, false]), cos, sin };
             for kv in [KvDtype::Model, KvDtype::Fp8] {
                 let (qkv, table, norms) = (qkv.clone(), table.clone(), Clone::clone(&norms));
                 suite.hold("prepare_heads", &PrepareHeadsCase { dtype, heads, kv, rows, qkv, norms, table })?;
@@ -69,6 +69,28 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         }
     }
     Ok(())
+}
+
+const PAIRS: [RopePairs; 2] = [RopePairs::Halves, RopePairs::Neighbours];
+
+/// Where element `i` of `table.rotary` rotated ones finds its angle, of a pair, and the other element; and the sign of
+/// that one's product.
+fn pair(table: &RopeTable, i: usize) -> (usize, usize, f64) {
+    let half = table.rotary / 2;
+    let (angle, other, is_second) = match table.pairs {
+        RopePairs::Halves => (i % half, (i + half) % table.rotary, i >= half),
+        RopePairs::Neighbours => (i / 2, i ^ 1, i % 2 == 1),
+    };
+    (angle, other, if is_second { 1.0 } else { -1.0 })
+}
+
+/// Element `i` of the rotated part `x` of a head at `position`, and the sizes of the products that it is.
+pub fn rotated(table: &RopeTable, position: usize, x: &[f32], i: usize) -> (f64, f64) {
+    let (angle, other, sign) = pair(table, i);
+    let angle = position * table.rotary / 2 + angle;
+    let [cos, sin] = [&table.cos, &table.sin].map(|table| f64::from(table[angle]));
+    let (own, other) = (f64::from(x[i]) * cos, f64::from(x[other]) * sin);
+    (own + sign * other, own.abs() + other.abs())
 }
 
 /// The row, head and index in the head of element `at` of `qkv`.
@@ -151,33 +173,26 @@ impl OpCase for RopeCase {
         if head >= self.heads.q_heads + self.heads.kv_heads || i >= self.table.rotary {
             return 0.0;
         }
-        let half = self.table.rotary / 2;
-        let angle = self.positions[row] as usize * half + i % half;
-        let (cos, sin) = (f64::from(self.table.cos[angle]), f64::from(self.table.sin[angle]));
-        let (x, other) = (self.qkv[at], self.qkv[if i < half { at + half } else { at - half }]);
-        let products = (f64::from(x) * cos).abs() + (f64::from(other) * sin).abs();
+        let (_, products) =
+            rotated(&self.table, self.positions[row] as usize, &self.qkv[at - i..][..self.table.rotary], i);
         rounded(self.dtype, y) + 6.0 * F32 * products
     }
 
     fn exact(&self) -> Option<Vec<f64>> {
         let turned = self.heads.q_heads + if self.table.keys { self.heads.kv_heads } else { 0 };
-        let half = self.table.rotary / 2;
         let value = |at: usize| {
             let (row, head, i) = place(self.heads, at);
-            let x = |at: usize| f64::from(self.qkv[at]);
             if head >= turned || i >= self.table.rotary {
-                return x(at);
+                return f64::from(self.qkv[at]);
             }
-            let angle = self.positions[row] as usize * half + i % half;
-            let (cos, sin) = (f64::from(self.table.cos[angle]), f64::from(self.table.sin[angle]));
-            if i < half { x(at) * cos - x(at + half) * sin } else { x(at) * cos + x(at - half) * sin }
+            rotated(&self.table, self.positions[row] as usize, &self.qkv[at - i..][..self.table.rotary], i).0
         };
         Some((0..self.qkv.len()).map(value).collect())
     }
 
     fn name(&self) -> String {
         let (rows, rotary) = (self.positions.len(), self.table.rotary);
-        format!("{rows} rows, {rotary} rotated of {}", self.heads)
+        format!("{rows} rows, {rotary} rotated by {:?} of {}", self.table.pairs, self.heads)
     }
 }
 
@@ -263,10 +278,10 @@ impl OpCase for PrepareHeadsCase {
             if head >= turned || i >= self.table.rotary {
                 return differs;
             }
-            let half = self.table.rotary / 2;
-            let angle = position(row) as usize * half + i % half;
+            let (angle, other, _) = pair(&self.table, i);
+            let angle = position(row) as usize * self.table.rotary / 2 + angle;
             let (cos, sin) = (f64::from(self.table.cos[angle]).abs(), f64::from(self.table.sin[angle]).abs());
-            let (other, others) = self.before_rope(row, head, if i < half { i + half } else { i - half });
+            let (other, others) = self.before_rope(row, head, other);
             // As for `rope`, and what both may differ by before.
             let products = x.abs() * cos + other.abs() * sin;
             return differs * cos + others * sin + 2.0 * rounded(self.dtype, y) + 6.0 * F32 * products;
@@ -285,7 +300,7 @@ impl OpCase for PrepareHeadsCase {
 
     fn name(&self) -> String {
         let kinds: Vec<HeadKind> = self.norms.iter().map(|norm| norm.0).collect();
-        let (rotary, kv) = (self.table.rotary, self.kv);
-        format!("{} rows, {}, norms of {kinds:?}, {rotary} rotated, kv dtype {kv}", self.rows, self.heads)
+        let (RopeTable { rotary, pairs, .. }, kv) = (&self.table, self.kv);
+        format!("{} rows, {}, norms of {kinds:?}, {rotary} rotated by {pairs:?}, kv dtype {kv}", self.rows, self.heads)
     }
 }

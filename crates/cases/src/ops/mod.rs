@@ -8,6 +8,7 @@ mod delta_rule;
 mod experts;
 mod four_bit;
 mod heads;
+mod latents;
 pub(crate) mod linear;
 pub(crate) mod lora;
 mod norms;
@@ -41,12 +42,13 @@ pub fn ops<B: Backend, D: Backend>(
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [(OpCheck<B, D>, CheckEffort); 11] = [
+    let kinds: [(OpCheck<B, D>, CheckEffort); 12] = [
         (rows::check, effort),
         (norms::check, effort),
         (linear::check, effort),
         (lora::check, effort),
         (heads::check, effort),
+        (latents::check, effort),
         (activations::check, effort),
         (delta_rule::check, effort),
         (pages::check, effort),

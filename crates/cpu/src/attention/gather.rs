@@ -6,7 +6,7 @@ use std::ops::{BitAnd, BitOr, Not, Range};
 use bytemuck::Pod;
 
 use crate::kv::{CpuPageLayout, SLOTS};
-use offshoot_backend::Dtype;
+use offshoot_backend::{Dtype, Values};
 
 /// A stored word that can be combined with another one under a bit mask.
 trait MaskWord: Pod + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
@@ -29,7 +29,7 @@ impl MaskWord for u16 {
     }
 }
 
-/// Copies the keys and values in `slots` from page `from` to page `to`. Other slots of `to` keep their contents, also
+/// Copies the keys and the values beside them in `slots` from page `from` to page `to`. Other slots of `to` keep their contents, also
 /// where they share a word with a copied one.
 pub fn copy_slots(layout: CpuPageLayout, to: &mut [u8], from: &[u8], slots: &Range<usize>) {
     match layout.dtype {
@@ -51,6 +51,9 @@ fn copy_words<T: MaskWord>(layout: CpuPageLayout, to: &mut [T], from: &[T], slot
         for lane in 0..SLOTS {
             to[lane] = (from[lane] & mask[lane]) | (to[lane] & !mask[lane]);
         }
+    }
+    if matches!(layout.values, Values::InKeys(_)) {
+        return;
     }
     for row in slots.start / pair..slots.end.div_ceil(pair) {
         let taken = (0..pair).filter(|element| slots.contains(&(row * pair + element)));

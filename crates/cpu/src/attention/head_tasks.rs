@@ -1,5 +1,6 @@
 //! The tasks of tree attention, which threads share out: one key head over a chunk of rows and, where heads and chunks
-//! are too few for all threads, a part of the context's sections. `walk` runs them.
+//! are too few for all threads, a part of the context's sections. Where values lie in keys, a task may have some of the
+//! key head's query heads only. `walk` runs them.
 
 use std::ops::Range;
 
@@ -9,28 +10,37 @@ use offshoot_backend::HeadLayout;
 /// chunks of so many rows are enough tasks for dozens of threads.
 const MOST_SHARED_SUMS: usize = 16 << 20;
 
+/// Sums of values in the states of a task where these lie in keys, which are wide: half a MiB, so that they stay in a
+/// core's second-level cache beside the keys of a tile.
+const MOST_TASK_SUMS: usize = 128 << 10;
+
 /// One key head over a chunk of rows, and some sections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadTask {
     pub kv_head: usize,
+    /// The query heads that it computes: all that read the key head, or some.
+    pub heads: Range<usize>,
     pub rows: Range<usize>,
     pub sections: Range<u32>,
     /// Whether other tasks have the other sections.
     pub shares: bool,
 }
 
-/// The tasks of a call: each chunk of rows with each key head and each part of the sections.
+/// The tasks of a call: each chunk of rows with each share of the query heads and each part of the sections.
 pub struct HeadTasks {
     pub rows: usize,
     chunk: usize,
-    kv_heads: usize,
+    heads: HeadLayout,
+    /// Shares of the query heads of a key head.
+    of_group: usize,
     pub sections: Range<u32>,
     pub parts: usize,
 }
 
 impl HeadTasks {
     /// About three tasks per thread, so that threads finish together. More chunks would read shared tiles more often,
-    /// more parts keep more states.
+    /// more parts keep more states. Query heads are divided as a last resort, since each share makes the values of a
+    /// tile anew.
     pub fn new(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>, rows_per_call: usize) -> Self {
         let wanted = (3 * threads).div_ceil(heads.kv_heads);
         let max_chunks = (rows * heads.group()).div_ceil(4 * rows_per_call);
@@ -41,32 +51,57 @@ impl HeadTasks {
             true => ((wanted + chunks / 2) / chunks).min(sections.len()),
             false => 1,
         };
-        Self { rows, chunk: rows.div_ceil(chunks).max(1), kv_heads: heads.kv_heads, sections, parts }
+        let chunk = rows.div_ceil(chunks).max(1);
+        let tasks = Self { rows, chunk, heads, of_group: 1, sections, parts };
+        if heads.values_in_keys() { tasks.with_wide_values(threads, rows_per_call) } else { tasks }
+    }
+
+    /// Limits the states of a task, and divides query heads where threads have too few tasks.
+    fn with_wide_values(self, threads: usize, rows_per_call: usize) -> Self {
+        let Self { heads, chunk, .. } = self;
+        let group = heads.group();
+        let most = (MOST_TASK_SUMS / heads.value_dim()).max(rows_per_call);
+        let for_threads = threads.div_ceil(self.count()).min(group / (2 * rows_per_call));
+        let of_group = for_threads.max(group.div_ceil(most)).max(1);
+        Self { chunk: chunk.min(most / group.div_ceil(of_group)).max(1), of_group, ..self }
+    }
+
+    /// Shares of the query heads: those of each key head.
+    pub fn head_shares(&self) -> usize {
+        self.heads.kv_heads * self.of_group
+    }
+
+    /// The query heads of share `share`.
+    pub fn heads(&self, share: usize) -> Range<usize> {
+        let (first, part) = (share / self.of_group * self.heads.group(), share % self.of_group);
+        let head = |part: usize| first + part * self.heads.group() / self.of_group;
+        head(part)..head(part + 1)
     }
 
     /// The number of tasks.
     pub fn count(&self) -> usize {
-        self.rows.div_ceil(self.chunk) * self.parts * self.kv_heads
+        self.rows.div_ceil(self.chunk) * self.parts * self.head_shares()
     }
 
     /// The last rows come first: those of a prompt have the most positions, so the shortest tasks end a call. So do the
     /// last sections, which may be short.
     pub fn get(&self, task: usize) -> HeadTask {
-        let (chunk, part, kv_head) =
-            (task / self.kv_heads / self.parts, task / self.kv_heads % self.parts, task % self.kv_heads);
+        let shares = self.head_shares();
+        let (chunk, part, share) = (task / shares / self.parts, task / shares % self.parts, task % shares);
         let first = (self.rows.div_ceil(self.chunk) - 1 - chunk) * self.chunk;
         let section = |part: usize| self.sections.start + (part * self.sections.len() / self.parts) as u32;
         HeadTask {
-            kv_head,
+            kv_head: share / self.of_group,
+            heads: self.heads(share),
             rows: first..self.rows.min(first + self.chunk),
             sections: section(part)..section(part + 1),
             shares: self.parts > 1,
         }
     }
 
-    /// The tasks that share the sections of `row` with a key head, in rising order of sections.
-    pub fn of_row(&self, row: usize, kv_head: usize) -> impl Iterator<Item = usize> {
+    /// The tasks that share the sections of `row` with a share of the query heads, in rising order of sections.
+    pub fn of_row(&self, row: usize, share: usize) -> impl Iterator<Item = usize> {
         let chunk = self.rows.div_ceil(self.chunk) - 1 - row / self.chunk;
-        (0..self.parts).map(move |part| (chunk * self.parts + part) * self.kv_heads + kv_head)
+        (0..self.parts).map(move |part| (chunk * self.parts + part) * self.head_shares() + share)
     }
 }

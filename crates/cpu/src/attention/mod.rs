@@ -2,7 +2,7 @@
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
 //! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among threads,
 //! `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
-//! kernels in `fold`, written over the vector operations of `lanes` and `path`. `avx2` and `avx512` implement those;
+//! kernels in `fold`, written over the vector operations of `lanes` and `path`; `in_keys` makes values of keys that hold them. `avx2` and `avx512` implement those;
 //! `amx` has a kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops
 //! alone.
 
@@ -21,6 +21,8 @@ pub mod fold;
 mod gather;
 #[cfg(target_arch = "x86_64")]
 pub mod head_tasks;
+#[cfg(target_arch = "x86_64")]
+pub mod in_keys;
 #[cfg(target_arch = "x86_64")]
 pub mod lanes;
 #[cfg(target_arch = "x86_64")]
@@ -83,7 +85,9 @@ pub fn tree_attention(
     #[cfg(target_arch = "x86_64")]
     if let Some(kernels) = fast_path(cores.isa, kv.dtype(), heads) {
         let AttentionScratch { tiles, walk: walk_scratch } = scratch;
-        tiles.resolve(plan, kv.layout(layer).pair());
+        // Slots that share a word of values with others are cleared where values lie in keys.
+        let pair = if heads.values_in_keys() { 1 } else { kv.layout(layer).pair() };
+        tiles.resolve(plan, pair);
         let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
         // SAFETY: the processor supports the path.
         return unsafe { walk::run(&cores.team, &call, &kernels, walk_scratch, out, lse) };
@@ -99,7 +103,6 @@ pub fn tree_attention(
 fn fast_path(isa: Isa, stored: Dtype, heads: HeadLayout) -> Option<PathKernels> {
     match (isa, stored) {
         (Isa::Portable, _) => None,
-        _ if heads.values_in_keys() => None,
         (Isa::Avx2, Dtype::F32) => Some(PathKernels::of::<avx2::Avx2F32>()),
         (Isa::Avx2, Dtype::F16) => Some(PathKernels::widening::<avx2::Avx2F16>()),
         (Isa::Avx2, Dtype::Bf16) => Some(PathKernels::widening::<avx2::Avx2Bf16>()),

@@ -76,6 +76,6 @@ impl<'a> Prefetcher<'a> {
         self.at += 1;
         let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
         let (keys, values) = page.split_at(self.layout.key_elements() * dtype.bytes());
-        Some((keys, &values[..slots * width * dtype.bytes()]))
+        Some((keys, &values[..values.len().min(slots * width * dtype.bytes())]))
     }
 }

@@ -8,6 +8,7 @@ use bytemuck::Zeroable;
 
 use super::gather;
 use super::head_tasks::{HeadTask, HeadTasks};
+use super::in_keys::InKeys;
 use super::path::{Geometry, PathKernels, Prefetch, StatesRef, TileView, VisibleLanes, WidenBytes};
 use super::prefetcher::Prefetcher;
 use super::splits::SECTION;
@@ -32,7 +33,7 @@ const PARALLEL_PRODUCTS: usize = 50_000;
 /// Merges with fewer sums than these for each thread run on fewer threads.
 const PARALLEL_SUMS: usize = 16 * 1024;
 
-/// The states of a task's rows and its other buffers; reused between calls.
+/// The states of a task's rows and its other buffers; reused between calls. A group is the task's query heads.
 #[derive(Default)]
 struct TaskScratch {
     /// Packed queries, `[rows][group][query_width / WORD_ELEMENTS]` factors.
@@ -49,6 +50,8 @@ struct TaskScratch {
     gathered: Vec<CacheLine>,
     /// Widened pages of the current tile.
     wide: Vec<CacheLine>,
+    /// The values of the current tile, if they lie in keys.
+    values: Vec<CacheLine>,
 }
 
 /// Memory reused between calls.
@@ -122,13 +125,13 @@ struct AttentionOutput<'a> {
 }
 
 impl AttentionOutput<'_> {
-    /// Writes the results of `rows` and a key head from their states.
+    /// Writes the results of `rows` and some query heads from their states.
     ///
     /// # Safety
     /// The processor has the path's instruction set. No other thread writes these rows and heads.
-    unsafe fn write(&self, rows: Range<usize>, kv_head: usize, states: &SoftmaxStates) {
-        let (value_dim, group) = (self.heads.value_dim(), self.heads.group());
-        let places = rows.flat_map(|row| (0..group).map(move |head| (row, kv_head * group + head)));
+    unsafe fn write(&self, rows: Range<usize>, heads: Range<usize>, states: &SoftmaxStates) {
+        let value_dim = self.heads.value_dim();
+        let places = rows.flat_map(|row| heads.clone().map(move |head| (row, head)));
         for (at, (row, head)) in places.enumerate() {
             let StatesRef { m, l, o } = states.get(at..at + 1);
             let sum = sum_lanes(l[0].0);
@@ -160,15 +163,18 @@ unsafe fn merge_parts(
     output: &AttentionOutput<'_>,
 ) {
     let AttentionOutput { heads, geometry, kernels, .. } = output;
-    let (all, group) = (tasks.rows * heads.kv_heads, heads.group());
-    let sums = all * group * tasks.sections.len() * geometry.width;
+    let head_shares = tasks.head_shares();
+    let all = tasks.rows * head_shares;
+    let sums = tasks.rows * heads.q_heads * tasks.sections.len() * geometry.width;
     let shares = (sums / PARALLEL_SUMS).clamp(1, 2 * team.threads()).min(all);
     merged.resize_with(merged.len().max(shares), Default::default);
     team.for_each(&mut merged[..shares], |share, merged| {
         for at in share * all / shares..(share + 1) * all / shares {
-            let (row, kv_head) = (at / heads.kv_heads, at % heads.kv_heads);
+            let (row, head_share) = (at / head_shares, at % head_shares);
+            let heads = tasks.heads(head_share);
+            let group = heads.len();
             merged.clear(group, geometry.width);
-            for number in tasks.of_row(row, kv_head) {
+            for number in tasks.of_row(row, head_share) {
                 let task = tasks.get(number);
                 let of_section = task.rows.len() * group;
                 for section in 0..task.sections.len() {
@@ -178,8 +184,8 @@ unsafe fn merge_parts(
                     unsafe { merged.merge(0, states, geometry, kernels) };
                 }
             }
-            // SAFETY: as above; each row and key head is in one share.
-            unsafe { output.write(row..row + 1, kv_head, merged) };
+            // SAFETY: as above; each row and query head is in one share.
+            unsafe { output.write(row..row + 1, heads, merged) };
         }
     });
 }
@@ -191,7 +197,7 @@ unsafe fn merge_parts(
 unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskScratch, output: &AttentionOutput<'_>) {
     let AttentionOutput { heads, geometry, kernels, .. } = output;
     let layout = call.kv.layout(call.layer);
-    let (group, query_bytes) = (heads.group(), geometry.query_width / kernels.word_elements * kernels.factor_bytes);
+    let (group, query_bytes) = (task.heads.len(), geometry.query_width / kernels.word_elements * kernels.factor_bytes);
     let stored = call.kv.head::<u8>(call.layer, task.kv_head);
     let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task, layout, stored);
     // The pages of the first tile come while the task begins.
@@ -199,7 +205,7 @@ unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskS
     (0..PAGES).for_each(|_| prefetcher.whole_page(first_read));
     scratch.start(call, &task, group, layout);
     if let Some(sinks) = call.scoring.sinks {
-        scratch.add_sinks(call, &task, &sinks[task.kv_head * group..][..group], geometry);
+        scratch.add_sinks(call, &task, &sinks[task.heads.clone()], geometry);
     }
     // SAFETY: promised by the caller.
     unsafe { pack_queries(call, &task, kernels, query_bytes, &mut scratch.q) };
@@ -219,17 +225,24 @@ unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskS
             unsafe { scratch.enter(of_task, tile.section(), group, output) };
         }
         let row_groups = even_groups(rows.len() * group, kernels.rows);
-        // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for
-        // them.
-        let wide = kernels.wide.filter(|_| row_groups.len() >= WIDEN_FROM).map(|(own, fold)| unsafe {
-            let (geometry, view) =
-                widen(own, kernels.word_elements, geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide));
-            (geometry, view, fold)
-        });
-        let (geometry, view, pair, fold) = match &wide {
-            Some((geometry, view, fold)) => (geometry, view, 1, *fold),
-            None => (geometry, &view, kernels.word_elements, kernels.fold),
+        let widens = row_groups.len() >= WIDEN_FROM || heads.values_in_keys();
+        let (geometry, mut view, pair, fold) = match kernels.wide.filter(|_| widens) {
+            Some((own, fold)) => {
+                // Values in keys are made of the widened ones.
+                let width = if heads.values_in_keys() { 0 } else { geometry.width };
+                let of_page = Geometry { width, ..*geometry };
+                let to = bytemuck::cast_slice_mut(&mut scratch.wide);
+                // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has
+                // room for them.
+                let (wide, view) = unsafe { widen(own, kernels.word_elements, &of_page, &view, to) };
+                (Geometry { width: geometry.width, ..wide }, view, 1, fold)
+            }
+            None => (*geometry, view, kernels.word_elements, kernels.fold),
         };
+        if let Some(values) = InKeys::of(layout, pair) {
+            // SAFETY: every path's processor has AVX2; words of keys are f32, or pairs of bf16.
+            unsafe { values.fill(&mut view, &tile.lanes, bytemuck::cast_slice_mut(&mut scratch.values)) };
+        }
         // Each kernel call prefetches as many pages as the tile has for each of its calls.
         let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
         let per_call = pages.div_ceil(row_groups.len());
@@ -253,7 +266,7 @@ unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskS
             let prefetch = prefetcher.next(tile.reads, geometry.key_words, pair, &mut prefetch[..per_call]);
             // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
             // `states` are some; `view` covers the pages of the tile's lanes, of which the rows see some.
-            unsafe { fold(geometry, view, &states, &visible, prefetch) };
+            unsafe { fold(&geometry, &view, &states, &visible, prefetch) };
         }
     }
     if task.shares {
@@ -265,7 +278,7 @@ unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskS
     }
     let states = if task.sections.len() > 1 { &scratch.merged } else { &scratch.states };
     // SAFETY: the instruction set is promised by the caller; tasks have different rows or heads.
-    unsafe { output.write(task.rows, task.kv_head, states) };
+    unsafe { output.write(task.rows, task.heads, states) };
 }
 
 impl TaskScratch {
@@ -281,6 +294,8 @@ impl TaskScratch {
         }
         self.gathered.resize(PAGES * layout.bytes() / line, CacheLine::zeroed());
         self.wide.resize(PAGES * layout.elements() * size_of::<f32>() / line, CacheLine::zeroed());
+        let values = InKeys::of(layout, 1).map_or(0, |values| values.words());
+        self.values.resize(PAGES * values * size_of::<u32>() / line, CacheLine::zeroed());
     }
 
     /// Begins the state of the first section that each row sees with the sink of its head. `sinks`: those of the task's
@@ -372,12 +387,12 @@ unsafe fn pack_queries(
     q: &mut Vec<CacheLine>,
 ) {
     let heads = call.kv.heads(call.layer);
-    let group = heads.group();
+    let group = task.heads.len();
     let room = (task.rows.len() * group + kernels.rows_read_ahead) * query_bytes;
     q.resize(room.div_ceil(size_of::<CacheLine>()), CacheLine::zeroed());
     let packed = bytemuck::cast_slice_mut::<CacheLine, u8>(q);
     let sources = task.rows.clone().flat_map(|row| {
-        let heads_of_row = &call.qkv.row(row)[task.kv_head * group * heads.head_dim..][..group * heads.head_dim];
+        let heads_of_row = &call.qkv.row(row)[task.heads.start * heads.head_dim..][..group * heads.head_dim];
         heads_of_row.chunks_exact(heads.head_dim)
     });
     for (to, from) in packed.chunks_exact_mut(query_bytes).zip(sources) {

@@ -5,6 +5,7 @@
 mod attention {
     mod amx;
     mod head_tasks;
+    mod in_keys;
     mod tiles;
     mod walk;
 }

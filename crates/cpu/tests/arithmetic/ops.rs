@@ -1,7 +1,7 @@
 //! The list of cases for the ops of every backend, on every code path of the CPU: each op compared with the clear
 //! loops, and those with f64.
 
-use offshoot_cases::{CheckEffort, CheckReport, levels, ops};
+use offshoot_cases::{CheckEffort, CheckReport, latents, levels, ops};
 use offshoot_core::Result;
 use offshoot_cpu::{Cpu, Isa};
 
@@ -31,4 +31,11 @@ fn every_path_computes_what_the_definitions_say() {
 #[test]
 fn every_path_attributes_attention_to_its_levels() {
     hold(levels);
+}
+
+/// The quick cases in CI: larger ones take minutes by the clear loops.
+#[test]
+fn every_path_computes_latent_attention_in_both_forms() {
+    let most = some_or_full(CheckEffort::Quick, CheckEffort::Full);
+    hold(|cpu, effort, report| latents(cpu, if effort == CheckEffort::Full { most } else { effort }, report));
 }

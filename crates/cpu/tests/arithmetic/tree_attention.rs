@@ -62,9 +62,10 @@ impl Case {
     fn random(dice: &mut Dice, dtype: Dtype) -> Self {
         let (q_heads, kv_heads) = dice.pick(&[(3, 3), (1, 1), (4, 1), (7, 1), (8, 1), (8, 2)]);
         let head_dim = dice.pick(&[2, 18, 16, 32, 64, 64, 80, 96, 128]);
-        let values = match dice.pick(&[0, 0, 0, 1]) {
+        let values = match dice.pick(&[0, 0, 0, 1, 2]) {
             0 => Values::Beside(head_dim),
-            _ => Values::Beside(dice.pick(&[2, 8, 16, 24, 64, 112])),
+            1 => Values::Beside(dice.pick(&[2, 8, 16, 24, 64, 112])),
+            _ => Values::InKeys(dice.pick(&[2, 16, head_dim]).min(head_dim)),
         };
         Case {
             heads: HeadLayout { q_heads, kv_heads, head_dim, values },
@@ -428,11 +429,19 @@ fn every_head_dim() {
 }
 
 #[test]
-fn values_of_another_width() {
+fn values_of_another_width_or_in_the_keys() {
     let grown = grow(ForestShape::MidPageForks, PAGE_TOKENS, 6);
-    for (head_dim, values) in
-        [(16, Values::Beside(24)), (24, Values::Beside(16)), (2, Values::Beside(64)), (192, Values::Beside(128))]
-    {
+    for (head_dim, values) in [
+        (16, Values::Beside(24)),
+        (24, Values::Beside(16)),
+        (2, Values::Beside(64)),
+        (192, Values::Beside(128)),
+        (24, Values::InKeys(16)),
+        (18, Values::InKeys(2)),
+        (40, Values::InKeys(40)),
+        (152, Values::InKeys(136)),
+        (576, Values::InKeys(512)),
+    ] {
         for dtype in DTYPES {
             let heads = HeadLayout { q_heads: 3, kv_heads: 1, head_dim, values };
             check("values", &Case { has_sinks: head_dim == 24, ..Case::plain(heads, dtype) }, &grown, 4);

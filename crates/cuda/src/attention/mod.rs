@@ -24,8 +24,8 @@ use crate::driver::memory::Memory;
 use offshoot_backend::{Dtype, HeadLayout, MOST_HEAD_DIM, Scoring, Values};
 use offshoot_core::error::Result;
 
-/// Threads of a block of tree_attention and tree_attention_any, of merge_states, of tree_attention_wgmma and of
-/// tree_attention_large.
+/// Threads of a block of tree_attention and tree_attention_any, of merge_states, of tree_attention_wgmma, and of
+/// tree_attention_large and tree_attention_latent.
 const THREADS: u32 = 128;
 const MERGE_THREADS: u32 = 256;
 const WGMMA_THREADS: u32 = 512;
@@ -41,6 +41,8 @@ const NARROW_ROWS: usize = 16;
 /// Packed rows of a narrow and of a wide tile of the kernels for Hopper; with heads of 512 half as many of the latter.
 const HOPPER_NARROW_ROWS: usize = 8;
 const HOPPER_WIDE_ROWS: usize = 128;
+/// Packed rows of a tile of tree_attention_latent, whose tiles are all wide.
+const LATENT_ROWS: usize = 64;
 /// Steps that openings must spare each multiprocessor: about what they take themselves, as other tiles wait for them.
 const OPENINGS_SPARE: usize = 12;
 /// Elements of a part of a large head: a warp of a team computes one, as in kernels/attention/page.cuh.
@@ -165,6 +167,7 @@ impl AttentionKernels {
             let (threads, shared_bytes) = match kernel {
                 HopperKernel::Wgmma => (WGMMA_THREADS, shared_bytes_wgmma(widths.key, kv_element)),
                 HopperKernel::Large => (LARGE_THREADS, SHARED_BYTES_LARGE),
+                HopperKernel::Latent => (LARGE_THREADS, shared_bytes_latent(widths)),
             };
             let tiling = hopper_tiling(kernel, kv_element, widths, multiprocessors, deterministic);
             let kernels = KernelSet::Hopper { attention, threads, shared_bytes };
@@ -294,7 +297,8 @@ pub fn hopper_tiling(
     deterministic: bool,
 ) -> Tiling {
     // The number of rows must not affect how a row is computed.
-    let narrow_rows = if deterministic { 0 } else { HOPPER_NARROW_ROWS };
+    let has_narrow = !deterministic && kernel != HopperKernel::Latent;
+    let narrow_rows = if has_narrow { HOPPER_NARROW_ROWS } else { 0 };
     let openings = (deterministic && kernel.has_openings(widths, kv_element)).then_some(OPENINGS_SPARE);
     let (wide_rows, workers) = match kernel {
         HopperKernel::Wgmma => (HOPPER_WIDE_ROWS, Workers::BlocksAndDecodeWarps(multiprocessors)),
@@ -303,6 +307,7 @@ pub fn hopper_tiling(
             let rows = if widths.key > 256 { HOPPER_WIDE_ROWS / 2 } else { HOPPER_WIDE_ROWS };
             (rows, Workers::BlocksThenTeams { blocks: multiprocessors, teams })
         }
+        HopperKernel::Latent => (LATENT_ROWS, Workers::Blocks(multiprocessors)),
     };
     Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX, openings_spare: openings }
 }
@@ -350,6 +355,12 @@ fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
 
 /// Shared bytes of tree_attention_large.cu: queries of 64 KiB, five slots of 32 KiB, padding to a multiple of 1024.
 pub const SHARED_BYTES_LARGE: usize = (64 + 5 * 32) * 1024 + 1008;
+
+/// Shared bytes of tree_attention_latent.cu: the queries of 64 rows, two buffers of 64 keys, and padding to a multiple of
+/// 1024.
+pub fn shared_bytes_latent(widths: HeadWidths) -> usize {
+    3 * 64 * widths.key * 2 + 1008
+}
 
 /// Packed rows of a narrow tile of tree_attention and tree_attention_any.
 fn narrow_rows(widths: HeadWidths) -> usize {

@@ -59,15 +59,19 @@ pub enum HopperKernel {
     Wgmma,
     /// `tree_attention_large`: heads of 256 or 512.
     Large,
+    /// `tree_attention_latent`: latents of 256 or 512, with a rotated part of 64.
+    Latent,
 }
 
 impl HopperKernel {
     /// The one for a model with weights of `element`, if there is one.
     pub fn of(element: Dtype, widths: HeadWidths) -> Option<Self> {
-        match widths.one()? {
+        match (widths.key, widths.values) {
             _ if element == Dtype::F32 => None,
-            64 | 80 | 96 | 128 => Some(HopperKernel::Wgmma),
-            256 | 512 => Some(HopperKernel::Large),
+            (64, Values::Beside(64)) | (80, Values::Beside(80)) | (96, Values::Beside(96)) => Some(HopperKernel::Wgmma),
+            (128, Values::Beside(128)) => Some(HopperKernel::Wgmma),
+            (256, Values::Beside(256)) | (512, Values::Beside(512)) => Some(HopperKernel::Large),
+            (320, Values::InKeys(256)) | (576, Values::InKeys(512)) => Some(HopperKernel::Latent),
             _ => None,
         }
     }

@@ -28,11 +28,15 @@ pub static HEADERS: &[Source] = &[
     source!("attention/large.cuh"),
     source!("attention/large_copy.cuh"),
     source!("attention/large_ring.cuh"),
+    source!("attention/latent.cuh"),
+    source!("attention/latent_copy.cuh"),
+    source!("attention/latent_ring.cuh"),
     source!("attention/merge.cuh"),
     source!("attention/mma.cuh"),
     source!("attention/narrow.cuh"),
     source!("attention/openings.cuh"),
     source!("attention/page.cuh"),
+    source!("attention/panel_copy.cuh"),
     source!("attention/plan.cuh"),
     source!("attention/ring.cuh"),
     source!("attention/rows.cuh"),
@@ -67,11 +71,13 @@ pub static HEADERS: &[Source] = &[
     source!("lanes.cuh"),
     source!("lora/slots.cuh"),
     source!("overlap.cuh"),
+    source!("ops/expansion.cuh"),
     source!("ops/gated_silu.cuh"),
     source!("ops/gelu.cuh"),
     source!("ops/in_place.cuh"),
     source!("ops/kv_slot.cuh"),
     source!("ops/rms_norm.cuh"),
+    source!("ops/rotate.cuh"),
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
@@ -108,11 +114,13 @@ pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
 pub static GATED_RMS_NORM: Source = source!("ops/gated_rms_norm.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
+pub static GATHER_LATENTS: Source = source!("ops/gather_latents.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
 pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
 pub static KV_APPEND: Source = source!("ops/kv_append.cu");
 pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
+pub static COPY_TAILS: Source = source!("ops/copy_tails.cu");
 pub static COLUMNS: Source = source!("ops/columns.cu");
 pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
 pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
@@ -125,14 +133,17 @@ pub static LINEAR_4BIT: Source = source!("four_bit/linear_4bit.cu");
 pub static LINEAR_4BIT_ANY: Source = source!("four_bit/linear_4bit_any.cu");
 pub static LINEAR_4BIT_WGMMA: Source = source!("four_bit/linear_4bit_wgmma.cu");
 pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
+pub static LINEAR_HEADS: Source = source!("ops/linear_heads.cu");
 pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
 pub static LORA_EXPAND: Source = source!("lora/lora_expand.cu");
 pub static LORA_SHRINK: Source = source!("lora/lora_shrink.cu");
+pub static MERGE_ATTENDED: Source = source!("ops/merge_attended.cu");
 pub static MERGE_MEMBERS: Source = source!("ranks/merge_members.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static NOT_FINITE: Source = source!("ops/not_finite.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
+pub static PREPARE_LATENTS: Source = source!("ops/prepare_latents.cu");
 pub static RELU: Source = source!("ops/relu.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
 pub static RMS_NORM_FP8: Source = source!("fp8/rms_norm_fp8.cu");
@@ -147,9 +158,11 @@ pub static SCALE: Source = source!("ops/scale.cu");
 pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
 pub static SIGMOID_TIMES: Source = source!("ops/sigmoid_times.cu");
 pub static SOFTCAP: Source = source!("ops/softcap.cu");
+pub static STORE_EXPANDED: Source = source!("ops/store_expanded.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
 pub static TREE_ATTENTION_LARGE: Source = source!("attention/tree_attention_large.cu");
+pub static TREE_ATTENTION_LATENT: Source = source!("attention/tree_attention_latent.cu");
 pub static TREE_ATTENTION_WGMMA: Source = source!("attention/tree_attention_wgmma.cu");
 
 /// The kernels of `sample`, in the order of their launches.
@@ -177,6 +190,7 @@ pub fn all() -> Vec<Unit> {
     all.extend(casts());
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(DTYPES.into_iter().flat_map(lora));
+    all.extend(DTYPES.into_iter().flat_map(latents));
     all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
     let four_bit_of = |major| FourBit::ALL.into_iter().flat_map(move |format| four_bit(format, major));
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
@@ -227,6 +241,11 @@ pub fn all() -> Vec<Unit> {
                 }
                 (laid, _) => laid == PageLayout::of(9, element, *widths),
             };
+            if element != Dtype::F32 || layout == plain {
+                all.extend([kv_append(element, kv_element, layout).0, store_expanded(element, kv_element, layout)]);
+                // Latents are not e4m3, and their rows are swizzled in panels alone.
+                all.extend((layout != swizzled).then(|| prepare_latents(element, kv_element, layout)));
+            }
             let all_widths: Vec<HeadWidths> = WIDTHS.into_iter().filter(is_read).collect();
             if !all_widths.is_empty() {
                 all.extend([kv_append(element, kv_element, layout).0, prepare_heads(element, kv_element, layout)]);
@@ -297,7 +316,17 @@ pub fn cast(from: Dtype, to: Dtype) -> Unit {
 pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
-    products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+    products.into_iter().chain([element, Dtype::F32].map(add_bias)).chain([linear_heads(element)]).collect()
+}
+
+/// Units of the ops of latent attention in a model of `element`, but for those that store in pages.
+pub fn latents(element: Dtype) -> Vec<Unit> {
+    let typed = [&GATHER_LATENTS, &MERGE_ATTENDED].map(|source| typed(source, element));
+    typed.into_iter().chain([copy_tails()]).collect()
+}
+
+pub fn copy_tails() -> Unit {
+    Unit::new(&COPY_TAILS)
 }
 
 /// Units that add what adapters compute to layers of `element`.
@@ -540,6 +569,16 @@ pub fn prepare_heads(element: Dtype, kv_element: KvElement, layout: PageLayout) 
     laid(rounded(&PREPARE_HEADS, element, kv_element), layout)
 }
 
+/// The unit of `prepare_latents` in a model of `element`.
+pub fn prepare_latents(element: Dtype, kv_element: KvElement, layout: PageLayout) -> Unit {
+    laid(rounded(&PREPARE_LATENTS, element, kv_element), layout)
+}
+
+/// The unit that stores expanded latents in pages of copies.
+pub fn store_expanded(element: Dtype, kv_element: KvElement, layout: PageLayout) -> Unit {
+    laid(rounded(&STORE_EXPANDED, element, kv_element), layout)
+}
+
 /// The unit and kernel name that `AttentionKernels` launches on Hopper, if there is one for a model of `element`.
 pub fn attention_hopper(
     element: Dtype,
@@ -550,6 +589,7 @@ pub fn attention_hopper(
     let (unit, name) = match HopperKernel::of(element, widths)? {
         HopperKernel::Wgmma => (with_kv(&TREE_ATTENTION_WGMMA, element, kv_element), "tree_attention_wgmma"),
         HopperKernel::Large => (typed(&TREE_ATTENTION_LARGE, element), "tree_attention_large"),
+        HopperKernel::Latent => (typed(&TREE_ATTENTION_LATENT, element), "tree_attention_latent"),
     };
     Some((wide(unit, widths).define("DETERMINISTIC", u8::from(deterministic)), name))
 }
@@ -641,6 +681,10 @@ pub fn add_bias(out: Dtype) -> Unit {
 
 pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
     typed(&LINEAR_ANY, element).define("OUT", element_name(out)).define("ACCUMULATE", u8::from(accumulate))
+}
+
+pub fn linear_heads(element: Dtype) -> Unit {
+    typed(&LINEAR_HEADS, element)
 }
 
 /// Whose keys and values have an element type of their own.

@@ -69,6 +69,12 @@ impl Memory {
         Memory { device: self.device.clone(), whole: self.whole.clone(), ..*self }
     }
 
+    /// The same memory once more, without its first `bytes` bytes. Panics where it has fewer.
+    pub fn behind(&self, bytes: usize) -> Memory {
+        let address = self.at(&(bytes..self.bytes));
+        Memory { address, bytes: self.bytes - bytes, ..self.again() }
+    }
+
     /// It as `parts` neighbours of equal size, a multiple of [`ALIGNED`] bytes.
     pub fn divided(self, parts: usize) -> Vec<Memory> {
         let share = self.bytes / parts;

@@ -21,10 +21,10 @@ pub(super) struct AlgorithmCandidate {
 
 impl Description {
     /// At most `most` algorithms that need at most `workspace` bytes, in the library's order of preference. The same in
-    /// every run: nothing is timed, and all operands are aligned to 256 bytes, as the library assumes.
+    /// every run: nothing is timed, and operands are aligned as the description says.
     pub(super) fn listed(&self, library: &Library, most: usize, workspace: usize) -> Result<Vec<AlgorithmCandidate>> {
         library.call("ask for algorithms", |handle| {
-            let preference = Preference::new(workspace)?;
+            let preference = Preference::new(workspace, self.aligned())?;
             let Raw { operation, w, x, out } = self.raw();
             let mut found = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); most];
             let mut count = 0;
@@ -83,8 +83,14 @@ fn candidate(result: &sys::cublasLtMatmulHeuristicResult_t, workspace: usize) ->
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    fn new(workspace: usize) -> Result<Self, CublasError> {
+    /// `aligned`: bytes to which weights, `x` and output are.
+    fn new(workspace: usize, aligned: [usize; 3]) -> Result<Self, CublasError> {
         let this = Self(result::create_matmul_pref()?);
+        let [w, x, out] = aligned.map(|bytes| bytes as u32);
+        this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, w)?;
+        this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x)?;
+        this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out)?;
+        this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out)?;
         this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)?;
         this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCTION as u32)?;
         Ok(this)

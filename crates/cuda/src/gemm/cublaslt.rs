@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::algorithm::Algorithm;
 use crate::compile::elements::Fp8Scaling;
 use crate::driver::device::Device;
-use crate::driver::memory::Memory;
+use crate::driver::memory::{ALIGNED, Memory};
 use offshoot_backend::{Dtype, WeightFormat};
 use offshoot_core::error::{Error, Result};
 
@@ -100,16 +100,29 @@ pub(super) struct GemmOperands<'a> {
     pub scales: Option<GemmScales<'a>>,
 }
 
-/// Products of one shape that are enqueued as one: of neighbouring columns of a wider operand `x`, each with a matrix
-/// and an output of its own. Distances are in elements.
+/// Products of one shape that are enqueued as one: of columns of a wider operand `x`, each with a matrix and an output
+/// of its own. Distances are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PartsLayout {
     pub parts: usize,
-    /// From one row of `x` to the next.
+    /// From one row of `x` to the next, and from one part's columns to the next one's.
     pub rows_apart: usize,
-    /// From one part's weights, and output, to the next one's.
+    pub x_apart: usize,
+    /// From one part's weights to the next one's, and how they lie.
     pub weights_apart: usize,
+    pub order: WeightOrder,
+    /// From one part's output to the next one's, and from one row of an output to the next.
     pub outs_apart: usize,
+    pub out_rows_apart: usize,
+}
+
+/// How the weights of a product lie, row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightOrder {
+    /// `[outputs, inner]`
+    ByOutput,
+    /// `[inner, outputs]`
+    ByInput,
 }
 
 /// The library's handle, and one workspace for all products, which run one after another.
@@ -200,17 +213,23 @@ impl Description {
         library.call("describe a product", |_| {
             let GemmShape { rows, outputs, inner, weights, compute, out, .. } = shape;
             let elements = Elements::of(weights);
-            let operation = Operation::new(&shape, elements, library.workspace.address())?;
+            let order = layout.map_or(WeightOrder::ByOutput, |layout| layout.order);
+            let operation = Operation::new(&shape, elements, order, library.workspace.address())?;
             let (w, x) = match elements {
                 Elements::Dense(element) => (data_type(element), data_type(compute)),
                 Elements::E4m3(_) => (sys::cudaDataType::CUDA_R_8F_E4M3, sys::cudaDataType::CUDA_R_8F_E4M3),
             };
-            let apart = layout.map_or(inner, |layout| layout.rows_apart);
-            let (w, x) = (MatrixLayout::new(w, inner, outputs, inner)?, MatrixLayout::new(x, inner, rows, apart)?);
-            let out = MatrixLayout::new(data_type(out), outputs, rows, outputs)?;
-            if let Some(PartsLayout { parts, weights_apart, outs_apart, .. }) = layout {
+            let (x_rows, out_rows) =
+                layout.map_or((inner, outputs), |layout| (layout.rows_apart, layout.out_rows_apart));
+            let w = match order {
+                WeightOrder::ByOutput => MatrixLayout::new(w, inner, outputs, inner)?,
+                WeightOrder::ByInput => MatrixLayout::new(w, outputs, inner, outputs)?,
+            };
+            let x = MatrixLayout::new(x, inner, rows, x_rows)?;
+            let out = MatrixLayout::new(data_type(out), outputs, rows, out_rows)?;
+            if let Some(PartsLayout { parts, x_apart, weights_apart, outs_apart, .. }) = layout {
                 w.repeat(parts, weights_apart)?;
-                x.repeat(parts, inner)?;
+                x.repeat(parts, x_apart)?;
                 out.repeat(parts, outs_apart)?;
             }
             Ok(Self { shape, layout, operation, w, x, out })
@@ -219,6 +238,14 @@ impl Description {
 
     pub fn shape(&self) -> &GemmShape {
         &self.shape
+    }
+
+    /// Bytes to which every part's weights, `x` and output are aligned: distances alone limit it.
+    pub fn aligned(&self) -> [usize; 3] {
+        let Some(PartsLayout { x_apart, weights_apart, outs_apart, .. }) = self.layout else { return [ALIGNED; 3] };
+        let GemmShape { weights, compute, out, .. } = self.shape;
+        let weights = weights_apart * weights.dense().map_or(1, Dtype::bytes);
+        [weights, x_apart * compute.bytes(), outs_apart * out.bytes()].map(common_alignment)
     }
 
     pub fn raw(&self) -> Raw {
@@ -234,8 +261,9 @@ impl Description {
             Elements::Dense(element) => (compute.bytes(), element.bytes()),
             Elements::E4m3(_) => (1, 1),
         };
-        let (parts, apart) = self.layout.map_or((1, inner), |layout| (layout.parts, layout.rows_apart));
-        let x_end = (rows.saturating_sub(1) * apart + parts * inner) * x_bytes;
+        let layout = |layout: PartsLayout| (layout.rows_apart, (layout.parts - 1) * layout.x_apart);
+        let (rows_apart, last_part) = self.layout.map_or((inner, 0), layout);
+        let x_end = (rows.saturating_sub(1) * rows_apart + last_part + inner) * x_bytes;
         assert!(rows > 0 && operands.x.bytes() >= x_end, "x of {:?}", self.shape);
         assert!(operands.w.bytes() >= outputs * inner * w_bytes, "w of {:?}", self.shape);
         assert_eq!(operands.scales.is_some(), weights.dense().is_none(), "scales of {:?}", self.shape);
@@ -281,12 +309,14 @@ impl Description {
 
 impl Operation {
     /// `somewhere`: an address in device memory, aligned to 16.
-    fn new(shape: &GemmShape, elements: Elements, somewhere: u64) -> Result<Self, CublasError> {
+    fn new(shape: &GemmShape, elements: Elements, order: WeightOrder, somewhere: u64) -> Result<Self, CublasError> {
         // Plain f32 sums; of f32 operands no tensor-core approximation. Of e4m3 the tensor cores' sums are added in f32
         // now and then (`CUBLASLT_MATMUL_DESC_FAST_ACCUM` is off unless it is set).
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let this = Self(result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F)?);
-        this.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, TRANSPOSED)?;
+        if order == WeightOrder::ByOutput {
+            this.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, TRANSPOSED)?;
+        }
         if shape.biased {
             this.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
             this.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(shape.out))?;
@@ -354,6 +384,11 @@ impl Drop for MatrixLayout {
         // SAFETY: made in `new`, destroyed once.
         log_failure(unsafe { result::destroy_matrix_layout(self.0) });
     }
+}
+
+/// The largest power of two up to [`ALIGNED`] that divides `bytes`.
+fn common_alignment(bytes: usize) -> usize {
+    1 << bytes.trailing_zeros().min(ALIGNED.trailing_zeros())
 }
 
 /// For `drop`, which cannot return an error: logs it.

@@ -8,6 +8,7 @@ mod batch_invariant;
 mod candidates;
 pub mod chooser;
 pub mod cublaslt;
+pub mod heads;
 pub mod linear_fp8;
 mod products;
 mod ranking;
@@ -15,7 +16,7 @@ pub mod shared;
 pub mod tune_cache;
 
 use self::chooser::AlgorithmPolicy;
-use self::cublaslt::{GemmOperands, GemmShape, PartsLayout};
+use self::cublaslt::{GemmOperands, GemmShape, PartsLayout, WeightOrder};
 use self::products::LibraryProducts;
 use crate::compile::units;
 use crate::driver::args::Args;
@@ -34,10 +35,13 @@ const TILE: u32 = 16;
 /// The products of weights in one format.
 pub struct Gemm {
     device: Device,
+    format: WeightFormat,
+    element: Dtype,
     pub(crate) products: LibraryProducts,
     add_bias: ByOut,
     linear_any: ByOut,
     linear_any_accumulating: Function,
+    linear_heads: Function,
 }
 
 /// The kernels for results in the compute dtype and in f32.
@@ -61,10 +65,13 @@ impl Gemm {
         let linear_any = |out, accumulate| device.function(&units::linear_any(element, out, accumulate), "linear_any");
         Ok(Self {
             device: device.clone(),
+            format: weights,
+            element,
             products: LibraryProducts::open(device)?,
             add_bias: ByOut { operands: add_bias(element)?, sums: add_bias(Dtype::F32)? },
             linear_any: ByOut { operands: linear_any(element, false)?, sums: linear_any(Dtype::F32, false)? },
             linear_any_accumulating: linear_any(Dtype::F32, true)?,
+            linear_heads: device.function(&units::linear_heads(element), "linear_heads")?,
         })
     }
 
@@ -86,7 +93,15 @@ impl Gemm {
         let outs: Vec<&Memory> = outs.iter().map(|out| out.memory()).collect();
         let apart = (elements_apart(&w, weights.bytes(1, 1)), elements_apart(&outs, out.bytes()));
         let (Some(weights_apart), Some(outs_apart)) = apart else { return false };
-        let layout = PartsLayout { parts: w.len(), rows_apart: x.width, weights_apart, outs_apart };
+        let layout = PartsLayout {
+            parts: w.len(),
+            rows_apart: x.width,
+            x_apart: inner,
+            weights_apart,
+            order: WeightOrder::ByOutput,
+            outs_apart,
+            out_rows_apart: outputs,
+        };
         let (accumulate, biased) = (false, false);
         let shape = GemmShape { rows, outputs, inner, weights, compute: x.element, out, accumulate, biased };
         self.products.enqueue_parts(shape, layout, (outs[0], x.memory()), &w).unwrap_or_else(|error| {

@@ -1,6 +1,7 @@
 //! Products by cuBLASLt: descriptors and algorithms by shape, so that a steady step only enqueues.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,9 @@ use crate::driver::device::Device;
 use crate::driver::memory::{ALIGNED, Memory};
 use crate::memory::weights::Matrix;
 use offshoot_core::error::Result;
+
+/// Algorithms asked for where the first valid one serves.
+const LISTED_OF_HEADS: usize = 8;
 
 /// Weights remembered per shape, used in turn while a product is timed.
 const SIBLINGS: usize = 8;
@@ -27,6 +31,8 @@ pub(crate) struct LibraryProducts {
     products: HashMap<GemmShape, Option<PlannedProduct>>,
     /// Several that are enqueued as one; `None` where no algorithm gives the bits that each has by itself.
     of_parts: HashMap<(GemmShape, PartsLayout), Option<(Description, Algorithm)>>,
+    /// Products of heads; `None` where the library has no algorithm.
+    of_heads: HashMap<(GemmShape, PartsLayout), Option<(Description, Algorithm)>>,
     /// Weights by outputs and inner width.
     siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
     /// The outputs of the whole matrix of which those of these outputs and inner width are shares.
@@ -46,9 +52,9 @@ impl LibraryProducts {
     pub fn open(device: &Device) -> Result<Self> {
         let library = Library::open(device)?;
         let chooser = Chooser::new(&library, AlgorithmPolicy::First);
-        let (products, of_parts) = (HashMap::new(), HashMap::new());
+        let (products, of_parts, of_heads) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (siblings, wholes) = (HashMap::new(), HashMap::new());
-        Ok(Self { chooser, sharing: None, library, may_tune: true, products, of_parts, siblings, wholes })
+        Ok(Self { chooser, sharing: None, library, may_tune: true, products, of_parts, of_heads, siblings, wholes })
     }
 
     /// Chooses as other GPUs do from now on, also for known products.
@@ -61,6 +67,7 @@ impl LibraryProducts {
     pub fn choose(&mut self, choosing: AlgorithmPolicy) {
         self.products.clear();
         self.of_parts.clear();
+        self.of_heads.clear();
         self.chooser = Chooser::new(&self.library, choosing);
     }
 
@@ -141,6 +148,37 @@ impl LibraryProducts {
         }
         let Some((described, algorithm)) = &self.of_parts[&(shape, layout)] else { return Ok(false) };
         let operands = GemmOperands { out, x, w: weights[0], bias: None, scales: None };
+        described.enqueue(&self.library, algorithm, &operands)?;
+        Ok(true)
+    }
+
+    /// Enqueues a product for each head as one, by the library's first choice. `operands`: `x` of all, and what follows
+    /// the first head's weights and output. Returns whether the library has an algorithm, which it has not where a row's
+    /// bits must be the same in any number of rows.
+    pub(super) fn enqueue_heads(
+        &mut self,
+        shape: GemmShape,
+        layout: PartsLayout,
+        operands: GemmOperands<'_>,
+    ) -> Result<bool> {
+        // The library takes it that operands begin at such an address.
+        let is_aligned = (operands.w.address() as usize).is_multiple_of(ALIGNED);
+        if !is_aligned || matches!(self.chooser, Chooser::BatchInvariant(_)) {
+            return Ok(false);
+        }
+        let planned = match self.of_heads.entry((shape, layout)) {
+            Entry::Occupied(planned) => planned.into_mut(),
+            Entry::Vacant(new) => {
+                let described = Description::new(&self.library, shape, Some(layout))?;
+                let workspace = self.library.workspace_bytes();
+                let first = described.listed(&self.library, LISTED_OF_HEADS, workspace)?.into_iter().next();
+                let algorithm = first.map(|candidate| candidate.algorithm);
+                let by = algorithm.map_or("no algorithm".to_owned(), |algorithm| format!("by {algorithm}"));
+                log::debug!("{} heads, {shape:?}: {by}", layout.parts);
+                new.insert(algorithm.map(|algorithm| (described, algorithm)))
+            }
+        };
+        let Some((described, algorithm)) = planned else { return Ok(false) };
         described.enqueue(&self.library, algorithm, &operands)?;
         Ok(true)
     }

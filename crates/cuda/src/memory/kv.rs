@@ -2,13 +2,15 @@
 //! each other and kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
 //! # Layout
-//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`, with the heads of each layer. So a page
-//! of one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a
-//! multiple of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). The order within a
-//! run depends on who reads it ([`PageLayout`]). Behind all layers follow the experts of the tokens, if they are kept:
+//! One allocation: `[layer][page][kv_head][keys, values][32 slots][width]`, with the heads of each layer. So a page of
+//! one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a
+//! multiple of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). Where values lie in
+//! the keys, it is the run of keys alone. The order within a run depends on who reads it ([`PageLayout`]). Behind all layers follow the experts of the tokens, if they are kept:
 //! `[page][32 slots][layer][chosen]` (`RouteShape`).
 
+use std::iter::repeat_n;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use super::staging::Staging;
 use super::states::{self, LayerStates, States};
@@ -20,7 +22,7 @@ use crate::driver::device::Device;
 use crate::driver::function::Function;
 use crate::driver::grid::small;
 use crate::driver::memory::Memory;
-use offshoot_backend::{Dtype, HeadLayout, KvShape, MemoryPart, RouteShape};
+use offshoot_backend::{Dtype, HeadLayout, KvShape, MemoryPart, RouteShape, Values};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -64,16 +66,17 @@ impl RoutePages {
 }
 
 /// One part of all pages: a layer of each page group, or of some.
-#[derive(Clone)]
 struct PartPages {
     heads: HeadLayout,
     kv_element: KvElement,
     layout: PageLayout,
     /// Bytes that one page takes.
     page_bytes: usize,
-    /// The kernels that append.
+    /// The kernels that append: one, and that which prepares rows before, where there is one for these heads.
     append: Function,
-    prepare_heads: Function,
+    prepare: Option<Function>,
+    /// The kernel that stores expanded latents, once it was asked for.
+    store_expanded: OnceLock<Function>,
 }
 
 /// The element type of pages with these heads.
@@ -82,9 +85,17 @@ pub type ElementOf<'a> = &'a dyn Fn(HeadLayout) -> KvElement;
 /// Names the order of `[P][part][page bytes of the part]` in this file, beside the page's own ([`PageLayout`]).
 pub const LAYOUT: &str = "cuda pages 2";
 
+/// Elements of a value that lies beside its key; 0 if it lies in the key.
+pub fn value_beside(heads: HeadLayout) -> usize {
+    match heads.values {
+        Values::Beside(width) => width,
+        Values::InKeys(_) => 0,
+    }
+}
+
 /// Bytes that one page takes in one layer.
 pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kv_element: KvElement) -> usize {
-    2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kv_element.element_bytes(dtype)
+    PAGE_TOKENS as usize * heads.stored_width() * kv_element.element_bytes(dtype)
 }
 
 /// Bytes that one page takes, all layers of a page group.
@@ -151,9 +162,16 @@ impl Kv {
             let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
             let page_bytes = layer_page_bytes(heads, shape.dtype, kv_element);
             let append = device.function(&append, name)?;
-            let prepare_heads = units::prepare_heads(shape.dtype, kv_element, layout);
-            let prepare_heads = device.function(&prepare_heads, "prepare_heads")?;
-            Ok(PartPages { heads, kv_element, layout, page_bytes, append, prepare_heads })
+            let prepare = match heads.values {
+                Values::InKeys(_) => Some((units::prepare_latents(shape.dtype, kv_element, layout), "prepare_latents")),
+                Values::Beside(_) if heads.has_even_values() => {
+                    Some((units::prepare_heads(shape.dtype, kv_element, layout), "prepare_heads"))
+                }
+                Values::Beside(_) => None,
+            };
+            let prepare = prepare.map(|(unit, name)| device.function(&unit, name)).transpose()?;
+            let store_expanded = OnceLock::new();
+            Ok(PartPages { heads, kv_element, layout, page_bytes, append, prepare, store_expanded })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<Vec<_>>>()?;
         let routes =
@@ -201,9 +219,34 @@ impl Kv {
         &self.part(layer).append
     }
 
-    /// The kernel that prepares heads for a layer.
-    pub(crate) fn prepare_heads(&self, layer: LayerIx) -> &Function {
-        &self.part(layer).prepare_heads
+    /// The kernel that prepares the heads of rows for a layer, if there is one.
+    pub(crate) fn prepare_heads(&self, layer: LayerIx) -> Option<&Function> {
+        let part = self.part(layer);
+        part.prepare.as_ref().filter(|_| part.heads.has_even_values())
+    }
+
+    /// The kernel that prepares latents for a layer. Only where values lie in the keys.
+    pub(crate) fn prepare_latents(&self, layer: LayerIx) -> &Function {
+        let part = self.part(layer);
+        let kernel = part.prepare.as_ref().filter(|_| matches!(part.heads.values, Values::InKeys(_)));
+        kernel.expect("latents are prepared for a layer whose values lie in the keys")
+    }
+
+    /// The kernel that stores expanded latents in a layer's pages; an error if it cannot be loaded, which it is when it
+    /// is first asked for.
+    pub(crate) fn store_expanded(&self, layer: LayerIx) -> Result<&Function> {
+        let part = self.part(layer);
+        if let Some(loaded) = part.store_expanded.get() {
+            return Ok(loaded);
+        }
+        let unit = units::store_expanded(self.shape.dtype, part.kv_element, part.layout);
+        let loaded = self.device.function(&unit, "store_expanded")?;
+        Ok(part.store_expanded.get_or_init(|| loaded))
+    }
+
+    /// How rows lie in the pages of a layer.
+    pub(crate) fn layout(&self, layer: LayerIx) -> PageLayout {
+        self.part(layer).layout
     }
 
     /// The page group of a layer, and its part of that group's pages.
@@ -327,15 +370,13 @@ impl Kv {
         let (mut to, mut from) =
             (&mut saved[page * page_bytes..][..page_bytes], &others[from * page_bytes..][..page_bytes]);
         for part in &self.parts {
-            let row = part.row_bytes(self.shape.dtype);
-            let rows = slots.start as usize * row..slots.end as usize * row;
-            let (to_part, to_rest) = to.split_at_mut(part.page_bytes);
-            let (from_part, from_rest) = from.split_at(part.page_bytes);
-            let run = PAGE_TOKENS as usize * row;
-            for (to, from) in to_part.chunks_exact_mut(run).zip(from_part.chunks_exact(run)) {
-                to[rows.clone()].copy_from_slice(&from[rows.clone()]);
+            for row in part.row_bytes(self.shape.dtype) {
+                let rows = slots.start as usize * row..slots.end as usize * row;
+                let (to_run, to_rest) = to.split_at_mut(PAGE_TOKENS as usize * row);
+                let (from_run, from_rest) = from.split_at(PAGE_TOKENS as usize * row);
+                to_run[rows.clone()].copy_from_slice(&from_run[rows]);
+                (to, from) = (to_rest, from_rest);
             }
-            (to, from) = (to_rest, from_rest);
         }
         if let Some(routes) = self.shape.routes {
             let slots = slots.start as usize * routes.slot_bytes()..slots.end as usize * routes.slot_bytes();
@@ -375,14 +416,20 @@ impl Kv {
 }
 
 impl PartPages {
-    /// Bytes of a row of a run of keys or values, or of a panel of one (kernels/kv_page.cuh).
-    fn row_bytes(&self, dtype: Dtype) -> usize {
-        let row = self.heads.head_dim * self.kv_element.element_bytes(dtype);
-        match self.layout {
-            PageLayout::Swizzled if row > 2 * PANEL_ROW_BYTES => PANEL_ROW_BYTES,
-            PageLayout::Panels => PANEL_ROW_BYTES,
-            PageLayout::Swizzled | PageLayout::Plain => row,
-        }
+    /// For each run of keys or values of a page, or each panel of one (kernels/kv_page.cuh), the bytes of a row.
+    fn row_bytes(&self, dtype: Dtype) -> impl Iterator<Item = usize> {
+        let Self { heads, kv_element, layout, .. } = *self;
+        let run = move |width: usize| {
+            let row = width * kv_element.element_bytes(dtype);
+            match layout {
+                PageLayout::Swizzled if row <= 2 * PANEL_ROW_BYTES => repeat_n(row, 1),
+                PageLayout::Swizzled | PageLayout::Panels => repeat_n(PANEL_ROW_BYTES, row / PANEL_ROW_BYTES),
+                PageLayout::Plain => repeat_n(row, 1),
+            }
+        };
+        let beside = value_beside(heads);
+        let of_head = [heads.head_dim].into_iter().chain((beside > 0).then_some(beside));
+        repeat_n(of_head, heads.kv_heads).flatten().flat_map(run)
     }
 }
 

@@ -31,8 +31,8 @@ use crate::memory::staged::Staged;
 use crate::memory::weights::Vector;
 use crate::sampling::{self, AllowedMemory, ResultLayout, SampleBuffers, SamplerKernels};
 use offshoot_backend::{
-    AdapterSlot, Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Scoring, StepBatch, StepRequests,
-    StepResults, StepRows, StepShape, advance_slots,
+    AdapterSlot, CopiesShape, CopyStore, Dtype, Expansion, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Scoring,
+    StepBatch, StepRequests, StepResults, StepRows, StepShape, advance_slots,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, LayerIx};
@@ -70,6 +70,8 @@ pub struct Step {
     allowed: AllowedMemory,
     uniforms: Staged,
     plans: Vec<Staged>,
+    /// By [`CopyStore`]: what is expanded, as kernels/ops/expansion.cuh reads it.
+    expansions: [Staged; CopyStore::COUNT],
     /// Words of `LoadedBatch::run_plan`.
     state_runs: Staged,
     /// The token sampled for each request; read by the next step's `embed`.
@@ -90,7 +92,9 @@ pub struct Step {
 struct LoadedBatch {
     /// For each page group the slots of the batch's own rows, in this step.
     slots: Vec<Vec<KvSlot>>,
+    /// Those of copies are the last [`CopyStore::COUNT`], in steps of models with latent attention.
     plans: Vec<UploadedPlan>,
+    reads_copies: bool,
     state_runs: Vec<StateRun>,
     run_plan: RunPlan,
     /// Padded.
@@ -119,6 +123,13 @@ impl Sampling {
             Sampling::Given(results) | Sampling::Late(Some(results)) => StepLayout::Samples(results.clone()),
             Sampling::Values(count) => StepLayout::Values(*count),
         }
+    }
+}
+
+impl LoadedBatch {
+    /// The plans whose contexts grow with their rows: all but those of copies.
+    fn plans_of_rows(&self) -> usize {
+        self.plans.len() - if self.reads_copies { CopyStore::COUNT } else { 0 }
     }
 }
 
@@ -165,6 +176,7 @@ impl Step {
             allowed: AllowedMemory::new(device, outputs)?,
             uniforms: staged()?,
             plans: Vec::new(),
+            expansions: [staged()?, staged()?],
             state_runs: staged()?,
             sampled: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
@@ -242,12 +254,13 @@ impl Step {
         };
         let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs, adapters, expansions } =
             batch;
-        assert!(expansions.is_none(), "latent attention is not computed on a GPU yet");
         let run_plan = RunPlan::new(&state_runs, shape.rows);
         let plans = plans.into_iter().enumerate().map(plan).collect();
         let has_penalties = requests.given().iter().any(SampleRequest::has_penalties);
         let advanced = 0;
-        let mut loaded = LoadedBatch { slots, plans, state_runs, run_plan, shape, has_penalties, advanced, sampling };
+        let reads_copies = expansions.is_some();
+        let mut loaded =
+            LoadedBatch { slots, plans, reads_copies, state_runs, run_plan, shape, has_penalties, advanced, sampling };
         let moves = self.fit_partials(device, &mut loaded);
         self.note_moves(moves)?;
         let moves = self.fill(device, (&tokens, &positions, &logit_rows), &loaded);
@@ -265,6 +278,12 @@ impl Step {
         self.note_moves(moves)?;
         let moves = self.fill_adapters(device, &adapters, shape);
         self.note_moves(moves)?;
+        for store in CopyStore::ALL {
+            let expansions = expansions.as_ref().map_or(&[][..], |expansions| &expansions[store as usize]);
+            let words = expansion_words(expansions, shape.copies[store as usize].expansions);
+            let moves = self.expansions[store as usize].fill(device, self.staging_slots.now(), &words);
+            self.note_moves(moves)?;
+        }
         self.loaded = Some(loaded);
         Ok(shape)
     }
@@ -401,7 +420,12 @@ impl Step {
             *results = None;
         }
         advance_slots(&mut loaded.slots, new_pages);
-        loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(new_pages));
+        let of_rows = loaded.plans_of_rows();
+        let (of_rows, of_copies) = loaded.plans.split_at_mut(of_rows);
+        of_rows.iter_mut().for_each(|planned| planned.plan.advance(new_pages));
+        of_copies.iter_mut().for_each(|planned| planned.plan.advance_rows());
+        // Copies that are kept are made once.
+        loaded.shape.copies[CopyStore::Kept as usize].expansions = 0;
         let moves = self.fill_advanced(device, uniforms, new_pages, &mut loaded);
         self.note_moves(moves)?;
         let moves = self.advance_runs(device, &mut loaded);
@@ -436,14 +460,20 @@ impl Step {
                 self.fill_uniforms(device, uniforms.iter().copied(), loaded.shape.logit_rows)?
             }
         };
+        // Positions of rows rise beyond those of copies: the plans of these, and their words, stay as they are.
+        let of_rows = loaded.plans_of_rows();
         let stays = |planned: &UploadedPlan| !planned.words.leaves_tiles(&planned.plan);
-        if new_pages.is_empty() && loaded.plans.iter().all(stays) {
+        if new_pages.is_empty() && loaded.plans[..of_rows].iter().all(stays) {
             return Ok(moves);
         }
         moves |= self.fill_slots(device, loaded)?;
         let now = self.staging_slots.now();
         let mut all_changed = Vec::with_capacity(loaded.plans.len());
         for (number, UploadedPlan { plan, words }) in loaded.plans.iter_mut().enumerate() {
+            if number >= of_rows {
+                all_changed.push(Some(0..0));
+                continue;
+            }
             let new_pages: Vec<NewPage> = of_group(new_pages, plan.group).copied().collect();
             let changed = if words.leaves_tiles(plan) { None } else { words.advance(&new_pages) };
             if changed.is_none() {
@@ -459,6 +489,7 @@ impl Step {
         for ((staged, UploadedPlan { words, .. }), changed) in self.plans.iter_mut().zip(&loaded.plans).zip(all_changed)
         {
             match changed {
+                Some(changed) if changed.is_empty() => {}
                 Some(changed) => staged.patch(device, now, words.words(), changed)?,
                 None => moves |= staged.fill(device, now, bytemuck::cast_slice(words.words()))?,
             }
@@ -537,6 +568,17 @@ impl Step {
         (0..self.kernels_of.len()).map(move |plan| self.states_of(plan, ranks))
     }
 
+    /// How many expansions the loaded step has for a store, padded.
+    pub fn expansions(&self, store: CopyStore) -> usize {
+        let loaded = self.loaded.as_ref().expect("a step is loaded before it is run");
+        loaded.shape.copies[store as usize].expansions
+    }
+
+    /// Their words, from expansion `first` on.
+    pub fn expansion_words(&self, store: CopyStore, first: usize) -> (&Memory, usize) {
+        (self.expansions[store as usize].memory(), first * size_of::<[u32; EXPANSION_WORDS]>())
+    }
+
     /// The runs of the loaded step.
     pub fn state_runs(&self) -> LoadedRuns<'_> {
         let loaded = self.loaded.as_ref().expect("a step is loaded before it is run");
@@ -608,7 +650,19 @@ impl Step {
 
 /// The bucket of a shape.
 pub fn padded(shape: StepShape) -> StepShape {
-    StepShape { rows: bucket(shape.rows), logit_rows: bucket(shape.logit_rows), ..shape }
+    let copies = shape.copies.map(|copies| CopiesShape { expansions: bucket(copies.expansions), ..copies });
+    StepShape { rows: bucket(shape.rows), logit_rows: bucket(shape.logit_rows), copies, ..shape }
+}
+
+/// Words of an expansion: both pages, and the first slot and that behind the last.
+const EXPANSION_WORDS: usize = 4;
+
+/// The words of `expansions`, padded to `count` by some of no slots.
+fn expansion_words(expansions: &[Expansion], count: usize) -> Vec<u8> {
+    let of = |Expansion { from, to, slots }: &Expansion| [from.0, to.0, slots.start, slots.end];
+    let mut words: Vec<[u32; EXPANSION_WORDS]> = expansions.iter().map(of).collect();
+    words.resize(count.max(words.len()), [0; EXPANSION_WORDS]);
+    bytemuck::cast_slice(&words).to_vec()
 }
 
 /// `rows` rounded up by less than a sixteenth, or to a multiple of 8: at most 16 buckets an octave.

@@ -8,13 +8,13 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When, page_place};
 use float8::F8E4M3;
-use offshoot_backend::{Dtype, HeadLayout, e4m3};
+use offshoot_backend::{Dtype, HeadLayout, Values, e4m3};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::PageId;
 use offshoot_cuda::attention::device_plan::WHOLE;
 use offshoot_cuda::compile::elements::{KvElement, PageLayout};
 use offshoot_cuda::compile::units;
-use offshoot_cuda::memory::kv::{NO_SLOT, slot_word};
+use offshoot_cuda::memory::kv::{NO_SLOT, slot_word, value_beside};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::Member;
 
@@ -65,15 +65,15 @@ fn hold_member(
     let given: Vec<u64> = dtype.encode(&qkv).chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
     let element = kept.element_bytes(dtype);
     let untouched = 0x5a;
-    let mut layer =
-        vec![u64::from_ne_bytes([untouched; 8]); 2 * heads.kv_heads * heads.head_dim * PAGES * PAGE * element / 8];
+    let mut layer = vec![u64::from_ne_bytes([untouched; 8]); heads.stored_width() * PAGES * PAGE * element / 8];
     let (mut layer_at, mut qkv_at, mut slots_at) = (layer.as_mut_ptr(), given.as_ptr(), words.as_ptr());
     // Bytes where they are copied, elements where they are rounded.
     let unit = if kept == KvElement::Plain { dtype.bytes() } else { 1 };
     let (mut width, mut kv_heads) = ((heads.qkv_width() * unit) as u32, heads.kv_heads as u32);
-    let mut head = (heads.head_dim * unit) as u32;
+    let beside = value_beside(heads);
+    let (mut key, mut value) = ((heads.head_dim * unit) as u32, (beside * unit) as u32);
     let (mut number, mut of) = (member.number, member.of);
-    let shape = [at(&mut width), at(&mut kv_heads), at(&mut head), at(&mut number), at(&mut of)];
+    let shape = [at(&mut width), at(&mut kv_heads), at(&mut key), at(&mut value), at(&mut number), at(&mut of)];
     let args: Vec<*mut c_void> =
         [at(&mut layer_at), at(&mut qkv_at), at(&mut slots_at)].into_iter().chain(shape).collect();
     let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
@@ -85,10 +85,12 @@ fn hold_member(
     let stored = qkv.chunks_exact(heads.qkv_width()).zip(&slots);
     for (row, slot) in stored.filter_map(|(row, &slot)| Some((row, member.slot(slot)?))) {
         for (i, &x) in row[heads.q_width()..].iter().enumerate() {
-            let (value, head) = (i / heads.head_dim / heads.kv_heads, i / heads.head_dim % heads.kv_heads);
-            let (row_bytes, byte) = (heads.head_dim * element, i % heads.head_dim * element);
-            let run = ((slot.page.ix() * heads.kv_heads + head) * 2 + value) * PAGE * row_bytes;
-            let place = run + page_place(layout, slot.slot as usize, byte, row_bytes);
+            let keys = heads.kv_heads * heads.head_dim;
+            let (before, of_kind, width) =
+                if i < keys { (0, i, heads.head_dim) } else { (heads.head_dim, i - keys, beside) };
+            let (head, row_bytes, byte) = (of_kind / width, width * element, of_kind % width * element);
+            let of_head = (slot.page.ix() * heads.kv_heads + head) * (heads.head_dim + beside);
+            let place = (of_head + before) * PAGE * element + page_place(layout, slot.slot as usize, byte, row_bytes);
             let found = &bytes[place..place + element];
             let expected = match kept {
                 KvElement::Plain => dtype.encode(&[x]),
@@ -132,4 +134,21 @@ fn slots_have_the_numbers() {
     hold(Dtype::F32, KvElement::Rounded, PageLayout::Plain, heads(64));
     hold(Dtype::F16, KvElement::Rounded, PageLayout::Plain, heads(18));
     hold(Dtype::Bf16, KvElement::Rounded, PageLayout::Plain, heads(80));
+}
+
+#[test]
+fn values_have_a_width_of_their_own_or_lie_in_the_keys() {
+    let heads = |kv_heads, head_dim, values| HeadLayout { q_heads: 4, kv_heads, head_dim, values };
+    let (latents, copies) = (heads(1, 576, Values::InKeys(512)), heads(2, 192, Values::Beside(128)));
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        for layout in [PageLayout::Plain, PageLayout::Panels] {
+            hold(dtype, KvElement::Plain, layout, latents);
+            hold(dtype, KvElement::Plain, layout, copies);
+            hold(dtype, KvElement::Rounded, layout, latents);
+            hold(dtype, KvElement::Rounded, layout, copies);
+        }
+        hold(dtype, KvElement::Plain, PageLayout::Plain, heads(1, 24, Values::InKeys(16)));
+        hold(dtype, KvElement::Plain, PageLayout::Plain, heads(3, 14, Values::Beside(10)));
+    }
+    hold(Dtype::F32, KvElement::Rounded, PageLayout::Plain, heads(3, 14, Values::Beside(10)));
 }

@@ -20,7 +20,9 @@ use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::device_plan::DevicePlan;
 use offshoot_cuda::attention::layout::{NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
-use offshoot_cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling, portable_tiling, shared_bytes_any};
+use offshoot_cuda::attention::{
+    SHARED_BYTES_LARGE, hopper_tiling, portable_tiling, shared_bytes_any, shared_bytes_latent,
+};
 use offshoot_cuda::compile::elements::{HeadWidths, HopperKernel, KvElement, PageLayout};
 use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units::{self, MemberStates};
@@ -170,10 +172,13 @@ fn hints(setting: &Setting, tile: u32) -> PlanHints {
 }
 
 /// A kernel's threads, and its shared memory as `shared_bytes_wgmma` of the CUDA backend has it.
-fn launch_of(kernel: HopperKernel, head_dim: usize, kept: KvElement) -> (u32, usize) {
-    if kernel == HopperKernel::Large {
-        return (384, SHARED_BYTES_LARGE);
+fn launch_of(kernel: HopperKernel, widths: HeadWidths, kept: KvElement) -> (u32, usize) {
+    match kernel {
+        HopperKernel::Large => return (384, SHARED_BYTES_LARGE),
+        HopperKernel::Latent => return (384, shared_bytes_latent(widths)),
+        HopperKernel::Wgmma => {}
     }
+    let head_dim = widths.key;
     let (raw, narrow) = match (kept, head_dim) {
         (KvElement::Fp8, 128) => (6 * 64, 4 * 3 * 32),
         (KvElement::Fp8, _) => (6 * 64, 4 * 4 * 32),
@@ -204,7 +209,7 @@ impl Kernel {
         let kernel = HopperKernel::of(dtype, widths).expect("heads of a kernel for Hopper");
         let unit = units::attention_hopper(dtype, kept(kv), widths, deterministic);
         let (unit, name) = unit.expect("a kernel of its own");
-        let (threads, shared_bytes) = launch_of(kernel, widths.key, kept(kv));
+        let (threads, shared_bytes) = launch_of(kernel, widths, kept(kv));
         let (attention, layout) = (Emulated::compile(&unit, name)?, PageLayout::of(9, dtype, widths));
         Some(Self { attention, widths, layout, threads, shared_bytes, ways: Ways::Hopper { kernel, deterministic } })
     }
@@ -346,7 +351,7 @@ impl Memory {
         // Hopper take the last.
         unsafe { kernel.attention.launch(number(blocks), kernel.threads, kernel.shared_bytes, how, &args) };
         let Ways::Two { merge, .. } = &kernel.ways else { return };
-        let (mut q_heads, mut split) = (number(heads.q_heads), if how.seed % 2 == 0 { 1 } else { 4 });
+        let (mut q_heads, mut split) = (number(heads.q_heads), if how.seed.is_multiple_of(2) { 1 } else { 4 });
         let args = [
             at(&mut out),
             at(&mut words),
@@ -903,7 +908,30 @@ fn deterministic_rows_of_eight_bits_do_too() {
 fn heads_with_other_values() {
     let variant = |key, values, dtype| Variant { widths: HeadWidths { key, values }, dtype, kv: KvDtype::Model };
     variant(24, Values::InKeys(16), Dtype::F16).portable_shapes(&[(4, 1), (7, 1)], 0..some_or_full(2, 5));
-    variant(576, Values::InKeys(512), Dtype::Bf16).portable_shapes(&[(20, 1), (16, 1)], 0..some_or_full(1, 3));
+    variant(576, Values::InKeys(512), Dtype::Bf16).portable_shapes(&[(5, 1), (20, 1)], 2..some_or_full(3, 4));
     variant(24, Values::Beside(40), Dtype::Bf16).portable_shapes(&[(4, 4), (6, 2)], 1..some_or_full(2, 4));
     variant(264, Values::Beside(136), Dtype::F16).portable_shapes(&[(2, 2)], 0..some_or_full(1, 2));
+}
+
+/// Latents and their rotated part, which all heads share: groups that fill a tile with several rows, with one, and with
+/// half of one.
+#[test]
+fn latents() {
+    let variant = |rank, dtype| Variant {
+        widths: HeadWidths { key: rank + 64, values: Values::InKeys(rank) },
+        dtype,
+        kv: KvDtype::Model,
+    };
+    let shapes = |variant: Variant, layouts: &[(usize, usize)], seeds| {
+        let Some(kernel) = variant.compile(false) else { return };
+        variant.shapes_by(&kernel, layouts, seeds);
+    };
+    shapes(variant(256, Dtype::F16), &[(16, 1), (20, 1), (64, 1)], 0..some_or_full(2, 5));
+    shapes(variant(512, Dtype::Bf16), &[(16, 1), (128, 1), (20, 1)], 0..some_or_full(1, 5));
+}
+
+#[test]
+fn deterministic_rows_of_latents_do_too() {
+    let widths = HeadWidths { key: 320, values: Values::InKeys(256) };
+    Variant { widths, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..1);
 }

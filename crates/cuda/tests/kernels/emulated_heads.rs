@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When, page_place};
 use float8::F8E4M3;
-use offshoot_backend::{Dtype, HeadLayout, e4m3};
+use offshoot_backend::{Dtype, HeadLayout, RopePairs, e4m3};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::PageId;
 use offshoot_cuda::attention::device_plan::WHOLE;
@@ -32,6 +32,7 @@ struct Case {
     heads: HeadLayout,
     norms: [bool; 3],
     rotary: usize,
+    pairs: RopePairs,
     keys: bool,
     stores: bool,
     /// Whose rows are stored.
@@ -87,11 +88,13 @@ fn expected(
                 made.push((y, may_differ));
                 continue;
             }
-            let half = rotary / 2;
-            let (other, others) = normed(if i < half { i + half } else { i - half });
-            let angle = position * half + i % half;
+            let is_of = |&pair: &usize| <[usize; 2]>::from(case.pairs.elements(pair, rotary)).contains(&i);
+            let pair = (0..rotary / 2).find(is_of).expect("each rotated element is of a pair");
+            let (low, high) = case.pairs.elements(pair, rotary);
+            let (other, others) = normed(if i == low { high } else { low });
+            let angle = position * rotary / 2 + pair;
             let (cos, sin) = (f64::from(table[0][angle]), f64::from(table[1][angle]));
-            let z = y * cos + if i < half { -other * sin } else { other * sin };
+            let z = y * cos + if i == low { -other * sin } else { other * sin };
             let products = (y * cos).abs() + (other * sin).abs();
             let f32s = 4.0 * Dtype::F32.rounding() * products;
             made.push((z, may_differ * cos.abs() + others * sin.abs() + f32s + dtype.rounding() * z.abs()));
@@ -130,6 +133,7 @@ fn hold(case: Case) {
     let mut layer_at = if stores { layer.as_mut_ptr() } else { std::ptr::null_mut() };
     let (mut eps, mut rotated) = (EPS, rotary as u32);
     let (mut member_number, mut members) = (member.number, member.of);
+    let mut neighbours = u32::from(case.pairs == RopePairs::Neighbours);
     let mut turned = (heads.q_heads + if case.keys { heads.kv_heads } else { 0 }) as u32;
     let (mut q_heads, mut kv_heads, mut head_dim) =
         (heads.q_heads as u32, heads.kv_heads as u32, heads.head_dim as u32);
@@ -143,6 +147,7 @@ fn hold(case: Case) {
         at(&mut sines),
         at(&mut positions_at),
         at(&mut rotated),
+        at(&mut neighbours),
         at(&mut turned),
         at(&mut layer_at),
         at(&mut slots_at),
@@ -199,6 +204,7 @@ fn heads_are_prepared_as_by_three_ops() {
         heads,
         norms,
         rotary,
+        pairs: RopePairs::Halves,
         keys: true,
         stores: true,
         member: WHOLE,
@@ -220,6 +226,9 @@ fn heads_are_prepared_as_by_three_ops() {
         hold(Case { member, ..case(Dtype::Bf16, KvElement::Plain, swizzled, heads(4, 1, 128), both, 128) });
         hold(Case { member, ..case(Dtype::Bf16, KvElement::Fp8, swizzled, heads(4, 1, 64), both, 64) });
     }
+    let neighbours = |case| Case { pairs: RopePairs::Neighbours, ..case };
+    hold(neighbours(case(Dtype::Bf16, KvElement::Plain, swizzled, heads(8, 2, 128), both, 64)));
+    hold(neighbours(case(Dtype::F32, KvElement::Plain, plain, heads(4, 2, 32), none, 16)));
     // Queries alone are rotated; or they are all that the layer projects.
     hold(Case { keys: false, ..case(Dtype::Bf16, KvElement::Plain, swizzled, heads(4, 2, 64), none, 64) });
     let queries = case(Dtype::Bf16, KvElement::Plain, swizzled, heads(6, 0, 128), [true, false, false], 128);

@@ -20,6 +20,7 @@ mod emulated_four_bit;
 mod emulated_fp8;
 mod emulated_given;
 mod emulated_heads;
+mod emulated_latents;
 mod emulated_levels;
 mod emulated_lora;
 mod emulated_sampling;

@@ -8,6 +8,7 @@ pub mod decode;
 pub mod delta_rule;
 mod floor;
 pub mod forms;
+pub mod latents;
 mod layers;
 pub mod masks;
 mod mixtures;
@@ -27,6 +28,7 @@ use self::batches::BatchesOptions;
 use self::decode::DecodeOptions;
 use self::delta_rule::DeltaRuleOptions;
 use self::forms::FormOptions;
+use self::latents::LatentOptions;
 use self::layers::ProductOptions;
 use self::masks::MaskOptions;
 use self::tree_attention::TreeOptions;
@@ -50,6 +52,8 @@ pub enum Bench {
     Attention(TreeOptions),
     /// Gated delta-rule layers of a model's shape, in decode steps and prompts, compared with their lower bound
     DeltaRule(DeltaRuleOptions),
+    /// What latent attention computes beside attention itself, compared with its lower bound
+    Latents(LatentOptions),
     /// Decode steps with low-rank adapters, beside steps without and the lower bound
     Adapters(AdapterOptions),
     /// Samples that must be JSON of a schema, beside samples without a form, as JSON lines
@@ -100,6 +104,7 @@ impl BenchArgs {
             Bench::Gemm(options) => device.open(None)?.with(options),
             Bench::Attention(options) => device.open(None)?.with(options),
             Bench::DeltaRule(options) => device.open(None)?.with(options),
+            Bench::Latents(options) => device.open(None)?.with(options),
             Bench::Adapters(options) => device.open(None)?.with(options),
             Bench::Forms(options) => device.open(None)?.with(options),
             Bench::Masks(options) => device.open(None)?.with(options),

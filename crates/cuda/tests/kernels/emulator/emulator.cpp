@@ -717,6 +717,21 @@ void load_matrices_transposed(unsigned (&to)[4], unsigned from) {
     load_any_matrices(to, from, true);
 }
 
+void store_matrices(unsigned to, const unsigned (&from)[4]) {
+    Transposed mine = {to, from};
+    if (to % 16 != 0) {
+        stop("a matrix whose rows are not aligned");
+    }
+    at(to);
+    together("store_matrices", mine, [](Transposed** all) {
+        for (unsigned l = 0; l < WARP; l++) {
+            for (unsigned m = 0; m < 4; m++) {
+                std::memcpy(at(all[m * 8 + l / 4]->to) + l % 4 * 4, &all[l]->from[m], 4);
+            }
+        }
+    });
+}
+
 void store_matrices_transposed(unsigned to, const unsigned (&from)[4]) {
     Transposed mine = {to, from};
     if (to % 16 != 0) {

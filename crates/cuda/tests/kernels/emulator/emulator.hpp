@@ -285,6 +285,7 @@ V exchange(V value, unsigned from) {
 // Matrices.
 void load_matrices(unsigned (&to)[4], unsigned from);
 void load_matrices_transposed(unsigned (&to)[4], unsigned from);
+void store_matrices(unsigned to, const unsigned (&from)[4]);
 void store_matrices_transposed(unsigned to, const unsigned (&from)[4]);
 unsigned transpose(unsigned x);
 
@@ -331,6 +332,11 @@ void multiply_codes(float (&sum)[N / 8][4], const unsigned (&w)[4], unsigned lon
 template <class T, unsigned N>
 void multiply_values(float (&sum)[N][4], const unsigned (&p)[4], unsigned long long v) {
     multiply_wide("multiply_values", {ELEMENTS<T>, p, 0, v, true}, sum, N, true);
+}
+
+template <class T, unsigned N>
+void multiply_values_shared(float (&sum)[N][4], unsigned long long p, unsigned long long v) {
+    multiply_wide("multiply_values_shared", {ELEMENTS<T>, nullptr, p, v, true}, sum, N, true);
 }
 
 // sum [16 x N] += weights [16 x 16] inputs [N x 16]^T of this warp, all in panels.

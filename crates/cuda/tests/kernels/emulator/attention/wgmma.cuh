@@ -17,6 +17,7 @@ using emulated::begin_products;
 using emulated::multiply_keys;
 using emulated::multiply_shared;
 using emulated::multiply_values;
+using emulated::multiply_values_shared;
 using emulated::products_issued;
 using emulated::settled;
 using emulated::wait_products;

@@ -1,0 +1,261 @@
+// The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1 the
+// second, so that the softmax of one overlaps the products of the other. A row's steps follow one another: warpgroup 1
+// raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both steps, in
+// their order. m is raised before weights are computed, from the scores of the row alone, so that its bits are, too.
+// Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
+#pragma once
+
+#include "attention/latent_ring.cuh"
+#include "attention/rows.cuh"
+
+// The 64 rows of a tile, as a warpgroup holds them: its half of the results.
+struct LatentRows : SoftmaxRows {
+    // Issues the products of the queries with a share of the keys.
+    template <unsigned PANELS>
+    __device__ __forceinline__ void issue_keys(unsigned queries, unsigned keys, bool more) {
+#pragma unroll
+        for (unsigned k = 0; k < PANELS * 4; k++) {
+            const unsigned at = (k / 4 * PANEL_BYTES + k % 4 * 32) / 16;
+            multiply_shared<Operand>(s, descriptor(queries) + at, descriptor(keys) + at, more || k > 0);
+        }
+    }
+
+    // Issues the products of weights in shared memory with values.
+    __device__ __forceinline__ void issue_shared(unsigned weights, unsigned values) {
+#pragma unroll
+        for (unsigned k = 0; k < STEP_TOKENS / 16; k++) {
+            multiply_values_shared<Operand>(o, descriptor(weights) + k * 2,
+                                            descriptor(values, PANEL_BYTES) + k * 2 * ATOM_BYTES / 16);
+        }
+        products_issued();
+    }
+
+    // Raises m from `before` where the largest score of the row asks for it. Returns what earlier sums are multiplied by.
+    __device__ __forceinline__ float2 raise(const float (&before)[2], float scale) {
+        float top[2] = {NO_SCORE, NO_SCORE}, factor[2];
+#pragma unroll
+        for (int n = 0; n < static_cast<int>(STEP_TOKENS / 8); n++) {
+            update_top(top, s[n]);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            top[r] = fmaxf(top[r], __shfl_xor_sync(ALL_LANES, top[r], 1));
+            top[r] = fmaxf(top[r], __shfl_xor_sync(ALL_LANES, top[r], 2));
+            m[r] = lazy_max(before[r], top[r] * scale);
+            factor[r] = m[r] == before[r] ? 1.0f : weight(before[r], m[r]);
+        }
+        return {factor[0], factor[1]};
+    }
+
+    // Multiplies the results; skipped if no row of the warp asks for it, as in most steps.
+    __device__ __forceinline__ void rescale(float2 factor) {
+        if (__any_sync(ALL_LANES, factor.x != 1.0f || factor.y != 1.0f)) {
+#pragma unroll
+            for (int n = 0; n < static_cast<int>(COLUMNS / 8); n++) {
+                o[n][0] *= factor.x;
+                o[n][1] *= factor.x;
+                o[n][2] *= factor.y;
+                o[n][3] *= factor.y;
+            }
+        }
+    }
+
+    // Writes the weights to their panel, for all warps of both warpgroups.
+    __device__ __forceinline__ void share_weights(unsigned panel) const {
+        const unsigned lane = threadIdx.x % 32, row = threadIdx.x % GROUP_THREADS / 32 * WARP_ROWS + lane % 16;
+#pragma unroll
+        for (unsigned k = 0; k < STEP_TOKENS / 16; k++) {
+            store_matrices(panel + row * 128 + ((k * 2 + lane / 16) ^ row % 8) * 16, p[k]);
+        }
+        fence_proxies();
+    }
+};
+
+// Copies the queries of a tile to `to`, by both multiplying warpgroups. Rows past the end are zeroed.
+__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned to) {
+    constexpr unsigned LINES = KEY_DIM / 64;  // of a row, one in each panel
+    const unsigned chunk = threadIdx.x % 8;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x / 8; i < TILE_ROWS * LINES; i += 2 * GROUP_THREADS / 8) {
+        const unsigned row = i / LINES, panel = i % LINES;
+        const T* from = job.query(packed_row(tile, row), head) + panel * 64 + chunk * 8;
+        copy_16(to + panel * PANEL_BYTES + row * 128 + (chunk ^ row % 8) * 16, from, row < tile.rows);
+    }
+    copies_issued();
+}
+
+// Runs warpgroup `group` (0 or 1) of the two that multiply.
+__device__ __forceinline__ void multiply_latents(const Job& job, unsigned group, unsigned queries,
+                                                 LatentShared& latent) {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x % GROUP_THREADS / 32, first = warp * WARP_ROWS;
+    const unsigned buffers = queries + OPERAND_BYTES;
+    // Phases of barriers: how many pairs came before, and how many of them had a second step.
+    unsigned pairs_before = 0, seconds_before = 0, turn = 0;
+    auto at = [&](unsigned buffer, unsigned share) { return buffers + buffer * OPERAND_BYTES + share_at(share); };
+    auto signal = [&](unsigned long long& barrier) {
+        __syncwarp();
+        if (lane == 0) {
+            arrive(shared_address(&barrier));
+        }
+    };
+    // What a buffer holds is waited for by the number of steps that it has held.
+    auto wait = [&](unsigned long long& barrier, unsigned phase) { wait_barrier(shared_address(&barrier), phase % 2); };
+    auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
+#pragma unroll 1
+    for (WideTiles tiles(job); tiles.more(); tiles.next()) {
+        const unsigned steps = steps_of(tiles.tile(job)), head = tiles.head(job);
+        meet(QUERIES, 2 * GROUP_THREADS);  // all products with the queries before are done
+        copy_queries(job, tiles.tile(job), head, queries);
+        LatentRows rows;
+        rows.begin();
+        wait_copies<0>();
+        fence_proxies();
+        meet(QUERIES, 2 * GROUP_THREADS);
+
+        // Computed on demand, which is rare.
+        auto step_mask = [&] {
+            const Tile here = tiles.tile(job);
+            unsigned at[2];
+#pragma unroll
+            for (unsigned r = 0; r < 2; r++) {
+                at[r] = job.positions[job.by_group.quotient(packed_row(here, first + lane / 4 + r * 8))];
+            }
+            const StageInfo& info = latent.keys[group];
+            const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
+            return StepMask(kv_blocks, here.highest + steps_since_plan(job.words, job.positions), at,
+                            job.words[WINDOW]);
+        };
+        // Scores the keys in the warpgroup's own buffer, which hold their `phase`-th step.
+        auto score = [&](unsigned phase) {
+            begin_products();
+#pragma unroll
+            for (unsigned half = LEFT; half <= RIGHT; half++) {
+                wait(latent.full[group][half], phase);
+                rows.issue_keys<HALF_PANELS>(recomputed(queries) + share_at(half), at(group, half), half > 0);
+            }
+            wait(latent.full[group][ROTATED], phase);
+            rows.issue_keys<1>(recomputed(queries) + share_at(ROTATED), at(group, ROTATED), true);
+            products_issued();
+            wait_products<0>();
+            signal(latent.empty[group][group == 0 ? RIGHT : LEFT]);
+            rows.products_to_scores(job, broadcast(latent.keys[group].whole), step_mask);
+        };
+        // Weighs the scores against m, and shares the weights once the whole warpgroup has scored.
+        auto weigh = [&] {
+            const float2 sums = rows.scores_to_weights(job.scale);
+            rows.l[0] += sums.x;
+            rows.l[1] += sums.y;
+            rows.pack_weights();
+            meet(SCORED + group, GROUP_THREADS);
+            rows.share_weights(at(group, ROTATED));
+            signal(latent.weighed[group]);
+        };
+        // A number of this lane's two rows.
+        auto read = [&](const float (&of_rows)[TILE_ROWS], float (&to)[2]) {
+            to[0] = of_rows[first + lane / 4];
+            to[1] = of_rows[first + lane / 4 + 8];
+        };
+        auto tell = [&](float (&of_rows)[TILE_ROWS], float upper, float lower) {
+            if (lane % 4 == 0) {
+                of_rows[first + lane / 4] = upper;
+                of_rows[first + lane / 4 + 8] = lower;
+            }
+        };
+        auto scale_sums = [&](float2 factor) {
+            rows.l[0] *= factor.x;
+            rows.l[1] *= factor.y;
+        };
+#pragma unroll 1
+        for (unsigned step = 0; step < steps; step += 2) {
+            const bool has_second = step + 1 < steps;
+            if (group == 0) {
+                score(pairs_before);
+                const float before[2] = {rows.m[0], rows.m[1]};
+                const float2 factor = rows.raise(before, job.scale);
+                tell(latent.top[0], rows.m[0], rows.m[1]);
+                tell(latent.factor[0], factor.x, factor.y);
+                signal(latent.raised);
+                rows.rescale(factor);
+                scale_sums(factor);
+                weigh();
+                begin_products();
+                rows.issue_values(at(0, LEFT));
+                if (has_second) {
+                    float factors[2];
+                    wait(latent.weighed[1], seconds_before);
+                    read(latent.top[1], rows.m);
+                    read(latent.factor[1], factors);
+                    wait(latent.full[1][LEFT], seconds_before);
+                    wait_products<0>();
+                    settled(rows.o);
+                    signal(latent.empty[0][LEFT]);
+                    rows.rescale({factors[0], factors[1]});
+                    scale_sums({factors[0], factors[1]});
+                    begin_products();
+                    rows.issue_shared(at(1, ROTATED), at(1, LEFT));
+                    wait_products<0>();
+                    settled(rows.o);
+                    signal(latent.empty[1][LEFT]);
+                    signal(latent.empty[1][ROTATED]);
+                } else {
+                    wait_products<0>();
+                    settled(rows.o);
+                    signal(latent.empty[0][LEFT]);
+                }
+            } else {
+                float before[2], factors[2];
+                float2 factor = {1.0f, 1.0f};
+                if (has_second) {
+                    score(seconds_before);
+                }
+                wait(latent.raised, pairs_before);
+                read(latent.top[0], before);
+                read(latent.factor[0], factors);
+                rows.rescale({factors[0], factors[1]});
+                scale_sums({factors[0], factors[1]});
+                if (has_second) {
+                    factor = rows.raise(before, job.scale);
+                    tell(latent.top[1], rows.m[0], rows.m[1]);
+                    tell(latent.factor[1], factor.x, factor.y);
+                    scale_sums(factor);
+                    weigh();
+                } else {
+                    rows.m[0] = before[0];
+                    rows.m[1] = before[1];
+                }
+                wait(latent.weighed[0], pairs_before);
+                wait(latent.full[0][RIGHT], pairs_before);
+                begin_products();
+                rows.issue_shared(at(0, ROTATED), at(0, RIGHT));
+                wait_products<0>();
+                settled(rows.o);
+                signal(latent.empty[0][RIGHT]);
+                signal(latent.empty[0][ROTATED]);
+                if (has_second) {
+                    rows.rescale(factor);
+                    begin_products();
+                    rows.issue_values(at(1, RIGHT));
+                    wait_products<0>();
+                    settled(rows.o);
+                    signal(latent.empty[1][RIGHT]);
+                }
+            }
+            pairs_before++;
+            seconds_before += has_second;
+        }
+        // Each has the sums of its own steps.
+        float (&sums)[2][TILE_ROWS] = latent.sums[turn];
+        turn ^= 1;
+        const float own[2] = {quad_sum(rows.l[0]), quad_sum(rows.l[1])};
+        tell(sums[group], own[0], own[1]);
+        meet(SUMMED + warp, 64);
+        float other[2];
+        read(sums[1 - group], other);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            // `store_wide` adds up the lanes of a quad.
+            rows.l[r] = lane % 4 == 0 ? own[r] + other[r] : 0.0f;
+        }
+        store_wide(job, tiles.tile(job), head, first, rows, group * COLUMNS);
+    }
+}

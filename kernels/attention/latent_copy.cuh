@@ -1,0 +1,120 @@
+// The copying side of tiles of latents: of four warps two fill each buffer of attention/latent_ring.cuh. One copies the
+// left half of the values and the rotated part of the keys, the other the right half. So a share is always filled by the
+// same warp, since a barrier's parity does not tell a phase from the second one after it.
+#pragma once
+
+#include "attention/latent_ring.cuh"
+#include "attention/panel_copy.cuh"
+
+// Copies COUNT panels of a step to `to`, of which `page_at` gives the first one's beginning in a page. The barrier
+// `full` gets 32 arrivals.
+template <unsigned COUNT, class PageAt>
+__device__ __forceinline__ void copy_share(const Job& job, unsigned to, const KvBlock (&here)[2],
+                                           const bool (&is_full)[2], unsigned full, const PageAt& page_at) {
+    const unsigned lane = threadIdx.x % 32;
+    if (!(is_full[0] && is_full[1])) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            if (!is_full[half]) {
+                const unsigned page = here[half].page;
+                copy_some_slots<COUNT>(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) {
+                    return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page);
+                });
+            }
+        }
+        copies_issued();
+        wait_copies<0>();
+        fence_proxies();
+    }
+    __syncwarp();
+    if (lane == 0) {
+        arrive_expecting(full, (is_full[0] + is_full[1]) * COUNT * KV_PANEL_BYTES);
+    }
+    __syncwarp();
+    if (lane < 2 * COUNT) {
+        // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes already, as in
+        // attention/large_copy.cuh.
+        fence_proxies();
+        const unsigned panel = lane % COUNT, half = lane / COUNT;
+        if (half == 0 ? is_full[0] : is_full[1]) {
+            const unsigned page = half == 0 ? here[0].page : here[1].page;
+            copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES,
+                      KV_PANEL_BYTES, full);
+        }
+    }
+}
+
+template <unsigned COUNT>
+struct Panels {
+    static constexpr unsigned PANELS = COUNT;
+};
+
+// Runs copying warp `warp`, 0 to 3.
+__device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsigned buffers, LatentShared& latent) {
+    const unsigned lane = threadIdx.x % 32, window = job.words[WINDOW],
+                   moved = steps_since_plan(job.words, job.positions);
+    const unsigned buffer = warp % 2;
+    const bool copies_right = warp / 2 == 1;
+    WideTiles tiles(job);
+    unsigned coming = tiles.word(job);  // of the next tile
+    unsigned filled = 0;  // steps that the buffer has held
+#pragma unroll 1
+    while (tiles.more()) {
+        const unsigned words = coming, head = tiles.head(job);
+        auto field = [&](unsigned i) { return __shfl_sync(ALL_LANES, words, i); };
+        const Tile tile = {
+            field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
+        const unsigned steps = steps_of(tile);
+        const uint2* kv_blocks = kv_blocks_at(job.words) + tile.first_kv_block;
+        // lane_kv_block: this lane's of the 32 KV blocks of steps `held` .. `held` + 15; ahead: of the 32 after them.
+        auto hold = [&](unsigned at) { return at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0}; };
+        uint2 lane_kv_block = hold(0), ahead = hold(32);
+        unsigned held = 0;
+        tiles.next();
+        coming = tiles.word(job);
+#pragma unroll 1
+        for (unsigned step = buffer; step < steps; step += 2) {
+            if (step >= held + 16) {
+                held += 16;
+                lane_kv_block = ahead;
+                ahead = hold(held * 2 + 32);
+            }
+            KvBlock here[2];
+            bool is_full[2];
+            StageInfo info;
+#pragma unroll
+            for (unsigned half = 0; half < 2; half++) {
+                const unsigned at = (step - held) * 2 + half;
+                const uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at),
+                                     __shfl_sync(ALL_LANES, lane_kv_block.y, at)};
+                here[half] = kv_block_of(words, tile.highest);
+                is_full[half] = here[half].from == 0 && here[half].to == KV_BLOCK_TOKENS &&
+                                !(DETERMINISTIC && words.x & SHARED_KV_BLOCK);
+                info.kv_blocks[half] = words.y;
+            }
+            // Positions rise from KV block to KV block.
+            info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&
+                         tile.highest - here[0].base < window;
+            // Fills COUNT panels, the share's, once they are empty.
+            auto fill = [&](auto count, unsigned share) {
+                wait_barrier(shared_address(&latent.empty[buffer][share]), filled % 2 ^ 1);
+                auto page_at = [&](unsigned page) {
+                    return reinterpret_cast<const char*>(job.keys(page, head)) + share * HALF_PANELS * KV_PANEL_BYTES;
+                };
+                const unsigned full = shared_address(&latent.full[buffer][share]);
+                if (share == ROTATED && lane == 0) {
+                    latent.keys[buffer] = info;
+                }
+                copy_share<decltype(count)::PANELS>(job, buffers + buffer * OPERAND_BYTES + share_at(share), here,
+                                                    is_full, full, page_at);
+            };
+            if (copies_right) {
+                fill(Panels<HALF_PANELS>(), RIGHT);
+            } else {
+                fill(Panels<HALF_PANELS>(), LEFT);
+                fill(Panels<1>(), ROTATED);
+            }
+            filled++;
+        }
+    }
+}
