@@ -47,10 +47,10 @@ fn compare(isa: Isa, folder: &Path, choice: FormChoice) {
 fn bits(isa: Isa, folder: &Path, choice: FormChoice) -> Vec<u32> {
     let mut backend = Cpu::with_isa(isa);
     let mut model = load(&mut backend, folder);
-    let tokens: Vec<TokenId> = (0..100).map(|i| TokenId(i * 29 % 300)).collect();
+    let tokens: Vec<TokenId> = (0..140).map(|i| TokenId(i * 29 % 300)).collect();
     let mut sequence = Sequence::new(&mut backend, &mut model, tokens.len()).unwrap();
     sequence.read_in(choice, SEGMENT).unwrap();
-    let (first, second) = tokens.split_at(64);
+    let (first, second) = tokens.split_at(100);
     sequence.extend(first, 0..0).unwrap();
     sequence.extend(second, 0..second.len() as u32).unwrap().into_iter().map(f32::to_bits).collect()
 }
