@@ -303,8 +303,7 @@ impl ModelFiles for Checkpoint<'_> {
     }
 
     fn note_left_out(&self, layout: &Layout) {
-        let UnreadNames { left_out, predicting, .. } =
-            self.unread(layout);
+        let UnreadNames { left_out, predicting, .. } = self.unread(layout);
         let path = self.path().display();
         if predicting > 0 {
             log::info!("{path}: {predicting} tensors of layers that predict further tokens are left out");
