@@ -177,6 +177,13 @@ impl ModelBuilder {
         self
     }
 
+    /// Takes so many bytes of the memory for keys and values for copies of latents that are expanded, for a model with
+    /// latent attention. Where the device is exact without them, results then depend on what others read, by rounding.
+    pub fn latent_copies(mut self, bytes: usize) -> Self {
+        self.options.budget.latent_copies = Some(bytes);
+        self
+    }
+
     /// Takes so many bytes of host memory for nodes that have to wait because the device's memory is full.
     pub fn swap_memory(mut self, bytes: usize) -> Self {
         self.options.budget.swap_bytes = Some(bytes);

@@ -178,6 +178,11 @@ pub struct BudgetArgs {
     /// Memory for keys and values in MiB, instead of a share
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..), conflicts_with = "memory")]
     pub kv_memory: Option<usize>,
+    /// Memory in MiB for copies of latents that are expanded to keys and values, of that for keys and values; only for
+    /// models with latent attention (default: an eighth on a GPU; none on the CPU and with --deterministic, as samples
+    /// then depend on what is read from copies, by rounding)
+    #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
+    pub latent_copies: Option<usize>,
     /// Host memory in MiB for keys, values and states of preempted branches (default: none on the CPU; on a GPU a
     /// quarter of the free memory, at most 32768)
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
@@ -250,6 +255,7 @@ impl From<BudgetArgs> for EngineBudget {
             max_branches: args.max_branches,
             context: args.context,
             pool_bytes: args.kv_memory.map(mib),
+            latent_copies: args.latent_copies.map(mib),
             memory: args.memory,
             swap_bytes: args.swap_memory.map(mib),
             kv: args.kv_dtype,

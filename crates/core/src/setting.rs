@@ -74,6 +74,7 @@ settings! {
     JUDGE_URL "judge_url",
     KV_DTYPE "kv_dtype",
     KV_MEMORY "kv_memory",
+    LATENT_COPIES "latent_copies",
     LIMIT "limit",
     MAX_BRANCHES "max_branches",
     MAX_DATA "max_data",

@@ -12,8 +12,8 @@ use crate::weights::Versions;
 use offshoot_core::ids::{AdapterVersion, BranchId, PageId, SegmentId, StateId, TokenId, WeightVersion};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::{
-    AdapterChange, CacheSalt, Origin, OutOfPages, PagePool, PathMark, PathStart, PathTokens, PrefixTree, StatePlace,
-    TreeStats, Window,
+    AdapterChange, CacheSalt, CopyCache, CopyStore, Origin, OutOfPages, PagePool, PathMark, PathStart, PathTokens,
+    PrefixTree, StatePlace, TreeStats, Window,
 };
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
@@ -23,6 +23,8 @@ pub(super) struct KvCache {
     pub weights: WeightVersion,
     pub prefix: PrefixTree,
     pub pages: PagePool,
+    /// Copies of latents: no part of what branches hold.
+    pub copies: CopyCache,
     /// The branch matched last.
     matched: Option<Matched>,
     /// Pages that pins hold.
@@ -107,6 +109,7 @@ impl KvCache {
             weights: WeightVersion::FIRST,
             prefix,
             pages: PagePool::new(pages),
+            copies: CopyCache::new([0; CopyStore::COUNT]),
             matched: None,
             pinned_pages: 0,
             unshared_pages: 0,
@@ -452,6 +455,7 @@ impl KvCache {
     /// Gives up all keys and values, states and scores: those of branches, too, which are computed again when they run.
     pub fn forget_all<'b>(&mut self, branches: impl IntoIterator<Item = &'b mut Branch>) {
         self.forget_some(branches);
+        self.copies.forget_all();
         self.lent_states.clear();
         self.evict_all();
         debug_assert_eq!(self.prefix.stats(), TreeStats::default(), "somebody still holds what was computed before");

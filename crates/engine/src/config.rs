@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::adapters::AdapterLimits;
+use crate::copies::{CopyFacts, CopyMemory, CopySize};
 use crate::gate::{StepGate, StepTurn};
 use crate::pool::PoolSize;
 use crate::prefix_store::PrefixStoreOptions;
-use offshoot_backend::StepShape;
-use offshoot_kv::plan::Planner;
+use offshoot_backend::{CopiesShape, CopyStore, StepShape};
+use offshoot_kv::plan::{FormChoice, Planner};
 use offshoot_kv::{PageCounts, PageGroups, PrefixTree};
 
 /// How an engine works. No field changes what is sampled, except by rounding where results are not exact
@@ -24,6 +25,10 @@ pub struct EngineConfig {
     pub planner: Planner,
     /// Memory for keys and values, all layers.
     pub pool: PoolSize,
+    /// The part of it for copies of latents. None if results must be exact (`deterministic`).
+    pub copies: CopySize,
+    /// How latents are read: for checks.
+    pub latent_forms: FormChoice,
     /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: usize,
     /// Whether preempted branches are swapped wherever there is room, and prefixes copied between replicas (in
@@ -63,6 +68,8 @@ impl Default for EngineConfig {
             step_rows: 256,
             planner: Planner::default(),
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
+            copies: CopySize::default(),
+            latent_forms: FormChoice::default(),
             swap_bytes: 0,
             swap_at_any_cost: false,
             run_ahead: false,
@@ -105,10 +112,18 @@ impl EngineConfig {
         self.prefix_tree(page_tokens, groups).page_counts()
     }
 
+    /// The memory for copies, of `pool` bytes for keys and values.
+    pub fn copy_memory(&self, pool: usize, facts: &CopyFacts) -> CopyMemory {
+        let copies = if self.deterministic { CopySize::Bytes(0) } else { self.copies };
+        copies.divide(pool, facts)
+    }
+
     /// The shape of the largest step.
     pub fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
         let (logit_rows, adapters) = (self.max_logit_rows(), self.adapters.most > 0);
-        StepShape { rows, logit_rows, samples: true, adapters, copies: Default::default() }
+        let may_copy = !self.deterministic && self.copies != CopySize::Bytes(0);
+        let copies = CopiesShape { is_read: may_copy, expansions: 0 };
+        StepShape { rows, logit_rows, samples: true, adapters, copies: [copies; CopyStore::COUNT] }
     }
 }

@@ -10,6 +10,7 @@ use crate::adapters::Adapters;
 use crate::allowed::AllowedSets;
 use crate::cache::{Branches, KvCache, RestoreCost};
 use crate::config::EngineConfig;
+use crate::copies::CopyFacts;
 use crate::facts::EngineFacts;
 use crate::handle::{Command, EngineHandle, EngineThread, ExitReason, live};
 use crate::lent::PendingLend;
@@ -32,8 +33,9 @@ use offshoot_core::figures::bytes;
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::memory::MemoryFault;
 use offshoot_form::{FormCompiler, Forms};
-use offshoot_kv::plan::PlanStats;
-use offshoot_model::{RunnerFacts, StepRunner};
+use offshoot_kv::CopyCache;
+use offshoot_kv::plan::{FormPlans, PlanStats};
+use offshoot_model::{KvRoom, RunnerFacts, StepRunner};
 use offshoot_text::Tokenizer;
 
 /// A model, its keys and values, and the branches that grow on them.
@@ -97,8 +99,9 @@ pub(super) struct LoadedStep {
     pub steady: Option<SteadySteps>,
     /// Whether the model gets its requests once the steps before it are collected.
     pub is_late: bool,
-    /// Kept only if plans are checked.
+    /// Kept only if plans are checked; `forms`: its plans of latent attention, before they got the pages of copies.
     pub copy: Option<StepBatch>,
+    pub forms: Option<FormPlans>,
 }
 
 /// A step in which each row samples the next token of a branch of its own. Until a branch comes or goes, the steps
@@ -163,17 +166,29 @@ impl Engine {
     /// The engine of a model that is prepared: allocates its keys, values and states.
     pub(crate) fn on(prepared: PreparedModel, tokenizer: Option<Arc<Tokenizer>>) -> Result<(Self, EngineHandle)> {
         let kv_room = prepared.room()?;
-        let PreparedModel { mut model, facts: model_facts, mut config, longest } = prepared;
+        let PreparedModel { mut model, facts: mut model_facts, mut config, longest } = prepared;
         let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
         let PoolParts { pages: pool_bytes, states, branches } =
             config.pool.divide(kv_room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
-        let pool_pages = pool_bytes / page_bytes;
+        let copies = config.copy_memory(
+            pool_bytes,
+            &CopyFacts {
+                page_bytes: model_facts.copy_page_bytes,
+                page_tokens: model_facts.page_tokens as usize,
+                longest,
+                is_exact: model_facts.batch_invariant,
+            },
+        );
+        for latents in model_facts.plan_hints.iter_mut().filter_map(|hints| hints.latents.as_mut()) {
+            latents.has_copies = copies.is_some();
+        }
+        let pool_pages = (pool_bytes - copies.bytes()) / page_bytes;
         if pool_pages < page_groups.count() {
             let expected = format!("at least one page ({})", bytes((page_groups.count() * page_bytes) as u64));
             return Err(Error::kv_memory(expected, bytes(pool_bytes as u64)));
         }
-        model.allocate(pool_pages, states)?;
+        model.allocate(KvRoom { pages: pool_pages, states, copies: copies.pages })?;
         let prefix = config.prefix_tree(model_facts.page_tokens, page_groups);
         let prefix = if state_bytes > 0 { prefix.keeping_states(states) } else { prefix };
         let computed_row = 2.0 * model.config().active_parameters() as f64 / swap_rates.flops;
@@ -185,12 +200,14 @@ impl Engine {
             eos: model.config().eos.iter().copied().filter(|token| token.ix() < vocab).collect(),
             device: model_facts.device.clone(),
             arithmetic: model_facts.arithmetic.clone(),
-            batch_invariant: model_facts.batch_invariant,
+            // What is read from copies is rounded otherwise, and depends on what others read.
+            batch_invariant: model_facts.batch_invariant && !copies.is_some(),
             is_async: model_facts.is_async,
             page_tokens: model_facts.page_tokens as usize,
             page_bytes,
             kv_bytes_per_token: model_facts.kv_bytes_per_token,
             pool_pages,
+            copies,
             page_groups,
             window_pages: prefix.page_counts().window_pages,
             max_branches: config.max_branches,
@@ -218,6 +235,7 @@ impl Engine {
             computed_row,
         };
         let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);
+        cache.copies = CopyCache::new(copies.pages);
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &model_facts.page_layout)?);
         }

@@ -1,6 +1,7 @@
 //! What a client may know of an engine: its sizes and limits, which never change.
 
 use crate::adapters::AdapterLimits;
+use crate::copies::CopyMemory;
 use crate::prefix_costs::PrefixCosts;
 use offshoot_core::ids::TokenId;
 use offshoot_kv::{PageCounts, PageGroups, Reach};
@@ -28,6 +29,8 @@ pub struct EngineFacts {
     /// Without padding, which pages may have.
     pub kv_bytes_per_token: usize,
     pub pool_pages: usize,
+    /// Memory for copies of latents, of models with latent attention.
+    pub copies: CopyMemory,
     /// A token has a slot in a page of each.
     pub page_groups: PageGroups,
     /// Most pages of a branch in each group with a window; `None` if there is none.

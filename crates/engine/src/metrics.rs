@@ -137,6 +137,15 @@ sums! {
         pub kv_bytes_read: u64,
         /// Bytes that a plan without sharing would have read for the same rows.
         pub kv_bytes_read_flat: u64,
+        /// Tokens whose latents were expanded to copies that are kept, all layers.
+        #[serde(default)]
+        pub tokens_copied: u64,
+        /// Pages of copies that were given up for others.
+        #[serde(default)]
+        pub copies_evicted: u64,
+        /// Pages that have copies now.
+        #[serde(default)]
+        pub copies_held: u64,
         /// Bytes of the pages that branches hold now, without pages that are only cached.
         pub kv_bytes_held: u64,
         /// Bytes of the pages that are only cached now.

@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use crate::adapters::{AdapterLimits, Adapters};
 use crate::adapting::nothing_staged;
+use crate::copies::CopyMemory;
 use crate::events::EventSender;
 use crate::facts::EngineFacts;
 use crate::handle::{Command, EngineHandle, live};
@@ -165,6 +166,7 @@ impl EngineHandle {
             kv_bytes_per_token: 0,
             // Room for the context; what is held in it is not counted.
             pool_pages: 1 << 16,
+            copies: CopyMemory::default(),
             window_pages: None,
             page_groups: PageGroups::ONE,
             max_branches: 128,

@@ -7,16 +7,17 @@ use std::time::Instant;
 
 use crate::batch;
 use crate::branch::{BranchWork, KvHold};
-use crate::cache::Transfer;
+use crate::cache::{KvCache, Transfer};
 use crate::config::EngineConfig;
+use crate::copies::StepPlans;
 use crate::engine::{Engine, LoadedStep, SteadySteps, SwappedBytes};
 use crate::schedule::{Schedule, ScheduledRow};
 use crate::scheduler::StepBudget;
 use crate::states::NoState;
-use offshoot_backend::{MOST_COUNTED, StepRequests};
+use offshoot_backend::{MOST_COUNTED, StepBatch, StepRequests};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{AdapterVersion, BranchId, GroupIx, PageId, StateId};
-use offshoot_kv::plan::{AttentionPlan, NewPage, PlanStats};
+use offshoot_kv::plan::{AttentionPlan, FormPlans, NewPage};
 use offshoot_kv::{Forest, StatePlace, StepRow};
 use offshoot_model::StepFailure;
 
@@ -176,7 +177,7 @@ impl Engine {
             }
         };
         let forest = self.forest(&schedule.rows);
-        let (plans, stats) = self.plan(forest)?;
+        let StepPlans { plans, stats, expansions, forms } = self.plan(forest)?;
         let mut began = Instant::now();
         let is_late = schedule.requests.iter().any(|request| self.branches[&request.branch].samples_late());
         // In the order in which the batch has them.
@@ -193,6 +194,7 @@ impl Engine {
         let slot =
             |version: AdapterVersion| self.adapters.slot(version).expect("branches that run have adapters in slots");
         let batch = batch::step_batch(&schedule, logit_rows, requests, &self.branches, prefix, plans, runs, slot);
+        let batch = StepBatch { expansions, ..batch };
         let steady = if batch.can_advance() { self.steady(&schedule, is_late) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
@@ -202,6 +204,7 @@ impl Engine {
         drop(turn);
         if let Err(failure) = submitted {
             self.note_failure(&failure, schedule.rows.len());
+            self.cache.copies.undo();
             match failure.has_begun {
                 true => self.cache.lose_states(&states),
                 false => self.cache.undo_states(&states),
@@ -212,7 +215,7 @@ impl Engine {
         self.metrics.seconds_idle = self.model.idle().map(|idle| idle.as_secs_f64());
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
-        self.note_loaded(LoadedStep { schedule, stats, steady, is_late, copy });
+        self.note_loaded(LoadedStep { schedule, stats, steady, is_late, copy, forms });
         Ok(Submitted::Rows)
     }
 
@@ -249,23 +252,48 @@ impl Engine {
     }
 
     /// One plan, with its statistics, for each kind of attention among the model's layers.
-    fn plan(&mut self, mut forest: Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
+    fn plan(&mut self, mut forest: Forest) -> Result<StepPlans> {
         let mut began = Instant::now();
         let mut plans = Vec::new();
         let mut stats = Vec::new();
+        // A model's latent attention is of one kind.
+        let (mut copied, mut forms) = (None, None);
         let mut listed = GroupIx(0);
         for hints in &self.model_facts.plan_hints {
             if hints.group != listed {
                 self.cache.prefix.list_pages(&mut forest, hints.group);
                 listed = hints.group;
             }
-            let plan = self.config.planner.plan(&forest, hints);
-            self.check_plan(&plan, &forest)?;
-            stats.push(plan.stats(hints));
-            plans.push(plan);
+            if hints.latents.is_some() {
+                let KvCache { copies, pages, .. } = &mut self.cache;
+                let EngineConfig { planner, latent_forms, .. } = self.config;
+                let stamp = |page: PageId| pages.stamp(page);
+                let formed = copies.with_room(stamp, |room| planner.plan_forms(&forest, hints, latent_forms, room));
+                stats.push(formed.stats(hints));
+                forms = self.config.check_plans.then(|| formed.clone());
+                plans.push(formed.absorbed);
+                copied = Some(copies.assign(formed.copied, stamp));
+            } else {
+                let plan = self.config.planner.plan(&forest, hints);
+                self.check_plan(&plan, &forest)?;
+                stats.push(plan.stats(hints));
+                plans.push(plan);
+            }
         }
+        if let Some(forms) = &forms {
+            self.check_forms(forms, &forest)?;
+        }
+        let expansions = copied.map(|copied| {
+            plans.extend(copied.plans);
+            copied.expansions
+        });
         lap(&mut began, &mut self.metrics.seconds_planning);
-        Ok((plans, stats))
+        Ok(StepPlans { plans, stats, expansions, forms })
+    }
+
+    fn check_forms(&self, forms: &FormPlans, forest: &Forest) -> Result<()> {
+        let planner = self.config.planner;
+        forms.check(forest).map_err(|fault| Error::Internal(format!("{planner:?} plans of latents: {fault}")))
     }
 
     fn check_plan(&self, plan: &AttentionPlan, forest: &Forest) -> Result<()> {
@@ -396,9 +424,17 @@ impl Engine {
         let Some(mut copy) = loaded.copy.take() else { return Ok(()) };
         copy.advance(&[], new_pages);
         let mut forest = self.forest(&loaded.schedule.rows);
-        for plan in &copy.plans {
-            self.cache.prefix.list_pages(&mut forest, plan.group);
-            self.check_plan(plan, &forest)?;
+        match &mut loaded.forms {
+            Some(forms) => {
+                forms.advance(new_pages);
+                self.check_forms(forms, &forest)?;
+            }
+            None => {
+                for plan in &copy.plans {
+                    self.cache.prefix.list_pages(&mut forest, plan.group);
+                    self.check_plan(plan, &forest)?;
+                }
+            }
         }
         loaded.copy = Some(copy);
         Ok(())

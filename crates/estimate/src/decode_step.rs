@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::job::PlannedJob;
 use super::pool::{Pool, PromptShare, Wave};
 use offshoot_core::ids::{PageId, SegmentId};
-use offshoot_kv::plan::{PlanHints, Planner};
+use offshoot_kv::plan::{CopyRoom, FormChoice, PlanHints, Planner};
 use offshoot_kv::{Forest, ForestSegment, PromptTree};
 
 /// Bytes of keys and values that a step reads, all layers.
@@ -107,11 +107,13 @@ impl DecodeStep {
     }
 }
 
-/// The bytes that the step reads with each plan; `None` if it has no rows.
-pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)]) -> Option<KvReads> {
+/// The bytes that the step reads with each plan; `None` if it has no rows. `room`: what there is for copies of latents.
+pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)], room: &CopyRoom<'_>) -> Option<KvReads> {
     let rows = forest.row_positions.len() as u64;
     let read = |planner: Planner| {
-        let of = |(hints, layers): &(PlanHints, u64)| planner.plan(forest, hints).stats(hints).kv_bytes_read * layers;
+        let of = |(hints, layers): &(PlanHints, u64)| {
+            planner.plan_forms(forest, hints, FormChoice::Cheapest, room).stats(hints).kv_bytes_read * layers
+        };
         hints.iter().map(of).sum()
     };
     (rows > 0).then(|| KvReads {

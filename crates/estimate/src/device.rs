@@ -17,7 +17,8 @@ use offshoot_backend::{Backend, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::{DEVICE_PROFILE, DEVICES, TENSOR_PARALLEL, WEIGHTS};
-use offshoot_kv::plan::PlanHints;
+use offshoot_engine::CopyMemory;
+use offshoot_kv::plan::{CopyRoom, PlanHints};
 use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, SecondFolder, gpu_names};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use offshoot_sim::{BackendKind, DeviceProfile, Sim};
@@ -48,6 +49,8 @@ pub struct DescribedDevice {
     pub hints: Vec<(PlanHints, u64)>,
     /// Sizes of the states of models with delta-rule layers.
     pub states: Option<StateSizes>,
+    /// Memory for copies of latents, of models with latent attention.
+    pub copies: Option<CopyMemory>,
     /// The devices that compute the model together: how many, and the bytes of weights on each.
     pub ranks: Option<RankSizes>,
     /// What replicas on such devices would copy.
@@ -98,6 +101,12 @@ impl fmt::Display for RankSizes {
 }
 
 impl DescribedDevice {
+    /// The room for copies in steps that find those kept which they can use.
+    pub fn copy_room(&self) -> CopyRoom<'static> {
+        let pages = self.copies.map_or(CopyRoom::NONE.pages, |copies| copies.pages);
+        CopyRoom { pages, holds: &|_, _| true }
+    }
+
     /// Opens the built-in `profile`, or the file of that name, or the default, with `model` on it. The engine is built
     /// as in a run. `ranks`: how many of them compute the model together; `None`: one has all of it.
     pub fn open(profile: Option<&str>, ranks: Option<usize>, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
@@ -175,7 +184,8 @@ impl DescribedDevice {
         let (described, page_tokens) = (sim.describe(), sim.page_tokens());
         let loaded = launch.load(sim)?;
         let RunnerFacts { kv_bytes_per_token, plan_hints, layers_by_plan, .. } = loaded.facts();
-        let hints = plan_hints.into_iter().zip(layers_by_plan.into_iter().map(|layers| layers as u64)).collect();
+        let layers = layers_by_plan.into_iter().map(|layers| layers as u64);
+        let mut hints: Vec<_> = plan_hints.into_iter().zip(layers).collect();
         let (engine, handle, second) = match second {
             None => {
                 let (engine, handle) = launch.build(loaded)?;
@@ -189,10 +199,18 @@ impl DescribedDevice {
         let facts = handle.facts();
         let settings = ReplaySettings {
             step_rows: engine.config().step_rows,
-            pool_bytes: Some(facts.pool_pages * facts.page_bytes + facts.states * facts.state_bytes),
+            pool_bytes: Some(
+                facts.pool_pages * facts.page_bytes + facts.states * facts.state_bytes + facts.copies.bytes(),
+            ),
+            copies: budget.latent_copies,
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..ReplaySettings::default()
         };
+        // As the engine plans: with copies only where it has memory for them.
+        let has_copies = facts.copies.is_some();
+        for latents in hints.iter_mut().filter_map(|(hints, _): &mut (PlanHints, u64)| hints.latents.as_mut()) {
+            latents.has_copies = has_copies;
+        }
         let pool = Pool {
             pages: facts.pool_pages as u64,
             page_tokens,
@@ -212,6 +230,7 @@ impl DescribedDevice {
             held: held.clone(),
             hints,
             states,
+            copies: Some(facts.copies).filter(CopyMemory::is_some),
             ranks: ranks.map(|ranks| RankSizes {
                 ranks,
                 weight_bytes: ((weights + repeated) / ranks) as u64,

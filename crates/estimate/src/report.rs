@@ -18,6 +18,7 @@ use super::second::{SecondAs, SecondWork};
 use super::sharing::{SharingCost, TreeLevel};
 use offshoot_backend::Dtype;
 use offshoot_core::figures::{bytes, count, counted, saved, seconds, times};
+use offshoot_engine::CopyMemory;
 use offshoot_kv::PromptTree;
 
 #[derive(Debug, Serialize)]
@@ -31,6 +32,9 @@ pub struct JobEstimate {
     /// Sizes of the states of models with delta-rule layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub states: Option<StateSizes>,
+    /// Memory for copies of latents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopyMemory>,
     /// With `--tensor-parallel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<RankSizes>,
@@ -160,6 +164,9 @@ impl fmt::Display for JobEstimate {
                 "states",
                 format!("{all} for {} of {}, whatever a sequence's length", count(states), bytes(state_bytes)),
             )?;
+        }
+        if let Some(copies) = &self.copies {
+            line("copies", copies.to_string())?;
         }
         for (name, text) in self.second.iter().flat_map(SecondAs::lines) {
             line(name, text)?;

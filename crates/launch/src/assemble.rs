@@ -13,10 +13,10 @@ use super::{
 };
 use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::STATE_DTYPE;
+use offshoot_core::setting::{LATENT_COPIES, STATE_DTYPE};
 use offshoot_engine::{
-    Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PoolSize, PrefixStoreOptions, PreparedModel,
-    useful_states,
+    CopyFacts, CopyMemory, Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PoolSize, PrefixStoreOptions,
+    PreparedModel, useful_states,
 };
 use offshoot_kv::{PageCounts, PageGroups};
 use offshoot_model::{Decoder, ModelFolder, ModelWeights, StepRunner};
@@ -143,6 +143,8 @@ pub struct LaunchSizes {
     pub branches: usize,
     /// Bytes for keys and values.
     pub pool: usize,
+    /// Memory for copies of latents, of models with latent attention.
+    pub copies: CopyMemory,
     pub kv_bytes_per_token: usize,
     /// Bytes of a page, and how many pages texts take.
     pub page_bytes: usize,
@@ -283,6 +285,10 @@ impl Launch<'_> {
         let budget = self.budget_of_each(device.is_async)?;
         let branches = budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
+        let useful = match self.model.config.latents() {
+            Some(_) => useful.saturating_add(budget.useful_copies(device.is_async, useful)),
+            None => useful,
+        };
         // Of a number of bytes that the user gives, half at least is for keys and values.
         let states = useful_states(branches).saturating_mul(self.model.config.state_bytes(budget.states));
         let useful = match (states, budget.pool_bytes) {
@@ -335,6 +341,7 @@ pub(super) struct HeldSizes {
     pub taken: usize,
     pub page_tokens: u32,
     groups: PageGroups,
+    copies: CopyFacts,
 }
 
 impl HeldSizes {
@@ -345,11 +352,12 @@ impl HeldSizes {
 
     /// The sizes where `room` bytes are left for keys, values and states.
     fn with_pool(self, room: usize) -> Result<LaunchSizes> {
-        let HeldSizes { sizes, config, page_tokens, groups, .. } = self;
+        let HeldSizes { sizes, config, page_tokens, groups, copies, .. } = self;
         let parts = config.pool.divide(room, sizes.state_bytes, config.max_branches)?;
         let PoolParts { pages: pool, states, branches } = parts;
+        let copies = config.copy_memory(pool, &copies);
         let pages = EngineConfig { max_branches: branches, ..config }.page_counts(page_tokens, groups);
-        Ok(LaunchSizes { branches, pool, pages, states, ..sizes })
+        Ok(LaunchSizes { branches, pool: pool - copies.bytes(), copies, pages, states, ..sizes })
     }
 
     /// What it can use of the memory for keys and values, for so many tokens of text.
@@ -396,6 +404,7 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
         kv_copies: model.config.stored_heads().map(|heads| backend.kv_copies(heads)).max().unwrap_or(1),
         branches: config.max_branches,
         pool: 0,
+        copies: CopyMemory::default(),
         kv_bytes_per_token,
         page_bytes: backend.page_bytes(&model.config.kv_shape(model.dtype, 1)),
         pages: config.page_counts(page_tokens, groups),
@@ -406,7 +415,13 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
         adapters,
         second: None,
     };
-    Ok(HeldSizes { sizes, config, taken: all - free, page_tokens, groups })
+    let copies = CopyFacts {
+        page_bytes: model.config.copy_page_bytes(backend, model.dtype),
+        page_tokens: page_tokens as usize,
+        longest: config.context.map_or(model.config.context, |context| context.min(model.config.context)),
+        is_exact: backend.tile() > 1,
+    };
+    Ok(HeldSizes { sizes, config, taken: all - free, page_tokens, groups, copies })
 }
 
 /// Loads the model on an open backend, which then stores keys, values and states in the budget's formats; on one of
@@ -420,6 +435,9 @@ pub(super) fn decoder_on<B: Backend>(
     let mut decoder = Decoder::of(backend, weights)?;
     if backend.is_first() && decoder.config().state_dtype(budget.states) != budget.states {
         log::warn!("{STATE_DTYPE} {}: the model has no states of delta-rule layers", budget.states);
+    }
+    if backend.is_first() && budget.latent_copies.is_some() && decoder.config().latents().is_none() {
+        log::warn!("{LATENT_COPIES}: the model has no latent attention");
     }
     decoder.set_state_dtype(budget.states);
     Ok(decoder)

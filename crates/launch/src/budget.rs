@@ -6,8 +6,8 @@ use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::memory::{self, free_bytes};
-use offshoot_core::setting::{GPU_MEMORY, KV_MEMORY, MAX_BRANCHES, MEMORY, SWAP_MEMORY};
-use offshoot_engine::{AdapterLimits, EngineConfig, EngineFacts, PoolSize};
+use offshoot_core::setting::{GPU_MEMORY, KV_MEMORY, LATENT_COPIES, MAX_BRANCHES, MEMORY, SWAP_MEMORY};
+use offshoot_engine::{AdapterLimits, CopySize, EngineConfig, EngineFacts, PoolSize};
 use offshoot_kv::plan::Planner;
 use offshoot_model::{ModelConfig, WeightChoice};
 
@@ -24,6 +24,9 @@ pub struct EngineBudget {
     pub step_rows: Option<usize>,
     /// Bytes for keys and values.
     pub pool_bytes: Option<usize>,
+    /// Bytes of the memory for keys and values that copies of latents have, of models with latent attention; `None`: an
+    /// eighth, or nothing where results are exact.
+    pub latent_copies: Option<usize>,
     /// Share of the device's free memory for keys and values, in (0, 1]; used when `pool_bytes` is `None`.
     pub memory: Option<f64>,
     /// Share of free memory for keys and values on a GPU alone, whose memory no other program needs; used when `memory`
@@ -85,6 +88,10 @@ impl EngineBudget {
             let what = format!("host memory for preempted branches ({SWAP_MEMORY})");
             return Err(Error::value(what, expected, bytes(swap as u64)));
         }
+        if let Some(copies) = self.latent_copies.filter(|&copies| copies > 0 && self.deterministic) {
+            let expected = "0 where results are exact: what is read from copies is rounded otherwise";
+            return Err(Error::value(LATENT_COPIES, expected, bytes(copies as u64)));
+        }
         match (self.pool_bytes, self.max_branches) {
             (Some(0), _) => Err(Error::value(KV_MEMORY, "a size above 0", "0")),
             (_, Some(0)) => Err(Error::value(MAX_BRANCHES, "a number from 1 up", "0")),
@@ -116,6 +123,7 @@ impl EngineBudget {
             gpu_memory: self.gpu_memory,
             swap_bytes: Some(0),
             deterministic: self.deterministic,
+            latent_copies: self.latent_copies,
             ..EngineBudget::default()
         }
     }
@@ -139,6 +147,7 @@ impl EngineBudget {
             step_rows: self.step_rows.unwrap_or(EngineConfig::default().step_rows),
             planner,
             pool: self.pool(device.is_async, useful),
+            copies: self.latent_copies.map_or(CopySize::Part, CopySize::Bytes),
             deterministic: self.deterministic,
             keeps_routes: self.keeps_routes,
             adapters: self.adapters,
@@ -152,6 +161,16 @@ impl EngineBudget {
                 ..host
             },
             false => EngineConfig { swap_bytes: self.swap_bytes.unwrap_or(0), ..host },
+        }
+    }
+
+    /// Bytes of copies of latents that are useful beside so many bytes of keys and values.
+    pub(super) fn useful_copies(&self, is_async: bool, useful: usize) -> usize {
+        match self.latent_copies {
+            Some(bytes) => bytes,
+            // An eighth of all.
+            None if is_async && !self.deterministic => useful / 7,
+            None => 0,
         }
     }
 

@@ -44,7 +44,7 @@ pub use loaded::Loaded;
 pub use loaded_ranks::LoadedRanks;
 pub use lora::{Adapter, AdapterTensor};
 pub use model_weights::ModelWeights;
-pub use runner::{RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner};
+pub use runner::{KvRoom, RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;
 pub use sleep::{Sleep, SleepParts, SleepTags, WeightSleep};
 pub use update::{CheckedUpdate, UpdateScope, WeightForm};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::lora::{Adapter, StagedAdapter};
-use super::runner::{RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
+use super::runner::{KvRoom, RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
 use super::sleep::{self, PartMemory, Sleep, SleepParts, WeightSleep};
 use super::update::{CheckedUpdate, WeightForm, no_weights};
 use offshoot_backend::{
@@ -29,8 +29,8 @@ pub struct Loaded<B: Backend> {
     kv: Option<B::Kv>,
     /// An adapter that is loaded and in no slot yet.
     staged: Option<StagedAdapter<B>>,
-    /// Pages and states that `allocate` was called with.
-    room: Option<(usize, usize)>,
+    /// What `allocate` was called with.
+    room: Option<KvRoom>,
     /// What sleeps.
     asleep: SleepParts,
     late: LateRequests,
@@ -160,6 +160,7 @@ impl<B: Backend> PartMemory for Loaded<B> {
     fn sleep_kv(&mut self) -> Result<()> {
         if !self.backend.sleep(MemoryPart::Kv, false)? {
             self.kv = None;
+            self.decoder.drop_copies();
         }
         Ok(())
     }
@@ -171,7 +172,7 @@ impl<B: Backend> PartMemory for Loaded<B> {
     fn wake_kv(&mut self) -> Result<()> {
         self.backend.wake(MemoryPart::Kv)?;
         match (&self.kv, self.room) {
-            (None, Some((pages, states))) => self.allocate(pages, states),
+            (None, Some(room)) => self.allocate(room),
             _ => Ok(()),
         }
     }
@@ -199,6 +200,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
             page_tokens: backend.page_tokens(),
             page_bytes: backend.page_bytes(&one_page),
             kv_bytes_per_token: decoder.kv_bytes_per_token(),
+            copy_page_bytes: decoder.copy_page_bytes(backend),
             state_bytes: one_page.states.state_bytes(),
             page_groups: decoder.config().page_groups(backend),
             routes: decoder.routes(),
@@ -234,9 +236,11 @@ impl<B: Backend> StepRunner for Loaded<B> {
         decoder.reserve(backend, step, largest)
     }
 
-    fn allocate(&mut self, pages: usize, states: usize) -> Result<()> {
-        self.kv = Some(self.backend.kv(&self.decoder.kv_shape(pages).with_states(states))?);
-        self.room = Some((pages, states));
+    fn allocate(&mut self, room: KvRoom) -> Result<()> {
+        let shape = self.decoder.kv_shape(room.pages).with_states(room.states);
+        self.kv = Some(self.backend.kv(&shape)?);
+        self.decoder.allocate_copies(&mut self.backend, room.copies)?;
+        self.room = Some(room);
         Ok(())
     }
 
@@ -244,6 +248,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
         self.step = None;
         self.late = LateRequests::None;
         self.kv = None;
+        self.decoder.drop_copies();
         self.room = None;
         self.asleep.kv = false;
     }

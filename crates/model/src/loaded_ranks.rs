@@ -9,7 +9,7 @@ use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::loaded::Loaded;
 use super::lora::Adapter;
-use super::runner::{RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner};
+use super::runner::{KvRoom, RowValues, RunnerFacts, StepFailure, StepLimits, StepRunner};
 use super::sleep::{Sleep, SleepParts, undone};
 use super::update::{CheckedUpdate, WeightForm};
 use offshoot_backend::ranks::members::Members;
@@ -159,8 +159,8 @@ impl StepRunner for LoadedRanks {
         self.members.try_each(|loaded| loaded.prepare(limits)).map(drop)
     }
 
-    fn allocate(&mut self, pages: usize, states: usize) -> Result<()> {
-        self.members.try_each(|loaded| loaded.allocate(pages, states)).map(drop)
+    fn allocate(&mut self, room: KvRoom) -> Result<()> {
+        self.members.try_each(|loaded| loaded.allocate(room)).map(drop)
     }
 
     fn clear(&mut self) {

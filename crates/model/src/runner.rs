@@ -12,7 +12,7 @@ use super::sleep::{Sleep, SleepParts};
 use super::update::{CheckedUpdate, UpdateScope, WeightForm};
 use super::weights::TensorSource;
 use offshoot_backend::{
-    AdapterSlot, RouteShape, SampleRequest, SampledToken, SavedPages, StepBatch, StepShape, SwapRates,
+    AdapterSlot, CopyStore, RouteShape, SampleRequest, SampledToken, SavedPages, StepBatch, StepShape, SwapRates,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
@@ -45,12 +45,12 @@ pub trait StepRunner: Send {
     /// ([`ModelConfig::route_shape`]).
     fn prepare(&mut self, limits: StepLimits) -> Result<()>;
 
-    /// Allocates keys and values in so many pages of all page groups together, and so many states.
+    /// Allocates keys, values and states, and copies of latents.
     ///
     /// # Errors
     ///
     /// The device lacks memory.
-    fn allocate(&mut self, pages: usize, states: usize) -> Result<()>;
+    fn allocate(&mut self, room: KvRoom) -> Result<()>;
 
     /// Frees what `prepare` and `allocate` allocated, with all keys and values, for another engine.
     fn clear(&mut self);
@@ -223,6 +223,8 @@ pub struct RunnerFacts {
     /// Bytes of a page, all layers of a page group; of several devices, those of all.
     pub page_bytes: usize,
     pub kv_bytes_per_token: usize,
+    /// Bytes of a page of copies of latents, by [`CopyStore`]; 0 if the model has no latent attention.
+    pub copy_page_bytes: [usize; CopyStore::COUNT],
     /// Bytes of a state, all delta-rule layers; 0 if the model has none.
     pub state_bytes: usize,
     pub page_groups: PageGroups,
@@ -237,6 +239,16 @@ pub struct RunnerFacts {
     pub plan_hints: Vec<PlanHints>,
     /// The number of layers that use each plan.
     pub layers_by_plan: Vec<usize>,
+}
+
+/// What an engine's keys, values and states have room in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvRoom {
+    /// Pages of all page groups together.
+    pub pages: usize,
+    pub states: usize,
+    /// Pages for copies of latents, by [`CopyStore`]; 0 of both where there are none.
+    pub copies: [usize; CopyStore::COUNT],
 }
 
 /// Bounds on the steps that a model is prepared for.

@@ -3,7 +3,7 @@
 
 use super::profile::{DeviceProfile, ProductTimes};
 use offshoot_backend::HeadLayout;
-use offshoot_kv::plan::{AttentionPlan, KvSpan, Tiles, WorkItem};
+use offshoot_kv::plan::{AttentionPlan, KvSpan, LatentRates, Tiles, WorkItem};
 
 impl DeviceProfile {
     /// Nanoseconds of one layer's attention by `plan`, with `kv_element_bytes` bytes per element of keys and values.
@@ -15,7 +15,10 @@ impl DeviceProfile {
         for item in &plan.items {
             let work = ItemWork::of(plan, item, heads, kv_element_bytes, &mut read_pages);
             reads += work.first_bytes * times.first_byte_ns + work.again_bytes * times.again_byte_ns;
-            products += how.ns(&work);
+            products += match heads.has_even_values() {
+                true => how.ns(&work),
+                false => work.latent_ns(&cost.latents),
+            };
         }
         let merge = match merged_states(plan) {
             0 => 0.0,
@@ -60,10 +63,17 @@ impl ItemWork {
         let tokens: u64 = spans.iter().map(|span| u64::from(span.tokens)).sum();
         let first_tokens: f64 =
             spans.iter().map(|span| f64::from(span.tokens) * read_pages.new_share(plan, span)).sum();
-        let token_bytes = (2 * heads.kv_heads * heads.head_dim * kv_element_bytes) as f64;
+        let token_bytes = (heads.stored_width() * kv_element_bytes) as f64;
         let again_tokens = tokens as f64 - first_tokens;
         let (first_bytes, again_bytes) = (first_tokens * token_bytes, again_tokens * token_bytes);
         Self { rows: item.rows.len() as u64, tokens, first_bytes, again_bytes, heads }
+    }
+
+    /// Products of either form of latent attention, whose kernels have rates of their own.
+    fn latent_ns(&self, rates: &LatentRates) -> f64 {
+        let packed = self.packed().next_multiple_of(u64::from(rates.rows)) * self.heads.kv_heads as u64;
+        let widths = self.heads.head_dim + self.heads.value_dim();
+        (packed * self.tokens) as f64 * widths as f64 * rates.product
     }
 
     /// Rows x query heads per key head.
@@ -118,7 +128,7 @@ fn merged_states(plan: &AttentionPlan) -> u64 {
 
 /// Bytes of `o`, `m` and `l` of all query heads, in f32.
 fn state_bytes(heads: HeadLayout) -> f64 {
-    (4 * heads.q_heads * (heads.head_dim + 2)) as f64
+    (4 * heads.q_heads * (heads.value_dim() + 2)) as f64
 }
 
 #[cfg(test)]

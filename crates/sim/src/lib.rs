@@ -31,10 +31,10 @@ pub use sample::sample;
 pub use step::SimStep;
 
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
-    HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MOST_ADAPTERS, MatrixPart, OutputMode,
-    RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Segment, Share, Split, StackShape, StepBatch,
-    StepRows, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    ActivationDtype, AdapterSlot, Backend, CopyStore, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind,
+    Gate, HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape, LoraWeights,
+    MOST_ADAPTERS, MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring,
+    Segment, Share, Split, StackShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -122,7 +122,7 @@ impl Sim {
 
     /// Bytes of one token's keys and values in one layer.
     fn token_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        2 * heads.kv_heads * heads.head_dim * self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)
+        heads.stored_width() * self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)
     }
 
     /// A size of one device's pages, where those that share key heads each have a part.
@@ -144,6 +144,12 @@ impl Sim {
             ([_, true], Share::Gathered) => self.profile.all_gather_ns(out.bytes()),
             _ => 0.0,
         };
+    }
+
+    /// A product of `rows` rows with those maps of a layer whose outputs, or inputs, take `widths` of its `nope + value`.
+    fn map_rows(&mut self, maps: &SimMaps, widths: usize, outputs: usize, inputs: usize, rows: usize) {
+        let bytes = maps.bytes * widths / (maps.heads.nope + maps.heads.value);
+        self.spent += self.profile.linear.ns(bytes, outputs, inputs, rows, 1.0);
     }
 
     /// The sum of what the experts of a row have computed.
@@ -176,6 +182,13 @@ pub struct SimLoraTerm {
     bytes: usize,
 }
 
+/// The maps of a layer's latents: their widths, and their bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct SimMaps {
+    heads: LatentHeads,
+    bytes: usize,
+}
+
 /// Only numbers: which experts rows choose is not simulated.
 pub struct SimRoutes {
     router: Router,
@@ -189,7 +202,7 @@ impl Backend for Sim {
     type Experts = SimExperts;
     type Routes = SimRoutes;
     type Kv = KvShape;
-    type LatentMaps = ();
+    type LatentMaps = SimMaps;
     type Rope = ();
     type Step = SimStep;
     type Lora = SimLora;
@@ -273,6 +286,29 @@ impl Backend for Sim {
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<()> {
         self.allocate(parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum())
+    }
+
+    fn latent_maps(&mut self, _: &[HeldPart<'_>], heads: LatentHeads, dtype: Dtype, _: &Split) -> Result<SimMaps> {
+        let maps = SimMaps { heads, bytes: heads.map_rows() * heads.rank * dtype.bytes() };
+        self.allocate(maps.bytes)?;
+        Ok(maps)
+    }
+
+    /// Their memory is that of `old`.
+    fn replace_latent_maps(
+        &mut self,
+        old: &SimMaps,
+        _: &[HeldPart<'_>],
+        _: LatentHeads,
+        _: Dtype,
+        _: &Split,
+    ) -> Result<SimMaps> {
+        Ok(*old)
+    }
+
+    /// They have no elements.
+    fn read_latent_maps(&mut self, maps: &SimMaps, _: &Split) -> Result<Elements> {
+        Ok(Elements::zeros(Dtype::Bf16, maps.heads.map_rows(), maps.heads.rank))
     }
 
     fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>, _: ExpertKind) -> Result<SimExperts> {
@@ -557,7 +593,7 @@ impl Backend for Sim {
 
     fn kv_append(&mut self, kv: &mut KvShape, layer: LayerIx, qkv: &SimBuffer, _: &SimStep) {
         let heads = kv.heads[layer.ix()];
-        let read = 2 * heads.kv_heads * heads.head_dim * qkv.element_bytes;
+        let read = heads.stored_width() * qkv.element_bytes;
         self.small_op(qkv.rows * (read + self.token_bytes(heads, kv.dtype)));
     }
 
@@ -573,6 +609,63 @@ impl Backend for Sim {
     ) {
         let partial = out.rows * out.width * Dtype::F32.bytes();
         self.spent += step.attention_ns(plan) + self.profile.merge_members_ns(partial);
+    }
+
+    fn tree_attention_lse(
+        &mut self,
+        out: &mut SimBuffer,
+        _: &mut SimBuffer,
+        queries: &SimBuffer,
+        kv: &KvShape,
+        layer: LayerIx,
+        step: &mut SimStep,
+        plan: usize,
+        scoring: Scoring<'_, ()>,
+    ) {
+        self.tree_attention(out, queries, kv, layer, step, plan, scoring);
+    }
+
+    fn merge_attended(&mut self, out: &mut SimBuffer, lse: &mut SimBuffer, other: &SimBuffer, other_lse: &SimBuffer) {
+        self.small_op(2 * (out.bytes() + lse.bytes()) + other.bytes() + other_lse.bytes());
+    }
+
+    fn prepare_latents(
+        &mut self,
+        queries: &mut SimBuffer,
+        latents: &mut SimBuffer,
+        steps: &LatentSteps<'_, (), ()>,
+        kv: &mut KvShape,
+        _: &SimStep,
+    ) {
+        let stored = latents.rows * self.token_bytes(kv.heads[steps.layer.ix()], kv.dtype);
+        self.small_op(2 * queries.bytes() + latents.bytes() + stored);
+    }
+
+    fn absorb_queries(&mut self, out: &mut SimBuffer, _: &SimBuffer, maps: &SimMaps) {
+        let LatentHeads { heads, rank, nope, .. } = maps.heads;
+        self.map_rows(maps, nope, heads * rank, nope, out.rows);
+    }
+
+    fn map_values(&mut self, out: &mut SimBuffer, _: &SimBuffer, maps: &SimMaps) {
+        let LatentHeads { heads, rank, value, .. } = maps.heads;
+        self.map_rows(maps, value, heads * value, rank, out.rows);
+    }
+
+    /// A product with all maps, and the copies that are written.
+    fn expand_latents(
+        &mut self,
+        copies: &mut KvShape,
+        copy_layer: LayerIx,
+        _: &KvShape,
+        _: LayerIx,
+        maps: &SimMaps,
+        store: CopyStore,
+        step: &SimStep,
+    ) {
+        let tokens = step.expanded_tokens(store);
+        let LatentHeads { rank, nope, value, .. } = maps.heads;
+        self.map_rows(maps, nope + value, maps.heads.map_rows(), rank, tokens);
+        self.small_op(tokens * self.token_bytes(copies.heads[copy_layer.ix()], copies.dtype));
     }
 
     fn gated(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: Gate, _: Option<&SimMatrix>) {

@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use super::clock::StepTime;
 use super::profile::DeviceProfile;
 use super::sample::sample;
-use offshoot_backend::{AdapterSlot, HeadLayout, SampleRequest, SampledToken, StepBatch, StepResults, StepShape};
+use offshoot_backend::{
+    AdapterSlot, CopyStore, HeadLayout, SampleRequest, SampledToken, StepBatch, StepResults, StepShape,
+};
 use offshoot_kv::plan::NewPage;
 
 /// A loaded batch, and the results of finished steps.
@@ -48,6 +50,12 @@ impl SimStep {
 
     pub(super) fn attention_ns(&self, plan: usize) -> f64 {
         self.attention_ns[plan]
+    }
+
+    /// The tokens whose latents the step expands to copies of this store, in each layer.
+    pub(super) fn expanded_tokens(&self, store: CopyStore) -> usize {
+        let expansions = self.batch.expansions.iter().flat_map(|expansions| &expansions[store as usize]);
+        expansions.map(|expansion| expansion.slots.len()).sum()
     }
 
     /// The number of states that the step reads and writes in each delta-rule layer.

@@ -18,7 +18,7 @@ pub const EOS: TokenId = TokenId(0);
 
 /// Two layers: full attention, or with a window in every layer, also for texts many times as long as that; or with a
 /// window in the first layer only, as long; or experts in the second layer, as long. Or three: attention between two
-/// delta-rule layers, as long.
+/// delta-rule layers, as long. Or latent attention, as long.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Full,
@@ -27,13 +27,14 @@ pub enum Shape {
     LongMixed,
     Mixture,
     Hybrid,
+    Latent,
 }
 
 pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
     let mut backend = Cpu::open().unwrap();
     let context = match shape {
         Shape::Full | Shape::Windowed => CONTEXT,
-        Shape::LongWindowed | Shape::LongMixed | Shape::Mixture | Shape::Hybrid => 4 * CONTEXT,
+        Shape::LongWindowed | Shape::LongMixed | Shape::Mixture | Shape::Hybrid | Shape::Latent => 4 * CONTEXT,
     };
     let decoder = Decoder::random(&mut backend, model(shape, context), Dtype::F32, 7).unwrap();
     (backend, decoder)
@@ -57,6 +58,11 @@ pub fn config_json(shape: Shape, context: usize) -> String {
             "qwen3_moe",
             r#""head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
                "norm_topk_prob": true, "mlp_only_layers": [0],"#,
+        ),
+        Shape::Latent => (
+            "minicpm3",
+            r#""kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 20,
+               "scale_emb": 1, "dim_model_base": 32, "scale_depth": 1.4,"#,
         ),
         Shape::Hybrid => (
             "qwen3_5_text",

@@ -100,7 +100,9 @@ fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan(mode: Mo
             // The window of 21 leaves the first levels behind; without one, all are seen.
             let seen: Vec<bool> = mass[..4].iter().map(|&mass| mass > 0.0).collect();
             match shape {
-                Shape::Full | Shape::Mixture | Shape::Hybrid => assert_eq!(seen, [true, true, true, drawn > 0]),
+                Shape::Full | Shape::Mixture | Shape::Hybrid | Shape::Latent => {
+                    assert_eq!(seen, [true, true, true, drawn > 0])
+                }
                 Shape::Windowed | Shape::LongWindowed | Shape::LongMixed => {
                     assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0])
                 }

@@ -17,6 +17,7 @@ mod any;
 mod bursts;
 mod forms;
 mod jobs;
+mod latents;
 mod levels;
 mod pages;
 mod pauses;

@@ -10,7 +10,7 @@ use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::NewPage;
 use offshoot_model::{
-    Adapter, CheckedUpdate, ModelConfig, RowValues, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits,
+    Adapter, CheckedUpdate, KvRoom, ModelConfig, RowValues, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits,
     StepRunner, WeightForm,
 };
 
@@ -71,8 +71,8 @@ impl<W: Watch> StepRunner for Watched<W> {
         self.model.prepare(limits)
     }
 
-    fn allocate(&mut self, pages: usize, states: usize) -> Result<()> {
-        self.model.allocate(pages, states)
+    fn allocate(&mut self, room: KvRoom) -> Result<()> {
+        self.model.allocate(room)
     }
 
     fn clear(&mut self) {

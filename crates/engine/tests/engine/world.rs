@@ -62,6 +62,14 @@ pub fn layout(shape: Shape) -> Vec<(String, Vec<usize>)> {
             add("linear_attn.dt_bias", &[4]);
             add("linear_attn.norm.weight", &[12]);
             add("linear_attn.out_proj.weight", &[hidden, 48]);
+        } else if matches!(shape, Shape::Latent) {
+            add("self_attn.q_a_proj.weight", &[24, hidden]);
+            add("self_attn.q_a_layernorm.weight", &[24]);
+            add("self_attn.q_b_proj.weight", &[64, 24]);
+            add("self_attn.kv_a_proj_with_mqa.weight", &[20, hidden]);
+            add("self_attn.kv_a_layernorm.weight", &[16]);
+            add("self_attn.kv_b_proj.weight", &[128, 16]);
+            add("self_attn.o_proj.weight", &[hidden, 80]);
         } else {
             // Queries have their gates beside them.
             let queries = if matches!(shape, Shape::Hybrid) { 2 * hidden } else { hidden };

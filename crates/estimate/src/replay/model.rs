@@ -38,6 +38,8 @@ pub struct ReplaySettings {
     pub pool_bytes: Option<usize>,
     /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: usize,
+    /// Bytes of `pool_bytes` for copies of latents; see `EngineBudget`.
+    pub copies: Option<usize>,
 }
 
 impl Default for ReplaySettings {
@@ -48,6 +50,7 @@ impl Default for ReplaySettings {
             step_rows: 2048,
             pool_bytes: None,
             swap_bytes: 0,
+            copies: None,
         }
     }
 }
@@ -125,6 +128,7 @@ impl LoadedModel {
             pool_bytes: settings.pool_bytes,
             memory: Some(KV_SHARE),
             swap_bytes: Some(settings.swap_bytes),
+            latent_copies: settings.copies,
             kv: self.kv,
             states: self.states,
             ..EngineBudget::default()

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use crate::task::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::{bytes, count, saved};
+use offshoot_engine::CopyMemory;
 use offshoot_kv::PromptTree;
 use offshoot_launch::{LaunchSizes, SecondSizes};
 use offshoot_text::LevelTokens;
@@ -108,6 +109,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         false => String::new(),
     };
     line("kv pool", format!("{}{of_each}{too_little}", bytes(pool as u64)));
+    if let Some(copies) = Some(each[0].copies).filter(CopyMemory::is_some) {
+        line("copies", format!("{copies}{of_each}"));
+    }
     if let Some(SecondSizes { kind, sizes: second }) = &each[0].second {
         let [of_second, of_both] = [second.pool, second.pool + pool].map(|pool| bytes(pool as u64));
         let tokens = second.pool / second.kv_bytes_per_token.max(1);

@@ -1,11 +1,13 @@
 //! Explains what `balanced` does with each segment of a step and why, for `offshoot plan --explain`. Records the
 //! planner's own decisions while it plans; decides nothing.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use super::balanced::{Balanced, Weighed};
 use super::builder::{Division, Node, build};
+use super::forms::{CopyRoom, Form, FormChoice, forms};
+use super::latents::FormCosts;
 use super::{AttentionPlan, PlanHints};
 use crate::Forest;
 
@@ -17,6 +19,8 @@ pub struct Explained {
     pub treatment: Treatment,
     /// The costs that were compared, of the segment's tokens and those folded into it; `None` without a choice.
     pub weighed: Option<Weighed>,
+    /// How its own items are read, of latent attention that may read copies.
+    pub form: Option<ExplainedForm>,
     /// Bytes of its keys and values that a flat plan would read, and that this plan reads.
     pub flat_bytes: u64,
     pub read_bytes: u64,
@@ -35,12 +39,27 @@ pub enum Treatment {
     Unseen,
 }
 
-/// Plans `forest` as `Planner::Balanced` does. Returns the plan and one explanation per segment, in their order.
-pub fn explain(forest: &Forest, hints: &PlanHints) -> (AttentionPlan, Vec<Explained>) {
+/// The form of a segment's items, and what its tokens, and those folded into it, would cost in each: nanoseconds of the
+/// whole device, for one layer, without states.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExplainedForm {
+    pub form: Form,
+    pub absorbed_ns: f64,
+    /// Read from copies that are there.
+    pub copied_ns: f64,
+    /// To make these copies, once or in each step.
+    pub expanded_ns: f64,
+}
+
+/// Plans `forest` as `Planner::Balanced` does. `room`: what there is for copies of latents. Returns the plan, all forms
+/// together, and one explanation per segment, in their order.
+pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (AttentionPlan, Vec<Explained>) {
     let notes = Notes::new(forest, hints);
     let plan = build(forest, hints, &notes);
     let read = read_tokens(forest, &plan);
     let flat = flat_tokens(forest, &plan);
+    let forms = forms(&plan, forest, hints, FormChoice::Cheapest, room);
+    let costs = FormCosts::of(hints).filter(|_| room.pages != CopyRoom::NONE.pages);
     let notes = notes.segments.into_inner();
     let mut explained = Vec::with_capacity(notes.len());
     for (index, note) in notes.into_iter().enumerate() {
@@ -51,12 +70,26 @@ pub fn explain(forest: &Forest, hints: &PlanHints) -> (AttentionPlan, Vec<Explai
             0 => Treatment::Folded,
             items => Treatment::Shared { items },
         };
+        let form = note.first_shared.zip(costs.as_ref()).map(|(item, costs)| {
+            let (tokens, rows) = (tokens_of(&plan, item) as f64, plan.items[item].rows.len());
+            ExplainedForm {
+                form: forms[item],
+                absorbed_ns: tokens * costs.absorbed(rows),
+                copied_ns: tokens * costs.copied(rows),
+                expanded_ns: tokens * costs.expanded(),
+            }
+        });
+        let token_bytes = match form.map(|form| form.form) {
+            None | Some(Form::Absorbed) => hints.token_bytes(),
+            Some(Form::Kept | Form::Again) => hints.copied_token_bytes(),
+        };
         explained.push(Explained {
             rows: segment.rows.len(),
             treatment,
             weighed: note.weighed,
             flat_bytes: flat[index] * hints.token_bytes(),
-            read_bytes: read[index] * hints.token_bytes(),
+            form,
+            read_bytes: read[index] * token_bytes,
         });
     }
     (plan, explained)
@@ -67,6 +100,8 @@ struct Notes<'a> {
     forest: &'a Forest,
     balanced: Balanced<'a>,
     segments: RefCell<Vec<Note>>,
+    /// Items noted so far, which are those of the plan in order.
+    items: Cell<usize>,
 }
 
 #[derive(Clone, Default)]
@@ -75,12 +110,14 @@ struct Note {
     /// Number of items that include rows beneath the segment, and of items of its own rows alone.
     shared_items: usize,
     own_items: usize,
+    /// The plan's number of the first of the former.
+    first_shared: Option<usize>,
 }
 
 impl<'a> Notes<'a> {
     fn new(forest: &'a Forest, hints: &'a PlanHints) -> Self {
         let segments = RefCell::new(vec![Note::default(); forest.segments.len()]);
-        Self { forest, balanced: Balanced::new(forest, hints), segments }
+        Self { forest, balanced: Balanced::new(forest, hints), segments, items: Cell::new(0) }
     }
 }
 
@@ -95,12 +132,22 @@ impl Division for Notes<'_> {
     }
 
     fn note_item(&self, index: usize, rows: &Range<usize>) {
-        let note = &mut self.segments.borrow_mut()[index];
+        let (note, item) = (&mut self.segments.borrow_mut()[index], self.items.get());
+        self.items.set(item + 1);
         match rows.end > self.forest.own_rows(index).end {
-            true => note.shared_items += 1,
+            true => {
+                note.shared_items += 1;
+                note.first_shared.get_or_insert(item);
+            }
             false => note.own_items += 1,
         }
     }
+}
+
+/// Tokens that an item reads.
+fn tokens_of(plan: &AttentionPlan, item: usize) -> u64 {
+    let spans = plan.items[item].spans.clone();
+    plan.spans[spans.start as usize..spans.end as usize].iter().map(|span| u64::from(span.tokens)).sum()
 }
 
 /// Tokens of each segment that the plan's items read.

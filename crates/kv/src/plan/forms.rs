@@ -13,7 +13,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::latents::FormCosts;
-use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, PlanFault, PlanHints, PlanStats, Planner, WorkItem};
+use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, NewPage, PlanFault, PlanHints, PlanStats, Planner, WorkItem};
 use crate::{CopyStore, Forest};
 
 use offshoot_core::dice::Dice;
@@ -233,6 +233,12 @@ impl FormPlans {
             plan.retain_items(|item| forms[item] == Form::Absorbed);
         }
         FormPlans { absorbed: plan, copied }
+    }
+
+    /// Moves every row one token further, as [`AttentionPlan::advance`] does: only if the absorbed plan can be advanced.
+    pub fn advance(&mut self, new_pages: &[NewPage]) {
+        self.absorbed.advance(new_pages);
+        self.copied.iter_mut().for_each(AttentionPlan::advance_rows);
     }
 
     /// Counts for one layer, all forms together. What copies take to be made is not counted.

@@ -32,7 +32,7 @@ pub use attention_plan::{AttentionPlan, Csr, GrowingSpan, KvSpan, Member, WorkIt
 pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, PlanHints, Split, Tiles};
-pub use explain::{Explained, Treatment, explain};
+pub use explain::{Explained, ExplainedForm, Treatment, explain};
 pub use forms::{CopyRoom, Form, FormChoice, FormPlans};
 pub use latents::{LatentHints, LatentRates};
 pub use stats::PlanStats;

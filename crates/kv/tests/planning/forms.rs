@@ -160,8 +160,7 @@ fn a_plan_with_copies_advances() {
     let mut plans = Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::All(Form::Kept), &PLENTY);
     assert_eq!(plans.copied[CopyStore::Kept as usize].items.len(), 1);
     assert!(plans.absorbed.can_advance());
-    plans.absorbed.advance(&[]);
-    plans.copied.iter_mut().for_each(AttentionPlan::advance_rows);
+    plans.advance(&[]);
     let mut next = forest.clone();
     next.segments.iter_mut().skip(1).for_each(|leaf| leaf.tokens += 1);
     next.row_positions.iter_mut().for_each(|position| *position += 1);

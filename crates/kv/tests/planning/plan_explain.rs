@@ -4,7 +4,7 @@
 use crate::hints::hints;
 
 use offshoot_fixtures::forests::{ForestShape, grow};
-use offshoot_kv::plan::{AttentionPlan, Explained, PlanHints, Planner, Treatment, explain};
+use offshoot_kv::plan::{AttentionPlan, CopyRoom, Explained, PlanHints, Planner, Treatment, explain};
 use offshoot_kv::{Forest, ForestSegment};
 
 fn for_each(mut visit: impl FnMut(&str, &Forest, &PlanHints, AttentionPlan, Vec<Explained>)) {
@@ -16,7 +16,7 @@ fn for_each(mut visit: impl FnMut(&str, &Forest, &PlanHints, AttentionPlan, Vec<
                 for tile in [1, 64] {
                     let hints = hints(tile, window);
                     let case = format!("{shape:?}, seed {seed}, page {page_tokens}, {hints:?}");
-                    let (plan, explained) = explain(&grown.forest, &hints);
+                    let (plan, explained) = explain(&grown.forest, &hints, &CopyRoom::NONE);
                     visit(&case, &grown.forest, &hints, plan, explained);
                 }
             }

@@ -23,7 +23,7 @@ use offshoot_core::out;
 use offshoot_kv::plan::{NewPage, PlanHints, Planner};
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
 use offshoot_launch::{DeviceBackend, ModelSource, OnDevice};
-use offshoot_model::{Adapter, RunnerFacts, StepLimits, StepRunner};
+use offshoot_model::{Adapter, KvRoom, RunnerFacts, StepLimits, StepRunner};
 
 // The options of `bench adapters`.
 #[derive(Clone, Debug, Args)]
@@ -214,7 +214,7 @@ impl Decode {
             copies: Default::default(),
         };
         model.prepare(StepLimits { deterministic, longest: prompt + own, largest, keeps_routes: false })?;
-        model.allocate(pages, 0)?;
+        model.allocate(KvRoom { pages, ..KvRoom::default() })?;
         // Deterministic attention has other tiles.
         let hints = model.facts().plan_hints.swap_remove(0);
         Ok(Decode { page_tokens, pages, hints, prompt, own })

@@ -12,7 +12,7 @@ use offshoot_core::ids::{GroupIx, SegmentId, TokenId};
 use offshoot_cpu::{Cpu, Isa};
 use offshoot_kv::plan::{NewPage, PlanHints, Planner};
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
-use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights, StepLimits, StepRunner};
+use offshoot_model::{Decoder, KvRoom, LoadedRanks, ModelConfig, ModelWeights, StepLimits, StepRunner};
 
 const VOCAB: usize = 500;
 const ROWS: usize = 3;
@@ -41,7 +41,7 @@ impl Branches {
         let largest = StepBatch::default().shape();
         let limits = StepLimits { deterministic: true, longest: 128, largest, keeps_routes: false };
         model.prepare(limits).unwrap();
-        model.allocate(PAGES, 0).unwrap();
+        model.allocate(KvRoom { pages: PAGES, ..KvRoom::default() }).unwrap();
         let facts = model.facts();
         let (mut pool, mut tree) = (PagePool::new(PAGES), PrefixTree::new(facts.page_tokens));
         let prompt: Vec<TokenId> = (0..9).map(|i| TokenId::new(i * 7)).collect();

@@ -10,8 +10,8 @@ use offshoot_kv::plan::Planner;
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
 use offshoot_model::check::{ScoreScale, read_scores, scores};
 use offshoot_model::{
-    ActivationChoice, Decoder, LoadedRanks, MadeFormat, ModelConfig, ModelFolder, ModelRole, ModelWeights, OutputHead,
-    RowValues, Sequence, StepLimits, StepRunner, ValueHead, ValueLayer, WeightChoice,
+    ActivationChoice, Decoder, KvRoom, LoadedRanks, MadeFormat, ModelConfig, ModelFolder, ModelRole, ModelWeights,
+    OutputHead, RowValues, Sequence, StepLimits, StepRunner, ValueHead, ValueLayer, WeightChoice,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -210,7 +210,7 @@ fn random_scorer() -> ModelConfig {
 fn kept(model: &mut dyn StepRunner, tokens: &[TokenId], ends: &[usize], at: &[usize]) -> Vec<f32> {
     let largest = StepBatch::default().shape();
     model.prepare(StepLimits { deterministic: true, longest: 128, largest, keeps_routes: false }).unwrap();
-    model.allocate(PAGES, 0).unwrap();
+    model.allocate(KvRoom { pages: PAGES, ..KvRoom::default() }).unwrap();
     let facts = model.facts();
     assert_eq!(facts.values, Some(2));
     let (mut pool, mut tree) = (PagePool::new(PAGES), PrefixTree::new(facts.page_tokens));
@@ -287,7 +287,7 @@ fn steps_of_the_other_kind_are_refused() {
     assert_eq!(runner.facts().values, None);
     let largest = StepBatch::default().shape();
     runner.prepare(StepLimits { deterministic: true, longest: 128, largest, keeps_routes: false }).unwrap();
-    runner.allocate(PAGES, 0).unwrap();
+    runner.allocate(KvRoom { pages: PAGES, ..KvRoom::default() }).unwrap();
     let (mut pool, mut tree) = (PagePool::new(PAGES), PrefixTree::new(runner.facts().page_tokens));
     let segment = tree.admit(&mut pool, &[TokenId(5)]).unwrap();
     let rows = [StepRow { segment, position: 0 }];

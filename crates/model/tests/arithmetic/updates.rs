@@ -11,8 +11,8 @@ use offshoot_backend::{Backend, StepBatch};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::Cpu;
 use offshoot_model::{
-    Decoder, MadeFormat, ModelFolder, ModelWeights, Sequence, Sleep, SleepParts, StepLimits, StepRunner, TensorDtype,
-    TensorFolder, TensorSource, TensorsInMemory, UpdateScope, WeightChoice,
+    Decoder, KvRoom, MadeFormat, ModelFolder, ModelWeights, Sequence, Sleep, SleepParts, StepLimits, StepRunner,
+    TensorDtype, TensorFolder, TensorSource, TensorsInMemory, UpdateScope, WeightChoice,
 };
 use tempfile::TempDir;
 
@@ -392,7 +392,7 @@ fn a_model_that_sleeps_refuses_steps_until_it_is_whole_again() {
     let limits =
         StepLimits { deterministic: true, longest: 64, largest: StepBatch::default().shape(), keeps_routes: false };
     model.prepare(limits).unwrap();
-    model.allocate(4, 0).unwrap();
+    model.allocate(KvRoom { pages: 4, ..KvRoom::default() }).unwrap();
     let refused = |model: &mut dyn StepRunner| {
         let failure = model.submit(StepBatch::default()).unwrap_err();
         assert!(!failure.has_begun);

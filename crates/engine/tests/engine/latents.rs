@@ -1,0 +1,197 @@
+//! Latent attention that is read from copies: whatever is read in which form, however few pages copies have and
+//! whatever becomes of the latents, the draws are those of a model that reads latents alone, but for rounding.
+
+use std::path::Path;
+
+use offshoot_backend::Dtype;
+use offshoot_backend::ranks::Ranks;
+use offshoot_cpu::Cpu;
+use offshoot_engine::{
+    CopySize, Engine, EngineConfig, EngineHandle, Finish, Metrics, PauseMode, PoolSize, PrefixStoreOptions,
+    StoredPrefixes,
+};
+use offshoot_kv::plan::{Form, FormChoice, Planner};
+use offshoot_model::{Decoder, LoadedRanks, ModelWeights, Sleep, SleepParts};
+
+use super::bench::{
+    CONTEXT, Mode, Shape, decoder, draw, finishes, key, length, mislead, model, params, prompt, score, tokenizer,
+    unsure,
+};
+use super::world::{Seeds, World};
+
+/// Bytes of memory for keys and values in which nobody waits.
+const ROOM: usize = 4 << 20;
+
+const CHOICES: [FormChoice; 4] =
+    [FormChoice::All(Form::Kept), FormChoice::All(Form::Again), FormChoice::Random(1), FormChoice::Random(2)];
+
+fn config(copies: usize, latent_forms: FormChoice) -> EngineConfig {
+    EngineConfig {
+        pool: PoolSize::Bytes(ROOM),
+        copies: CopySize::Bytes(copies),
+        latent_forms,
+        planner: Planner::Tree,
+        ..EngineConfig::default()
+    }
+}
+
+fn engine(mode: Mode, config: EngineConfig) -> EngineHandle {
+    mode.engine_of(Shape::Latent, config)
+}
+
+/// The bytes of one page of copies of each store.
+fn one_page() -> usize {
+    let (cpu, decoder) = decoder(Shape::Latent);
+    decoder.copy_page_bytes(&cpu).iter().sum()
+}
+
+/// Samples and scores of a tree of two prompts that end inside a page, some of whose branches are pruned so that
+/// others continue in their pages.
+fn tree(engine: &EngineHandle) -> Vec<Finish> {
+    let mut told = Vec::new();
+    for (item, salt) in [("a", 1), ("b", 2)] {
+        let root = engine.root(prompt(salt, 70)).unwrap();
+        for round in 0..3 {
+            let children = engine.fork(root, 4).unwrap();
+            let draws = (0..)
+                .zip(&children[..3])
+                .map(|(i, &child)| draw(child, key(item, 10 * round + i), params(), unsure(20 + 3 * i as usize)));
+            let given = score(children[3], prompt(30 + round, 40));
+            told.extend(finishes(engine, draws.chain([given]).collect()));
+            let below = engine.fork(children[0], 5).unwrap();
+            let draws = (0..).zip(&below).map(|(i, &child)| draw(child, key(item, 100 + i), params(), length(30)));
+            told.extend(finishes(engine, draws.collect()));
+            engine.prune(&below);
+            engine.prune(&children);
+        }
+        engine.prune(&[root]);
+    }
+    told
+}
+
+#[track_caller]
+fn check_alike(found: &[Finish], expected: &[Finish], case: &str) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found.tokens, expected.tokens, "{case}");
+        for (a, b) in found.logprobs().iter().zip(expected.logprobs()) {
+            assert!((a - b).abs() < 1e-3, "{case}: {a} beside {b}");
+        }
+    }
+}
+
+fn run(mode: Mode, config: EngineConfig) -> (Vec<Finish>, Metrics) {
+    let engine = engine(mode, config);
+    (tree(&engine), engine.metrics().unwrap())
+}
+
+fn all_forms_draw_alike(mode: Mode) {
+    let (expected, metrics) = run(mode, config(0, FormChoice::Cheapest));
+    assert_eq!((metrics.tokens_copied, metrics.copies_held), (0, 0));
+    for choice in CHOICES {
+        // Room for all; for what the first tile of one prompt takes; and for less than any item.
+        for (bytes, copies, evicts) in
+            [(ROOM / 2, true, false), (4 * one_page(), true, true), (one_page(), false, false)]
+        {
+            let (found, metrics) = run(mode, config(bytes, choice));
+            check_alike(&found, &expected, &format!("{choice:?}, {bytes} bytes"));
+            if choice == FormChoice::All(Form::Kept) {
+                assert_eq!(metrics.tokens_copied > 0, copies, "{bytes} bytes: {metrics:?}");
+                assert!((metrics.copies_evicted > 0) == evicts || mode.replicas > 1, "{bytes} bytes: {metrics:?}");
+            }
+        }
+    }
+}
+
+fn deterministic_engines_read_latents_alone(mode: Mode) {
+    let exact = |choice| run(mode, EngineConfig { deterministic: true, ..config(ROOM / 2, choice) });
+    let (expected, _) = exact(FormChoice::Cheapest);
+    let (found, metrics) = exact(FormChoice::All(Form::Again));
+    assert_eq!(found, expected);
+    assert_eq!(metrics.tokens_copied, 0);
+    assert!(engine(mode, config(0, FormChoice::Cheapest)).facts().batch_invariant);
+    assert!(!engine(mode, config(ROOM / 2, FormChoice::Cheapest)).facts().batch_invariant);
+}
+
+fn branches_that_yield_draw_alike(mode: Mode) {
+    let (expected, _) = run(mode, config(0, FormChoice::Cheapest));
+    let page_bytes = engine(mode, config(0, FormChoice::Cheapest)).facts().page_bytes;
+    for (choice, swap_bytes) in CHOICES.into_iter().flat_map(|choice| [(choice, 0), (choice, 1 << 20)]) {
+        let copies = 8 * one_page();
+        let few = EngineConfig {
+            pool: PoolSize::Bytes(12 * page_bytes + copies),
+            copies: CopySize::Bytes(copies),
+            swap_bytes,
+            swap_at_any_cost: true,
+            ..config(copies, choice)
+        };
+        let engine = engine(mode, few);
+        mislead(&engine);
+        check_alike(&tree(&engine), &expected, &format!("{choice:?}, {swap_bytes} bytes for swaps"));
+        let metrics = engine.metrics().unwrap();
+        assert!(metrics.preemptions > 0 || mode.replicas > 1, "{metrics:?}");
+    }
+}
+
+fn what_was_stored_is_read_alike(mode: Mode) {
+    let store = |folder: &Path| PrefixStoreOptions {
+        folder: folder.to_owned(),
+        most_bytes: 1 << 30,
+        weights: "the model".to_owned(),
+        formats: String::new(),
+        keeps: StoredPrefixes::Prompts,
+    };
+    let world = World::new(Shape::Latent);
+    let samples = |prefix_store, choice| {
+        let engine = world.engine(mode, EngineConfig { prefix_store, ..config(ROOM / 2, choice) });
+        super::bench::sample(&engine, "item", prompt(1, offshoot_engine::CHUNK_TOKENS + 77), 3, length(9))
+    };
+    let expected = samples(None, FormChoice::All(Form::Absorbed));
+    let folder = tempfile::tempdir().unwrap();
+    for choice in CHOICES {
+        check_alike(&samples(Some(store(folder.path())), choice), &expected, &format!("{choice:?}"));
+    }
+}
+
+fn copies_are_forgotten_with_what_they_were_made_of(mode: Mode) {
+    let world = World::new(Shape::Latent);
+    let short = |engine: &EngineHandle| super::bench::sample(engine, "item", prompt(1, 70), 3, length(20));
+    let [first, second] = [Seeds::FIRST, Seeds::both(2)].map(|seeds| short(&world.fresh(seeds)));
+    for choice in CHOICES {
+        let engine = world.engine(mode, config(ROOM / 2, choice));
+        check_alike(&short(&engine), &first, &format!("{choice:?}"));
+        engine.sleep(Sleep { weights: None, kv: true }, PauseMode::Abort).unwrap();
+        engine.wake(SleepParts::ALL).unwrap();
+        check_alike(&short(&engine), &first, &format!("{choice:?}, after sleep"));
+        engine.update_weights(world.whole(Seeds::both(2))).unwrap();
+        check_alike(&short(&engine), &second, &format!("{choice:?}, after an update"));
+    }
+}
+
+#[test]
+fn ranks_draw_alike_in_every_form() {
+    let run = |ranks: usize, choice| {
+        let cpus = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
+        let weights = ModelWeights::random(model(Shape::Latent, 4 * CONTEXT), Dtype::F32, 7);
+        let ranks = Ranks::new(cpus, true).unwrap();
+        let model = LoadedRanks::start(ranks, |rank| Decoder::of(rank, &weights)).unwrap();
+        let config = EngineConfig { check_plans: true, ..config(ROOM / 2, choice) };
+        tree(&Engine::start(model, Some(tokenizer()), config).unwrap())
+    };
+    let expected = run(1, FormChoice::All(Form::Absorbed));
+    assert_eq!(run(2, FormChoice::All(Form::Absorbed)), expected, "sums of ranks are exact");
+    for choice in CHOICES {
+        let found = run(2, choice);
+        check_alike(&found, &expected, &format!("{choice:?}"));
+        assert_eq!(found, run(1, choice), "{choice:?}");
+    }
+}
+
+in_modes! {
+    in_turn, run_ahead, replicas:
+    all_forms_draw_alike,
+    branches_that_yield_draw_alike,
+    copies_are_forgotten_with_what_they_were_made_of,
+    deterministic_engines_read_latents_alone,
+    what_was_stored_is_read_alike,
+}
