@@ -86,7 +86,8 @@ pub struct CopyFacts {
 }
 
 impl CopySize {
-    /// The memory for copies, of `pool` bytes for keys and values. No page of either store where there is no room for both.
+    /// The memory for copies, of `pool` bytes for keys and values. No page of either store where there is no room for
+    /// both.
     pub fn divide(self, pool: usize, facts: &CopyFacts) -> CopyMemory {
         let CopyFacts { page_bytes, page_tokens, .. } = *facts;
         CopyMemory { pages: self.pages(pool, facts), page_bytes, page_tokens }
