@@ -1,23 +1,41 @@
-// The multiplying side of wide tiles of heads of 256 and 512: each of two warpgroups holds 64 rows of results,
-// COLUMNS columns wide. With heads of 512 both compute the scores of the same rows, and each its half of the columns.
-// Limited by the tensor cores; with heads of 512, whose tiles have 64 rows, by the second-level cache.
+// The multiplying side of wide tiles of heads of 256 and 512, and of 192 with values of 128: each of two warpgroups
+// holds 64 rows of results, COLUMNS columns wide. With heads of 512 both compute the scores of the same rows, and each
+// its half of the columns. Limited by the tensor cores; with heads of 512, whose tiles have 64 rows, by the
+// second-level cache.
 #pragma once
 
 #include "attention/large_ring.cuh"
 #include "attention/rows.cuh"
 
+// Steps along queries that are held in registers too, so that products read keys alone from shared memory.
+constexpr unsigned HELD_STEPS = KEY_DIM == 192 ? KEY_DIM / 16 : 0;
+
 // The rows of a warpgroup. Their queries stay in shared memory, those of the first row at `queries`.
 struct LargeRows : SoftmaxRows {
     unsigned queries;
+    unsigned held[HELD_STEPS > 0 ? HELD_STEPS : 1][4];
+
+    __device__ __forceinline__ void hold_queries() {
+        const unsigned lane = threadIdx.x % 32, row = threadIdx.x % GROUP_THREADS / 32 * WARP_ROWS + lane % 16;
+#pragma unroll
+        for (int k = 0; k < static_cast<int>(HELD_STEPS); k++) {
+            load_matrices(held[k], queries + k / 4 * QUERY_PANEL_BYTES + row * 128 +
+                                       ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
+        }
+    }
 
     // Multiplies one share of queries and keys. Scores begin with the first share.
     __device__ __forceinline__ void issue_keys(unsigned keys, unsigned share) {
-        const unsigned first = recomputed(queries) + share * SLOT_PANELS * QUERY_PANEL_BYTES;
+        const unsigned first = recomputed(queries) + share * KEY_PANELS * QUERY_PANEL_BYTES;
 #pragma unroll
-        for (unsigned k = 0; k < COLUMNS / 16; k++) {
-            const unsigned query = first + k / 4 * QUERY_PANEL_BYTES;
-            multiply_shared<Operand>(s, descriptor(query) + k % 4 * 2,
-                                     descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, share > 0 || k > 0);
+        for (unsigned k = 0; k < KEY_PANELS * 4; k++) {
+            const unsigned long long key = descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16;
+            if constexpr (HELD_STEPS > 0) {
+                multiply_keys<Operand>(s, held[k], key, k > 0);
+            } else {
+                const unsigned query = first + k / 4 * QUERY_PANEL_BYTES;
+                multiply_shared<Operand>(s, descriptor(query) + k % 4 * 2, key, share > 0 || k > 0);
+            }
         }
     }
 
@@ -29,14 +47,14 @@ struct LargeRows : SoftmaxRows {
 #pragma unroll
         for (unsigned share = 0; share < SHARES; share++) {
 #pragma unroll 2
-            for (unsigned k = 0; k < COLUMNS / 16; k += 2) {
+            for (unsigned k = 0; k < KEY_PANELS * 4; k += 2) {
                 unsigned b[4];
                 load_matrices(
                     b, keys[share] + k / 4 * PANEL_BYTES + token * 128 + ((k % 4 * 2 + lane / 8) ^ token % 8) * 16);
 #pragma unroll
                 for (unsigned i = 0; i < 2; i++) {
                     unsigned query[4];
-                    load_matrices(query, queries + (share * SLOT_PANELS + k / 4) * QUERY_PANEL_BYTES + row * 128 +
+                    load_matrices(query, queries + (share * KEY_PANELS + k / 4) * QUERY_PANEL_BYTES + row * 128 +
                                              (((k + i) % 4 * 2 + lane / 16) ^ row % 8) * 16);
                     multiply<Operand>(scores, query, b[2 * i], b[2 * i + 1]);
                 }
@@ -105,6 +123,7 @@ __device__ __forceinline__ void multiply_large(const Job& job, unsigned group, u
         wait_copies<0>();
         fence_proxies();
         meet(query_barrier, QUERY_THREADS);
+        rows.hold_queries();
 
         // Computed on demand, which is rare.
         auto step_mask = [&](unsigned slot) {

@@ -1,6 +1,7 @@
-// The copying side of wide tiles of heads of 256 and 512: four warps fill the slots of attention/large_ring.cuh in
-// turn, so that one that waits for the end of its own copies does not delay the others. Full KV blocks are brought by
-// the copy engine, a panel of 32 slots (4 KB) at a time; of others the slots that no row sees are zeroed.
+// The copying side of wide tiles of heads of 256 and 512, and of 192 with values of 128: four warps fill the slots of
+// attention/large_ring.cuh in turn, so that one that waits for the end of its own copies does not delay the others.
+// Full KV blocks are brought by the copy engine, a panel of 32 slots (4 KB) at a time; of others the slots that no row
+// sees are zeroed.
 #pragma once
 
 #include "attention/large_ring.cuh"
@@ -60,36 +61,13 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
                 return reinterpret_cast<const char*>(rows + KV_BLOCK_TOKENS * content.share * COLUMNS);
             };
             wait_barrier(shared_address(&large.empty[slot]), parity ^ 1);
-            if (!(is_full[0] && is_full[1])) {
-#pragma unroll
-                for (unsigned half = 0; half < 2; half++) {
-                    if (!is_full[half]) {
-                        const unsigned page = here[half].page;
-                        copy_some_slots<SLOT_PANELS>(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) {
-                            return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page);
-                        });
-                    }
-                }
-                copies_issued();
-                wait_copies<0>();
-                fence_proxies();
-            }
-            __syncwarp();
             if (lane == 0) {
                 large.keys[slot] = info;
-                arrive_expecting(full, (is_full[0] + is_full[1]) * SLOT_PANELS * KV_PANEL_BYTES);
             }
-            __syncwarp();
-            if (lane < 2 * SLOT_PANELS) {
-                // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes
-                // already: an H100 ended launches in which copies could be done before.
-                fence_proxies();
-                const unsigned panel = lane % SLOT_PANELS, half = lane / SLOT_PANELS;
-                if (half == 0 ? is_full[0] : is_full[1]) {
-                    const unsigned page = half == 0 ? here[0].page : here[1].page;
-                    copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES,
-                              KV_PANEL_BYTES, full);
-                }
+            if (content.values) {
+                copy_panels<VALUE_PANELS>(job, to, here, is_full, full, page_at);
+            } else {
+                copy_panels<KEY_PANELS>(job, to, here, is_full, full, page_at);
             }
         }
         before += slots;

@@ -1,18 +1,20 @@
-// What the two sides of wide tiles share for heads of 256 and 512: shapes, and the ring of keys and values with its
-// barriers. A warpgroup holds 64 rows of results, COLUMNS columns wide: two of them hold 128 rows of 256, or 64 rows
-// of 512, of which each multiplies half of the columns. attention/large_copy.cuh fills the ring, attention/large.cuh
-// consumes it.
+// What the two sides of wide tiles share for heads of 256 and 512, and of 192 with values of 128: shapes, and the ring
+// of keys and values with its barriers. A warpgroup holds 64 rows of results, COLUMNS columns wide: two of them hold
+// 128 rows of 256 or 128, or 64 rows of 512, of which each multiplies half of the columns. attention/large_copy.cuh
+// fills the ring, attention/large.cuh consumes it.
 //
-// A slot holds the keys or values of a step, COLUMNS elements of each: [panel][64 tokens], laid out as in
-// attention/wgmma.cuh. So are the queries, [panel][TILE_ROWS], which stay in shared memory while they are multiplied.
+// A slot holds the keys or values of a step, or a half of each: [panel][64 tokens], laid out as in attention/wgmma.cuh.
+// So are the queries, [panel][TILE_ROWS], which stay in shared memory while they are multiplied.
 #pragma once
 
 #include "attention/wide_tiles.cuh"
 
-constexpr unsigned SHARES = KEY_DIM / 256;  // of a head's elements: one or two
+constexpr unsigned SHARES = KEY_DIM > 256 ? 2 : 1;  // of a head's elements
 constexpr unsigned TILE_ROWS = 128 / SHARES;
-constexpr unsigned SLOT_PANELS = 4;
-constexpr unsigned RING_SLOT_BYTES = SLOT_PANELS * PANEL_BYTES, RING_SLOTS = 5;
+// Panels of keys, or of values, in a slot.
+constexpr unsigned KEY_PANELS = KEY_DIM / 64 / SHARES, VALUE_PANELS = VALUE_DIM / 64 / SHARES;
+constexpr unsigned RING_SLOT_BYTES = KEY_PANELS * PANEL_BYTES, RING_SLOTS = KEY_DIM == 192 ? 7 : 5;
+static_assert(KEY_PANELS >= VALUE_PANELS, "a slot is as large as keys are");
 constexpr unsigned QUERY_PANEL_BYTES = TILE_ROWS * 128, QUERY_BYTES = KEY_DIM / 64 * QUERY_PANEL_BYTES;
 constexpr unsigned WIDE_BYTES = QUERY_BYTES + RING_SLOTS * RING_SLOT_BYTES;
 static_assert(SHARES == 1 || SHARES == 2, "two warpgroups hold a tile");

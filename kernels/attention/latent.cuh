@@ -1,8 +1,8 @@
-// The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1 the
-// second, so that the softmax of one overlaps the products of the other. A row's steps follow one another: warpgroup 1
-// raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both steps, in
-// their order. m is raised before weights are computed, from the scores of the row alone, so that its bits are, too.
-// Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
+// The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1
+// the second, so that the softmax of one overlaps the products of the other. A row's steps follow one another:
+// warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both
+// steps, in their order. m is raised before weights are computed, from the scores of the row alone, so that its bits
+// are, too. Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
 #pragma once
 
 #include "attention/latent_ring.cuh"
@@ -30,7 +30,8 @@ struct LatentRows : SoftmaxRows {
         products_issued();
     }
 
-    // Raises m from `before` where the largest score of the row asks for it. Returns what earlier sums are multiplied by.
+    // Raises m from `before` where the largest score of the row asks for it. Returns what earlier sums are multiplied
+    // by.
     __device__ __forceinline__ float2 raise(const float (&before)[2], float scale) {
         float top[2] = {NO_SCORE, NO_SCORE}, factor[2];
 #pragma unroll
@@ -71,12 +72,18 @@ struct LatentRows : SoftmaxRows {
     }
 };
 
-// Copies the queries of a tile to `to`, by both multiplying warpgroups. Rows past the end are zeroed.
+// Tiles of up to this many rows have their queries in the first or the second half of each panel by turns, so that
+// those of the next tile come while one is multiplied. Products take 64 rows from there, whatever the others hold:
+// their results are not stored.
+constexpr unsigned FEW_ROWS = 32;
+
+// Copies the queries of a tile to `to`, by both multiplying warpgroups. Rows past the end are zeroed, of few rows only
+// those up to FEW_ROWS.
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned to) {
     constexpr unsigned LINES = KEY_DIM / 64;  // of a row, one in each panel
-    const unsigned chunk = threadIdx.x % 8;
+    const unsigned chunk = threadIdx.x % 8, lines = (tile.rows > FEW_ROWS ? TILE_ROWS : FEW_ROWS) * LINES;
 #pragma unroll 1
-    for (unsigned i = threadIdx.x / 8; i < TILE_ROWS * LINES; i += 2 * GROUP_THREADS / 8) {
+    for (unsigned i = threadIdx.x / 8; i < lines; i += 2 * GROUP_THREADS / 8) {
         const unsigned row = i / LINES, panel = i % LINES;
         const T* from = job.query(packed_row(tile, row), head) + panel * 64 + chunk * 8;
         copy_16(to + panel * PANEL_BYTES + row * 128 + (chunk ^ row % 8) * 16, from, row < tile.rows);
@@ -91,6 +98,9 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
     const unsigned buffers = queries + OPERAND_BYTES;
     // Phases of barriers: how many pairs came before, and how many of them had a second step.
     unsigned pairs_before = 0, seconds_before = 0, turn = 0;
+    // Where a tile's queries lie among the rows of each panel, and whether they are on their way.
+    unsigned half = 0;
+    bool are_coming = false;
     auto at = [&](unsigned buffer, unsigned share) { return buffers + buffer * OPERAND_BYTES + share_at(share); };
     auto signal = [&](unsigned long long& barrier) {
         __syncwarp();
@@ -104,37 +114,48 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
 #pragma unroll 1
     for (WideTiles tiles(job); tiles.more(); tiles.next()) {
         const unsigned steps = steps_of(tiles.tile(job)), head = tiles.head(job);
-        meet(QUERIES, 2 * GROUP_THREADS);  // all products with the queries before are done
-        copy_queries(job, tiles.tile(job), head, queries);
+        if (!are_coming) {
+            half = 0;
+            meet(QUERIES, 2 * GROUP_THREADS);  // all products with the queries before are done
+            copy_queries(job, tiles.tile(job), head, queries);
+        }
         LatentRows rows;
         rows.begin();
         wait_copies<0>();
         fence_proxies();
         meet(QUERIES, 2 * GROUP_THREADS);
+        const unsigned here = queries + half * FEW_ROWS * 128;
+        WideTiles next = tiles;
+        next.next();
+        are_coming = next.more() && tiles.tile(job).rows <= FEW_ROWS && next.tile(job).rows <= FEW_ROWS;
+        if (are_coming) {
+            half ^= 1;
+            copy_queries(job, next.tile(job), next.head(job), queries + half * FEW_ROWS * 128);
+        }
 
         // Computed on demand, which is rare.
         auto step_mask = [&] {
-            const Tile here = tiles.tile(job);
+            const Tile tile = tiles.tile(job);
             unsigned at[2];
 #pragma unroll
             for (unsigned r = 0; r < 2; r++) {
-                at[r] = job.positions[job.by_group.quotient(packed_row(here, first + lane / 4 + r * 8))];
+                at[r] = job.positions[job.by_group.quotient(packed_row(tile, first + lane / 4 + r * 8))];
             }
             const StageInfo& info = latent.keys[group];
             const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
-            return StepMask(kv_blocks, here.highest + steps_since_plan(job.words, job.positions), at,
+            return StepMask(kv_blocks, tile.highest + steps_since_plan(job.words, job.positions), at,
                             job.words[WINDOW]);
         };
         // Scores the keys in the warpgroup's own buffer, which hold their `phase`-th step.
         auto score = [&](unsigned phase) {
             begin_products();
 #pragma unroll
-            for (unsigned half = LEFT; half <= RIGHT; half++) {
-                wait(latent.full[group][half], phase);
-                rows.issue_keys<HALF_PANELS>(recomputed(queries) + share_at(half), at(group, half), half > 0);
+            for (unsigned side = LEFT; side <= RIGHT; side++) {
+                wait(latent.full[group][side], phase);
+                rows.issue_keys<HALF_PANELS>(recomputed(here) + share_at(side), at(group, side), side > 0);
             }
             wait(latent.full[group][ROTATED], phase);
-            rows.issue_keys<1>(recomputed(queries) + share_at(ROTATED), at(group, ROTATED), true);
+            rows.issue_keys<1>(recomputed(here) + share_at(ROTATED), at(group, ROTATED), true);
             products_issued();
             wait_products<0>();
             signal(latent.empty[group][group == 0 ? RIGHT : LEFT]);

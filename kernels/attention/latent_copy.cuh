@@ -1,53 +1,10 @@
 // The copying side of tiles of latents: of four warps two fill each buffer of attention/latent_ring.cuh. One copies the
-// left half of the values and the rotated part of the keys, the other the right half. So a share is always filled by the
-// same warp, since a barrier's parity does not tell a phase from the second one after it.
+// left half of the values and the rotated part of the keys, the other the right half. So a share is always filled by
+// the same warp, since a barrier's parity does not tell a phase from the second one after it.
 #pragma once
 
 #include "attention/latent_ring.cuh"
 #include "attention/panel_copy.cuh"
-
-// Copies COUNT panels of a step to `to`, of which `page_at` gives the first one's beginning in a page. The barrier
-// `full` gets 32 arrivals.
-template <unsigned COUNT, class PageAt>
-__device__ __forceinline__ void copy_share(const Job& job, unsigned to, const KvBlock (&here)[2],
-                                           const bool (&is_full)[2], unsigned full, const PageAt& page_at) {
-    const unsigned lane = threadIdx.x % 32;
-    if (!(is_full[0] && is_full[1])) {
-#pragma unroll
-        for (unsigned half = 0; half < 2; half++) {
-            if (!is_full[half]) {
-                const unsigned page = here[half].page;
-                copy_some_slots<COUNT>(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) {
-                    return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page);
-                });
-            }
-        }
-        copies_issued();
-        wait_copies<0>();
-        fence_proxies();
-    }
-    __syncwarp();
-    if (lane == 0) {
-        arrive_expecting(full, (is_full[0] + is_full[1]) * COUNT * KV_PANEL_BYTES);
-    }
-    __syncwarp();
-    if (lane < 2 * COUNT) {
-        // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes already, as in
-        // attention/large_copy.cuh.
-        fence_proxies();
-        const unsigned panel = lane % COUNT, half = lane / COUNT;
-        if (half == 0 ? is_full[0] : is_full[1]) {
-            const unsigned page = half == 0 ? here[0].page : here[1].page;
-            copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES,
-                      KV_PANEL_BYTES, full);
-        }
-    }
-}
-
-template <unsigned COUNT>
-struct Panels {
-    static constexpr unsigned PANELS = COUNT;
-};
 
 // Runs copying warp `warp`, 0 to 3.
 __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsigned buffers, LatentShared& latent) {
@@ -105,7 +62,7 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
                 if (share == ROTATED && lane == 0) {
                     latent.keys[buffer] = info;
                 }
-                copy_share<decltype(count)::PANELS>(job, buffers + buffer * OPERAND_BYTES + share_at(share), here,
+                copy_panels<decltype(count)::PANELS>(job, buffers + buffer * OPERAND_BYTES + share_at(share), here,
                                                     is_full, full, page_at);
             };
             if (copies_right) {

@@ -1,11 +1,11 @@
-// What the two sides of tiles of latents share: shapes, and two buffers of keys with their barriers. A tile has 64 packed
-// rows. Two warpgroups multiply it: step n of the tile lies in buffer n % 2, warpgroup n % 2 scores its keys, and each
-// warpgroup multiplies all weights with its half of the values, which are the first elements of the keys.
+// What the two sides of tiles of latents share: shapes, and two buffers of keys with their barriers. A tile has 64
+// packed rows. Two warpgroups multiply it: step n of the tile lies in buffer n % 2, warpgroup n % 2 scores its keys,
+// and each warpgroup multiplies all weights with its half of the values, which are the first elements of the keys.
 // attention/latent_copy.cuh fills the buffers, attention/latent.cuh multiplies.
 //
-// Queries and buffers are [panel][64 rows], laid out as in attention/wgmma.cuh. A buffer has three shares: the left half
-// of the values, the right half, and the rotated part of the keys. Once a step is scored nobody reads the last one: its
-// panel then holds the step's weights, which are as large.
+// Queries and buffers are [panel][64 rows], laid out as in attention/wgmma.cuh. A buffer has three shares: the left
+// half of the values, the right half, and the rotated part of the keys. Once a step is scored nobody reads the last
+// one: its panel then holds the step's weights, which are as large.
 #pragma once
 
 #include "attention/wide_tiles.cuh"

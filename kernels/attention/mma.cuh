@@ -37,8 +37,8 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], unsi
                  : "r"(from));
 }
 
-// Stores four 8 x 8 matrices of 16-bit elements, of which lane t holds two neighbours of row t / 4 each. Lane t gives the
-// address of row t % 8 of matrix t / 8.
+// Stores four 8 x 8 matrices of 16-bit elements, of which lane t holds two neighbours of row t / 4 each. Lane t gives
+// the address of row t % 8 of matrix t / 8.
 __device__ __forceinline__ void store_matrices(unsigned to, const unsigned (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(from[0]),
                  "r"(from[1]), "r"(from[2]), "r"(from[3])

@@ -1,13 +1,13 @@
 // Tiles of up to 16 packed rows. The four warps take half KV blocks (16 slots) in turn, each with its own ring and
 // softmax state, and combine the states at the end in warp order. Limited by the bandwidth of keys and values: a warp
-// keeps SLOTS - 1 copies of 16 x KEY_DIM elements in flight and waits only for its own.
+// keeps SLOTS - 1 copies of 16 keys or values in flight and waits only for its own.
 #pragma once
 
 #include "attention/tile.cuh"
 
 constexpr unsigned NARROW_ROWS = 16;
 constexpr unsigned HALF = KV_BLOCK_TOKENS / 2;
-constexpr unsigned SLOT_BYTES = HALF * ROW_BYTES;
+constexpr unsigned SLOT_BYTES = HALF * (KEY_DIM < VALUE_DIM ? VALUE_ROW_BYTES : ROW_BYTES);
 constexpr unsigned SLOTS = smaller(SHARED_BYTES / (WARPS * SLOT_BYTES), MAX_COPIES_AHEAD);
 // A row of o in shared memory, in floats. The padding puts eight consecutive rows in different banks.
 constexpr unsigned STATE_ROW = VALUE_DIM + 8;
@@ -46,8 +46,13 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
             KvBlock kv_block = kv_block_of(words, shared.highest);
             unsigned first_slot = warp % 2 * HALF;
             const unsigned page = kv_block.page, head = shared.kv_head;
-            const T* from = (values ? job.values(page, head) : job.keys(page, head)) + first_slot * KEY_DIM;
-            copy_rows<HALF, 32>(ring + slot * SLOT_BYTES, from, lane, first_slot, kv_block);
+            if (KEY_DIM == VALUE_DIM || !values) {
+                const T* from = (values ? job.values(page, head) : job.keys(page, head)) + first_slot * KEY_DIM;
+                copy_rows<HALF, 32, KEY_DIM>(ring + slot * SLOT_BYTES, from, lane, first_slot, kv_block);
+            } else {
+                const T* from = job.values(page, head) + first_slot * VALUE_DIM;
+                copy_rows<HALF, 32, VALUE_DIM>(ring + slot * SLOT_BYTES, from, lane, first_slot, kv_block);
+            }
             if (lane == 0) {
                 narrow.kv_block_words[warp][slot] = words.y;
             }
@@ -66,7 +71,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
     for (int k = 0; k < STEPS; k++) {
         load_query(query[k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
     }
-    float o[2 * STEPS][4] = {};
+    float o[2 * VALUE_STEPS][4] = {};
     SoftmaxState state = empty_state();
     unsigned slot = 0, free = SLOTS - 1;
     // Waits for the oldest copy, issues copy SLOTS - 1 from now into the slot freed last, and returns the oldest one's
@@ -97,7 +102,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
                          pack<T>(s[1][2], s[1][3])};
         unsigned values = next_copy(i + SLOTS / 2, SLOTS % 2);
 #pragma unroll
-        for (int k = 0; k < STEPS; k++) {
+        for (int k = 0; k < VALUE_STEPS; k++) {
             unsigned b[4];
             load_matrices_transposed(b, values + k * 32 + value_lane());
             multiply<T>(o[2 * k], p, b[0], b[1]);
@@ -116,7 +121,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         if (row < tile.rows) {
             float* to = states + warp * WARP_STATES + row * STATE_ROW + lane % 4 * 2;
 #pragma unroll
-            for (int n = 0; n < 2 * STEPS; n++) {
+            for (int n = 0; n < 2 * VALUE_STEPS; n++) {
                 *reinterpret_cast<float2*>(to + n * 8) = {o[n][2 * r], o[n][2 * r + 1]};
             }
             if (lane % 4 == 0) {

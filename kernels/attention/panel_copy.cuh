@@ -1,5 +1,5 @@
-// Panels of keys and values on their way from a page to shared memory, where a step's have 64 tokens: two KV blocks. Full
-// KV blocks are brought by the copy engine, a panel of 32 slots (4 KB) at a time.
+// Panels of keys and values on their way from a page to shared memory, where a step's have 64 tokens: two KV blocks.
+// Full KV blocks are brought by the copy engine, a panel of 32 slots (4 KB) at a time.
 #pragma once
 
 #include "attention/barrier.cuh"
@@ -21,6 +21,50 @@ __device__ __forceinline__ void copy_some_slots(unsigned to, const KvBlock& kv_b
             const unsigned at = row * PANEL_ROW_BYTES + lane % 8 * 16;
             copy_16(to + panel * PANEL_BYTES + at, from + panel * KV_PANEL_BYTES + at,
                     row >= kv_block.from && row < kv_block.to);
+        }
+    }
+}
+
+// A number of panels, known to the compiler.
+template <unsigned COUNT>
+struct Panels {
+    static constexpr unsigned PANELS = COUNT;
+};
+
+// Copies COUNT panels of a step to `to`, of which `page_at` gives the first one's beginning in a page. The barrier
+// `full` gets 32 arrivals.
+template <unsigned COUNT, class PageAt>
+__device__ __forceinline__ void copy_panels(const Job& job, unsigned to, const KvBlock (&here)[2],
+                                            const bool (&is_full)[2], unsigned full, const PageAt& page_at) {
+    const unsigned lane = threadIdx.x % 32;
+    if (!(is_full[0] && is_full[1])) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            if (!is_full[half]) {
+                const unsigned page = here[half].page;
+                copy_some_slots<COUNT>(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) {
+                    return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page);
+                });
+            }
+        }
+        copies_issued();
+        wait_copies<0>();
+        fence_proxies();
+    }
+    __syncwarp();
+    if (lane == 0) {
+        arrive_expecting(full, (is_full[0] + is_full[1]) * COUNT * KV_PANEL_BYTES);
+    }
+    __syncwarp();
+    if (lane < 2 * COUNT) {
+        // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes already: an
+        // H100 ended launches in which copies could be done before.
+        fence_proxies();
+        const unsigned panel = lane % COUNT, half = lane / COUNT;
+        if (half == 0 ? is_full[0] : is_full[1]) {
+            const unsigned page = half == 0 ? here[0].page : here[1].page;
+            copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES,
+                      KV_PANEL_BYTES, full);
         }
     }
 }

@@ -30,11 +30,11 @@ using Operand = OperandOf<KvElement>::Type;
 
 constexpr unsigned WARPS = 4;
 constexpr unsigned THREADS = 32 * WARPS;
-constexpr unsigned CHUNKS = KEY_DIM / 8;  // of 16 bytes, the unit of copies
-// A token's row in shared memory: an odd number of 16-byte units, so that eight consecutive rows are in different
-// banks.
-constexpr unsigned ROW_BYTES = (CHUNKS + 1) * 16;
-constexpr unsigned STEPS = KEY_DIM / 16;  // multiplications along KEY_DIM
+constexpr unsigned CHUNKS = KEY_DIM / 8;  // of a key, of 16 bytes, the unit of copies
+// A token's key and value in shared memory: an odd number of 16-byte units, so that eight consecutive rows are in
+// different banks.
+constexpr unsigned ROW_BYTES = (CHUNKS + 1) * 16, VALUE_ROW_BYTES = (VALUE_DIM / 8 + 1) * 16;
+constexpr unsigned STEPS = KEY_DIM / 16, VALUE_STEPS = VALUE_DIM / 16;  // multiplications along a head
 constexpr unsigned ROW_TILES = KEY_DIM <= 128 ? 2 : 1;  // of 16 packed rows, per warp of a wide tile
 constexpr unsigned MAX_WIDE_ROWS = 16 * WARPS * ROW_TILES;  // packed rows per tile
 
@@ -170,25 +170,25 @@ __device__ __forceinline__ void load_tile(const Job& job, unsigned tiles_at, uns
     __syncthreads();
 }
 
-// Neighbouring threads that copy one row: as many as divide its chunks evenly, up to 128 bytes.
-constexpr unsigned LINE = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
-
-// Copies ROWS x KEY_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Row i belongs to slot
+// Copies ROWS x WIDTH contiguous elements to rows in shared memory, by `COPIERS` threads. Row i belongs to slot
 // `first_slot` + i of the page; slots not in `kv_block` are zeroed.
-template <unsigned ROWS, unsigned COPIERS>
+template <unsigned ROWS, unsigned COPIERS, unsigned WIDTH>
 __device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot,
                                           const KvBlock& kv_block) {
+    // Neighbouring threads that copy one row: as many as divide its chunks evenly, up to 128 bytes.
+    constexpr unsigned ROW_CHUNKS = WIDTH / 8, LINE = ROW_CHUNKS % 8 == 0 ? 8 : ROW_CHUNKS % 4 == 0 ? 4 : 2;
+    constexpr unsigned TO_NEXT = (ROW_CHUNKS + 1) * 16;  // bytes between rows
     static_assert(ROWS % (COPIERS / LINE) == 0, "all threads copy equally much");
     const unsigned row = thread / LINE, column = thread % LINE;
-    to += row * ROW_BYTES + column * 16;
-    from += row * KEY_DIM + column * 8;
+    to += row * TO_NEXT + column * 16;
+    from += row * WIDTH + column * 8;
 #pragma unroll
     for (unsigned r = 0; r < ROWS; r += COPIERS / LINE) {
         unsigned slot = (first_slot + row + r) % KV_BLOCK_TOKENS;
         bool real = slot >= kv_block.from && slot < kv_block.to;
 #pragma unroll
-        for (unsigned c = 0; c < CHUNKS; c += LINE) {
-            copy_16(to + r * ROW_BYTES + c * 16, from + r * KEY_DIM + c * 8, real);
+        for (unsigned c = 0; c < ROW_CHUNKS; c += LINE) {
+            copy_16(to + r * TO_NEXT + c * 16, from + r * WIDTH + c * 8, real);
         }
     }
 }
@@ -211,7 +211,7 @@ __device__ __forceinline__ unsigned key_lane() {
 
 __device__ __forceinline__ unsigned value_lane() {
     unsigned lane = threadIdx.x % 32;
-    return lane % 16 * ROW_BYTES + lane / 16 * 16;
+    return lane % 16 * VALUE_ROW_BYTES + lane / 16 * 16;
 }
 
 // Sets scores that a row does not see to NO_SCORE: packed rows `first_row` + t / 4 + {0, 8} against N x 8 slots from
@@ -283,12 +283,12 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[N][4], SoftmaxState& s
 }
 
 // Multiplies o by `factor`; skipped if no row's m rose, as in most KV blocks.
-__device__ __forceinline__ void rescale(float (&o)[2 * STEPS][4], float2 factor) {
+__device__ __forceinline__ void rescale(float (&o)[2 * VALUE_STEPS][4], float2 factor) {
     if (!__any_sync(ALL_LANES, factor.x != 1.0f || factor.y != 1.0f)) {
         return;
     }
 #pragma unroll
-    for (int n = 0; n < 2 * STEPS; n++) {
+    for (int n = 0; n < 2 * VALUE_STEPS; n++) {
         o[n][0] *= factor.x;
         o[n][1] *= factor.x;
         o[n][2] *= factor.y;
@@ -341,7 +341,7 @@ __device__ __forceinline__ void store_extent(const Job& job, const Place& place,
 
 // Stores the results of the packed rows `first_row` + t / 4 + {0, 8} after the last KV block.
 __device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row,
-                                           const float (&o)[2 * STEPS][4], const SoftmaxState& state) {
+                                           const float (&o)[2 * VALUE_STEPS][4], const SoftmaxState& state) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -353,7 +353,7 @@ __device__ __forceinline__ void store_rows(const Job& job, const TileShared& sha
         Place place = place_of(job, shared, i);
         float scale = place.out ? final_factor(state.m[r], l, sink_of(job.sinks, place.head)) : 0.0f;
 #pragma unroll
-        for (int n = 0; n < 2 * STEPS; n++) {
+        for (int n = 0; n < 2 * VALUE_STEPS; n++) {
             store_pair(job, place, n * 8 + lane % 4 * 2, {o[n][2 * r], o[n][2 * r + 1]}, scale);
         }
         if (lane % 4 == 0) {

@@ -1,5 +1,5 @@
-// Tree attention on tensor cores for f16 and bf16, heads of a multiple of 16 up to 256. For each row and query head,
-// over the positions p that the row sees:
+// Tree attention on tensor cores for f16 and bf16, heads of a multiple of 16 up to 256, or keys and
+// values of two multiples of 32. For each row and query head, over the positions p that the row sees:
 //
 //   out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m),  s_p = q . k_p * scale * log2 e,  m = max s.
 //

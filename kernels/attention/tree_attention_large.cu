@@ -1,4 +1,5 @@
-// Tree attention on Hopper for f16 and bf16, heads of 256 or 512: computes what tree_attention.cu does, with the same
+// Tree attention on Hopper for f16 and bf16, heads of 256 or 512, or of
+// 192 with values of 128: computes what tree_attention.cu does, with the same
 // operands, and merges the partial states in the same launch. One block per multiprocessor, of three warpgroups: two
 // multiply wide tiles, one copies for them. When a block has no wide tile left, the multiplying warps take narrow
 // tiles, a team of as many warps as a head has parts of 128 elements each; then they merge.
@@ -13,17 +14,23 @@
 #include "attention/large.cuh"
 #include "attention/large_copy.cuh"
 #include "attention/merge.cuh"
-#include "attention/stream.cuh"
 #include "registers.cuh"
+#if KEY_DIM == VALUE_DIM
+#include "attention/stream.cuh"
+#endif
 
 constexpr unsigned BLOCK_THREADS = 3 * GROUP_THREADS;
-// The multiplying warps, and their teams for narrow tiles, whose rings and exchanges lie where queries and ring lay.
-constexpr unsigned WARPS_OF_TEAMS = 2 * GROUP_THREADS / 32, TEAMS_OF_BLOCK = WARPS_OF_TEAMS / PARTS;
-constexpr unsigned TEAM_SLOTS = 3, TEAM_WARP_BYTES = TEAM_SLOTS * SLOT_BYTES + EXCHANGE_BYTES;
-static_assert(WARPS_OF_TEAMS * TEAM_WARP_BYTES <= WIDE_BYTES, "their rings fit");
+constexpr unsigned MULTIPLYING_WARPS = 2 * GROUP_THREADS / 32;
 // Warpgroups by role: 0 and 1 multiply, 2 copies. Registers per thread; one thread of each together has 504.
 enum Role { COPIER = 2 };
 constexpr unsigned MULTIPLIER_REGISTERS = 224, COPIER_REGISTERS = 56;
+
+// Where values are as wide as keys there are narrow tiles.
+#if KEY_DIM == VALUE_DIM
+// Teams of the multiplying warps for narrow tiles. Their rings and exchanges lie where queries and ring lay.
+constexpr unsigned TEAMS_OF_BLOCK = MULTIPLYING_WARPS / PARTS;
+constexpr unsigned TEAM_SLOTS = 3, TEAM_WARP_BYTES = TEAM_SLOTS * SLOT_BYTES + EXCHANGE_BYTES;
+static_assert(MULTIPLYING_WARPS * TEAM_WARP_BYTES <= WIDE_BYTES, "their rings fit");
 
 // Called by one warp: takes narrow tiles, with the others of its team.
 __device__ __forceinline__ void stream_team(const Job& job, unsigned warp, unsigned memory, StreamShared& stream,
@@ -39,6 +46,7 @@ __device__ __forceinline__ void stream_team(const Job& job, unsigned warp, unsig
     // All have read it before the next ticket but one is told.
     stream_narrow<TEAM_SLOTS>(job, first, ring, stream, mine);
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     tree_attention_large(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions,
@@ -46,8 +54,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                          float cap_rate, const float* sinks, float* lse, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ LargeShared large;
-    __shared__ StreamShared streams[WARPS_OF_TEAMS];
-    __shared__ TeamShared teams[TEAMS_OF_BLOCK];
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, VALUE_DIM),
                      group, kv_heads, qkv_width, scale_log2, cap_rate, sinks, lse};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
@@ -61,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     __syncthreads();
     if (role == COPIER) {
         fewer_registers<COPIER_REGISTERS>();
-        copy_large(job, warp - WARPS_OF_TEAMS, queries + QUERY_BYTES, large);
+        copy_large(job, warp - MULTIPLYING_WARPS, queries + QUERY_BYTES, large);
         zero_padding(job, rows_padded);
         wait_for_states(words);
         leave(words);
@@ -69,10 +75,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     }
     more_registers<MULTIPLIER_REGISTERS>();
     multiply_large(job, role, queries, large);
+#if KEY_DIM == VALUE_DIM
+    __shared__ StreamShared streams[MULTIPLYING_WARPS];
+    __shared__ TeamShared teams[TEAMS_OF_BLOCK];
     if (!DETERMINISTIC && units_of(job) > 0) {
         meet(HELPING, 2 * GROUP_THREADS);
         stream_team(job, warp, queries, streams[warp], teams[warp / PARTS]);
     }
-    merge_states<WARPS_OF_TEAMS, 2>(job, warp, words);
+#endif
+    merge_states<MULTIPLYING_WARPS, 2>(job, warp, words);
 }
 #endif

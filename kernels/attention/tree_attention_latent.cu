@@ -1,7 +1,7 @@
-// Tree attention on Hopper for f16 and bf16 and latents of 512 or 256 with a rotated part of 64: keys of all heads whose
-// first elements are their values. Computes what tree_attention.cu does, and merges the partial states in the same
-// launch. One block per multiprocessor, of three warpgroups: two multiply tiles of 64 packed rows, one copies for them;
-// then all of the former merge.
+// Tree attention on Hopper for f16 and bf16 and latents of 512 or 256 with a rotated part of 64: keys of all heads
+// whose first elements are their values. Computes what tree_attention.cu does, and merges the partial states in the
+// same launch. One block per multiprocessor, of three warpgroups: two multiply tiles of 64 packed rows, one copies for
+// them; then all of the former merge.
 //
 // Operands as in tree_attention.cu, except that kv is [page][kv head][32][KEY_DIM] in panels (kv_page.cuh): values are
 // read from the keys. Output rows past those of the plan, up to `rows_padded`, are zeroed. The CPU definition is

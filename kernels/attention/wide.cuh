@@ -7,7 +7,7 @@
 
 // KV blocks scored per softmax step: two where shared memory holds four blocks and registers hold the scores.
 constexpr unsigned STEP_KV_BLOCKS = SHARED_KB == 227 && ROW_TILES == 2 && KEY_DIM != 112 ? 2 : 1;
-// Steps along KEY_DIM whose queries are kept in registers beside the scores and M x KEY_DIM results: as many as
+// Steps along KEY_DIM whose queries are kept in registers beside the scores and M x VALUE_DIM results: as many as
 // compile without spills for sm_80, sm_89 and sm_90a. The rest is kept in shared memory before the ring.
 __host__ __device__ constexpr unsigned register_steps() {
     if (ROW_TILES == 1) {
@@ -22,7 +22,7 @@ constexpr unsigned REGISTER_STEPS = register_steps();
 constexpr unsigned SHARED_STEPS = STEPS - REGISTER_STEPS;
 constexpr unsigned QUERY_ROW_BYTES = SHARED_STEPS * 32 + 16;
 constexpr unsigned QUERY_BYTES = SHARED_STEPS > 0 ? MAX_WIDE_ROWS * QUERY_ROW_BYTES : 0;
-constexpr unsigned KV_BLOCK_BYTES = 2 * KV_BLOCK_TOKENS * ROW_BYTES;
+constexpr unsigned KV_BLOCK_BYTES = KV_BLOCK_TOKENS * (ROW_BYTES + VALUE_ROW_BYTES);
 constexpr unsigned STAGE_BYTES = STEP_KV_BLOCKS * KV_BLOCK_BYTES;
 constexpr unsigned STAGES = smaller((SHARED_BYTES - QUERY_BYTES) / STAGE_BYTES, MAX_COPIES_AHEAD);
 static_assert(STAGES >= 2, "one step's KV blocks are loaded while another's are computed");
@@ -36,7 +36,7 @@ struct WideShared {
 template <int M, int IN_REGISTERS>
 struct WideTile {
     unsigned query[M][IN_REGISTERS > 0 ? IN_REGISTERS : 1][4];
-    float o[M][2 * STEPS][4];
+    float o[M][2 * VALUE_STEPS][4];
 
     // One step. `keys`: address of a stage. `queries`: address of this warp's queries, of which the first is row
     // `first` of the tile.
@@ -100,10 +100,11 @@ struct WideTile {
                 p[m][3] = pack<T>(s[m][2 * half + 1][2], s[m][2 * half + 1][3]);
             }
 #pragma unroll
-            for (int k = 0; k < STEPS; k++) {
+            for (int k = 0; k < VALUE_STEPS; k++) {
                 unsigned b[4];
                 load_matrices_transposed(b, keys + half / 2 * KV_BLOCK_BYTES +
-                                                (KV_BLOCK_TOKENS + half % 2 * 16) * ROW_BYTES + k * 32 + value_lane());
+                                                KV_BLOCK_TOKENS * ROW_BYTES + half % 2 * 16 * VALUE_ROW_BYTES + k * 32 +
+                                                value_lane());
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     multiply<T>(o[m][2 * k], p[m], b[0], b[1]);
@@ -135,9 +136,16 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
                 uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at % 32),
                                __shfl_sync(ALL_LANES, lane_kv_block.y, at % 32)};
                 KvBlock kv_block = kv_block_of(words, shared.highest);
-                copy_rows<2 * KV_BLOCK_TOKENS, THREADS>(stages + stage * STAGE_BYTES + n * KV_BLOCK_BYTES,
-                                                        job.keys(kv_block.page, shared.kv_head), threadIdx.x, 0,
-                                                        kv_block);
+                const unsigned to = stages + stage * STAGE_BYTES + n * KV_BLOCK_BYTES;
+                const T* keys = job.keys(kv_block.page, shared.kv_head);
+                if constexpr (KEY_DIM == VALUE_DIM) {
+                    copy_rows<2 * KV_BLOCK_TOKENS, THREADS, KEY_DIM>(to, keys, threadIdx.x, 0, kv_block);
+                } else {
+                    copy_rows<KV_BLOCK_TOKENS, THREADS, KEY_DIM>(to, keys, threadIdx.x, 0, kv_block);
+                    copy_rows<KV_BLOCK_TOKENS, THREADS, VALUE_DIM>(to + KV_BLOCK_TOKENS * ROW_BYTES,
+                                                                   job.values(kv_block.page, shared.kv_head),
+                                                                   threadIdx.x, 0, kv_block);
+                }
                 if (threadIdx.x == 0) {
                     wide.kv_block_words[stage * STEP_KV_BLOCKS + n] = words.y;
                 }

@@ -1,12 +1,11 @@
-// out[r][h][n] = sum over k of x[r][h][k] w[h][n][k]: a linear layer for each head, for which cuBLASLt has no algorithm,
-// or whose result for a row must not depend on the number of rows.
+// out[r][h][n] = sum over k of x[r][h][k] w[h][n][k]: a linear layer for each head, for which cuBLASLt has no
+// algorithm, or whose result for a row must not depend on the number of rows.
 //
 // Shapes: x ELEMENT, rows x_row elements apart and their heads x_head; w ELEMENT, heads w_head apart, (n, k) at
 // n * w_output + k * w_inner; out ELEMENT, as x; products and sums in f32, k rising.
-// Grid: x = tiles of TILE outputs, head after head, y = tiles of TILE rows. A block has TILE x TILE threads, one output each;
-// operands are staged in shared memory as f32.
-// Limit: shared memory, two reads per multiplication. It uses no tensor cores.
-// Definition: `Backend::absorb_queries` and `Backend::map_values`; on the CPU, crates/cpu/src/latent.rs.
+// Grid: x = tiles of TILE outputs, head after head, y = tiles of TILE rows. A block has TILE x TILE threads, one output
+// each; operands are staged in shared memory as f32. Limit: shared memory, two reads per multiplication. It uses no
+// tensor cores. Definition: `Backend::absorb_queries` and `Backend::map_values`; on the CPU, crates/cpu/src/latent.rs.
 #include "element.cuh"
 
 constexpr unsigned TILE = 16, ROW = TILE + 1;

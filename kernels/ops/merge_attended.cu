@@ -1,6 +1,6 @@
 // Merges two results of attention over different positions: with m the larger of their log-sum-exps, out is the mean of
-// out and other with weights exp(lse - m) and exp(other_lse - m), and lse becomes that of both. Where both are -inf, out
-// stays as it is.
+// out and other with weights exp(lse - m) and exp(other_lse - m), and lse becomes that of both. Where both are -inf,
+// out stays as it is.
 //
 // Shapes: out and other ELEMENT [R, heads * width]; lse and other_lse f32 [R, heads].
 // Grid: x = row, y = blocks of HEADS heads, of 128 threads each.

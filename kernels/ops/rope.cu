@@ -1,6 +1,6 @@
-// Rotates (a, b) to (a cos - b sin, b cos + a sin), in place: in each of the first `heads` heads of a row, by the angles
-// of the row's position. Pair i < rotary / 2 of a head is elements i and i + rotary / 2 or, if `neighbours`, 2 i and
-// 2 i + 1. The rest of a head is unchanged.
+// Rotates (a, b) to (a cos - b sin, b cos + a sin), in place: in each of the first `heads` heads of a row, by the
+// angles of the row's position. Pair i < rotary / 2 of a head is elements i and i + rotary / 2 or, if `neighbours`, 2 i
+// and 2 i + 1. The rest of a head is unchanged.
 //
 // Shapes: qkv ELEMENT [R, width], cosines and sines f32 [positions, rotary / 2], positions u32 [R].
 // Grid: x = row, y = blocks over the pairs of the row.

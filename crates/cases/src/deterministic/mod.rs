@@ -1,12 +1,12 @@
 //! Checks the deterministic mode of the ops bit by bit: the result of a row alone, among others and with another
-//! planner must be the same, of attention, linear layers, adapters, experts and delta-rule
-//! layers. Accuracy is checked by the
-//! other cases, except for attention, which uses other kernels in this mode. Whole models are checked in `lab`.
+//! planner must be the same, of attention, also of latents, linear layers, adapters, experts and delta-rule layers.
+//! Accuracy is checked by the other cases, except for attention, which uses other kernels in this mode. Whole models are checked in `lab`.
 
 mod attention;
 mod delta_rule;
 mod differences;
 mod experts;
+mod latents;
 mod linear;
 mod lora;
 
@@ -29,7 +29,9 @@ pub fn deterministic<B: Backend>(
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
     backend.set_batch_invariant();
-    for part in [attention::attention, linear::linear, lora::lora, experts::experts, delta_rule::delta_rule] {
+    let parts =
+        [attention::attention, latents::latents, linear::linear, lora::lora, experts::experts, delta_rule::delta_rule];
+    for part in parts {
         report.part(&mut done, |report| part(backend, effort, report))?;
     }
     Ok(())

@@ -166,7 +166,7 @@ impl AttentionKernels {
             let attention = device.function(&unit, name)?;
             let (threads, shared_bytes) = match kernel {
                 HopperKernel::Wgmma => (WGMMA_THREADS, shared_bytes_wgmma(widths.key, kv_element)),
-                HopperKernel::Large => (LARGE_THREADS, SHARED_BYTES_LARGE),
+                HopperKernel::Large => (LARGE_THREADS, shared_bytes_large(widths)),
                 HopperKernel::Latent => (LARGE_THREADS, shared_bytes_latent(widths)),
             };
             let tiling = hopper_tiling(kernel, kv_element, widths, multiprocessors, deterministic);
@@ -297,7 +297,7 @@ pub fn hopper_tiling(
     deterministic: bool,
 ) -> Tiling {
     // The number of rows must not affect how a row is computed.
-    let has_narrow = !deterministic && kernel != HopperKernel::Latent;
+    let has_narrow = !deterministic && widths.one().is_some();
     let narrow_rows = if has_narrow { HOPPER_NARROW_ROWS } else { 0 };
     let openings = (deterministic && kernel.has_openings(widths, kv_element)).then_some(OPENINGS_SPARE);
     let (wide_rows, workers) = match kernel {
@@ -305,7 +305,11 @@ pub fn hopper_tiling(
         HopperKernel::Large => {
             let teams = TEAM_WARPS / widths.key.div_ceil(PART_DIM);
             let rows = if widths.key > 256 { HOPPER_WIDE_ROWS / 2 } else { HOPPER_WIDE_ROWS };
-            (rows, Workers::BlocksThenTeams { blocks: multiprocessors, teams })
+            let workers = match widths.one() {
+                Some(_) => Workers::BlocksThenTeams { blocks: multiprocessors, teams },
+                None => Workers::Blocks(multiprocessors),
+            };
+            (rows, workers)
         }
         HopperKernel::Latent => (LATENT_ROWS, Workers::Blocks(multiprocessors)),
     };
@@ -353,11 +357,15 @@ fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     2 * widened + (raw + element * DECODE_WARPS * slots * 32) * head_dim + 1008
 }
 
-/// Shared bytes of tree_attention_large.cu: queries of 64 KiB, five slots of 32 KiB, padding to a multiple of 1024.
-pub const SHARED_BYTES_LARGE: usize = (64 + 5 * 32) * 1024 + 1008;
+/// Shared bytes of tree_attention_large.cu: queries of 64 KiB and five slots of 32 KiB, or of heads of 192 queries of
+/// 48 KiB and seven slots of 24 KiB, and padding to a multiple of 1024.
+pub fn shared_bytes_large(widths: HeadWidths) -> usize {
+    let kib = if widths.key == 192 { 48 + 7 * 24 } else { 64 + 5 * 32 };
+    kib * 1024 + 1008
+}
 
-/// Shared bytes of tree_attention_latent.cu: the queries of 64 rows, two buffers of 64 keys, and padding to a multiple of
-/// 1024.
+/// Shared bytes of tree_attention_latent.cu: the queries of 64 rows, two buffers of 64 keys, and padding to a multiple
+/// of 1024.
 pub fn shared_bytes_latent(widths: HeadWidths) -> usize {
     3 * 64 * widths.key * 2 + 1008
 }

@@ -1,6 +1,6 @@
-//! Values of the kernels' defines: names of element types, widths of heads, element types and row layouts of KV pages, the models for
-//! which there is a Hopper kernel, the tiles of products of experts and of e4m3, and the strips of the chunked delta
-//! rule. `units` lists which file is compiled with which values.
+//! Values of the kernels' defines: names of element types, widths of heads, element types and row layouts of KV pages,
+//! the models for which there is a Hopper kernel, the tiles of products of experts and of e4m3, and the strips of the
+//! chunked delta rule. `units` lists which file is compiled with which values.
 
 use crate::discovery::probe::DeviceFacts;
 use offshoot_backend::{Dtype, HeadLayout, KvDtype, Values};
@@ -57,7 +57,7 @@ impl HeadWidths {
 pub enum HopperKernel {
     /// `tree_attention_wgmma`: heads of 64, 80, 96 or 128.
     Wgmma,
-    /// `tree_attention_large`: heads of 256 or 512.
+    /// `tree_attention_large`: heads of 256 or 512, or of 192 with values of 128.
     Large,
     /// `tree_attention_latent`: latents of 256 or 512, with a rotated part of 64.
     Latent,
@@ -71,6 +71,7 @@ impl HopperKernel {
             (64, Values::Beside(64)) | (80, Values::Beside(80)) | (96, Values::Beside(96)) => Some(HopperKernel::Wgmma),
             (128, Values::Beside(128)) => Some(HopperKernel::Wgmma),
             (256, Values::Beside(256)) | (512, Values::Beside(512)) => Some(HopperKernel::Large),
+            (192, Values::Beside(128)) => Some(HopperKernel::Large),
             (320, Values::InKeys(256)) | (576, Values::InKeys(512)) => Some(HopperKernel::Latent),
             _ => None,
         }

@@ -658,7 +658,9 @@ pub fn chunk_states(element: Dtype, state: StateDtype, key_dim: usize, value_dim
 
 /// The units that it launches on other GPUs, and those of deterministic mode if `attention_hopper` has no kernel.
 pub fn attention(element: Dtype, widths: HeadWidths, deterministic: bool) -> [Unit; 2] {
-    let fits = widths.one().is_some_and(|dim| dim.is_multiple_of(16) && dim <= MOST_MMA_HEAD_DIM);
+    let unit_of = if widths.one().is_some() { 16 } else { 32 };
+    let fits = |dim: usize| dim.is_multiple_of(unit_of) && dim <= MOST_MMA_HEAD_DIM;
+    let fits = !widths.are_in_keys() && fits(widths.key) && fits(widths.value());
     let tensor_cores = !deterministic && element != Dtype::F32 && fits;
     let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
     let merge = typed(&MERGE_STATES, element).define("VALUE_DIM", widths.value());

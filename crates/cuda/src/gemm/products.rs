@@ -153,8 +153,8 @@ impl LibraryProducts {
     }
 
     /// Enqueues a product for each head as one, by the library's first choice. `operands`: `x` of all, and what follows
-    /// the first head's weights and output. Returns whether the library has an algorithm, which it has not where a row's
-    /// bits must be the same in any number of rows.
+    /// the first head's weights and output. Returns whether the library has an algorithm, which it has not where a
+    /// row's bits must be the same in any number of rows.
     pub(super) fn enqueue_heads(
         &mut self,
         shape: GemmShape,

@@ -21,7 +21,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::device_plan::DevicePlan;
 use offshoot_cuda::attention::layout::{NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot_cuda::attention::{
-    SHARED_BYTES_LARGE, hopper_tiling, portable_tiling, shared_bytes_any, shared_bytes_latent,
+    hopper_tiling, portable_tiling, shared_bytes_any, shared_bytes_large, shared_bytes_latent,
 };
 use offshoot_cuda::compile::elements::{HeadWidths, HopperKernel, KvElement, PageLayout};
 use offshoot_cuda::compile::unit::Unit;
@@ -174,7 +174,7 @@ fn hints(setting: &Setting, tile: u32) -> PlanHints {
 /// A kernel's threads, and its shared memory as `shared_bytes_wgmma` of the CUDA backend has it.
 fn launch_of(kernel: HopperKernel, widths: HeadWidths, kept: KvElement) -> (u32, usize) {
     match kernel {
-        HopperKernel::Large => return (384, SHARED_BYTES_LARGE),
+        HopperKernel::Large => return (384, shared_bytes_large(widths)),
         HopperKernel::Latent => return (384, shared_bytes_latent(widths)),
         HopperKernel::Wgmma => {}
     }
@@ -304,8 +304,8 @@ impl Memory {
         }
     }
 
-    /// Launches the kernel. `out`: results of `rows_padded` rows, and `lse` their log-sum-exps; null, of none, if states
-    /// alone are asked for, or no log-sum-exps.
+    /// Launches the kernel. `out`: results of `rows_padded` rows, and `lse` their log-sum-exps; null, of none, if
+    /// states alone are asked for, or no log-sum-exps.
     #[expect(clippy::too_many_arguments, reason = "operands of one launch, each named once")]
     fn launch(
         &mut self,
@@ -907,10 +907,12 @@ fn deterministic_rows_of_eight_bits_do_too() {
 #[test]
 fn heads_with_other_values() {
     let variant = |key, values, dtype| Variant { widths: HeadWidths { key, values }, dtype, kv: KvDtype::Model };
-    variant(24, Values::InKeys(16), Dtype::F16).portable_shapes(&[(4, 1), (7, 1)], 0..some_or_full(2, 5));
-    variant(576, Values::InKeys(512), Dtype::Bf16).portable_shapes(&[(5, 1), (20, 1)], 2..some_or_full(3, 4));
-    variant(24, Values::Beside(40), Dtype::Bf16).portable_shapes(&[(4, 4), (6, 2)], 1..some_or_full(2, 4));
-    variant(264, Values::Beside(136), Dtype::F16).portable_shapes(&[(2, 2)], 0..some_or_full(1, 2));
+    // Few slots, as a thread asks the others for each of their weights.
+    let seeds = some_or_full(4..5, 0..5);
+    variant(24, Values::InKeys(16), Dtype::F16).portable_shapes(&[(4, 1), (7, 1)], seeds.clone());
+    variant(576, Values::InKeys(512), Dtype::Bf16).portable_shapes(&[(5, 1), (20, 1)], seeds.clone());
+    variant(24, Values::Beside(40), Dtype::Bf16).portable_shapes(&[(6, 2), (4, 4)], seeds.clone());
+    variant(264, Values::Beside(136), Dtype::F16).portable_shapes(&[(2, 2)], seeds);
 }
 
 /// Latents and their rotated part, which all heads share: groups that fill a tile with several rows, with one, and with
@@ -928,6 +930,28 @@ fn latents() {
     };
     shapes(variant(256, Dtype::F16), &[(16, 1), (20, 1), (64, 1)], 0..some_or_full(2, 5));
     shapes(variant(512, Dtype::Bf16), &[(16, 1), (128, 1), (20, 1)], 0..some_or_full(1, 5));
+}
+
+/// The same by the kernel of other GPUs, and narrower ones.
+#[test]
+fn expanded_heads_before_hopper() {
+    let variant = |key, value| Variant {
+        widths: HeadWidths { key, values: Values::Beside(value) },
+        dtype: Dtype::F16,
+        kv: KvDtype::Model,
+    };
+    variant(192, 128).portable_shapes(&[(2, 2), (4, 4)], 0..some_or_full(1, 3));
+    variant(96, 64).portable_shapes(&[(4, 4), (6, 2)], 1..some_or_full(2, 4));
+    variant(64, 64).portable_shapes(&[(4, 1), (4, 2)], 1..some_or_full(2, 3));
+}
+
+/// Keys and values of latents that are expanded: a key head for each query head.
+#[test]
+fn expanded_heads_of_192_bf16() {
+    let widths = HeadWidths { key: 192, values: Values::Beside(128) };
+    let variant = Variant { widths, dtype: Dtype::Bf16, kv: KvDtype::Model };
+    let Some(kernel) = variant.compile(false) else { return };
+    variant.shapes_by(&kernel, &[(2, 2), (4, 4), (6, 2)], 0..some_or_full(2, 4));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The kernels of latent attention's ops on the CPU, instruction by instruction (`emulator`): results against f64, pages
-//! byte by byte, and what must be left alone.
+//! The kernels of latent attention's ops on the CPU, instruction by instruction (`emulator`): results against f64,
+//! pages byte by byte, and what must be left alone.
 
 use crate::emulator;
 

@@ -42,7 +42,8 @@ fn words(dtype: Dtype, values: &[f32]) -> Vec<u32> {
     dtype.encode(values).chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Keys and values `[page][kv head][keys, values beside them][32][width]`; what no row sees, and every value, is not a number.
+/// Keys and values `[page][kv head][keys, values beside them][32][width]`; what no row sees, and every value, is not a
+/// number.
 fn kv(setting: &Setting, layout: PageLayout, contexts: &[Vec<KvSlot>]) -> Vec<u32> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap();

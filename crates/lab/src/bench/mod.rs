@@ -8,6 +8,7 @@ pub mod decode;
 pub mod delta_rule;
 mod floor;
 pub mod forms;
+mod latent_trees;
 pub mod latents;
 mod layers;
 pub mod masks;

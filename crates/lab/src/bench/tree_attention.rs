@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::floor::FloorArgs;
+use super::latent_trees::{LatentForm, floor_seconds};
 use super::tables::{median, print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use offshoot_args::rate;
@@ -61,6 +62,9 @@ pub struct TreeOptions {
     /// Storage format of keys and values; errors are relative to unrounded keys and values
     #[arg(long = "kv-dtype", value_parser = one_of(KV_DTYPES), value_name = "DTYPE", default_value = "model")]
     pub kv: KvDtype,
+    /// The form in which trees of latents are attended to; the floor is that of the cheaper form of each node
+    #[arg(long, value_enum, default_value_t)]
+    pub form: LatentForm,
     /// Standard deviation of the attention scores
     #[arg(long, value_name = "TIMES", value_parser = sharpness, default_value = "1")]
     pub sharpness: f32,
@@ -88,6 +92,11 @@ struct MeasuredTree<'a> {
     flops: f64,
     device: String,
     plan: Planner,
+    /// Of latents, and the floor if all nodes are in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    form: Option<LatentForm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    form_floor_us: Option<f64>,
     deterministic: bool,
     kv_dtype: KvDtype,
     sharpness: f32,
@@ -105,6 +114,9 @@ impl OnDevice for &TreeOptions {
             return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
         }
         trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
+        for tree in &mut trees {
+            tree.heads = tree.latents.map_or(tree.heads, |latents| options.form.heads(latents));
+        }
         if options.deterministic {
             backend.set_batch_invariant();
         }
@@ -131,8 +143,9 @@ fn measure<'a, B: Timed>(
     options: &TreeOptions,
     rates: Rates,
 ) -> Result<MeasuredTree<'a>> {
-    let TreeOptions { planner, deterministic, kv: kv_dtype, sharpness, .. } = *options;
-    let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads, tree.dtype)), backend.free_bytes()?);
+    let TreeOptions { planner, deterministic, kv: kv_dtype, form, sharpness, .. } = *options;
+    let element_bytes = backend.kv_element_bytes(tree.heads, tree.dtype);
+    let (tree_bytes, free) = (tree.bytes(element_bytes), backend.free_bytes()?);
     if tree_bytes > free as f64 {
         let expected = format!("at least {}", bytes(tree_bytes as u64));
         return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
@@ -152,7 +165,7 @@ fn measure<'a, B: Timed>(
     let shape = backend.load(&mut step, StepBatch { plans: vec![plan], ..batch })?;
     let operands = ActivationDtype::Operands(tree.dtype);
     let qkv = buffer(backend, operands, shape.rows, heads.qkv_width(), &numbers.queries)?;
-    let mut out = buffer(backend, operands, shape.rows, heads.q_width(), &[])?;
+    let mut out = buffer(backend, operands, shape.rows, heads.out_width(), &[])?;
     let mut turns = kvs.iter().cycle();
     let us = backend.time(&mut step, shape, TIMES, |backend, step| {
         let kv = turns.next().expect("a cycle has no end");
@@ -160,7 +173,9 @@ fn measure<'a, B: Timed>(
         Ok(())
     })?;
     let (least, median) = (us.iter().copied().fold(f64::INFINITY, f64::min), median(us));
-    let floor_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
+    let of_form_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
+    let cheaper_us = tree.latents.map(|latents| floor_seconds(tree, latents, element_bytes, rates) * 1e6);
+    let floor_us = cheaper_us.unwrap_or(of_form_us);
     let found = backend.read(&out, rows)?;
     Ok(MeasuredTree {
         workload: &tree.name,
@@ -173,6 +188,8 @@ fn measure<'a, B: Timed>(
         flops: tree.flops(),
         device: backend.describe(),
         plan: planner,
+        form: tree.latents.map(|_| form),
+        form_floor_us: tree.latents.map(|_| rounded(of_form_us, 2)),
         deterministic,
         kv_dtype,
         sharpness,
@@ -214,7 +231,7 @@ impl Numbers {
     /// The relative error of `found`, over some rows.
     fn error(&self, tree: &TreeSpec, paged: &PagedTree, found: &[f32]) -> f64 {
         let last = paged.forest.row_positions.len() - 1;
-        let (width, spread) = (tree.heads.q_width(), CHECKED.min(last + 1));
+        let (width, spread) = (tree.heads.out_width(), CHECKED.min(last + 1));
         let rows: Vec<usize> = (0..spread).map(|i| i * last / (spread - 1).max(1)).collect();
         let exact: Vec<Vec<f64>> = rows.par_iter().map(|&row| self.dense(tree, paged, row)).collect();
         let found = rows.iter().map(|&row| &found[row * width..][..width]);

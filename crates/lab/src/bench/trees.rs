@@ -1,12 +1,14 @@
 //! Reads trees for one decode step of attention (`bench attention --trees`): one JSON object per line, either regular
 //! (`levels`: `[tokens per node, leaves below a node]` from the root, `leaves` queries in total) or ragged (`parents`
-//! and `tokens` by node, -1 for a root, a query at every leaf). Parents come before their children.
+//! and `tokens` by node, -1 for a root, a query at every leaf). Parents come before their children. Heads are
+//! `kv_heads` of `head_dim`, or `latent`.
 
 use std::path::Path;
 
 use serde::Deserialize;
 
-use offshoot_backend::{Dtype, HeadLayout, MOST_HEAD_DIM};
+use super::latent_trees::LatentLine;
+use offshoot_backend::{Dtype, HeadLayout, LatentHeads, MOST_HEAD_DIM};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
@@ -16,6 +18,7 @@ use offshoot_kv::{Forest, PagePool, PrefixTree, StepRow};
 const MOST_TOKENS: usize = 1 << 30;
 const MOST_QUERIES: usize = 1 << 20;
 const MOST_HEADS: usize = 1 << 10;
+const MOST_LATENT: usize = 576;
 
 /// One line.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,8 +26,9 @@ const MOST_HEADS: usize = 1 << 10;
 struct TreeLine {
     name: String,
     q_heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
+    kv_heads: Option<usize>,
+    head_dim: Option<usize>,
+    latent: Option<LatentLine>,
     dtype: Dtype,
     leaves: Option<usize>,
     levels: Option<Vec<(usize, usize)>>,
@@ -36,7 +40,9 @@ struct TreeLine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeSpec {
     pub name: String,
+    /// Of latents those of the absorbed form, unless another one is measured.
     pub heads: HeadLayout,
+    pub latents: Option<LatentHeads>,
     pub dtype: Dtype,
     pub nodes: Vec<TreeNode>,
 }
@@ -86,16 +92,25 @@ fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
     if tokens > MOST_TOKENS {
         return Err(wrong("tokens", &format!("at most {MOST_TOKENS} in all"), tokens.to_string()));
     }
-    let TreeLine { name, q_heads, kv_heads, head_dim, dtype, .. } = line;
-    if q_heads > MOST_HEADS || head_dim > MOST_HEAD_DIM {
-        let expected = format!("at most {MOST_HEADS} heads of width {MOST_HEAD_DIM}");
+    let TreeLine { name, q_heads, kv_heads, head_dim, latent, dtype, .. } = line;
+    let latents =
+        latent.map(|LatentLine { rank, rope, nope, v }| LatentHeads { heads: q_heads, rank, nope, rope, value: v });
+    let (kv_heads, head_dim) = match (latents, kv_heads, head_dim) {
+        (None, Some(kv_heads), Some(head_dim)) => (kv_heads, head_dim),
+        (Some(latents), None, None) => (1, latents.latent_width().max(latents.nope + latents.rope).max(latents.value)),
+        _ => return Err(wrong("latent", "latent, or kv_heads and head_dim", "both or neither".to_owned())),
+    };
+    let most_width = if latents.is_some() { MOST_LATENT } else { MOST_HEAD_DIM };
+    if q_heads > MOST_HEADS || head_dim > most_width {
+        let expected = format!("at most {MOST_HEADS} heads of width {most_width}");
         return Err(wrong("q_heads", &expected, format!("{q_heads} x {head_dim}")));
     }
     if kv_heads == 0 || !q_heads.is_multiple_of(kv_heads) || q_heads == 0 || head_dim == 0 || head_dim % 2 == 1 {
         let found = format!("{q_heads} / {kv_heads} x {head_dim}");
         return Err(wrong("q_heads", "whole groups of heads of even width", found));
     }
-    Ok(TreeSpec { name, heads: HeadLayout::new(q_heads, kv_heads, head_dim), dtype, nodes })
+    let heads = latents.map_or(HeadLayout::new(q_heads, kv_heads, head_dim), |latents| latents.absorbed());
+    Ok(TreeSpec { name, heads, latents, dtype, nodes })
 }
 
 fn regular(leaves: usize, levels: &[(usize, usize)]) -> Option<Vec<TreeNode>> {
@@ -149,8 +164,8 @@ impl TreeSpec {
     /// results.
     pub fn bytes(&self, kv_element_bytes: usize) -> f64 {
         let tokens: usize = self.nodes.iter().map(|node| node.tokens).sum();
-        let stored = tokens * (self.heads.qkv_width() - self.heads.q_width());
-        let rows = 2 * self.queries() * self.heads.q_width();
+        let stored = tokens * self.heads.stored_width();
+        let rows = self.queries() * (self.heads.q_width() + self.heads.out_width());
         (stored * kv_element_bytes + rows * self.dtype.bytes()) as f64
     }
 
@@ -163,7 +178,7 @@ impl TreeSpec {
             contexts.push(context);
             pairs += node.queries * context;
         }
-        (4 * pairs * self.heads.q_width()) as f64
+        (2 * pairs * (self.heads.q_width() + self.heads.out_width())) as f64
     }
 
     /// Lays the tree out in pages of `page_tokens`; every query is at the last token of its node.
@@ -225,6 +240,19 @@ mod tests {
         let context = |row| context(&paged.forest, row);
         assert_eq!(context(0), context(2));
         assert_ne!(context(0), context(3));
+    }
+
+    #[test]
+    fn latents_have_the_heads_of_their_absorbed_form() {
+        let latent = r#""latent": {"rank": 16, "rope": 8, "nope": 4, "v": 6}"#;
+        let line =
+            |heads: &str| format!(r#"{{ "name": "t", "dtype": "bf16", "leaves": 2, "levels": [[9, 1]], {heads} }}"#);
+        let spec = read(&line(&format!(r#""q_heads": 5, {latent}"#))).unwrap();
+        assert_eq!(spec.latents, Some(LatentHeads { heads: 5, rank: 16, nope: 4, rope: 8, value: 6 }));
+        assert_eq!(spec.bytes(2), (2 * 9 * 24 + 2 * 5 * (24 + 16)) as f64 * 2.0);
+        assert_eq!(spec.flops(), (2 * 2 * 9 * 5 * (24 + 16)) as f64);
+        assert!(read(&line(&format!(r#""q_heads": 5, "kv_heads": 1, "head_dim": 24, {latent}"#))).is_err());
+        assert!(read(&line(r#""q_heads": 5"#)).is_err());
     }
 
     #[test]
