@@ -104,9 +104,10 @@ impl CopySize {
             CopySize::Bytes(bytes) => bytes.min(pool),
         };
         let useful = facts.longest.min(MOST_AGAIN).div_ceil(facts.page_tokens);
-        let again = (bytes / AGAIN_PART / again_bytes).clamp(1, useful.max(1));
-        let kept = bytes.saturating_sub(again * again_bytes) / kept_bytes;
-        if kept == 0 { [0; CopyStore::COUNT] } else { [kept, again] }
+        let beside_one = bytes.saturating_sub(kept_bytes) / again_bytes;
+        let again = (bytes / AGAIN_PART / again_bytes).max(1).min(useful).min(beside_one);
+        let kept = (bytes - again * again_bytes) / kept_bytes;
+        if again == 0 { [0; CopyStore::COUNT] } else { [kept, again] }
     }
 }
 

@@ -164,5 +164,5 @@ fn no_copy_outlives_what_it_was_made_of() {
         items += branches.items;
         evicted += branches.cache.evicted;
     }
-    assert!(items > 500 && evicted > 100, "{items} items read copies, {evicted} copies were given up");
+    assert!(items > 500 && evicted > 20, "{items} items read copies, {evicted} copies were given up");
 }
