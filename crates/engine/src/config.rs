@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::adapters::AdapterLimits;
 use crate::copies::{CopyFacts, CopyMemory, CopySize};
 use crate::gate::{StepGate, StepTurn};
-use crate::pool::PoolSize;
+use crate::pool::{PoolParts, PoolSize};
 use crate::prefix_store::PrefixStoreOptions;
 use offshoot_backend::{CopiesShape, CopyStore, StepShape};
 use offshoot_kv::plan::{FormChoice, Planner};
@@ -112,10 +112,10 @@ impl EngineConfig {
         self.prefix_tree(page_tokens, groups).page_counts()
     }
 
-    /// The memory for copies, of `pool` bytes for keys and values.
-    pub fn copy_memory(&self, pool: usize, facts: &CopyFacts) -> CopyMemory {
+    /// The memory for copies, of a pool that is divided like this.
+    pub fn copy_memory(&self, pool: &PoolParts, facts: &CopyFacts) -> CopyMemory {
         let copies = if self.deterministic { CopySize::Bytes(0) } else { self.copies };
-        copies.divide(pool, facts)
+        copies.divide(pool.pages + pool.unused, facts)
     }
 
     /// The shape of the largest step.

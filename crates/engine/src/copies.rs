@@ -86,7 +86,8 @@ pub struct CopyFacts {
 }
 
 impl CopySize {
-    /// The memory for copies, of `pool` bytes for keys and values. No page of either store where there is no room for both.
+    /// The memory for copies, of `pool` bytes for keys and values. No page of either store where there is no room for
+    /// both.
     pub fn divide(self, pool: usize, facts: &CopyFacts) -> CopyMemory {
         let CopyFacts { page_bytes, page_tokens, .. } = *facts;
         CopyMemory { pages: self.pages(pool, facts), page_bytes, page_tokens }
@@ -103,9 +104,10 @@ impl CopySize {
             CopySize::Bytes(bytes) => bytes.min(pool),
         };
         let useful = facts.longest.min(MOST_AGAIN).div_ceil(facts.page_tokens);
-        let again = (bytes / AGAIN_PART / again_bytes).clamp(1, useful.max(1));
-        let kept = bytes.saturating_sub(again * again_bytes) / kept_bytes;
-        if kept == 0 { [0; CopyStore::COUNT] } else { [kept, again] }
+        let beside_one = bytes.saturating_sub(kept_bytes) / again_bytes;
+        let again = (bytes / AGAIN_PART / again_bytes).max(1).min(useful).min(beside_one);
+        let kept = (bytes - again * again_bytes) / kept_bytes;
+        if again == 0 { [0; CopyStore::COUNT] } else { [kept, again] }
     }
 }
 

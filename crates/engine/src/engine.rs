@@ -168,11 +168,11 @@ impl Engine {
         let kv_room = prepared.room()?;
         let PreparedModel { mut model, facts: mut model_facts, mut config, longest } = prepared;
         let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
-        let PoolParts { pages: pool_bytes, states, branches } =
-            config.pool.divide(kv_room, state_bytes, config.max_branches)?;
+        let parts = config.pool.divide(kv_room, state_bytes, config.max_branches)?;
+        let PoolParts { states, branches, .. } = parts;
         config.max_branches = branches;
         let copies = config.copy_memory(
-            pool_bytes,
+            &parts,
             &CopyFacts {
                 page_bytes: model_facts.copy_page_bytes,
                 page_tokens: model_facts.page_tokens as usize,
@@ -183,7 +183,8 @@ impl Engine {
         for latents in model_facts.plan_hints.iter_mut().filter_map(|hints| hints.latents.as_mut()) {
             latents.has_copies = copies.is_some();
         }
-        let pool_pages = (pool_bytes - copies.bytes()) / page_bytes;
+        let pool_bytes = parts.pages_beside(&copies);
+        let pool_pages = pool_bytes / page_bytes;
         if pool_pages < page_groups.count() {
             let expected = format!("at least one page ({})", bytes((page_groups.count() * page_bytes) as u64));
             return Err(Error::kv_memory(expected, bytes(pool_bytes as u64)));

@@ -1,5 +1,6 @@
 //! The size of the memory for keys and values, and of that for the states of delta-rule layers.
 
+use crate::copies::CopyMemory;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::setting::{KV_MEMORY, MEMORY};
@@ -45,7 +46,8 @@ impl PoolSize {
     /// Too little is free, or it does not hold the states of one branch.
     pub fn divide(self, free: usize, state_bytes: usize, branches: usize) -> Result<PoolParts> {
         if state_bytes == 0 {
-            return Ok(PoolParts { pages: self.bytes(free)?, states: 0, branches });
+            let (pages, (all, _)) = (self.bytes(free)?, self.all_bytes(free)?);
+            return Ok(PoolParts { pages, states: 0, branches, unused: all.saturating_sub(pages) });
         }
         let useful = useful_states(branches);
         let parts = self.with_states(free, state_bytes, useful)?;
@@ -69,7 +71,9 @@ impl PoolSize {
     fn with_states(self, free: usize, state_bytes: usize, most: usize) -> Result<PoolParts> {
         let (all, at_most) = self.all_bytes(free)?;
         let states = ((all - at_most.min(all / 2)) / state_bytes).min(most);
-        Ok(PoolParts { pages: (all - states * state_bytes).min(at_most), states, branches: most })
+        let left = all - states * state_bytes;
+        let pages = left.min(at_most);
+        Ok(PoolParts { pages, states, branches: most, unused: left - pages })
     }
 
     /// All bytes, for states too, and the most of them that are useful for keys and values.
@@ -92,6 +96,15 @@ pub struct PoolParts {
     pub states: usize,
     /// Branches that run at once.
     pub branches: usize,
+    /// Bytes of the same memory that are useful for neither.
+    pub unused: usize,
+}
+
+impl PoolParts {
+    /// Bytes for keys and values beside these copies of latents, which have what is unused first.
+    pub fn pages_beside(&self, copies: &CopyMemory) -> usize {
+        self.pages.saturating_sub(copies.bytes().saturating_sub(self.unused))
+    }
 }
 
 /// States that a branch needs in a step: the one that it continues and its own. Where there are so many for each, no
@@ -111,7 +124,7 @@ mod tests {
     fn states_take_what_keys_and_values_leave_but_no_more_than_half() {
         let share = |at_most| PoolSize::Share { of_free: 0.5, at_most };
         let divided = |pool: PoolSize, state_bytes, branches| {
-            let PoolParts { pages, states, branches } = pool.divide(2000, state_bytes, branches).unwrap();
+            let PoolParts { pages, states, branches, .. } = pool.divide(2000, state_bytes, branches).unwrap();
             (pages, states, branches)
         };
         // Few keys and values are useful: the rest is for states, as many as are useful.

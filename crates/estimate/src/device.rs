@@ -202,7 +202,7 @@ impl DescribedDevice {
             pool_bytes: Some(
                 facts.pool_pages * facts.page_bytes + facts.states * facts.state_bytes + facts.copies.bytes(),
             ),
-            copies: budget.latent_copies,
+            copies: held.latents().map(|_| facts.copies.bytes()),
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..ReplaySettings::default()
         };

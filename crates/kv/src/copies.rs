@@ -1,5 +1,5 @@
-//! Copies of latents, expanded to keys and values: in which memory they lie, and what a step makes of them. `copy_cache`
-//! says which page has one.
+//! Copies of latents, expanded to keys and values: in which memory they lie, and what a step makes of them.
+//! `copy_cache` says which page has one.
 
 use std::ops::Range;
 

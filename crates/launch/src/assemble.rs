@@ -285,9 +285,9 @@ impl Launch<'_> {
         let budget = self.budget_of_each(device.is_async)?;
         let branches = budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
-        let useful = match self.model.config.latents() {
-            Some(_) => useful.saturating_add(budget.useful_copies(device.is_async, useful)),
-            None => useful,
+        let useful = match (self.model.config.latents(), budget.pool_bytes) {
+            (Some(_), Some(_)) => useful.saturating_add(budget.useful_copies(device.is_async, useful)),
+            (None, _) | (_, None) => useful,
         };
         // Of a number of bytes that the user gives, half at least is for keys and values.
         let states = useful_states(branches).saturating_mul(self.model.config.state_bytes(budget.states));
@@ -354,10 +354,11 @@ impl HeldSizes {
     fn with_pool(self, room: usize) -> Result<LaunchSizes> {
         let HeldSizes { sizes, config, page_tokens, groups, copies, .. } = self;
         let parts = config.pool.divide(room, sizes.state_bytes, config.max_branches)?;
-        let PoolParts { pages: pool, states, branches } = parts;
-        let copies = config.copy_memory(pool, &copies);
+        let PoolParts { states, branches, .. } = parts;
+        let copies = config.copy_memory(&parts, &copies);
+        let pool = parts.pages_beside(&copies);
         let pages = EngineConfig { max_branches: branches, ..config }.page_counts(page_tokens, groups);
-        Ok(LaunchSizes { branches, pool: pool - copies.bytes(), copies, pages, states, ..sizes })
+        Ok(LaunchSizes { branches, pool, copies, pages, states, ..sizes })
     }
 
     /// What it can use of the memory for keys and values, for so many tokens of text.

@@ -146,7 +146,8 @@ impl Sim {
         };
     }
 
-    /// A product of `rows` rows with those maps of a layer whose outputs, or inputs, take `widths` of its `nope + value`.
+    /// A product of `rows` rows with those maps of a layer whose outputs, or inputs, take `widths` of its `nope +
+    /// value`.
     fn map_rows(&mut self, maps: &SimMaps, widths: usize, outputs: usize, inputs: usize, rows: usize) {
         let bytes = maps.bytes * widths / (maps.heads.nope + maps.heads.value);
         self.spent += self.profile.linear.ns(bytes, outputs, inputs, rows, 1.0);

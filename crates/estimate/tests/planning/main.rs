@@ -11,5 +11,6 @@ mod shared;
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 
+mod latents;
 mod simulate;
 mod waves;

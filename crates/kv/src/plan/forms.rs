@@ -235,7 +235,8 @@ impl FormPlans {
         FormPlans { absorbed: plan, copied }
     }
 
-    /// Moves every row one token further, as [`AttentionPlan::advance`] does: only if the absorbed plan can be advanced.
+    /// Moves every row one token further, as [`AttentionPlan::advance`] does: only if the absorbed plan can be
+    /// advanced.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         self.absorbed.advance(new_pages);
         self.copied.iter_mut().for_each(AttentionPlan::advance_rows);

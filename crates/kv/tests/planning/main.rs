@@ -1,5 +1,6 @@
 //! Integers only: the prefix tree and attention plans.
 
+mod copies;
 mod forms;
 #[path = "../../../../tests/common/full.rs"]
 mod full;

@@ -189,6 +189,7 @@ impl OnDevice for &FormOptions {
             step_rows: self.step_rows,
             pool_bytes: None,
             memory: Some(MEMORY),
+            latent_copies: None,
             swap_bytes: Some(0),
             deterministic: false,
             keeps_routes: false,

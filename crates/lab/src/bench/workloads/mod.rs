@@ -324,6 +324,7 @@ fn launch<'a>(
         step_rows: Some(options.step_rows),
         pool_bytes: options.pool_bytes,
         memory: Some(MEMORY),
+        latent_copies: None,
         swap_bytes: Some(0),
         deterministic: options.deterministic,
         keeps_routes: false,
