@@ -2,7 +2,7 @@
 //
 // Shapes: expert_of [choices], choices = rows * chosen, padded to a multiple of 8; out: firsts [experts + 1], the first
 // place of each expert and the number of places; rows [choices], the row of each place; places [choices], the place of
-// each choice. needed[0] rises by the number of experts that have places, needed[1] by 1.
+// each choice. needed[0] rises by the number of the first `multiplied` experts that have places, needed[1] by 1.
 // Grid: one block of THREADS threads per expert, which looks at all choices; a thread at RUN neighbours at a time.
 // Limit: latency; every block reads 2 bytes per choice, twice.
 // Definition: `Backend::route`; on the CPU, `sort` of crates/cpu/src/experts.rs.
@@ -41,7 +41,7 @@ __device__ __forceinline__ unsigned sum_before(unsigned x, unsigned* sums) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     route_places(unsigned* __restrict__ firsts, unsigned* __restrict__ rows, unsigned* __restrict__ places,
                  unsigned* __restrict__ needed, const Choices* __restrict__ expert_of, unsigned choices,
-                 unsigned chosen, unsigned experts) {
+                 unsigned chosen, unsigned experts, unsigned multiplied) {
     __shared__ unsigned sums[THREADS / 32 + 1];
     const unsigned expert = blockIdx.x;
     // A thread takes `runs` neighbouring runs, so that its choices stay in order.
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     unsigned place = first + sum_before(equal, sums);
     if (threadIdx.x == 0) {
         firsts[expert] = first;
-        if (sums[THREADS / 32] > 0) {
+        if (expert < multiplied && sums[THREADS / 32] > 0) {
             atomicAdd(needed, 1);
         }
         if (expert + 1 == experts) {

@@ -57,7 +57,7 @@ use offshoot_kv::plan::{CostModel, NewPage};
 pub use allowed::AllowedTokens;
 pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
 pub use device_memory::{DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock};
-pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
+pub use experts::{ExpertInput, ExpertKind, Gate, GroupMerit, Router, RouterGroups, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use latent::{LatentHeads, LatentSteps};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
@@ -357,7 +357,7 @@ pub trait Backend: Send + 'static {
     }
     /// Sets the row count of a buffer (contents unspecified); reuses its memory if large enough.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
-    /// Routes of no rows, among `experts` experts.
+    /// Routes of no rows, among `experts` experts, of which `router` says how many are identities.
     fn routes(&mut self, experts: usize, router: Router) -> Result<Self::Routes>;
     /// Sets the row count of routes (contents unspecified).
     fn resize_routes(&mut self, routes: &mut Self::Routes, rows: usize) -> Result<()>;
@@ -619,7 +619,8 @@ pub trait Backend: Send + 'static {
     /// What is done before latent attention to `queries` `[R, query_width]` and `latents` `[R, latent_width]`: the
     /// first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
     /// elements of each query, and of the row of `latents` where they say so, in place; then row `r` of `latents` is
-    /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards.
+    /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards. A table that
+    /// rotates queries alone may be as wide as a query, one that rotates both not wider than `rope`.
     fn prepare_latents(
         &mut self,
         queries: &mut Self::Buffer,
@@ -698,16 +699,22 @@ pub trait Backend: Send + 'static {
     );
     /// In place, for each head, as wide as `weight`: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
     fn gated_rms_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: &Self::Vector, eps: f32);
-    /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by
-    /// expert. `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower
-    /// number goes first.
-    fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>);
+    /// Chooses the experts of each row by the router's `scores` `[R, experts]` as [`Router`] says, weighs them, and
+    /// sorts the rows by expert. `factors`: each weight is multiplied by that of its expert. `bias`: is added to the
+    /// merits by which experts are chosen; both `[experts]`.
+    fn route(
+        &mut self,
+        routes: &mut Self::Routes,
+        scores: &Self::Buffer,
+        factors: Option<&Self::Vector>,
+        bias: Option<&Self::Vector>,
+    );
     /// Keeps the experts chosen for row `r` in slot `r` of the step, as those of layer `layer` among the layers with
     /// experts, where [`KvShape::routes`] says so.
     fn keep_routes(&mut self, kv: &mut Self::Kv, layer: LayerIx, routes: &Self::Routes, step: &Self::Step);
     /// For each place of a row at an expert, sorted by expert: `out[place] = w[expert] x[i] (+ bias[expert])`, where
     /// `i` is the place's row or the place itself (`input`). The result for a place depends on its input and expert
-    /// only.
+    /// only. Places at identities, the last ones, are unspecified.
     fn expert_linear(
         &mut self,
         out: &mut Self::Buffer,
@@ -727,9 +734,17 @@ pub trait Backend: Send + 'static {
         routes: &Self::Routes,
         gate: Gate,
     );
-    /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`, or `out[r] += ` that sum,
-    /// added when it is complete.
-    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes, mode: OutputMode);
+    /// `out[r] = sum over the row's experts, in the order they were chosen in, of weight * x[place]`, or `out[r] += `
+    /// that sum, added when it is complete. An identity gives row `r` of `input` `[R, width of x]` and nothing of `x`;
+    /// without `input` it gives nothing.
+    fn combine(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        input: Option<&Self::Buffer>,
+        routes: &Self::Routes,
+        mode: OutputMode,
+    );
     /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
     /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]

@@ -33,6 +33,7 @@ pub struct Cpu {
     attention: attention::AttentionScratch,
     delta: delta_rule::DeltaScratch,
     gemm: gemm::GemmScratch,
+    latent: latent::LatentScratch,
     sampling: sampling::SampleScratch,
     /// The sums of `add_lora` between its two products.
     lora: Vec<f32>,
@@ -73,6 +74,7 @@ impl Cpu {
             attention: Default::default(),
             delta: Default::default(),
             gemm: Default::default(),
+            latent: Default::default(),
             sampling: Default::default(),
             lora: Vec::new(),
             most_rows: usize::MAX,
@@ -516,11 +518,11 @@ impl Backend for Cpu {
     }
 
     fn absorb_queries(&mut self, out: &mut CpuBuffer, queries: &CpuBuffer, maps: &CpuLatentMaps) {
-        latent::absorb(&self.cores, &mut self.gemm, out, queries, maps);
+        latent::absorb(&self.cores, &mut self.latent, out, queries, maps);
     }
 
     fn map_values(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, maps: &CpuLatentMaps) {
-        latent::map_values(&self.cores, &mut self.gemm, out, x, maps);
+        latent::map_values(&self.cores, &mut self.latent, out, x, maps);
     }
 
     fn expand_latents(
@@ -535,7 +537,7 @@ impl Backend for Cpu {
     ) {
         let Some(expansions) = &step.batch().expansions else { return };
         let expansions = &expansions[store as usize];
-        latent::expand(&self.cores, &mut self.gemm, copies, copy_layer, kv, layer, maps, expansions);
+        latent::expand(&self.cores, &mut self.latent, copies, copy_layer, kv, layer, maps, expansions);
     }
 
     fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate, _: Option<&CpuWeights>) {
@@ -570,8 +572,14 @@ impl Backend for Cpu {
         delta_rule::delta_rule(&self.cores, &mut self.delta, out, qkv, ba, &gates, kv.states(layer), runs);
     }
 
-    fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
-        routes.route(&self.cores.team, scores, factors.map(Vec::as_slice));
+    fn route(
+        &mut self,
+        routes: &mut CpuRoutes,
+        scores: &CpuBuffer,
+        factors: Option<&Vec<f32>>,
+        bias: Option<&Vec<f32>>,
+    ) {
+        routes.route(&self.cores.team, scores, factors.map(Vec::as_slice), bias.map(Vec::as_slice));
     }
 
     fn keep_routes(&mut self, kv: &mut KvStore, layer: LayerIx, routes: &CpuRoutes, step: &CpuStep) {
@@ -606,8 +614,15 @@ impl Backend for Cpu {
         self.gated(out, inner, gate, None);
     }
 
-    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes, mode: OutputMode) {
-        routes.combine(&self.cores.team, out, x, mode);
+    fn combine(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        input: Option<&CpuBuffer>,
+        routes: &CpuRoutes,
+        mode: OutputMode,
+    ) {
+        routes.combine(&self.cores.team, out, x, input, mode);
     }
 
     fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {

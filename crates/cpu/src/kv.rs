@@ -244,7 +244,13 @@ impl KvStore {
 
     /// The keys of these tokens, widened to f32: `[slots, head_dim]`.
     pub fn keys(&self, layer: LayerIx, kv_head: usize, slots: &[KvSlot]) -> Vec<f32> {
-        slots.iter().flat_map(|&at| self.key(layer, kv_head, at)).collect()
+        let mut all = Vec::with_capacity(slots.len() * self.heads(layer).head_dim);
+        for of_page in slots.chunk_by(|a, b| a.page == b.page) {
+            let keys = self.page_keys(layer, kv_head, of_page[0].page);
+            let keys = keys.as_chunks::<SLOTS>().0;
+            of_page.iter().for_each(|at| all.extend(keys.iter().map(|lanes| lanes[at.slot as usize])));
+        }
+        all
     }
 
     /// The keys of one page, widened to f32: `[head_dim][SLOTS]`. Slots without a token hold arbitrary values.

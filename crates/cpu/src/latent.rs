@@ -2,7 +2,9 @@
 //! with the maps of each head, and how two results merge. Products are those of experts, a head for an expert, so what
 //! a row gets depends on that row alone.
 
-use super::gemm::{CpuMatrix, GemmScratch, grouped_dense};
+use rayon::prelude::*;
+
+use super::gemm::{self, CpuMatrix, GemmScratch, grouped_dense};
 use super::norm::heads_norm_row;
 use super::rope::rotate;
 use super::rows::for_rows;
@@ -10,17 +12,17 @@ use super::team::Team;
 use super::{Cores, CpuBuffer, KvStore};
 use offshoot_backend::{Dtype, Elements, Expansion, HeldPart, LatentHeads, LatentSteps, RopeTable, WeightFormat};
 use offshoot_backend::{WeightView, with_bytes, with_dense};
-use offshoot_core::ids::LayerIx;
+use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_kv::KvSlot;
 
-/// The maps of a layer, one matrix for each head, dense.
+/// The maps of a layer, dense, as each product reads them.
 pub struct CpuLatentMaps {
     heads: LatentHeads,
-    /// `K_h`, `[nope, rank]`.
-    keys: Vec<CpuMatrix>,
-    /// `K_h` transposed, `[rank, nope]`.
+    /// Those of all heads, `[heads, nope + value]` by `rank`, to expand latents.
+    all: CpuMatrix,
+    /// `K_h` of each head transposed, `[rank, nope]`.
     absorbing: Vec<CpuMatrix>,
-    /// `V_h`, `[value, rank]`.
+    /// `V_h` of each head, `[value, rank]`.
     values: Vec<CpuMatrix>,
 }
 
@@ -41,37 +43,32 @@ impl CpuLatentMaps {
         let rows_of =
             |head: usize, first: usize, rows: usize| &bytes[(head * (nope + value) + first) * row..][..rows * row];
         let matrix = |rows, cols, bytes: &[u8]| CpuMatrix::pack(&[WeightView { dtype, rows, cols, bytes }]);
-        let each = 0..heads.heads;
+        let absorbing = |head| matrix(rank, nope, &transposed(rows_of(head, 0, nope), rank, dtype.bytes()));
+        let each = || 0..heads.heads;
         Self {
             heads,
-            keys: each.clone().map(|head| matrix(nope, rank, rows_of(head, 0, nope))).collect(),
-            absorbing: each
-                .clone()
-                .map(|head| matrix(rank, nope, &transposed(rows_of(head, 0, nope), nope, rank, dtype.bytes())))
-                .collect(),
-            values: each.map(|head| matrix(value, rank, rows_of(head, nope, value))).collect(),
+            all: matrix(heads.map_rows(), rank, &bytes),
+            absorbing: each().into_par_iter().map(absorbing).collect(),
+            values: each().map(|head| matrix(value, rank, rows_of(head, nope, value))).collect(),
         }
     }
 
     /// See `Backend::read_latent_maps`.
     pub fn elements(&self) -> Elements {
-        let own = |matrix: &CpuMatrix| matrix.elements();
-        let each: Vec<[Elements; 2]> =
-            self.keys.iter().zip(&self.values).map(|(keys, values)| [own(keys), own(values)]).collect();
-        let mut all = Elements::zeros(each[0][0].dtype, self.heads.map_rows(), self.heads.rank);
-        let mut first = 0;
-        for elements in each.iter().flatten() {
-            all.put(first, 0..self.heads.rank, elements.view());
-            first += elements.rows;
-        }
-        all
+        self.all.elements()
     }
 }
 
-/// The bytes of a matrix `[rows, cols]` of elements of `size` bytes, transposed.
-fn transposed(bytes: &[u8], rows: usize, cols: usize, size: usize) -> Vec<u8> {
-    let element = |at: usize| &bytes[at * size..][..size];
-    (0..cols).flat_map(|col| (0..rows).flat_map(move |row| element(row * cols + col))).copied().collect()
+/// The bytes of a matrix of `cols` columns, of elements of `size` bytes, transposed.
+fn transposed(bytes: &[u8], cols: usize, size: usize) -> Vec<u8> {
+    let rows = bytes.len() / (cols * size);
+    let mut all = vec![0; bytes.len()];
+    for (row, elements) in bytes.chunks_exact(cols * size).enumerate() {
+        for (col, element) in elements.chunks_exact(size).enumerate() {
+            all[(col * rows + row) * size..][..size].copy_from_slice(element);
+        }
+    }
+    all
 }
 
 /// See `Backend::prepare_latents`; `slots`: those of the rows.
@@ -90,7 +87,9 @@ pub fn prepare(
     assert_eq!(shapes, expected, "prepare_latents: shapes of queries and latents");
     assert_eq!(steps.norm.len(), rank, "prepare_latents: length of the norm");
     let tables = || steps.ropes.into_iter().flatten();
-    assert!(tables().all(|table| table.rotary <= rope), "prepare_latents: rotated part of a head");
+    // Growth multiplies all of a query.
+    let most = |table: &RopeTable| if table.keys { rope } else { nope + rope };
+    assert!(tables().all(|table| table.rotary <= most(table)), "prepare_latents: rotated part of a head");
     for_rows(&cores.team, queries, |r, row| {
         tables().for_each(|table| rotate_last(cores, row, nope + rope, table, positions[r]));
     });
@@ -109,16 +108,17 @@ fn rotate_last(cores: &Cores, heads: &mut [f32], head_dim: usize, table: &RopeTa
 /// See `Backend::absorb_queries`.
 pub fn absorb(
     cores: &Cores,
-    scratch: &mut GemmScratch,
+    scratch: &mut LatentScratch,
     out: &mut CpuBuffer,
     queries: &CpuBuffer,
     maps: &CpuLatentMaps,
 ) {
     let LatentHeads { heads, rank, nope, rope, .. } = maps.heads;
     let rows = queries.rows;
-    assert_eq!((queries.width, out.rows, out.width), (heads * (nope + rope), rows, heads * (rank + rope)), "shapes");
+    let shapes = [(queries.rows, queries.width), (out.rows, out.width)];
+    assert_eq!(shapes, [(rows, heads * (nope + rope)), (rows, heads * (rank + rope))], "absorb_queries: shapes");
     let query = |row: usize, head: usize| &queries.row(row)[head * (nope + rope)..][..nope + rope];
-    let absorbed = by_head(cores, scratch, &maps.absorbing, rows, |row, head| &query(row, head)[..nope]);
+    let absorbed = scratch.by_head(cores, &maps.absorbing, rows, |row, head| &query(row, head)[..nope]);
     for_rows(&cores.team, out, |row, out| {
         for (head, out) in out.chunks_exact_mut(rank + rope).enumerate() {
             out[..rank].copy_from_slice(absorbed.row(head * rows + row));
@@ -128,11 +128,17 @@ pub fn absorb(
 }
 
 /// See `Backend::map_values`.
-pub fn map_values(cores: &Cores, scratch: &mut GemmScratch, out: &mut CpuBuffer, x: &CpuBuffer, maps: &CpuLatentMaps) {
+pub fn map_values(
+    cores: &Cores,
+    scratch: &mut LatentScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    maps: &CpuLatentMaps,
+) {
     let LatentHeads { heads, rank, value, .. } = maps.heads;
     let rows = x.rows;
     assert_eq!((x.width, out.rows, out.width), (heads * rank, rows, heads * value), "map_values: shapes");
-    let mapped = by_head(cores, scratch, &maps.values, rows, |row, head| &x.row(row)[head * rank..][..rank]);
+    let mapped = scratch.by_head(cores, &maps.values, rows, |row, head| &x.row(row)[head * rank..][..rank]);
     for_rows(&cores.team, out, |row, out| {
         for (head, out) in out.chunks_exact_mut(value).enumerate() {
             out.copy_from_slice(mapped.row(head * rows + row));
@@ -140,27 +146,49 @@ pub fn map_values(cores: &Cores, scratch: &mut GemmScratch, out: &mut CpuBuffer,
     });
 }
 
-/// The products of the matrix of each head with `input(row, head)` of each row: `[heads, rows]` rows.
-fn by_head<'x>(
-    cores: &Cores,
-    scratch: &mut GemmScratch,
-    matrices: &'x [CpuMatrix],
-    rows: usize,
-    input: impl Fn(usize, usize) -> &'x [f32] + Sync,
-) -> CpuBuffer {
-    let mut out = CpuBuffer::new(matrices.len() * rows, matrices.first().map_or(0, |matrix| matrix.rows));
-    if rows > 0 {
-        let of_head = (0..matrices.len()).map(|head| (head, head * rows..(head + 1) * rows));
-        grouped_dense(cores, scratch, &mut out, of_head, |at| input(at % rows, at / rows), |head| &matrices[head]);
-    }
-    out
+/// Memory reused between calls.
+#[derive(Default)]
+pub struct LatentScratch {
+    gemm: GemmScratch,
+    /// Products with maps: of each head `[heads, rows]`, or of all heads `[slots, heads, nope + value]`.
+    products: CpuBuffer,
+    /// Keys and values of some slots.
+    stored: CpuBuffer,
 }
+
+impl LatentScratch {
+    /// The products of the matrix of each head with `input(row, head)` of each row: `[heads, rows]` rows.
+    fn by_head<'x>(
+        &mut self,
+        cores: &Cores,
+        matrices: &'x [CpuMatrix],
+        rows: usize,
+        input: impl Fn(usize, usize) -> &'x [f32] + Sync,
+    ) -> &CpuBuffer {
+        let Self { gemm, products, .. } = self;
+        reshape(products, matrices.len() * rows, matrices.first().map_or(0, |matrix| matrix.rows));
+        if rows > 0 {
+            let of_head = (0..matrices.len()).map(|head| (head, head * rows..(head + 1) * rows));
+            grouped_dense(cores, gemm, products, of_head, |at| input(at % rows, at / rows), |head| &matrices[head]);
+        }
+        products
+    }
+}
+
+/// Makes a buffer one of another shape, with any contents.
+fn reshape(buffer: &mut CpuBuffer, rows: usize, width: usize) {
+    (buffer.rows, buffer.width) = (rows, width);
+    buffer.data.resize(rows * width, 0.0);
+}
+
+/// Slots that are expanded at once: what they take stays in cache.
+const EXPANDED_SLOTS: usize = 256;
 
 /// See `Backend::expand_latents`.
 #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
 pub fn expand(
     cores: &Cores,
-    scratch: &mut GemmScratch,
+    scratch: &mut LatentScratch,
     copies: &mut KvStore,
     copy_layer: LayerIx,
     kv: &KvStore,
@@ -171,7 +199,7 @@ pub fn expand(
     let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
     let layouts = (kv.heads(layer), copies.heads(copy_layer));
     assert_eq!(layouts, (maps.heads.absorbed(), maps.heads.expanded()), "expand_latents: latents and copies");
-    let slots = |page: fn(&Expansion) -> offshoot_core::ids::PageId| {
+    let slots = |page: fn(&Expansion) -> PageId| {
         let of = move |one: &Expansion| {
             let page = page(one);
             one.slots.clone().map(move |slot| KvSlot { page, slot })
@@ -179,23 +207,26 @@ pub fn expand(
         expansions.iter().flat_map(of).collect::<Vec<KvSlot>>()
     };
     let (from, to) = (slots(|one| one.from), slots(|one| one.to));
-    let rows = from.len();
-    let latents = CpuBuffer { rows, width: rank + rope, data: kv.keys(layer, 0, &from) };
-    let latent = |row: usize, _: usize| &latents.row(row)[..rank];
-    let keys = by_head(cores, scratch, &maps.keys, rows, latent);
-    let values = by_head(cores, scratch, &maps.values, rows, latent);
-    let mut stored = CpuBuffer::new(rows, maps.heads.expanded().stored_width());
-    for_rows(&cores.team, &mut stored, |row, stored| {
-        let (all_keys, all_values) = stored.split_at_mut(heads * (nope + rope));
-        for (head, key) in all_keys.chunks_exact_mut(nope + rope).enumerate() {
-            key[..nope].copy_from_slice(keys.row(head * rows + row));
-            key[nope..].copy_from_slice(&latents.row(row)[rank..]);
-        }
-        for (head, to) in all_values.chunks_exact_mut(value).enumerate() {
-            to.copy_from_slice(values.row(head * rows + row));
-        }
-    });
-    copies.append_behind(cores, copy_layer, &stored, 0, &to);
+    let LatentScratch { gemm, products, stored } = scratch;
+    for (from, to) in from.chunks(EXPANDED_SLOTS).zip(to.chunks(EXPANDED_SLOTS)) {
+        let rows = from.len();
+        let all = CpuBuffer { rows, width: rank + rope, data: kv.keys(layer, 0, from) };
+        let data = all.data.chunks_exact(rank + rope).flat_map(|row| &row[..rank]).copied().collect();
+        let latents = CpuBuffer { rows, width: rank, data };
+        reshape(products, rows, maps.heads.map_rows());
+        gemm::linear_dense(cores, gemm, products, &latents, &maps.all);
+        reshape(stored, rows, maps.heads.expanded().stored_width());
+        for_rows(&cores.team, stored, |row, stored| {
+            let (keys, values) = stored.split_at_mut(heads * (nope + rope));
+            let of_heads = keys.chunks_exact_mut(nope + rope).zip(values.chunks_exact_mut(value));
+            for ((key, to), mapped) in of_heads.zip(products.row(row).chunks_exact(nope + value)) {
+                key[..nope].copy_from_slice(&mapped[..nope]);
+                key[nope..].copy_from_slice(&all.row(row)[rank..]);
+                to.copy_from_slice(&mapped[nope..]);
+            }
+        });
+        copies.append_behind(cores, copy_layer, stored, 0, to);
+    }
 }
 
 /// See `Backend::merge_attended`. Where one of both has seen nothing, the other's bits stay as they are.

@@ -721,8 +721,8 @@ impl Backend for Cuda {
         kernels.delta_rule(&self.device, out, qkv, ba, gates, states, runs, products);
     }
 
-    fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>) {
-        routes.route(scores, factors);
+    fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>, bias: Option<&Vector>) {
+        routes.route(scores, factors, bias);
     }
 
     fn keep_routes(&mut self, kv: &mut Kv, layer: LayerIx, routes: &Routes, step: &Step) {
@@ -769,10 +769,9 @@ impl Backend for Cuda {
         }
     }
 
-    fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes, mode: OutputMode) {
+    fn combine(&mut self, out: &mut Buffer, x: &Buffer, input: Option<&Buffer>, routes: &Routes, mode: OutputMode) {
         if out.rows > 0 {
-            let (places, weights) = (routes.places_of_choices(), routes.weights());
-            self.ops(x.element, out).combine(out, x, places, weights, routes.chosen(), mode == OutputMode::Add);
+            self.ops(x.element, out).combine(out, x, input, routes, mode == OutputMode::Add);
         }
     }
 

@@ -10,6 +10,7 @@ use super::driver::device::Device;
 use super::driver::function::Function;
 use super::driver::grid::{LANE_BLOCK, LANES, lane_blocks, small};
 use super::driver::memory::Memory;
+use super::experts::routes::Routes;
 use super::memory::buffer::Buffer;
 use super::memory::kv::{Kv, SlotWords, value_beside};
 use super::memory::weights::{Matrix, Vector};
@@ -179,15 +180,21 @@ impl Ops {
         self.launch(kernel, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
-    /// `places`, `weights`: for each row of `out`, those of its `chosen` experts.
     /// `adds`: to what `out` holds. There is a row.
-    pub fn combine(&self, out: &Buffer, x: &Buffer, places: &Memory, weights: &Memory, chosen: usize, adds: bool) {
-        assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
+    pub fn combine(&self, out: &Buffer, x: &Buffer, input: Option<&Buffer>, routes: &Routes, adds: bool) {
+        assert_eq!((out.rows * routes.chosen(), out.width), (x.rows, x.width), "combine: shapes");
         self.assert_sums(out);
         self.assert_operands(x);
+        if let Some(input) = input {
+            assert_eq!((input.rows, input.width), (out.rows, out.width), "combine: a row of the input for each row");
+            self.assert_operands(input);
+        }
         let args = |out: &Memory| {
-            let args = Args::new().memory(out).memory(x.memory()).memory(places).memory(weights);
-            args.u32(small(chosen)).u32(small(x.width)).u32(u32::from(adds))
+            let args = Args::new().memory(out).memory(x.memory()).memory_or_null(input.map(Buffer::memory));
+            let args = args.memory(routes.places_of_choices()).memory(routes.weights());
+            let (multiplied, at) = routes.multiplied_places();
+            let args = args.memory_at(multiplied, at).u32(small(routes.chosen()));
+            args.u32(small(x.width)).u32(u32::from(adds))
         };
         self.launch(&self.combine, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }

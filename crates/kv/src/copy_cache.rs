@@ -47,6 +47,14 @@ pub struct Copied {
     pub expansions: [Vec<Expansion>; CopyStore::COUNT],
 }
 
+impl Copied {
+    /// Of plans that read no copy.
+    pub fn none(plans: [AttentionPlan; CopyStore::COUNT]) -> Self {
+        debug_assert!(plans.iter().all(|plan| plan.items.is_empty()));
+        Copied { plans, expansions: Default::default() }
+    }
+}
+
 impl CopyCache {
     /// No copies, in so many pages of each store.
     pub fn new(pages: [usize; CopyStore::COUNT]) -> Self {

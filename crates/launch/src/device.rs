@@ -120,7 +120,9 @@ fn join_ranks<B: Ranked>(devices: Vec<B>, exact: bool, model: ModelSource<'_>) -
     let shared = model.config.shared_keys(count, exact, ranks.can_share_positions());
     match shared {
         SharedKeys::Nothing => {}
-        SharedKeys::Divided { .. } | SharedKeys::Copied { why: WhyCopied::Deterministic, .. } => log::info!("{shared}"),
+        SharedKeys::Divided { .. } | SharedKeys::Copied { why: WhyCopied::Deterministic | WhyCopied::Latents, .. } => {
+            log::info!("{shared}")
+        }
         SharedKeys::Copied { .. } => log::warn!("{TENSOR_PARALLEL}: {shared}"),
     }
     let ranks = ranks.sharing_positions(shared.members());

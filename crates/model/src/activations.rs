@@ -61,12 +61,14 @@ pub struct StreamBuffers<B: Backend> {
     pub attended: Vec<B::Buffer>,
     /// The gates of the same, if the model has them.
     pub gates: Vec<B::Buffer>,
-    /// `[R, 1]`, if all rows share an expert.
+    /// `[R, 1]`, if all rows share an expert with a gate.
     pub shared_gate: Option<B::Buffer>,
     /// One for each kind of dense feed-forward block.
     pub inner: Vec<InnerBuffers<B>>,
     /// What a block computed, in models that do not add it to the residual stream as it is.
     pub blocks: Option<BlockBuffers<B>>,
+    /// `[R, hidden]`: what experts computed for the next layer, in models that carry it.
+    pub carried: Option<B::Buffer>,
     /// One for each kind of mixture.
     pub mixtures: Vec<MixtureBuffers<B>>,
     pub inputs: Option<LayerInputBuffers<B>>,
@@ -83,7 +85,7 @@ pub struct BlockBuffers<B: Backend> {
 /// The buffers of a mixture of experts; a place is a row at one of its experts.
 pub struct MixtureBuffers<B: Backend> {
     chosen: usize,
-    /// `[R, experts]`
+    /// `[R, routed experts]`
     pub scores: B::Buffer,
     pub routes: B::Routes,
     /// `[places, 2 * width]`
@@ -203,7 +205,9 @@ fn keeps_blocks(config: &ModelConfig) -> bool {
         LayerNorms::Parallel(_) => false,
     };
     let sums = |layer: &LayerSpec| {
-        matches!(layer.feed_forward, FeedForward::DenseAndExperts { .. } | FeedForward::SharedExpert { .. })
+        let beside =
+            matches!(layer.feed_forward, FeedForward::DenseAndExperts { .. } | FeedForward::SharedExpert { .. });
+        beside || layer.branch_scale.is_some()
     };
     config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || sums(layer))
 }
@@ -282,6 +286,9 @@ impl<B: Backend> Activations<B> {
             backend.select_rows(&mut logit_rows.normed, &all.normed, step);
         }
         backend.select_rows(&mut logit_rows.attended[heads], &all.attended[heads], step);
+        if let (Some(selected), Some(carried)) = (&mut logit_rows.carried, &all.carried) {
+            backend.select_rows(selected, carried, step);
+        }
         if let (Some(selected), Some(inputs)) = (&mut logit_rows.inputs, &all.inputs) {
             backend.select_rows(&mut selected.layers, &inputs.layers, step);
         }
@@ -300,11 +307,13 @@ impl<B: Backend> StreamBuffers<B> {
             true => Some(BlockBuffers { block: sums()?, sum: sums()? }),
             false => None,
         };
+        let carries = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::Opens { .. });
+        let carried = config.layers.iter().any(carries).then(sums).transpose()?;
         let operands = ActivationDtype::Operands(dtype);
         let mut of_heads = |heads: MixedHeads| backend.shared_buffer(heads.attended_width(), operands, Share::Columns);
         let attended = made_of(head_kinds(config), &mut of_heads)?;
         let gates = if has_gates(config) { made_of(head_kinds(config), of_heads)? } else { Vec::new() };
-        let shares = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::SharedExpert { .. });
+        let shares = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::SharedExpert { gated: true, .. });
         let shared_gate = match config.layers.iter().any(shares) {
             true => Some(backend.buffer(1, ActivationDtype::Sums)?),
             false => None,
@@ -315,7 +324,7 @@ impl<B: Backend> StreamBuffers<B> {
         let inputs = config.per_layer_inputs;
         let inputs =
             inputs.map(|inputs| LayerInputBuffers::new(backend, inputs, config.layers.len(), dtype)).transpose()?;
-        Ok(Self { residual, normed, attended, gates, shared_gate, inner, blocks, mixtures, inputs })
+        Ok(Self { residual, normed, attended, gates, shared_gate, inner, blocks, carried, mixtures, inputs })
     }
 
     fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
@@ -326,7 +335,8 @@ impl<B: Backend> StreamBuffers<B> {
             resize(block)?;
             resize(sum)?;
         }
-        for buffer in self.attended.iter_mut().chain(&mut self.gates).chain(&mut self.shared_gate) {
+        let of_rows = self.attended.iter_mut().chain(&mut self.gates).chain(&mut self.shared_gate);
+        for buffer in of_rows.chain(&mut self.carried) {
             resize(buffer)?;
         }
         for InnerBuffers { up, gated } in &mut self.inner {
@@ -391,8 +401,8 @@ impl<B: Backend> MixtureBuffers<B> {
         let operands = ActivationDtype::Operands(dtype);
         Ok(Self {
             chosen: kind.router.chosen,
-            scores: backend.buffer(kind.count, ActivationDtype::Sums)?,
-            routes: backend.routes(kind.count, kind.router)?,
+            scores: backend.buffer(kind.routed(), ActivationDtype::Sums)?,
+            routes: backend.routes(kind.routed(), kind.router)?,
             up: backend.shared_buffer(2 * kind.width, operands, Share::Columns)?,
             gated: backend.shared_buffer(kind.width, operands, Share::Columns)?,
             down: backend.shared_buffer(hidden, operands, Share::Parts)?,

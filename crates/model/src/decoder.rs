@@ -559,8 +559,11 @@ impl<B: Backend> Decoder<B> {
                 weights.final_norm.add_to(backend, out, &a.logit_rows.residual);
             }
         }
-        let caps_logits = !matches!(self.config.output, OutputHead::Values(_) | OutputHead::Hidden);
-        if let Some(cap) = self.config.final_softcap.filter(|_| caps_logits) {
+        let has_logits = !matches!(self.config.output, OutputHead::Values(_) | OutputHead::Hidden);
+        if let Some(scale) = self.config.logit_scale.filter(|_| has_logits) {
+            backend.scale(out, scale);
+        }
+        if let Some(cap) = self.config.final_softcap.filter(|_| has_logits) {
             backend.softcap(out, cap);
         }
         match (shape.samples, &weights.head) {

@@ -24,13 +24,29 @@ pub enum FeedForwardLayer<B: Backend> {
         experts: Mixture<B>,
         norms: [NormLayer<B>; 3],
     },
-    /// The expert that all rows share is gated by one number a row.
+    /// The expert that all rows share may be gated by one number a row.
     Shared {
         shared: Dense<B>,
-        gate: Linear<B>,
+        gate: Option<Linear<B>>,
         experts: Mixture<B>,
     },
+    /// What experts compute is carried to the next layer.
+    Opens {
+        dense: Dense<B>,
+        experts: Mixture<B>,
+    },
+    /// What is carried is added behind the dense block.
+    Closes(Dense<B>),
 }
+
+/// What happens to the output of a block before it is added to the residual stream.
+pub enum BlockEnd<B: Backend> {
+    AsItIs,
+    Norm(NormLayer<B>),
+    Scale(f32),
+}
+
+const CARRIED: &str = "a model whose experts are carried has this buffer";
 
 /// A dense block: the same matrices for all rows.
 pub struct Dense<B: Backend> {
@@ -43,8 +59,11 @@ pub struct Dense<B: Backend> {
 pub struct Mixture<B: Backend> {
     spec: ExpertsSpec,
     router: Linear<B>,
-    /// The norm of the router's input, and a factor for each expert.
-    scales: Option<(NormLayer<B>, Arc<B::Vector>)>,
+    /// Of the router's input.
+    norm: Option<NormLayer<B>>,
+    /// For each expert.
+    factors: Option<Arc<B::Vector>>,
+    choosing_bias: Option<Arc<B::Vector>>,
     up: Arc<B::Experts>,
     down: Arc<B::Experts>,
 }
@@ -62,11 +81,16 @@ impl<B: Backend> FeedForwardLayer<B> {
             FeedForward::Experts(spec) => {
                 Self::Experts(Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), spec)?)
             }
-            FeedForward::SharedExpert { shared, experts } => Self::Shared {
+            FeedForward::SharedExpert { shared, experts, .. } => Self::Shared {
                 shared: dense(shared)?,
-                gate: Linear::load(loader, tensors.shared_gate.as_ref().expect(LISTED))?,
+                gate: tensors.shared_gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?,
                 experts: Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?,
             },
+            FeedForward::Opens { dense: block, experts } => Self::Opens {
+                dense: dense(block)?,
+                experts: Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?,
+            },
+            FeedForward::Closes(spec) => Self::Closes(dense(spec)?),
             FeedForward::DenseAndExperts { dense: block, experts, norm } => {
                 let block = dense(block)?;
                 let listed = tensors.experts.as_ref().expect(LISTED);
@@ -81,53 +105,77 @@ impl<B: Backend> FeedForwardLayer<B> {
     /// The linear layer that alone reads the block's input, if one does.
     pub fn reads_input_once(&self) -> Option<&Linear<B>> {
         match self {
-            Self::Dense(dense) => Some(&dense.up),
-            Self::Experts(_) | Self::Both { .. } | Self::Shared { .. } => None,
+            Self::Dense(dense) | Self::Closes(dense) => Some(&dense.up),
+            Self::Experts(_) | Self::Both { .. } | Self::Shared { .. } | Self::Opens { .. } => None,
         }
     }
 
-    /// `residual += block(normed)`; `after`: the norm of what the block computes.
+    /// Whether it is a mixture of experts, or has one.
+    pub fn has_experts(&self) -> bool {
+        match self {
+            Self::Dense(_) | Self::Closes(_) => false,
+            Self::Experts(_) | Self::Both { .. } | Self::Shared { .. } | Self::Opens { .. } => true,
+        }
+    }
+
+    /// `residual += end(block(normed))`
     pub fn add_to(
         &self,
         backend: &mut B,
         s: &mut StreamBuffers<B>,
         buffers: BufferIndices,
-        after: Option<&NormLayer<B>>,
+        end: &BlockEnd<B>,
         adapters: StepAdapters<'_, B>,
     ) {
-        let StreamBuffers { residual, normed, inner, mixtures, blocks, shared_gate, .. } = s;
-        match (self, after) {
-            (Self::Dense(dense), None) => dense.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters),
-            (Self::Dense(dense), Some(norm)) => {
+        let StreamBuffers { residual, normed, inner, mixtures, blocks, carried, shared_gate, .. } = s;
+        match (self, end) {
+            (Self::Dense(dense), BlockEnd::AsItIs) => {
+                dense.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters);
+            }
+            (Self::Dense(dense), end) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 dense.apply(backend, block, normed, &mut inner[buffers.inner], adapters);
-                norm.add_to(backend, residual, block);
+                end.add_to(backend, residual, block);
             }
-            (Self::Experts(experts), None) => {
+            (Self::Experts(experts), BlockEnd::AsItIs) => {
                 let mixture = &mut mixtures[buffers.mixture];
                 experts.route(backend, residual, normed, mixture, adapters);
                 experts.add_to(backend, residual, normed, mixture);
             }
-            (Self::Experts(experts), Some(norm)) => {
+            (Self::Experts(experts), end) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
                 experts.route(backend, residual, normed, mixture, adapters);
                 experts.apply(backend, block, normed, mixture);
-                norm.add_to(backend, residual, block);
+                end.add_to(backend, residual, block);
             }
-            (Self::Shared { shared, gate, experts }, None) => {
+            (Self::Shared { shared, gate, experts }, BlockEnd::AsItIs) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
-                let factor = shared_gate.as_mut().expect("a model that shares an expert has the buffer of its gate");
                 shared.apply(backend, block, normed, &mut inner[buffers.inner], adapters);
-                gate.apply(backend, factor, normed, adapters);
-                backend.sigmoid_times(block, factor);
+                if let Some(gate) = gate {
+                    let factor = shared_gate.as_mut().expect("a model that gates a shared expert has this buffer");
+                    gate.apply(backend, factor, normed, adapters);
+                    backend.sigmoid_times(block, factor);
+                }
                 experts.route(backend, residual, normed, mixture, adapters);
                 experts.add_to(backend, residual, normed, mixture);
                 backend.add(residual, block);
             }
-            (Self::Shared { .. }, Some(_)) => unreachable!("no family has a norm behind a shared expert"),
-            (Self::Both { dense, experts, norms: [of_dense, before, of_experts] }, after) => {
+            (Self::Opens { dense, experts }, BlockEnd::AsItIs) => {
+                let mixture = &mut mixtures[buffers.mixture];
+                experts.route(backend, residual, normed, mixture, adapters);
+                experts.apply(backend, carried.as_mut().expect(CARRIED), normed, mixture);
+                dense.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters);
+            }
+            (Self::Closes(dense), BlockEnd::AsItIs) => {
+                dense.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters);
+                backend.add(residual, carried.as_ref().expect(CARRIED));
+            }
+            (Self::Shared { .. } | Self::Opens { .. } | Self::Closes(_), _) => {
+                unreachable!("no family changes what such a block computes")
+            }
+            (Self::Both { dense, experts, norms: [of_dense, before, of_experts] }, end) => {
                 let BlockBuffers { block, sum } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
                 dense.apply(backend, block, normed, &mut inner[buffers.inner], adapters);
@@ -136,17 +184,32 @@ impl<B: Backend> FeedForwardLayer<B> {
                 before.apply(backend, normed, residual);
                 experts.apply(backend, block, normed, mixture);
                 of_experts.add_to(backend, sum, block);
-                add(backend, residual, sum, after);
+                end.add_to(backend, residual, sum);
             }
         }
     }
 }
 
-/// `residual += after(x)`
-fn add<B: Backend>(backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, after: Option<&NormLayer<B>>) {
-    match after {
-        None => backend.add(residual, x),
-        Some(norm) => norm.add_to(backend, residual, x),
+impl<B: Backend> BlockEnd<B> {
+    /// `scale`: a factor of the block's output, in layers without a norm of it.
+    pub fn new(norm: Option<NormLayer<B>>, scale: Option<f32>) -> Self {
+        match (norm, scale) {
+            (Some(norm), _) => Self::Norm(norm),
+            (None, Some(factor)) => Self::Scale(factor),
+            (None, None) => Self::AsItIs,
+        }
+    }
+
+    /// `residual += end(block)`; `block` is unspecified afterwards.
+    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, block: &mut B::Buffer) {
+        match self {
+            Self::AsItIs => backend.add(residual, block),
+            Self::Norm(norm) => norm.add_to(backend, residual, block),
+            Self::Scale(factor) => {
+                backend.scale(block, *factor);
+                backend.add(residual, block);
+            }
+        }
     }
 }
 
@@ -201,16 +264,20 @@ impl<B: Backend> Dense<B> {
 
 impl<B: Backend> Mixture<B> {
     fn load(loader: &mut Loader<'_, B>, tensors: &ExpertTensors, spec: &ExpertsSpec) -> Result<Self> {
-        let scales = match (&tensors.router_scales, spec.router_norm) {
+        let (norm, factors) = match (&tensors.router_scales, spec.router_norm) {
             (Some([norm, factors]), Some(kind)) => {
                 // The router's input is also divided by the root of its width.
                 let root = (norm.elements() as f32).sqrt();
                 let weight = loader.made_vector(norm, &Split::Whole, |weight| weight / root)?;
                 let norm = NormLayer::Rms { weight, eps: Norm::eps(kind) };
-                Some((norm, loader.vector(std::slice::from_ref(factors), None, &Split::Whole)?))
+                (Some(norm), Some(loader.vector(std::slice::from_ref(factors), None, &Split::Whole)?))
             }
-            _ => None,
+            _ if spec.scale != 1.0 => (None, Some(loader.constant(&vec![spec.scale; spec.routed()])?)),
+            _ => (None, None),
         };
+        let choosing_bias = tensors.choosing_bias.as_ref();
+        let choosing_bias =
+            choosing_bias.map(|bias| loader.vector(std::slice::from_ref(bias), None, &Split::Whole)).transpose()?;
         let biases = tensors.biases.as_ref();
         let (halves, inputs) = (Split::outputs([spec.width; 2]), Split::Inputs);
         let (matrices, bias) = (&tensors.up, biases.map(|[up, _]| up));
@@ -218,7 +285,8 @@ impl<B: Backend> Mixture<B> {
         let (matrices, bias) = (&tensors.down, biases.map(|[_, down]| down));
         let down = ExpertStack { matrices, bias, alternating: false, width: spec.width, split: &inputs };
         let (up, down) = (loader.experts(&up, ExpertKind::Gated)?, loader.experts(&down, ExpertKind::Linear)?);
-        Ok(Self { spec: *spec, router: Linear::load(loader, &tensors.router)?, scales, up, down })
+        let router = Linear::load(loader, &tensors.router)?;
+        Ok(Self { spec: *spec, router, norm, factors, choosing_bias, up, down })
     }
 
     /// Chooses the experts of each row: by `normed`, or by the router's own norm of `residual`, which overwrites it.
@@ -230,23 +298,29 @@ impl<B: Backend> Mixture<B> {
         buffers: &mut MixtureBuffers<B>,
         adapters: StepAdapters<'_, B>,
     ) {
-        if let Some((norm, _)) = &self.scales {
+        if let Some(norm) = &self.norm {
             norm.apply(backend, normed, residual);
         }
         self.router.apply(backend, &mut buffers.scores, normed, adapters);
-        backend.route(&mut buffers.routes, &buffers.scores, self.scales.as_ref().map(|(_, factors)| &**factors));
+        let (factors, bias) = (self.factors.as_deref(), self.choosing_bias.as_deref());
+        backend.route(&mut buffers.routes, &buffers.scores, factors, bias);
     }
 
     /// `out = sum of the chosen experts' outputs, weighed`
     fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         self.multiply(backend, x, buffers);
-        backend.combine(out, &buffers.down, &buffers.routes, OutputMode::Replace);
+        backend.combine(out, &buffers.down, self.identities_of(x), &buffers.routes, OutputMode::Replace);
     }
 
     /// `residual += sum of the chosen experts' outputs, weighed`
     fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         self.multiply(backend, x, buffers);
-        backend.combine(residual, &buffers.down, &buffers.routes, OutputMode::Add);
+        backend.combine(residual, &buffers.down, self.identities_of(x), &buffers.routes, OutputMode::Add);
+    }
+
+    /// What identities give, if there are some.
+    fn identities_of<'a>(&self, x: &'a B::Buffer) -> Option<&'a B::Buffer> {
+        Some(x).filter(|_| self.spec.router.identities > 0)
     }
 
     /// `down = down(gate(up x))`, at the places of the chosen experts.

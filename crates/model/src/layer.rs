@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
 use super::config::{AttentionKind, AttentionSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds};
 use super::delta_rule::DeltaRule;
-use super::feed_forward::FeedForwardLayer;
+use super::feed_forward::{BlockEnd, FeedForwardLayer};
 use super::inputs::LayerInput;
 use super::latent::LatentAttention;
 use super::layout::LayerTensors;
@@ -29,9 +29,9 @@ pub struct Layer<B: Backend> {
     /// `None` if attention reads the residual stream itself.
     before_attention: Option<NormLayer<B>>,
     /// The norm of what attention computes; `None` if that is added as it is.
-    after_attention: Option<NormLayer<B>>,
+    after_attention: BlockEnd<B>,
     before_feed_forward: BlockInput<B>,
-    after_feed_forward: Option<NormLayer<B>>,
+    after_feed_forward: BlockEnd<B>,
     feed_forward: FeedForwardLayer<B>,
     input: Option<LayerInput<B>>,
     /// Factor of the residual stream at the layer's end.
@@ -178,9 +178,9 @@ impl<B: Backend> Layer<B> {
             gate: tensors.gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?,
             out: Linear::load(loader, &tensors.out)?,
             before_attention,
-            after_attention,
+            after_attention: BlockEnd::new(after_attention, spec.branch_scale),
             before_feed_forward,
-            after_feed_forward,
+            after_feed_forward: BlockEnd::new(after_feed_forward, spec.branch_scale),
             input: input.transpose()?,
             feed_forward: FeedForwardLayer::load(loader, tensors, &spec.feed_forward)?,
             output_scale: output_scale.map(|scale| scale[0]),
@@ -201,7 +201,7 @@ impl<B: Backend> Layer<B> {
 
     /// Whether its feed-forward block is a mixture of experts, or has one.
     pub fn has_experts(&self) -> bool {
-        !matches!(self.feed_forward, FeedForwardLayer::Dense(_))
+        self.feed_forward.has_experts()
     }
 
     /// Whether `transform` reads the input of attention, too.
@@ -272,11 +272,11 @@ impl<B: Backend> Layer<B> {
             }
         }
         match &self.after_attention {
-            None => self.out.add_to(backend, &mut s.residual, attended, adapters),
-            Some(norm) => {
+            BlockEnd::AsItIs => self.out.add_to(backend, &mut s.residual, attended, adapters),
+            end => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
                 self.out.apply(backend, block, attended, adapters);
-                norm.add_to(backend, &mut s.residual, block);
+                end.add_to(backend, &mut s.residual, block);
             }
         }
         match &self.before_feed_forward {
@@ -287,7 +287,7 @@ impl<B: Backend> Layer<B> {
             BlockInput::Residual => backend.round(&mut s.normed, &s.residual),
             BlockInput::AsAttention => {}
         }
-        self.feed_forward.add_to(backend, s, self.buffers, self.after_feed_forward.as_ref(), adapters);
+        self.feed_forward.add_to(backend, s, self.buffers, &self.after_feed_forward, adapters);
         if let Some(input) = &self.input {
             input.add_to(backend, s, adapters);
         }

@@ -36,6 +36,8 @@ pub enum ExpertMatrices {
 #[derive(Clone, Debug)]
 pub struct ExpertTensors {
     pub router: LinearTensors,
+    /// What is added to the merits by which experts are chosen.
+    pub choosing_bias: Option<TensorSpec>,
     /// The weights of the norm of the router's input, and a factor for each expert.
     pub router_scales: Option<[TensorSpec; 2]>,
     /// Gate and up, whose outputs are in turn if `alternating`.
@@ -137,7 +139,8 @@ impl ExpertTensors {
 
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         let norms = self.norms.iter().flatten().flat_map(NormTensors::tensors);
-        self.router.tensors().chain(self.router_scales.iter().flatten()).chain(norms).chain(self.matrices())
+        let router = self.router.tensors().chain(&self.choosing_bias).chain(self.router_scales.iter().flatten());
+        router.chain(norms).chain(self.matrices())
     }
 }
 
@@ -226,8 +229,16 @@ impl Layout {
         }
     }
 
-    /// Modules that layers without keys of their own may have and nothing reads.
-    pub fn unused_keys(&self) -> impl Iterator<Item = String> {
+    /// Beginnings of names that layers may have and nothing reads: of keys, in layers without keys of their own, and of
+    /// a bias of LongCat's routers, which transformers ignores, too.
+    pub fn unused(&self) -> impl Iterator<Item = String> {
+        let routers = self.layers.iter().filter_map(|layer| Some(&layer.experts.as_ref()?.router.weights[0].name));
+        let biases = routers.filter_map(|name| name.strip_suffix("router.classifier.weight"));
+        let biases: Vec<String> = biases.map(|layer| format!("{layer}router.classifier.bias")).collect();
+        self.unused_keys().chain(biases)
+    }
+
+    fn unused_keys(&self) -> impl Iterator<Item = String> {
         let is_silent = |layer: &LayerTensors| layer.qkv.weights.len() == 1 && layer.latent.is_none();
         let silent = self.layers.iter().enumerate().filter(move |(_, layer)| is_silent(layer));
         let silent = silent.filter(|(_, layer)| layer.qkv.weights[0].name.ends_with("q_proj.weight"));
@@ -345,7 +356,7 @@ impl LayerNames<'_> {
             sinks,
             out,
             feed_forward_norms,
-            shared_gate: matches!(spec.feed_forward, FeedForward::SharedExpert { .. }).then(|| {
+            shared_gate: matches!(spec.feed_forward, FeedForward::SharedExpert { gated: true, .. }).then(|| {
                 let one = Dim { size: 1, field: "one gate" };
                 linear(&[(self.at("mlp.shared_expert_gate"), one)], hidden, false)
             }),
@@ -367,9 +378,11 @@ impl LayerNames<'_> {
 
     fn dense(&self, dense: &DenseSpec) -> DenseTensors {
         let DenseSpec { activation, width, bias } = *dense;
-        if matches!(self.spec.feed_forward, FeedForward::SharedExpert { .. }) {
-            let inner = Dim { size: width, field: "shared_expert_intermediate_size" };
-            let at = |name: &str| self.at(&format!("mlp.shared_expert.{name}"));
+        if let FeedForward::SharedExpert { gated, .. } = self.spec.feed_forward {
+            let field =
+                if gated { "shared_expert_intermediate_size" } else { "n_shared_experts * moe_intermediate_size" };
+            let inner = Dim { size: width, field };
+            let at = |name: &str| self.at(&format!("{}.{name}", self.modules().shared_expert));
             return DenseTensors {
                 up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias)
                     .split(Split::outputs([width; 2])),
@@ -394,7 +407,12 @@ impl LayerNames<'_> {
 
     fn experts(&self, experts: &ExpertsSpec) -> ExpertTensors {
         let names = self.modules().experts;
-        let count = Dim { size: experts.count, field: "num_experts or num_local_experts" };
+        let (of_experts, of_routed) = match self.config.family.is_latent() {
+            true => ("n_routed_experts", "n_routed_experts + zero_expert_num"),
+            false => ("num_experts or num_local_experts", "num_experts or num_local_experts"),
+        };
+        let count = Dim { size: experts.count, field: of_experts };
+        let routed = Dim { size: experts.routed(), field: of_routed };
         let width = Dim { size: experts.width, field: experts.width_field.name() };
         let both = Dim { size: 2 * experts.width, field: experts.width_field.doubled() };
         let tensor = |name: &str, shape: &[Dim]| TensorSpec {
@@ -421,7 +439,8 @@ impl LayerNames<'_> {
             }
         };
         ExpertTensors {
-            router: linear(&[(self.at(names.router), count)], self.hidden, experts.bias),
+            router: linear(&[(self.at(names.router), routed)], self.hidden, experts.bias),
+            choosing_bias: experts.choosing_bias.then(|| vector(&self.at(self.modules().choosing_bias), routed)),
             router_scales: experts.router_norm.map(|_| {
                 [vector(&self.at("router.scale"), self.hidden), vector(&self.at("router.per_expert_scale"), count)]
             }),

@@ -1,12 +1,13 @@
-//! Runs a single sequence through the decoder in its own KV memory, without an engine: tokens in, logits out.
+//! Runs a single sequence through the decoder in its own KV memory, without an engine: tokens in, logits out. Of latent
+//! attention it can be told the forms, to compare them.
 
 use std::ops::Range;
 
 use offshoot_backend::{AdapterSlot, Backend, RowToken, StepBatch, StepRequests};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
-use offshoot_kv::plan::{PlanHints, Planner};
-use offshoot_kv::{Forest, ForestSegment, KvSlot, PageGroups, StateRun};
+use offshoot_kv::plan::{AttentionPlan, CopyRoom, FormChoice, PlanHints, Planner};
+use offshoot_kv::{Copied, CopyCache, CopyStore, Expansion, Forest, ForestSegment, KvSlot, PageGroups, StateRun};
 
 use super::decoder::Decoder;
 
@@ -27,6 +28,16 @@ struct SequencePlace {
     groups: PageGroups,
     /// Tokens computed so far; token `i` is in slot `i` of each group's memory.
     tokens: u32,
+    /// `None`: one segment, all absorbed.
+    forms: Option<Forms>,
+}
+
+/// How a sequence of a model with latent attention is read.
+struct Forms {
+    choice: FormChoice,
+    /// Tokens of a segment. Each segment is an item, which has one form.
+    segment: u32,
+    copies: CopyCache,
 }
 
 impl<'a, B: Backend> Sequence<'a, B> {
@@ -38,7 +49,29 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let groups = model.config().page_groups(backend);
         let kv = backend.kv(&model.kv_shape(groups.count() * pages).with_states(1))?;
         let step = model.step(backend)?;
-        Ok(Self { backend, model, kv, step, place: SequencePlace { page_tokens, pages, groups, tokens: 0 } })
+        Ok(Self {
+            backend,
+            model,
+            kv,
+            step,
+            place: SequencePlace { page_tokens, pages, groups, tokens: 0, forms: None },
+        })
+    }
+
+    /// Cuts the sequence of a model with latent attention to segments of so many tokens, whose forms are chosen by
+    /// `choice`, among copies that have room for all of it. Other models have no forms: nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// The device lacks memory.
+    pub fn read_in(&mut self, choice: FormChoice, segment: u32) -> Result<()> {
+        if self.model.config().latents().is_none() {
+            return Ok(());
+        }
+        let pages = [self.place.pages; CopyStore::COUNT];
+        self.model.allocate_copies(self.backend, pages)?;
+        self.place.forms = Some(Forms { choice, segment, copies: CopyCache::new(pages) });
+        Ok(())
     }
 
     /// Appends `tokens` in one step. Returns the logits of rows `logit_rows` of that step, `[logit_rows.len(), vocab]`.
@@ -88,7 +121,10 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let has_state = self.model.config().delta_heads().next().is_some();
         let tokens = if goes_back && has_state { 0 } else { tokens };
         *held = (*held).min(u32::try_from(tokens).unwrap_or(u32::MAX));
-        *held as usize
+        if let Some(forms) = self.place.forms.as_mut().filter(|_| goes_back) {
+            forms.copies.forget_all();
+        }
+        self.place.tokens as usize
     }
 
     /// The step that appends `tokens` and computes the logits of its rows `logit_rows`.
@@ -105,8 +141,7 @@ impl SequencePlace {
         let from = (self.tokens > 0).then_some(StateId(0));
         let state_runs = vec![StateRun { rows: 0..new, from, is_in: false, to: Some(StateId(0)) }];
         self.tokens += new;
-        let plan = |hints: &PlanHints| Planner::Flat.plan(&self.forest(&positions, hints.group), hints);
-        let plans: Vec<_> = hints.iter().map(plan).collect();
+        let (plans, expansions) = self.plan(&positions, hints);
         let slots_in = |group: GroupIx| positions.iter().map(|&position| self.slot(group, position)).collect();
         let slots = self.groups.iter().map(slots_in).collect();
         StepBatch {
@@ -115,11 +150,48 @@ impl SequencePlace {
             slots,
             logit_rows: logit_rows.collect(),
             plans,
-            expansions: None,
+            expansions,
             state_runs,
             adapters: Vec::new(),
             requests: StepRequests::None,
         }
+    }
+
+    /// One plan for each of `hints` and, of latent attention, those of copies with what is expanded for them.
+    fn plan(
+        &mut self,
+        positions: &[u32],
+        hints: &[PlanHints],
+    ) -> (Vec<AttentionPlan>, Option<[Vec<Expansion>; CopyStore::COUNT]>) {
+        let mut plans = Vec::new();
+        let mut copied = None;
+        for hints in hints {
+            let forest = self.forest(positions, hints.group);
+            if hints.latents.is_none() {
+                plans.push(Planner::Flat.plan(&forest, hints));
+                continue;
+            }
+            // What was computed stays where it is, until `truncate` forgets all copies.
+            let stamp = |_| 0;
+            let (forms, assigned) = match &mut self.forms {
+                None => {
+                    let forms = Planner::Flat.plan_forms(&forest, hints, FormChoice::Cheapest, &CopyRoom::NONE);
+                    (forms.absorbed, Copied::none(forms.copied))
+                }
+                Some(Forms { choice, copies, .. }) => {
+                    let plan = |room: &CopyRoom<'_>| Planner::Tree.plan_forms(&forest, hints, *choice, room);
+                    let forms = copies.with_room(stamp, plan);
+                    (forms.absorbed, copies.assign(forms.copied, stamp))
+                }
+            };
+            plans.push(forms);
+            copied = Some(assigned);
+        }
+        let expansions = copied.map(|copied| {
+            plans.extend(copied.plans);
+            copied.expansions
+        });
+        (plans, expansions)
     }
 
     fn slot(&self, group: GroupIx, position: u32) -> KvSlot {
@@ -131,24 +203,29 @@ impl SequencePlace {
         PageId::new(group.ix() * self.pages + number as usize)
     }
 
-    /// The sequence as one segment in the pages of `group`.
+    /// The sequence in the pages of `group`: a chain of segments, or one.
     fn forest(&self, positions: &[u32], group: GroupIx) -> Forest {
-        let pages = self.tokens.div_ceil(self.page_tokens);
+        let mut forest = Forest { page_tokens: self.page_tokens, ..Forest::default() };
         let rows = positions.len() as u32;
-        Forest {
-            page_tokens: self.page_tokens,
-            segments: vec![ForestSegment {
-                id: SegmentId(0),
-                parent: None,
-                first_position: 0,
-                tokens: self.tokens,
-                pages: 0..pages,
-                held_from: 0,
-                rows: 0..rows,
-            }],
-            pages: (0..pages).map(|number| self.page(group, number)).collect(),
-            row_positions: positions.to_vec(),
-            row_segments: vec![0; positions.len()],
+        let length = self.forms.as_ref().map_or(self.tokens, |forms| forms.segment).max(1);
+        for first in (0..self.tokens).step_by(length as usize) {
+            let end = self.tokens.min(first + length);
+            let (index, page) = (forest.segments.len() as u32, forest.pages.len() as u32);
+            let numbers = first / self.page_tokens..end.div_ceil(self.page_tokens);
+            forest.pages.extend(numbers.map(|number| self.page(group, number)));
+            let above = forest.row_segments.len() as u32;
+            forest.row_segments.extend(positions.iter().filter(|at| (first..end).contains(at)).map(|_| index));
+            forest.segments.push(ForestSegment {
+                id: SegmentId::new(index as usize),
+                parent: index.checked_sub(1),
+                first_position: first,
+                tokens: end - first,
+                pages: page..forest.pages.len() as u32,
+                held_from: first,
+                rows: above..rows,
+            });
         }
+        forest.row_positions = positions.to_vec();
+        forest
     }
 }

@@ -618,7 +618,7 @@ impl Backend for Sim {
         self.small_op(2 * x.bytes() + gate.bytes());
     }
 
-    fn route(&mut self, _: &mut SimRoutes, scores: &SimBuffer, _: Option<&()>) {
+    fn route(&mut self, _: &mut SimRoutes, scores: &SimBuffer, _: Option<&()>, _: Option<&()>) {
         self.small_op(scores.bytes());
     }
 
@@ -655,7 +655,7 @@ impl Backend for Sim {
         self.gated(out, inner, gate, None);
     }
 
-    fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes, mode: OutputMode) {
+    fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: Option<&SimBuffer>, _: &SimRoutes, mode: OutputMode) {
         let times = if mode == OutputMode::Add { 2 } else { 1 };
         self.sum_of_experts(out, x, x.bytes() + times * out.bytes());
     }

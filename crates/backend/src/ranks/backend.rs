@@ -764,8 +764,14 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.gated(&mut out.own, &x.own, gate, next.and_then(RankShare::single));
     }
 
-    fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>) {
-        self.0.route(routes, &scores.own, factors);
+    fn route(
+        &mut self,
+        routes: &mut Self::Routes,
+        scores: &Self::Buffer,
+        factors: Option<&Self::Vector>,
+        bias: Option<&Self::Vector>,
+    ) {
+        self.0.route(routes, &scores.own, factors, bias);
     }
 
     fn expert_linear(
@@ -798,8 +804,16 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.expert_gated(&mut out.own, &mut inner.own, &x.own, &experts.each[0], routes, gate);
     }
 
-    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes, mode: OutputMode) {
-        self.combine_parts(out, x, routes, mode);
+    fn combine(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        input: Option<&Self::Buffer>,
+        routes: &Self::Routes,
+        mode: OutputMode,
+    ) {
+        assert!(input.is_none_or(|input| is_whole(input.share)), "combine: every rank has the mixture's whole input");
+        self.combine_parts(out, x, input, routes, mode);
     }
 }
 

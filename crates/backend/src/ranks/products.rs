@@ -58,13 +58,16 @@ impl<B: Ranked> Rank<B> {
         &mut self,
         out: &mut RankBuffer<B>,
         x: &RankBuffer<B>,
+        input: Option<&RankBuffer<B>>,
         routes: &B::Routes,
         mode: OutputMode,
     ) {
         assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
-        self.sum(out, mode == OutputMode::Add, |device, _, parts| {
-            for (x, to) in std::iter::once(&x.own).chain(&x.parts).zip(parts) {
-                device.combine(to, x, routes, OutputMode::Replace);
+        self.sum(out, mode == OutputMode::Add, |device, number, parts| {
+            for (part, (x, to)) in std::iter::once(&x.own).chain(&x.parts).zip(parts).enumerate() {
+                // What identities give is added once.
+                let input = input.filter(|_| number == 0 && part == 0);
+                device.combine(to, x, input.map(|input| &input.own), routes, OutputMode::Replace);
             }
         });
     }

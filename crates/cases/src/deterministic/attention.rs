@@ -54,7 +54,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut 
     Ok(())
 }
 
-/// The results of the rows `names` of a forest, `[names, q width]`, and whether the same step gave the same bits.
+/// The results of the rows `names` of a forest, `[names, out width]`, and whether the same step gave the same bits.
 fn attend_rows<B: Backend>(
     backend: &mut B,
     setting: &Setting,
@@ -72,7 +72,8 @@ fn attend_rows<B: Backend>(
     attend(backend, setting, &stored.kv, &plan, &queries)
 }
 
-fn forest<B: Backend>(
+/// Compares the rows of a forest with themselves among others.
+pub fn forest<B: Backend>(
     backend: &mut B,
     setting: &Setting,
     shape: ForestShape,
@@ -82,7 +83,7 @@ fn forest<B: Backend>(
     backend.set_kv_dtype(setting.kv);
     let stored = StoredForest::new(backend, setting, shape, seed)?;
     let case = format!("{shape:?}, seed {seed}, {setting}");
-    let (all, width): (Vec<usize>, _) = ((0..stored.contexts.len()).collect(), setting.heads.q_width());
+    let (all, width): (Vec<usize>, _) = ((0..stored.contexts.len()).collect(), setting.heads.out_width());
     let (found, repeats) = attend_rows(backend, setting, &stored, &all, Planner::Tree)?;
 
     let checked: Vec<usize> = all.iter().copied().step_by(all.len().div_ceil(CHECKED)).collect();

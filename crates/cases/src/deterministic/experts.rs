@@ -63,7 +63,7 @@ impl TestMixture {
         // The first expert gets most rows.
         let scores: Vec<f32> =
             (0..most * experts).map(|i| dice.number() + if i % experts == 0 { 0.8 } else { 0.0 }).collect();
-        let router = Router { chosen, scores: RouterScores::Softmax { normalise: true } };
+        let router = Router::new(chosen, RouterScores::Softmax { normalise: true });
         let mixture = |part: Rows| -> Result<Vec<f32>> {
             let (first, rows) = (part.start, part.len());
             let operands = ActivationDtype::Operands(dtype);
@@ -77,10 +77,10 @@ impl TestMixture {
             let mut gated = buffer(backend, operands, places, width, &[])?;
             let mut outputs = buffer(backend, operands, places, hidden, &[])?;
             let mut out = buffer(backend, ActivationDtype::Sums, rows, hidden, &[])?;
-            backend.route(&mut routes, &scores, None);
+            backend.route(&mut routes, &scores, None, None);
             backend.expert_gated(&mut gated, &mut inner, &x, &up, &routes, Gate::Silu);
             backend.expert_linear(&mut outputs, &gated, &down, &routes, ExpertInput::Places);
-            backend.combine(&mut out, &outputs, &routes, OutputMode::Replace);
+            backend.combine(&mut out, &outputs, None, &routes, OutputMode::Replace);
             backend.read(&out, rows)
         };
         let differences = alone(counts, hidden, dice, mixture)?;

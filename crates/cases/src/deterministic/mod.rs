@@ -1,12 +1,12 @@
 //! Checks the deterministic mode of the ops bit by bit: the result of a row alone, among others and with another
-//! planner must be the same, of attention, linear layers, adapters, experts and delta-rule
-//! layers. Accuracy is checked by the
-//! other cases, except for attention, which uses other kernels in this mode. Whole models are checked in `lab`.
+//! planner must be the same, of attention, also of latents, linear layers, adapters, experts and delta-rule layers.
+//! Accuracy is checked by the other cases, except for attention, which uses other kernels in this mode. Whole models are checked in `lab`.
 
 mod attention;
 mod delta_rule;
 mod differences;
 mod experts;
+mod latents;
 mod linear;
 mod lora;
 
@@ -32,6 +32,7 @@ pub fn deterministic<B: Backend>(
     report.part_of(&["exact, attention", "alone, attention"], &mut done, |report| {
         attention::attention(backend, effort, report)
     })?;
+    report.part_of(&["alone, latents"], &mut done, |report| latents::latents(backend, effort, report))?;
     report.part_of(&["alone, linear", "alone, linear, e4m3"], &mut done, |report| {
         linear::linear(backend, effort, report)
     })?;

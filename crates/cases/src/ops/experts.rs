@@ -1,12 +1,10 @@
 //! Mixtures of experts: the router, the grouped linear layer with and without a gate, the sum of a row's experts, and
-//! the experts that are kept in pages.
-//! Scores are skewed, so that some experts have most rows and some none, and few, so that many are equal.
+//! the experts that are kept in pages. `routed` has the rows and what they should choose.
 
-use std::fmt;
-
-use super::activations::{gate_tolerance, gated, sigmoid};
+use super::activations::{gate_tolerance, gated};
 use super::linear::{RowSize, made_of, sum_tolerance};
 use super::quantised::{FORMATS, is_cut};
+use super::routed::{Chosen, Routed};
 use super::suite::OpSuite;
 use crate::attention::solitary;
 use crate::case::{
@@ -14,8 +12,8 @@ use crate::case::{
 };
 use crate::setting::hints;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, KvShape, MatrixPart, OutputMode, QuantFormat,
-    Rounding, RouteShape, Router, RouterScores, StepBatch, WeightFormat,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, GroupMerit, KvShape, MatrixPart, OutputMode,
+    QuantFormat, Rounding, RouteShape, Router, RouterGroups, RouterScores, StepBatch, WeightFormat,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -46,26 +44,67 @@ const SCORES: [RouterScores; 5] = [
     RouterScores::Sigmoid { normalise: true },
 ];
 
+/// A router that chooses by merits, or among identities.
+struct JudgingRouter {
+    rows: usize,
+    experts: usize,
+    router: Router,
+    biased: bool,
+}
+
+impl JudgingRouter {
+    /// `groups`: all of them, those that a row keeps, and what they are judged by.
+    fn of(
+        [rows, experts, chosen, identities]: [usize; 4],
+        scores: RouterScores,
+        groups: Option<(usize, usize, GroupMerit)>,
+        biased: bool,
+    ) -> Self {
+        let groups = groups.map(|(count, chosen, merit)| RouterGroups { count, chosen, merit });
+        Self { rows, experts, router: Router { chosen, scores, groups, identities }, biased }
+    }
+
+    /// Those of DeepSeek-V3, DeepSeek-V2, Mistral 4, LongCat-Flash and Moonlight in small, and some with as many
+    /// groups, or with as few experts, as there may be.
+    fn all() -> [Self; 9] {
+        use GroupMerit::{Best, SumOfTwo};
+        let softmax = |normalise| RouterScores::Softmax { normalise };
+        let sigmoid = |normalise| RouterScores::Sigmoid { normalise };
+        [
+            Self::of([70, 64, 8, 0], sigmoid(true), Some((8, 4, SumOfTwo)), true),
+            Self::of([33, 60, 6, 0], softmax(false), Some((4, 2, Best)), false),
+            Self::of([50, 32, 4, 0], softmax(true), Some((4, 2, SumOfTwo)), false),
+            Self::of([70, 72, 12, 24], softmax(false), None, true),
+            Self::of([130, 64, 6, 0], sigmoid(false), None, true),
+            Self::of([20, 64, 4, 0], sigmoid(true), Some((32, 3, SumOfTwo)), true),
+            Self::of([9, 768, 12, 256], softmax(false), None, true),
+            Self::of([40, 5, 2, 1], RouterScores::SoftmaxOfChosen, None, false),
+            Self::of([17, 40, 3, 9], sigmoid(true), Some((5, 5, Best)), false),
+        ]
+    }
+
+    fn routed(&self, dice: &mut Dice) -> Routed {
+        let &Self { rows, experts, router, biased } = self;
+        if biased { Routed::biased(dice, rows, experts, router) } else { Routed::random(dice, rows, experts, router) }
+    }
+}
+
 pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     let shapes = if suite.effort == CheckEffort::Quick { &SHAPES[1..3] } else { &SHAPES };
     for (number, &[rows, experts, chosen, outputs, inputs]) in shapes.iter().enumerate() {
-        let routed = Routed::random(dice, rows, experts, Router { chosen, scores: SCORES[number % SCORES.len()] });
+        let routed = Routed::random(dice, rows, experts, Router::new(chosen, SCORES[number % SCORES.len()]));
         let factors = (number % 2 == 1).then(|| dice.numbers(experts));
-        let x = numbers(dice, dtype, rows * chosen * outputs);
         for adds in [false, true] {
-            let (factors, x) = (factors.clone(), x.clone());
-            suite.hold(
-                "route, combine",
-                &CombineCase { dtype, routed: routed.clone(), factors, width: outputs, x, adds },
-            )?;
+            let case = CombineCase::new(dice, dtype, routed.clone(), factors.clone(), outputs, adds);
+            suite.hold("route, combine", &case)?;
         }
 
         if rows <= 520 {
             suite.hold("keep_routes", &KeptCase { dtype, routed: routed.clone() })?;
         }
         if number == 3 {
-            let many = Routed::random(dice, 45, 700, Router { chosen, scores: SCORES[0] });
+            let many = Routed::random(dice, 45, 700, Router::new(chosen, SCORES[0]));
             suite.hold("keep_routes", &KeptCase { dtype, routed: many })?;
         }
         let weights = numbers(dice, dtype, experts * outputs * inputs);
@@ -93,89 +132,27 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
             }
         }
     }
+    for (number, judging) in JudgingRouter::all().into_iter().enumerate() {
+        let routed = judging.routed(dice);
+        let (outputs, inputs) = (40, 24);
+        for adds in [false, true] {
+            let factors = (number % 2 == 1).then(|| dice.numbers(judging.experts));
+            let case = CombineCase::new(dice, dtype, routed.clone(), factors, outputs, adds);
+            suite.hold("route, combine", &case)?;
+        }
+        suite.hold("keep_routes", &KeptCase { dtype, routed: routed.clone() })?;
+        if judging.router.identities > 0 && routed.experts < 100 {
+            let x = numbers(dice, dtype, routed.rows * inputs);
+            let weights = numbers(dice, dtype, routed.multiplied() * outputs * inputs);
+            let to = (ExpertInput::Rows, GroupedOutput::Sums);
+            let case = GroupedCase::new((dtype, None), routed, x, weights, None, inputs, to);
+            suite.hold("expert_linear", &case)?;
+        }
+    }
     Ok(())
 }
 
 const GATES: [Gate; 3] = [Gate::Silu, Gate::Gelu, Gate::Clamped];
-
-/// One of few scores, larger for the first experts; some experts are never chosen where there are others.
-fn score(dice: &mut Dice, expert: usize) -> f32 {
-    let lead = if expert % 5 == 4 { -40.0 } else { -((expert % 7) as f32) / 2.0 };
-    lead + dice.within(0, 16) as f32 / 4.0
-}
-
-/// Rows whose experts are chosen.
-#[derive(Clone)]
-pub(super) struct Routed {
-    pub rows: usize,
-    pub experts: usize,
-    pub router: Router,
-    pub scores: Vec<f32>,
-}
-
-impl Routed {
-    pub fn random(dice: &mut Dice, rows: usize, experts: usize, router: Router) -> Self {
-        let scores = (0..rows * experts).map(|i| score(dice, i % experts)).collect();
-        Self { rows, experts, router, scores }
-    }
-
-    pub fn places(&self) -> usize {
-        self.rows * self.router.chosen
-    }
-
-    pub fn route<B: Backend>(&self, backend: &mut B, factors: Option<&Vec<f32>>) -> Result<B::Routes> {
-        let mut routes = backend.routes(self.experts, self.router)?;
-        backend.resize_routes(&mut routes, self.rows)?;
-        let scores = buffer(backend, ActivationDtype::Sums, self.rows, self.experts, &self.scores)?;
-        let factors = factors.map(|factors| vector(backend, factors)).transpose()?;
-        backend.route(&mut routes, &scores, factors.as_ref());
-        Ok(routes)
-    }
-
-    /// The experts of each row, the likeliest first.
-    fn chosen(&self) -> Vec<usize> {
-        let of_row = |scores: &[f32]| {
-            let mut order: Vec<usize> = (0..self.experts).collect();
-            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-            order.truncate(self.router.chosen);
-            order
-        };
-        self.scores.chunks_exact(self.experts).flat_map(of_row).collect()
-    }
-
-    /// Expert and row of each place.
-    fn places_in_order(&self) -> Vec<(usize, usize)> {
-        let mut places = Vec::new();
-        for (row, scores) in self.scores.chunks_exact(self.experts).enumerate() {
-            let mut order: Vec<usize> = (0..self.experts).collect();
-            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-            places.extend(order[..self.router.chosen].iter().map(|&expert| (expert, row)));
-        }
-        places.sort_unstable();
-        places
-    }
-
-    /// The weight of an expert that a row has chosen.
-    fn weight(&self, (expert, row): (usize, usize), places: &[(usize, usize)]) -> f64 {
-        let scores = &self.scores[row * self.experts..][..self.experts];
-        let (score, sum): (fn(f64) -> f64, f64) = match self.router.scores {
-            RouterScores::Softmax { normalise: false } => (f64::exp, scores.iter().map(|&s| f64::from(s).exp()).sum()),
-            RouterScores::Sigmoid { normalise: false } => (sigmoid, 1.0),
-            RouterScores::Softmax { normalise: true } | RouterScores::SoftmaxOfChosen => (f64::exp, 0.0),
-            RouterScores::Sigmoid { normalise: true } => (sigmoid, 0.0),
-        };
-        let of = |expert: usize| score(f64::from(scores[expert]));
-        // Where it is not known yet: the sum over the row's chosen experts.
-        let chosen = || places.iter().filter(|place| place.1 == row).map(|place| of(place.0)).sum();
-        of(expert) / if sum == 0.0 { chosen() } else { sum }
-    }
-}
-
-impl fmt::Display for Routed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rows, {} of {} experts", self.rows, self.router.chosen, self.experts)
-    }
-}
 
 /// A router, and the sum of rows that stand at the places.
 struct CombineCase {
@@ -183,10 +160,23 @@ struct CombineCase {
     routed: Routed,
     factors: Option<Vec<f32>>,
     width: usize,
-    /// `[places, width]`
+    /// `[places, width]`, NaN at identities.
     x: Vec<f32>,
+    /// What identities give, `[rows, width]`.
+    input: Option<Vec<f32>>,
     /// To ones.
     adds: bool,
+}
+
+impl CombineCase {
+    fn new(dice: &mut Dice, dtype: Dtype, routed: Routed, factors: Option<Vec<f32>>, width: usize, adds: bool) -> Self {
+        let mut x = numbers(dice, dtype, routed.multiplied_places() * width);
+        x.resize(routed.places() * width, f32::NAN);
+        // Identities that give nothing are those of a rank that does not add them.
+        let gives = routed.router.identities > 0 && !(adds && routed.rows % 2 == 1);
+        let input = gives.then(|| numbers(dice, dtype, routed.rows * width));
+        Self { dtype, routed, factors, width, x, input, adds }
+    }
 }
 
 impl OpCase for CombineCase {
@@ -194,14 +184,16 @@ impl OpCase for CombineCase {
         let routes = self.routed.route(backend, self.factors.as_ref())?;
         let operands = ActivationDtype::Operands(self.dtype);
         let x = buffer(backend, operands, self.routed.places(), self.width, &self.x)?;
+        let input = self.input.as_ref().map(|input| buffer(backend, operands, self.routed.rows, self.width, input));
+        let input = input.transpose()?;
         let before = vec![1.0; if self.adds { self.routed.rows * self.width } else { 0 }];
         let mut out = buffer(backend, ActivationDtype::Sums, self.routed.rows, self.width, &before)?;
         let mode = if self.adds { OutputMode::Add } else { OutputMode::Replace };
-        backend.combine(&mut out, &x, &routes, mode);
+        backend.combine(&mut out, &x, input.as_ref(), &routes, mode);
         backend.read(&out, self.routed.rows)
     }
 
-    /// A weight is a power of e to a difference of scores up to 64, with as many roundings and a few more, divided by a
+    /// A weight is a power of e to a difference of scores up to 72, with as many roundings and a few more, divided by a
     /// sum of at most `experts` of them; the sum over `chosen` products has as many roundings of at most the sum of
     /// weights, which is at most 1 (sigmoids: 1 each) times a factor of at most 1, times a number of at most 1. Adding
     /// rounds a number of at most 1 more than that.
@@ -212,16 +204,21 @@ impl OpCase for CombineCase {
             _ => 1.0,
         };
         let adding = if self.adds { (1.0 + sum) * F32 } else { 0.0 };
-        2.0 * ((64.0 + 16.0 + experts as f64 + router.chosen as f64) * F32 * sum + adding)
+        2.0 * ((72.0 + 16.0 + experts as f64 + router.chosen as f64) * F32 * sum + adding)
     }
 
     fn exact(&self) -> Option<Vec<f64>> {
         let mut exact = vec![if self.adds { 1.0 } else { 0.0 }; self.routed.rows * self.width];
-        let places = self.routed.places_in_order();
-        for (&(expert, row), x) in places.iter().zip(self.x.chunks_exact(self.width)) {
-            let factor = self.factors.as_ref().map_or(1.0, |factors| f64::from(factors[expert]));
-            let weight = factor * self.routed.weight((expert, row), &places);
-            let sums = &mut exact[row * self.width..][..self.width];
+        let width = self.width;
+        for ((row, Chosen { expert, weight }), x) in self.routed.places_in_order().into_iter().zip(self.x.chunks(width))
+        {
+            let x = match &self.input {
+                _ if expert < self.routed.multiplied() => x,
+                Some(input) => &input[row * width..][..width],
+                None => continue,
+            };
+            let weight = weight * self.factors.as_ref().map_or(1.0, |factors| f64::from(factors[expert]));
+            let sums = &mut exact[row * width..][..width];
             sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum += weight * f64::from(x));
         }
         Some(exact)
@@ -230,7 +227,8 @@ impl OpCase for CombineCase {
     fn name(&self) -> String {
         let factors = if self.factors.is_some() { "factors" } else { "no factors" };
         let adds = if self.adds { ", added" } else { "" };
-        format!("{}, {:?}, {factors}, width {}{adds}", self.routed, self.routed.router.scores, self.width)
+        let input = if self.input.is_some() { ", with their input" } else { "" };
+        format!("{}{input}, {:?}, {factors}, width {}{adds}", self.routed, self.routed.router.scores, self.width)
     }
 }
 
@@ -252,7 +250,7 @@ impl KeptCase {
 
 impl OpCase for KeptCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let (Routed { rows, experts, router, .. }, heads) = (self.routed.clone(), ANY_HEADS);
+        let (Routed { rows, experts, router, bias, .. }, heads) = (self.routed.clone(), ANY_HEADS);
         let routes = RouteShape { layers: 2, chosen: router.chosen, experts, group: GroupIx(0) };
         let shape = KvShape { routes: Some(routes), ..KvShape::uniform(1, heads, self.dtype, 2 * rows) };
         let mut kv = backend.kv(&shape)?;
@@ -269,7 +267,8 @@ impl OpCase for KeptCase {
         let reversed = self.routed.scores.rchunks_exact(experts).flatten().copied();
         let second: Vec<f32> = reversed.chain(scores[rows * experts..].iter().copied()).collect();
         for (layer, scores) in [scores, second].into_iter().enumerate() {
-            let chosen = Routed { rows: padded.rows, experts, router, scores }.route(backend, None)?;
+            let bias = bias.clone();
+            let chosen = Routed { rows: padded.rows, experts, router, scores, bias }.route(backend, None)?;
             backend.run_once(&mut step, padded, |backend, step| {
                 backend.keep_routes(&mut kv, LayerIx::new(layer), &chosen, step);
                 Ok(())
@@ -288,9 +287,9 @@ impl OpCase for KeptCase {
     }
 
     fn exact(&self) -> Option<Vec<f64>> {
-        let (chosen, of_row) = (self.routed.chosen(), self.routed.router.chosen);
-        let rows = chosen.chunks_exact(of_row).zip(chosen.rchunks_exact(of_row));
-        let kept: Vec<f64> = rows.flat_map(|(first, second)| [first, second].concat()).map(|id| id as f64).collect();
+        let rows = self.routed.rows;
+        let chosen = (0..rows).flat_map(|row| [row, rows - 1 - row]).flat_map(|row| self.routed.choice(row));
+        let kept: Vec<f64> = chosen.map(|chosen| chosen.expert as f64).collect();
         Some([kept.clone(), kept].concat())
     }
 
@@ -336,12 +335,13 @@ impl GroupedCase {
         inputs: usize,
         (input, into): (ExpertInput, GroupedOutput),
     ) -> Self {
-        let outputs = weights.len() / inputs / routed.experts;
+        let outputs = weights.len() / inputs / routed.multiplied();
         let sizes = [RowSize::of_rows(&x, inputs), RowSize::of_weights(&weights, inputs, format)];
         let sizes = sizes.map(|sizes| RowSize::most(&sizes));
         let mut sums = Vec::new();
-        let places = if format.is_none() { routed.places_in_order() } else { Vec::new() };
-        for (place, (expert, row)) in places.into_iter().enumerate() {
+        let mut places = if format.is_none() { routed.places_in_order() } else { Vec::new() };
+        places.retain(|(_, chosen)| chosen.expert < routed.multiplied());
+        for (place, (row, Chosen { expert, .. })) in places.into_iter().enumerate() {
             let input = if input == ExpertInput::Rows { row } else { place };
             sums.extend((0..outputs).map(|output| {
                 let at = expert * outputs + output;
@@ -398,7 +398,7 @@ impl OpCase for GroupedCase {
                 out
             }
         };
-        backend.read(&out, places)
+        backend.read(&out, self.routed.multiplied_places())
     }
 
     /// A sum has the tolerance of `linear`. A gate passes on the errors of its halves, which may be stored: a slope of

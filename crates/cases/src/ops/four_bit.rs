@@ -1,8 +1,9 @@
 //! Linear layers and experts whose weights are codes, in every weight-only format that the device multiplies as it is
 //! stored. Codes are made of random numbers, so both backends read the same ones.
 
-use super::experts::{GroupedCase, GroupedOutput, Routed};
+use super::experts::{GroupedCase, GroupedOutput};
 use super::linear::TestLayer;
+use super::routed::Routed;
 use super::suite::OpSuite;
 use crate::case::{CheckEffort, numbers};
 use offshoot_backend::{Backend, CodeFormat, ExpertInput, QuantFormat, Rounding, Router, RouterScores, WeightFormat};
@@ -54,7 +55,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
             if !suite.backend.multiplies_experts(stored, inputs) {
                 continue;
             }
-            let router = Router { chosen, scores: RouterScores::SoftmaxOfChosen };
+            let router = Router::new(chosen, RouterScores::SoftmaxOfChosen);
             let routed = Routed::random(dice, rows, experts, router);
             let x = numbers(dice, dtype, rows * inputs);
             let (weights, bias) = (dice.numbers(experts * outputs * inputs), dice.numbers(experts * outputs));

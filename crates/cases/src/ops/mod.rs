@@ -14,6 +14,7 @@ pub(crate) mod lora;
 mod norms;
 mod pages;
 pub(crate) mod quantised;
+mod routed;
 mod rows;
 mod suite;
 

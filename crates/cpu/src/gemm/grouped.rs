@@ -56,6 +56,11 @@ pub fn expert_linear(
     groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input));
 }
 
+/// `out[r] = w x[r]`, of a dense matrix.
+pub fn linear_dense(cores: &Cores, scratch: &mut GemmScratch, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix) {
+    dense::linear(cores, &mut scratch.dense, out, x, w, None, OutputMode::Replace);
+}
+
 /// Multiplies neighbouring rows by dense matrices of one shape and dtype, as `expert_linear` does by those of experts:
 /// `groups` has the numbers of matrices and their rows of `out`, `input` the activations of a row.
 pub fn grouped_dense<'x>(

@@ -37,6 +37,6 @@ mod widening;
 
 pub use dense::linear;
 pub use drive::DenseScratch;
-pub use grouped::{expert_linear, grouped_dense};
+pub use grouped::{expert_linear, grouped_dense, linear_dense};
 pub use pack::CpuMatrix;
 pub use stack::{CpuWeights, GemmScratch, Piece, embed, linear_stack};

@@ -151,7 +151,7 @@ impl DenseExperts {
     ) {
         let inputs = if input == ExpertInput::Rows { routes.rows() } else { routes.places() };
         assert_eq!((out.rows, x.rows, x.width), (routes.places(), inputs, self.inner), "expert_linear: shapes");
-        assert_eq!((x.element, routes.experts()), (self.element, self.count), "expert_linear: experts and dtype");
+        assert_eq!((x.element, routes.multiplied()), (self.element, self.count), "expert_linear: experts and dtype");
         assert!([self.element, Dtype::F32].contains(&out.element), "expert_linear: dtype of the output");
         if out.rows == 0 {
             return;

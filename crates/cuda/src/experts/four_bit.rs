@@ -57,7 +57,7 @@ impl FourBitExperts {
         let &Self { ref weights, ref biases, count, outputs, inner, format } = self;
         let inputs = if input == ExpertInput::Rows { routes.rows() } else { routes.places() };
         assert_eq!((out.rows, x.rows, x.width), (routes.places(), inputs, inner), "expert_linear: shapes");
-        assert_eq!((out.width, routes.experts()), (outputs, count), "expert_linear: outputs and experts");
+        assert_eq!((out.width, routes.multiplied()), (outputs, count), "expert_linear: outputs and experts");
         if out.rows == 0 {
             return;
         }

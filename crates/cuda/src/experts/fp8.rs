@@ -113,7 +113,7 @@ impl Fp8Experts {
     ) {
         let inputs = if input == ExpertInput::Rows { routes.rows() } else { routes.places() };
         assert_eq!((out.rows, x.rows, x.width), (routes.places(), inputs, self.inner), "expert_linear: shapes");
-        assert_eq!((out.width, routes.experts()), (self.outputs, self.count), "expert_linear: outputs and experts");
+        assert_eq!((out.width, routes.multiplied()), (self.outputs, self.count), "expert_linear: outputs and experts");
         if out.rows == 0 {
             return;
         }

@@ -78,7 +78,7 @@ impl ExpertKernels {
 
     pub(super) fn launch_any(&self, args: Args, out: Dtype, outputs: usize, routes: &Routes) {
         let function = if out == self.element { &self.any } else { &self.any_to_sums };
-        let (grid, threads) = any_grid(outputs, routes.places(), routes.experts());
+        let (grid, threads) = any_grid(outputs, routes.places(), routes.multiplied());
         self.device.launch(function, grid, threads, 0, &args);
     }
 }

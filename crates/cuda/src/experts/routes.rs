@@ -11,7 +11,7 @@ use crate::driver::memory::Memory;
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{Kv, PAGE_TOKENS, SlotWords};
 use crate::memory::weights::Vector;
-use offshoot_backend::{Dtype, Router, RouterScores};
+use offshoot_backend::{Dtype, GroupMerit, Router, RouterScores};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::LayerIx;
 
@@ -20,6 +20,9 @@ const MOST_EXPERTS: usize = 1024;
 
 /// Experts that a row can choose: a lane of a warp holds one, as in kernels/experts/route_choose.cu.
 const MOST_CHOSEN: usize = 32;
+
+/// Groups of experts: a lane of a warp judges one, as in kernels/experts/route_choose.cu.
+const MOST_GROUPS: usize = 32;
 
 /// Rows of a block of `route_choose`, one to a warp.
 const CHOOSING_WARPS: usize = 4;
@@ -50,7 +53,7 @@ pub struct Routes {
 /// One entry for each choice or place.
 struct Choices {
     capacity: usize,
-    /// u16 `[rows, chosen]`, the likeliest first.
+    /// u16 `[rows, chosen]`, in the order they were chosen in.
     experts: Memory,
     /// f32 `[rows, chosen]`
     weights: Memory,
@@ -68,9 +71,16 @@ impl Choices {
 }
 
 impl Routes {
-    /// Routes without rows. An error if there are more experts, or more of them are chosen, than the kernels take.
+    /// Routes without rows. An error if there are more experts or groups, or more of them are chosen, than the kernels
+    /// take.
     pub fn new(device: &Device, experts: usize, router: Router) -> Result<Self> {
+        assert!(router.chooses_among(experts), "routes: {router:?} among {experts} experts");
         check_count(experts)?;
+        let groups = router.groups.map_or(0, |groups| groups.count);
+        if groups > MOST_GROUPS {
+            let expected = format!("at most {MOST_GROUPS} on a GPU");
+            return Err(Error::value("the number of groups of experts", expected, groups.to_string()));
+        }
         if router.chosen > MOST_CHOSEN {
             let expected = format!("at most {MOST_CHOSEN} on a GPU");
             return Err(Error::value("the number of experts per token", expected, router.chosen.to_string()));
@@ -102,8 +112,9 @@ impl Routes {
         Ok(grows)
     }
 
-    pub fn experts(&self) -> usize {
-        self.experts
+    /// Experts that have matrices, the first ones.
+    pub fn multiplied(&self) -> usize {
+        self.experts - self.router.identities
     }
 
     pub fn rows(&self) -> usize {
@@ -134,30 +145,42 @@ impl Routes {
         &self.choices().weights
     }
 
+    /// Where the number of places at experts that have matrices lies: those of identities are behind them.
+    pub fn multiplied_places(&self) -> (&Memory, usize) {
+        (&self.firsts, self.multiplied() * size_of::<u32>())
+    }
+
     fn choices(&self) -> &Choices {
         self.choices.as_ref().expect("an op is enqueued only for routes with rows")
     }
 
     /// See `Backend::route`.
-    pub fn route(&self, scores: &Buffer, factors: Option<&Vector>) {
+    pub fn route(&self, scores: &Buffer, factors: Option<&Vector>, bias: Option<&Vector>) {
         assert_eq!((scores.rows, scores.width), (self.rows, self.experts), "route: shape of the scores");
         assert_eq!(scores.element, Dtype::F32, "route: scores are f32");
-        assert!(factors.is_none_or(|factors| factors.len == self.experts), "route: a factor for each expert");
+        let is_of_experts = |vector: Option<&Vector>| vector.is_none_or(|vector| vector.len == self.experts);
+        assert!(is_of_experts(factors) && is_of_experts(bias), "route: a factor and a bias for each expert");
         if self.rows == 0 {
             return;
         }
         let (choices, experts, chosen) = (self.choices(), small(self.experts), small(self.router.chosen));
         let args = Args::new().memory(&choices.experts).memory(&choices.weights).memory(scores.memory());
-        let args = args.memory(factors.map_or(&self.firsts, |factors| &factors.memory));
-        let args = args.u32(small(self.rows)).u32(experts).u32(chosen);
-        let args = args.u32(scores_number(self.router.scores)).u32(u32::from(factors.is_some()));
+        let args = [factors, bias]
+            .into_iter()
+            .fold(args, |args, vector| args.memory_or_null(vector.map(|vector| &vector.memory)));
+        let args = args.u32(small(self.rows)).u32(experts).u32(chosen).u32(scores_number(self.router.scores));
+        let (groups, kept, sums_two) = match self.router.groups {
+            None => (0, 0, false),
+            Some(groups) => (groups.count, groups.chosen, groups.merit == GroupMerit::SumOfTwo),
+        };
+        let args = args.u32(small(groups)).u32(small(kept)).u32(u32::from(sums_two));
         let blocks = small(self.rows.div_ceil(CHOOSING_WARPS));
         let keys = CHOOSING_WARPS * self.experts * size_of::<u32>();
         self.device.launch(&self.choose, [blocks, 1, 1], small(CHOOSING_WARPS * 32), keys, &args);
 
         let args = Args::new().memory(&self.firsts).memory(&choices.rows).memory(&choices.places);
-        let args =
-            args.memory(&self.needed).memory(&choices.experts).u32(small(self.places())).u32(chosen).u32(experts);
+        let args = args.memory(&self.needed).memory(&choices.experts).u32(small(self.places())).u32(chosen);
+        let args = args.u32(experts).u32(small(self.multiplied()));
         self.device.launch(&self.sort, [experts, 1, 1], PLACES_THREADS, 0, &args);
     }
 }
@@ -191,7 +214,8 @@ impl Drop for Routes {
             Ok(bytes) => {
                 let [sum, routes] = [0, 4].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i])));
                 let mean = f64::from(sum) / f64::from(routes.max(1));
-                log::debug!("{mean:.1} of {} experts had rows, in the mean of {routes} routes", self.experts);
+                let experts = self.multiplied();
+                log::debug!("{mean:.1} of {experts} experts had rows, in the mean of {routes} routes");
             }
             Err(error) => log::debug!("how many experts had rows is not known: {error}"),
         }

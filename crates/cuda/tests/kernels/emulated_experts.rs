@@ -249,76 +249,198 @@ fn results_do_not_depend_on_the_tile() {
     }
 }
 
+/// A router whose choices `route_choose` makes and `route_places` sorts.
+struct Choosing {
+    rows: usize,
+    experts: usize,
+    chosen: usize,
+    /// How many there are, how many are kept, and whether two experts are summed; 0: none.
+    groups: (usize, usize, bool),
+    /// The last so many experts have no matrices.
+    identities: usize,
+    bias: Option<Vec<f32>>,
+    scores: Vec<f32>,
+    factors: Vec<f32>,
+}
+
+impl Choosing {
+    fn new(
+        [rows, experts, chosen, identities]: [usize; 4],
+        groups: (usize, usize, bool),
+        biased: bool,
+        dice: &mut Dice,
+    ) -> Self {
+        // Few different scores: many are equal.
+        let scores = (0..rows * experts).map(|_| dice.within(0, 12) as f32 - 6.0).collect();
+        let bias = biased.then(|| (0..experts).map(|_| dice.within(0, 5) as f32 / 8.0).collect());
+        Self { rows, experts, chosen, groups, identities, bias, scores, factors: dice.numbers(experts) }
+    }
+
+    /// The weight of each expert before those of the chosen ones are divided by their sum, if `kind` does.
+    fn shares(&self, kind: u32, row: usize) -> Vec<f64> {
+        let scores: Vec<f64> =
+            self.scores[row * self.experts..][..self.experts].iter().copied().map(f64::from).collect();
+        let sum: f64 = scores.iter().map(|score| score.exp()).sum();
+        scores.iter().map(|score| if kind < 2 { score.exp() / sum } else { 1.0 / (1.0 + (-score).exp()) }).collect()
+    }
+
+    /// The experts of a row and their weights.
+    fn expected(&self, kind: u32, row: usize) -> Vec<(usize, f64)> {
+        let shares = self.shares(kind, row);
+        let (groups, kept, sums_two) = self.groups;
+        let mut merits: Vec<f32> = self.scores[row * self.experts..][..self.experts].to_vec();
+        if groups > 0 || self.bias.is_some() {
+            let bias = |expert: usize| self.bias.as_ref().map_or(0.0, |bias| bias[expert]);
+            merits = shares.iter().enumerate().map(|(expert, &share)| share as f32 + bias(expert)).collect();
+        }
+        let mut order: Vec<usize> = (0..self.experts).collect();
+        order.sort_by(|&a, &b| merits[b].total_cmp(&merits[a]));
+        if groups > 0 {
+            let of = |expert: usize| expert / (self.experts / groups);
+            // The experts are in order, so that the first ones of a group are its best.
+            let judged = |group: usize| -> f32 {
+                order
+                    .iter()
+                    .filter(|&&expert| of(expert) == group)
+                    .take(1 + usize::from(sums_two))
+                    .map(|&e| merits[e])
+                    .sum()
+            };
+            let mut best: Vec<usize> = (0..groups).collect();
+            best.sort_by(|&a, &b| judged(b).total_cmp(&judged(a)));
+            best.truncate(kept);
+            order.retain(|&expert| best.contains(&of(expert)));
+        }
+        order.truncate(self.chosen);
+        let sum = if kind % 2 == 0 { 1.0 } else { order.iter().map(|&expert| shares[expert]).sum() };
+        order.into_iter().map(|expert| (expert, shares[expert] / sum)).collect()
+    }
+
+    /// Runs both kernels and asserts what they give.
+    fn hold(&self, choose: &Emulated, sort: &Emulated, kind: u32) {
+        let &Self { rows, experts, chosen, identities, .. } = self;
+        let places = rows * chosen;
+        let mut expert_of = vec![0u128; places.div_ceil(8)];
+        let (mut weights, mut firsts) = (vec![f32::NAN; places], vec![u32::MAX; experts + 1]);
+        let (mut row_of, mut place_of) = (vec![u32::MAX; places], vec![u32::MAX; places]);
+        let (mut expert_at, mut weights_at) = (expert_of.as_mut_ptr(), weights.as_mut_ptr());
+        let (mut scores_at, mut factors_at) = (self.scores.as_ptr(), self.factors.as_ptr());
+        let mut bias_at = self.bias.as_ref().map_or(std::ptr::null(), |bias| bias.as_ptr());
+        let (groups, kept, sums_two) = self.groups;
+        let numbers = [rows, experts, chosen, kind as usize, groups, kept, usize::from(sums_two)];
+        let mut numbers = numbers.map(|number| number as u32);
+        let lists =
+            [at(&mut expert_at), at(&mut weights_at), at(&mut scores_at), at(&mut factors_at), at(&mut bias_at)];
+        let args = lists.into_iter().chain(numbers.iter_mut().map(at)).collect::<Vec<_>>();
+        // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+        unsafe { choose.launch(rows.div_ceil(4) as u32, 128, 4 * experts * 4, AT_ONCE, &args) };
+        let (mut firsts_at, mut rows_at, mut places_at) =
+            (firsts.as_mut_ptr(), row_of.as_mut_ptr(), place_of.as_mut_ptr());
+        let mut numbers = [places, chosen, experts, experts - identities].map(|number| number as u32);
+        let mut needed = [5u32, 7];
+        let mut needed_at = needed.as_mut_ptr();
+        let lists = [at(&mut firsts_at), at(&mut rows_at), at(&mut places_at), at(&mut needed_at), at(&mut expert_at)];
+        let args = lists.into_iter().chain(numbers.iter_mut().map(at)).collect::<Vec<_>>();
+        // SAFETY: as above.
+        unsafe { sort.launch(experts as u32, 512, 0, AT_ONCE, &args) };
+
+        let expert_of: &[u16] = bytemuck::cast_slice(&expert_of);
+        let mut sorted: Vec<(u16, u32, usize)> = Vec::new();
+        for row in 0..rows {
+            for (i, (expert, weight)) in self.expected(kind, row).into_iter().enumerate() {
+                let at = row * chosen + i;
+                assert_eq!(usize::from(expert_of[at]), expert, "row {row}, choice {i}");
+                let expected = weight * f64::from(self.factors[expert]);
+                let error = (f64::from(weights[at]) - expected).abs();
+                assert!(error < 1e-5 * expected.abs() + 1e-12, "{kind}: {} for {expected}", weights[at]);
+                sorted.push((expert as u16, row as u32, at));
+            }
+        }
+        sorted.sort_unstable();
+        for (place, &(_, row, choice)) in sorted.iter().enumerate() {
+            assert_eq!((row_of[place], place_of[choice]), (row, place as u32));
+        }
+        let multiplied =
+            sorted.iter().map(|choice| choice.0).filter(|&expert| usize::from(expert) < experts - identities);
+        assert_eq!(needed, [5 + multiplied.collect::<BTreeSet<_>>().len() as u32, 8]);
+        for (expert, &first) in firsts.iter().enumerate() {
+            assert_eq!(first as usize, sorted.iter().filter(|choice| usize::from(choice.0) < expert).count());
+        }
+    }
+}
+
 #[test]
-fn rows_get_their_likeliest_experts_and_places_in_order() {
+fn rows_get_their_best_experts_and_places_in_order() {
     let (choose, sort) = (Unit::new(&units::ROUTE_CHOOSE), Unit::new(&units::ROUTE_PLACES));
     let Some(choose) = Emulated::compile(&choose, "route_choose") else { return };
     let Some(sort) = Emulated::compile(&sort, "route_places") else { return };
-    let shapes = [(1usize, 3usize, 1usize), (5, 40, 4), (70, 8, 2), (61, 130, 8), (9, 33, 32)];
-    for (number, (rows, experts, chosen)) in (0u32..).zip(shapes) {
-        let mut dice = Dice::new(rows as u64);
-        // Few different scores: many are equal.
-        let scores: Vec<f32> = (0..rows * experts).map(|_| dice.within(0, 12) as f32 - 6.0).collect();
-        let factors = dice.numbers(experts);
+    let none = (0, 0, false);
+    let shapes = [
+        ([1, 3, 1, 0], none, false),
+        ([5, 40, 4, 0], none, false),
+        ([70, 8, 2, 0], none, false),
+        ([61, 130, 8, 0], none, false),
+        ([9, 33, 32, 0], none, false),
+        ([30, 24, 5, 8], none, true),
+        ([26, 64, 6, 0], (8, 3, true), true),
+        ([21, 60, 4, 7], (4, 2, false), false),
+        ([11, 64, 5, 0], (32, 3, true), true),
+    ];
+    for (number, (shape, groups, biased)) in (0u32..).zip(shapes) {
+        let choosing = Choosing::new(shape, groups, biased, &mut Dice::new(u64::from(number)));
         // One kind of scores for each shape, or all.
-        let kinds = some_or_full(number % 4..number % 4 + 1, 0..4);
-        for kind in kinds {
-            let places = rows * chosen;
-            let mut expert_of = vec![0u128; places.div_ceil(8)];
-            let (mut weights, mut firsts) = (vec![f32::NAN; places], vec![u32::MAX; experts + 1]);
-            let (mut row_of, mut place_of) = (vec![u32::MAX; places], vec![u32::MAX; places]);
-            let (mut expert_at, mut weights_at) = (expert_of.as_mut_ptr(), weights.as_mut_ptr());
-            let (mut scores_at, mut factors_at) = (scores.as_ptr(), factors.as_ptr());
-            let mut numbers = [rows as u32, experts as u32, chosen as u32, kind, 1];
-            let [a, b, c, d, e] = &mut numbers;
-            let args = [at(&mut expert_at), at(&mut weights_at), at(&mut scores_at), at(&mut factors_at)];
-            let args = args.into_iter().chain([at(a), at(b), at(c), at(d), at(e)]).collect::<Vec<_>>();
-            // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
-            unsafe { choose.launch(rows.div_ceil(4) as u32, 128, 4 * experts * 4, AT_ONCE, &args) };
-            let (mut firsts_at, mut rows_at, mut places_at) =
-                (firsts.as_mut_ptr(), row_of.as_mut_ptr(), place_of.as_mut_ptr());
-            let mut numbers = [places as u32, chosen as u32, experts as u32];
-            let [a, b, c] = &mut numbers;
-            let mut needed = [5u32, 7];
-            let mut needed_at = needed.as_mut_ptr();
-            let lists = [at(&mut firsts_at), at(&mut rows_at), at(&mut places_at), at(&mut needed_at)];
-            let args = lists.into_iter().chain([at(&mut expert_at), at(a), at(b), at(c)]).collect::<Vec<_>>();
-            // SAFETY: as above.
-            unsafe { sort.launch(experts as u32, 512, 0, AT_ONCE, &args) };
+        some_or_full(number % 4..number % 4 + 1, 0..4).for_each(|kind| choosing.hold(&choose, &sort, kind));
+    }
+}
 
-            let expert_of: &[u16] = bytemuck::cast_slice(&expert_of);
-            let mut sorted: Vec<(u16, u32, usize)> = Vec::new();
-            for row in 0..rows {
-                let of_row = &scores[row * experts..][..experts];
-                let mut order: Vec<usize> = (0..experts).collect();
-                order.sort_by(|&a, &b| of_row[b].total_cmp(&of_row[a]));
-                let weight = |expert: usize| match kind {
-                    0 | 1 => f64::from(of_row[expert] - of_row[order[0]]).exp(),
-                    _ => 1.0 / (1.0 + f64::from(-of_row[expert]).exp()),
-                };
-                let sum: f64 = match kind {
-                    0 => order.iter().map(|&expert| weight(expert)).sum(),
-                    2 => 1.0,
-                    _ => order[..chosen].iter().map(|&expert| weight(expert)).sum(),
-                };
-                for (i, &expert) in order[..chosen].iter().enumerate() {
-                    let at = row * chosen + i;
-                    assert_eq!(usize::from(expert_of[at]), expert, "row {row}, choice {i}");
-                    let expected = weight(expert) / sum * f64::from(factors[expert]);
-                    let error = (f64::from(weights[at]) - expected).abs();
-                    assert!(error < 1e-5 * expected.abs() + 1e-12, "{kind}: {} for {expected}", weights[at]);
-                    sorted.push((expert as u16, row as u32, at));
-                }
-            }
-            sorted.sort_unstable();
-            for (place, &(_, row, choice)) in sorted.iter().enumerate() {
-                assert_eq!((row_of[place], place_of[choice]), (row, place as u32));
-            }
-            let distinct = sorted.iter().map(|choice| choice.0).collect::<BTreeSet<_>>();
-            assert_eq!(needed, [5 + distinct.len() as u32, 8]);
-            for (expert, &first) in firsts.iter().enumerate() {
-                assert_eq!(first as usize, sorted.iter().filter(|choice| usize::from(choice.0) < expert).count());
-            }
+/// A weight is that of the chosen score, however much larger others are that a bias keeps away.
+#[test]
+fn weights_are_finite_where_the_largest_score_is_not_chosen() {
+    let (choose, sort) = (Unit::new(&units::ROUTE_CHOOSE), Unit::new(&units::ROUTE_PLACES));
+    let Some(choose) = Emulated::compile(&choose, "route_choose") else { return };
+    let Some(sort) = Emulated::compile(&sort, "route_places") else { return };
+    let (scores, bias) = (vec![300.0, 1.0, 0.0, -1.0], vec![-2.0, 0.0, 0.5, 0.25]);
+    let base = Choosing::new([1, 4, 2, 0], (0, 0, false), true, &mut Dice::new(0));
+    let choosing = Choosing { scores, bias: Some(bias), ..base };
+    assert_eq!(choosing.expected(1, 0).iter().map(|chosen| chosen.0).collect::<Vec<_>>(), [2, 3]);
+    (0..4).for_each(|kind| choosing.hold(&choose, &sort, kind));
+}
+
+/// Rows of places at experts that have matrices, and where there are others the row's own input, or nothing. What
+/// stands at the places of those others is never read.
+#[test]
+fn identities_give_their_input() {
+    const WIDTH: usize = 24;
+    let Some(combine) = Emulated::compile(&Unit::new(&units::COMBINE).define("ELEMENT", "float"), "combine") else {
+        return;
+    };
+    // Three choices of two rows; places from the fourth on are of identities.
+    let (places, weights, multiplied) = ([0u32, 4, 2, 3, 1, 5], [0.5f32, 0.25, 2.0, 1.5, -1.0, 0.75], [4u32]);
+    let mut dice = Dice::new(3);
+    let mut x = dice.numbers(4 * WIDTH);
+    x.resize(6 * WIDTH, f32::NAN);
+    let input = dice.numbers(2 * WIDTH);
+    for (gives, adds) in [(true, false), (true, true), (false, false)] {
+        let mut out = vec![if adds { 1.0f32 } else { f32::NAN }; 2 * WIDTH];
+        let (mut out_at, mut x_at, mut places_at) = (out.as_mut_ptr(), x.as_ptr(), places.as_ptr());
+        let mut input_at = if gives { input.as_ptr() } else { std::ptr::null() };
+        let (mut weights_at, mut multiplied_at) = (weights.as_ptr(), multiplied.as_ptr());
+        let mut numbers = [3, WIDTH as u32, u32::from(adds)];
+        let lists = [at(&mut out_at), at(&mut x_at), at(&mut input_at), at(&mut places_at)];
+        let args = lists.into_iter().chain([at(&mut weights_at), at(&mut multiplied_at)]);
+        let args = args.chain(numbers.iter_mut().map(at)).collect::<Vec<_>>();
+        // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+        unsafe { combine.launch(2, 32, 0, AT_ONCE, &args) };
+        for (i, &found) in out.iter().enumerate() {
+            let of_choice = |choice: usize| match places[choice] {
+                place if place < multiplied[0] => x[place as usize * WIDTH + i % WIDTH],
+                _ if gives => input[i],
+                _ => 0.0,
+            };
+            let first = i / WIDTH * 3;
+            let sum: f64 = (first..first + 3).map(|at| f64::from(weights[at]) * f64::from(of_choice(at))).sum();
+            let expected = sum + if adds { 1.0 } else { 0.0 };
+            assert!((f64::from(found) - expected).abs() < 1e-5, "{gives} {adds}: {found} for {expected}");
         }
     }
 }

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 use super::layers::{CALLS, LayerTimes, MeasuredLayer, ProductOptions, TIMES};
 use super::tables::median;
 use offshoot_backend::{
-    ActivationDtype, ExpertInput, ExpertKind, MatrixPart, OutputMode, RandomWeight, Rates, Timed, Uniform, WeightFormat,
+    ActivationDtype, Dtype, ExpertInput, ExpertKind, MatrixPart, OutputMode, RandomWeight, Rates, Timed, Uniform,
+    WeightFormat, WeightView,
 };
 use offshoot_core::error::Result;
 use offshoot_model::ModelConfig;
@@ -64,7 +65,7 @@ impl TimedMixture {
     fn shape(&self, op: MixtureOp) -> (&'static str, usize, usize) {
         let TimedMixture { spec, hidden, .. } = *self;
         match op {
-            MixtureOp::Route => ("route", spec.router.chosen, spec.count),
+            MixtureOp::Route => ("route", spec.router.chosen, spec.routed()),
             MixtureOp::Up => ("experts up", 2 * spec.width, hidden),
             MixtureOp::Down => ("experts down", hidden, spec.width),
             MixtureOp::Combine => ("combine", hidden, spec.router.chosen),
@@ -76,7 +77,7 @@ impl TimedMixture {
         let TimedMixture { spec, hidden, rates, bytes, weights: format } = *self;
         let (places, (_, outputs, inputs)) = ((rows * spec.router.chosen) as f64, self.shape(op));
         let seconds = match op {
-            MixtureOp::Route => (rows * spec.count * size_of::<f32>()) as f64 / rates.bytes_per_s,
+            MixtureOp::Route => (rows * spec.routed() * size_of::<f32>()) as f64 / rates.bytes_per_s,
             MixtureOp::Combine => (places * bytes as f64 + (rows * 8) as f64) * hidden as f64 / rates.bytes_per_s,
             MixtureOp::Up | MixtureOp::Down => {
                 let weights = distinct(&spec, rows) * format.bytes(outputs, inputs) as f64;
@@ -125,17 +126,24 @@ impl TimedMixture {
             MixtureOp::Route | MixtureOp::Combine => (hidden, ActivationDtype::Sums),
         };
         let mut out = backend.buffer(out_width, holds)?;
+        let zeros = vec![0; spec.routed() * Dtype::F32.bytes()];
+        let bias = WeightView { dtype: Dtype::F32, rows: 1, cols: spec.routed(), bytes: &zeros };
+        let bias = spec.choosing_bias.then(|| backend.vector(&[bias])).transpose()?;
+        // What identities give.
+        let mut input = backend.buffer(hidden, operands)?;
         let mut all = Vec::with_capacity(rows.len());
         for &rows in rows {
+            backend.resize(&mut input, rows)?;
+            let input = Some(&input).filter(|_| spec.router.identities > 0);
             // Other experts in each call, where a row needs few.
-            let mut scores = backend.buffer(spec.count, ActivationDtype::Sums)?;
+            let mut scores = backend.buffer(spec.routed(), ActivationDtype::Sums)?;
             backend.resize(&mut scores, rows)?;
             let mut routes = Vec::new();
             for call in 0..CALLS {
-                backend.write(&mut scores, rows, &drawn(2 + call as u64, rows * spec.count))?;
-                let mut one = backend.routes(spec.count, spec.router)?;
+                backend.write(&mut scores, rows, &drawn(2 + call as u64, rows * spec.routed()))?;
+                let mut one = backend.routes(spec.routed(), spec.router)?;
                 backend.resize_routes(&mut one, rows)?;
-                backend.route(&mut one, &scores, None);
+                backend.route(&mut one, &scores, None, bias.as_ref());
                 routes.push(one);
             }
             backend.resize(&mut x, rows_of(rows))?;
@@ -143,7 +151,7 @@ impl TimedMixture {
             backend.resize(&mut inner, places(rows))?;
             backend.resize(&mut out, if is_product { places(rows) } else { rows })?;
             let us = backend.time_calls(CALLS, TIMES, |backend, call| match op {
-                MixtureOp::Route => backend.route(&mut routes[call], &scores, None),
+                MixtureOp::Route => backend.route(&mut routes[call], &scores, None, bias.as_ref()),
                 MixtureOp::Up => {
                     let w = &weights[call % COPIES];
                     backend.expert_gated(&mut out, &mut inner, &x, w, &routes[call], spec.gate);
@@ -151,7 +159,7 @@ impl TimedMixture {
                 MixtureOp::Down => {
                     backend.expert_linear(&mut out, &x, &weights[call % COPIES], &routes[call], ExpertInput::Places);
                 }
-                MixtureOp::Combine => backend.combine(&mut out, &x, &routes[call], OutputMode::Add),
+                MixtureOp::Combine => backend.combine(&mut out, &x, input, &routes[call], OutputMode::Add),
             })?;
             all.push(LayerTimes::new(rows, None, median(us), self.floor(op, rows)));
         }
@@ -161,8 +169,7 @@ impl TimedMixture {
 
 /// The mean number of experts that `rows` rows need, if each chooses evenly at random.
 fn distinct(spec: &ExpertsSpec, rows: usize) -> f64 {
-    let missed = 1.0 - spec.router.chosen as f64 / spec.count as f64;
-    spec.count as f64 * (1.0 - missed.powi(i32::try_from(rows).unwrap_or(i32::MAX)))
+    spec.router.experts_chosen(spec.count, rows)
 }
 
 #[cfg(test)]
@@ -173,10 +180,20 @@ mod tests {
 
     #[test]
     fn the_experts_needed_rise_from_the_chosen_ones_to_all() {
-        let router = Router { chosen: 8, scores: RouterScores::SoftmaxOfChosen };
+        let router = Router::new(8, RouterScores::SoftmaxOfChosen);
         let (width, width_field) = (1, ExpertWidthField::MoeIntermediate);
-        let spec =
-            ExpertsSpec { count: 128, width, width_field, gate: Gate::Silu, bias: false, router, router_norm: None };
+        let gate = Gate::Silu;
+        let spec = ExpertsSpec {
+            count: 128,
+            width,
+            width_field,
+            gate,
+            bias: false,
+            router,
+            choosing_bias: false,
+            scale: 1.0,
+            router_norm: None,
+        };
         assert!((distinct(&spec, 1) - 8.0).abs() < 1e-9);
         assert!((distinct(&spec, 16) - 128.0 * (1.0 - (15.0f64 / 16.0).powi(16))).abs() < 1e-9);
         assert!(distinct(&spec, 4096) > 127.99);

@@ -123,7 +123,8 @@ fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
         all.push(layer("up", activation.up_width(width), hidden, count, Destination::Operands));
         all.push(layer("down", hidden, width, count, Destination::Added));
     }
-    let routers = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().map(|experts| experts.count));
+    let routers =
+        || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().map(|experts| experts.routed()));
     for outputs in kinds(routers()) {
         let count = routers().filter(|other| *other == outputs).count();
         all.push(LinearLayer { weights: plain, ..layer("router", outputs, hidden, count, Destination::Sums) });

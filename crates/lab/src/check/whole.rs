@@ -12,7 +12,8 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop, UniformKey};
-use offshoot_model::check::{golden, golden_dtype, tolerance};
+use offshoot_kv::plan::{Form, FormChoice};
+use offshoot_model::check::{GoldenReport, golden, golden_dtype, golden_in_forms, tolerance};
 use offshoot_model::{Decoder, ModelConfig, ModelFolder, StepRunner};
 
 /// Names of golden files.
@@ -38,16 +39,33 @@ pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Chec
         let mut model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;
         model.config.compute = golden_dtype(&model.config).or(model.config.compute);
         let mut decoder = Decoder::load(backend, &model)?;
-        let found = golden(backend, &mut decoder, file)?;
-        for case in &found.cases {
-            // Wrong greedy tokens fail the case, but have no error size.
-            let error = if case.passes(found.dtype, found.rounding) { f64::from(case.logits) } else { f64::INFINITY };
-            let worst = WorstError { error, tolerance: f64::from(case.tolerance) };
-            let what = format!("{}, {}: logits off by {:.2e}", file.display(), case.name, case.logits);
-            report.see("golden", Some(found.dtype), what, CaseResult::once(worst));
+        see_golden(report, "golden", file, &golden(backend, &mut decoder, file)?);
+        if decoder.config().latents().is_some() {
+            for (name, choice) in FORMS {
+                let found = golden_in_forms(backend, &mut decoder, file, (choice, SEGMENT))?;
+                see_golden(report, name, file, &found);
+            }
         }
     }
     Ok(())
+}
+
+/// The forms in which models with latent attention read the segments of a golden text, of so many tokens each.
+const FORMS: [(&str, FormChoice); 3] = [
+    ("golden, kept copies", FormChoice::All(Form::Kept)),
+    ("golden, copies made again", FormChoice::All(Form::Again)),
+    ("golden, forms mixed", FormChoice::Random(1)),
+];
+const SEGMENT: u32 = 21;
+
+fn see_golden(report: &mut CheckReport, name: &'static str, file: &Path, found: &GoldenReport) {
+    for case in &found.cases {
+        // Wrong greedy tokens fail the case, but have no error size.
+        let error = if case.passes(found.dtype, found.rounding) { f64::from(case.logits) } else { f64::INFINITY };
+        let worst = WorstError { error, tolerance: f64::from(case.tolerance) };
+        let what = format!("{}, {}: logits off by {:.2e}", file.display(), case.name, case.logits);
+        report.see(name, Some(found.dtype), what, CaseResult::once(worst));
+    }
 }
 
 fn find_goldens(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {

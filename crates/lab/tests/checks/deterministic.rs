@@ -10,9 +10,10 @@ use crate::lab::{lab, refuses};
 use crate::quick::has_cases_of;
 use crate::skip::skipped;
 
-const OPS: [&str; 8] = [
+const OPS: [&str; 9] = [
     "exact, attention",
     "alone, attention",
+    "alone, latents",
     "alone, linear",
     "alone, add_lora",
     "alone, experts",

@@ -194,9 +194,13 @@ fn feed_forward(block: &FeedForward) -> String {
         FeedForward::DenseAndExperts { dense: block, experts: beside, .. } => {
             format!("{} beside {}", dense(block), experts(beside))
         }
-        FeedForward::SharedExpert { shared, experts: chosen } => {
+        FeedForward::SharedExpert { shared, experts: chosen, .. } => {
             format!("{}, and one of width {} for all", experts(chosen), shared.width)
         }
+        FeedForward::Opens { dense: block, experts: beside } => {
+            format!("{}; {}, carried to the next layer", dense(block), experts(beside))
+        }
+        FeedForward::Closes(block) => format!("{}, and what is carried", dense(block)),
     }
 }
 
@@ -209,8 +213,15 @@ fn dense(block: &DenseSpec) -> String {
 }
 
 fn experts(block: &ExpertsSpec) -> String {
-    let ExpertsSpec { count, router, width, gate, .. } = block;
-    format!("{} of {count} experts, {} of width {width}", router.chosen, gate_name(*gate))
+    let ExpertsSpec { router, width, gate, .. } = block;
+    let mut text = format!("{} of {} experts, {} of width {width}", router.chosen, block.routed(), gate_name(*gate));
+    if let Some(groups) = router.groups {
+        text += &format!(", from {} of {} groups", groups.chosen, groups.count);
+    }
+    if router.identities > 0 {
+        text += &format!(", of which {} give their input", router.identities);
+    }
+    text
 }
 
 fn gate_name(gate: Gate) -> &'static str {

@@ -8,6 +8,7 @@ use std::path::Path;
 use offshoot_backend::{Backend, Dtype, RoundingKind, WeightFormat};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
+use offshoot_kv::plan::FormChoice;
 
 use super::super::config::ModelConfig;
 use super::super::decoder::Decoder;
@@ -58,9 +59,31 @@ pub fn golden<B: Backend>(backend: &mut B, model: &mut Decoder<B>, path: &Path) 
     golden_cases(backend, model, &cases)
 }
 
+/// Compares with all cases of a golden file, where a model with latent attention reads segments of so many tokens in
+/// the form that `choice` chooses for each. Other models have no forms.
+pub fn golden_in_forms<B: Backend>(
+    backend: &mut B,
+    model: &mut Decoder<B>,
+    path: &Path,
+    (choice, segment): (FormChoice, u32),
+) -> Result<GoldenReport> {
+    let cases = read_golden(path, model.config())?;
+    reported(backend, model, &cases, Some((choice, segment)))
+}
+
 pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: &[GoldenCase]) -> Result<GoldenReport> {
+    reported(backend, model, cases, None)
+}
+
+/// `forms`: see [`golden_in_forms`]; `None`: as the model reads a sequence by itself.
+fn reported<B: Backend>(
+    backend: &mut B,
+    model: &mut Decoder<B>,
+    cases: &[GoldenCase],
+    forms: Option<(FormChoice, u32)>,
+) -> Result<GoldenReport> {
     let rounding = coarsest_rounding(backend, model);
-    let cases = cases.iter().map(|case| compare(backend, model, rounding, case)).collect::<Result<_>>()?;
+    let cases = cases.iter().map(|case| compare(backend, model, rounding, forms, case)).collect::<Result<_>>()?;
     Ok(GoldenReport { dtype: model.dtype(), rounding, cases })
 }
 
@@ -127,10 +150,14 @@ fn compare<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,
     rounding: Option<RoundingKind>,
+    forms: Option<(FormChoice, u32)>,
     case: &GoldenCase,
 ) -> Result<CaseReport> {
     let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers.len());
     let mut sequence = Sequence::new(backend, model, case.prompt.len() + case.greedy.len())?;
+    if let Some((choice, segment)) = forms {
+        sequence.read_in(choice, segment)?;
+    }
     sequence.set_length(case.prompt.len())?;
     let mut logprobs = Largest::default();
     let mut next = Vec::new();

@@ -34,6 +34,7 @@ impl ModelConfig {
             .or_else(|| Difference::of("the norm before the output layer", &self.final_norm, &other.final_norm))
             .or_else(|| Difference::of("the factor of the embeddings", &self.embed_scale, &other.embed_scale))
             .or_else(|| Difference::of("per-layer inputs", &self.per_layer_inputs, &other.per_layer_inputs))
+            .or_else(|| Difference::of("the factor of logits", &self.logit_scale, &other.logit_scale))
             .or_else(|| Difference::of("final_logit_softcapping", &self.final_softcap, &other.final_softcap))
             .or_else(|| Difference::of("the output", &self.output, &other.output))
             .or_else(|| Difference::of("the bias of the output layer", &self.head_bias, &other.head_bias))
@@ -63,6 +64,7 @@ fn of_layer((ix, (loaded, other)): (usize, (&LayerSpec, &LayerSpec))) -> Option<
         .or_else(|| Difference::of(at("feed-forward block"), &loaded.feed_forward, &other.feed_forward))
         .or_else(|| Difference::of(at("norms"), &loaded.norms, &other.norms))
         .or_else(|| Difference::of(at("layer_scalar"), &loaded.output_scale, &other.output_scale))
+        .or_else(|| Difference::of(at("the factor of blocks"), &loaded.branch_scale, &other.branch_scale))
 }
 
 fn of_attention(at: &impl Fn(&str) -> String, loaded: &AttentionSpec, other: &AttentionSpec) -> Option<Difference> {

@@ -1,6 +1,8 @@
 //! The configuration of a model in a GGUF file: its metadata is written as the config.json that it was made from, so
 //! that `families` reads and checks both alike. Errors name the keys of the metadata. `weights` reads the tensors.
 
+mod latent;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -17,8 +19,9 @@ use super::rope::RopeScaling;
 
 const ARCHITECTURE: &str = "general.architecture";
 
-/// The architectures by llama.cpp's names. Mixtures of `llama` are Mixtral; `olmo2` with windows is OLMo 3.
-const ARCHITECTURES: [(&str, Family); 11] = [
+/// The architectures by llama.cpp's names. Mixtures of `llama` are Mixtral; `olmo2` with windows is OLMo 3; `latent` says
+/// which family a file of `deepseek2` has.
+const ARCHITECTURES: [(&str, Family); 14] = [
     ("llama", Family::Llama),
     ("qwen2", Family::Qwen2),
     ("qwen3", Family::Qwen3),
@@ -30,6 +33,9 @@ const ARCHITECTURES: [(&str, Family); 11] = [
     ("gemma2", Family::Gemma2),
     ("gemma3", Family::Gemma3),
     ("gpt-oss", Family::GptOss),
+    (latent::DEEPSEEK, Family::DeepseekV3),
+    ("mistral4", Family::Mistral4),
+    ("minicpm3", Family::MiniCpm3),
 ];
 
 /// The names of the tensor with factors for each pair's wavelength: of all contexts, of short and of long ones.
@@ -152,6 +158,7 @@ impl<'a> Translation<'a> {
         Ok(match family {
             Family::Llama if has_experts => Family::Mixtral,
             Family::Olmo2 if has_windows => Family::Olmo3,
+            Family::DeepseekV3 => self.deepseek()?,
             family => family,
         })
     }
@@ -171,12 +178,18 @@ impl<'a> Translation<'a> {
         self.number("rms_norm_eps", "attention.layer_norm_rms_epsilon")?;
         self.number("layer_norm_eps", "attention.layer_norm_epsilon")?;
         self.vocabulary();
-        self.head_dim()?;
-        self.feed_forward(family)?;
+        if family.is_latent() {
+            self.latent_heads()?;
+            self.latent_blocks(family)?;
+        } else {
+            self.head_dim()?;
+            self.feed_forward(family)?;
+        }
         self.windows(family)?;
         self.rope(family)?;
         self.scores(family)?;
-        let biased = self.has_tensor("blk.0.attn_q.bias") || self.has_tensor("blk.0.attn_qkv.bias");
+        let biased = ["attn_q", "attn_qkv", "attn_kv_a_mqa"];
+        let biased = biased.iter().any(|module| self.has_tensor(&format!("blk.0.{module}.bias")));
         self.object.insert("attention_bias".to_owned(), biased.into());
         self.object.insert("mlp_bias".to_owned(), self.has_tensor("blk.0.ffn_up.bias").into());
         self.object.insert("tie_word_embeddings".to_owned(), (!self.has_tensor("output.weight")).into());
@@ -251,9 +264,14 @@ impl<'a> Translation<'a> {
         if family == Family::Gemma3 {
             self.number("rope_local_base_freq", "rope.freq_base_swa")?;
         }
-        self.rotated()?;
+        if !family.is_latent() {
+            self.rotated()?;
+        }
         const ORIGINAL: &str = "original_max_position_embeddings";
         self.count(ORIGINAL, "rope.scaling.original_context_length")?;
+        if family == Family::MiniCpm3 && !self.object.contains_key(ORIGINAL) {
+            self.count(ORIGINAL, "context_length")?;
+        }
         let kind_key = self.key("rope.scaling.type");
         let kind = self.metadata.text(&kind_key)?.unwrap_or("none");
         let mut scaling = Map::new();
@@ -286,6 +304,9 @@ impl<'a> Translation<'a> {
                 let expected = format!("none, linear, yarn, or longrope with a tensor `{LONG_FACTORS}`");
                 return Err(self.metadata.error(&kind_key, expected, format!("\"{other}\"")));
             }
+        }
+        if family.is_latent() {
+            self.latent_rope(family, &mut scaling)?;
         }
         self.set("rope_scaling", kind_key, Some(Value::Object(scaling)));
         Ok(())
@@ -391,7 +412,8 @@ fn modules(gguf: &Gguf, family: Family) -> Modules {
     let after_norm = matches!(family, Family::GptOss);
     Modules {
         fused_qkv: has("blk.0.attn_qkv.weight").then_some("attn_qkv"),
-        up: if has("blk.0.ffn_gate.weight") { &["ffn_gate", "ffn_up"] } else { &["ffn_up"] },
+        // The first layer may have experts alone.
+        up: if family.is_latent() || has("blk.0.ffn_gate.weight") { &["ffn_gate", "ffn_up"] } else { &["ffn_up"] },
         before_feed_forward: if after_norm { "post_attention_norm" } else { "ffn_norm" },
         ..GGUF
     }

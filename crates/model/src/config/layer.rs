@@ -14,6 +14,9 @@ pub struct LayerSpec {
     pub norms: LayerNorms,
     /// Whether the residual stream is multiplied by a learned number at the end of the layer (Gemma 4).
     pub output_scale: bool,
+    /// What the outputs of attention and of the feed-forward block are multiplied by before they are added to the
+    /// residual stream (MiniCPM3).
+    pub branch_scale: Option<f32>,
 }
 
 /// How a layer mixes the positions of a sequence.
@@ -122,11 +125,21 @@ pub enum FeedForward {
         experts: ExpertsSpec,
         norm: Norm,
     },
-    /// Experts, and one that all rows share: `experts(x) + sigmoid(gate x) * shared(x)` (Qwen3-Next, Qwen3.5).
+    /// Experts, and one that all rows share: `experts(x) + shared(x)`, or if `gated` `experts(x) + sigmoid(gate x) *
+    /// shared(x)` (Qwen3-Next, Qwen3.5).
     SharedExpert {
         shared: DenseSpec,
         experts: ExpertsSpec,
+        gated: bool,
     },
+    /// A dense block, and experts that read what it reads. What these compute is carried to the next layer, whose block
+    /// adds it (LongCat-Flash).
+    Opens {
+        dense: DenseSpec,
+        experts: ExpertsSpec,
+    },
+    /// A dense block, and what the experts of the layer before have computed.
+    Closes(DenseSpec),
 }
 
 /// A dense block, the same matrices for all rows; `width`: the intermediate size.
@@ -140,6 +153,7 @@ pub struct DenseSpec {
 /// A mixture of gated experts: a router chooses some for each row and weighs their outputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
+    /// Those that have matrices; behind them the router may have identities.
     pub count: usize,
     /// The intermediate size of one expert, and the field that holds it.
     pub width: usize,
@@ -148,9 +162,20 @@ pub struct ExpertsSpec {
     /// Whether router and experts have biases.
     pub bias: bool,
     pub router: Router,
+    /// Whether the router has a bias by which it chooses, and which weights do not see.
+    pub choosing_bias: bool,
+    /// Factor of all weights.
+    pub scale: f32,
     /// The norm of the router's input, with weights of its own; then experts are scaled one by one (Gemma 4). `None`:
     /// the router reads what the experts read.
     pub router_norm: Option<Norm>,
+}
+
+impl ExpertsSpec {
+    /// Experts among which the router chooses, identities among them.
+    pub fn routed(&self) -> usize {
+        self.count + self.router.identities
+    }
 }
 
 /// The config's field of an expert's intermediate size, by which errors call it.
@@ -202,6 +227,8 @@ impl FeedForward {
         match self {
             FeedForward::Dense(dense)
             | FeedForward::DenseAndExperts { dense, .. }
+            | FeedForward::Opens { dense, .. }
+            | FeedForward::Closes(dense)
             | FeedForward::SharedExpert { shared: dense, .. } => Some(dense),
             FeedForward::Experts(_) => None,
         }
@@ -211,8 +238,9 @@ impl FeedForward {
         match self {
             FeedForward::Experts(experts)
             | FeedForward::DenseAndExperts { experts, .. }
+            | FeedForward::Opens { experts, .. }
             | FeedForward::SharedExpert { experts, .. } => Some(experts),
-            FeedForward::Dense(_) => None,
+            FeedForward::Dense(_) | FeedForward::Closes(_) => None,
         }
     }
 }

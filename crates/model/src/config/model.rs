@@ -39,6 +39,8 @@ pub struct ModelConfig {
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// Logits become `cap * tanh(logit / cap)` (Gemma 2 and 4).
     pub final_softcap: Option<f32>,
+    /// Factor of the logits, before they are capped (MiniCPM3).
+    pub logit_scale: Option<f32>,
     /// Whether the output layer has a bias.
     pub head_bias: bool,
     /// Whether the output layer is the embedding table.

@@ -16,7 +16,13 @@ pub struct Modules {
     pub after_feed_forward: &'static str,
     pub final_norm: &'static str,
     pub experts: ExpertModules,
+    /// The expert that all rows share.
+    pub shared_expert: &'static str,
+    /// The bias by which a router chooses.
+    pub choosing_bias: &'static str,
     pub delta_rule: DeltaRuleModules,
+    /// Whether two layers share a number in the names of tensors: what both have has a 0 or 1 behind its name.
+    pub halves: bool,
 }
 
 /// How the projections of delta-rule layers are stored.
@@ -80,7 +86,21 @@ pub const LLAMA: Modules = Modules {
     after_feed_forward: "post_feedforward_layernorm",
     final_norm: "model.norm",
     experts: QWEN_EXPERTS,
+    shared_expert: "mlp.shared_expert",
+    choosing_bias: "mlp.gate.e_score_correction_bias",
     delta_rule: DeltaRuleModules::Separate,
+    halves: false,
+};
+
+pub const DEEPSEEK: Modules = Modules { shared_expert: "mlp.shared_experts", ..LLAMA };
+
+pub const LONGCAT: Modules = Modules {
+    up: &["mlps.gate_proj", "mlps.up_proj"],
+    down: "mlps.down_proj",
+    experts: ExpertModules { router: "mlp.router.classifier", ..QWEN_EXPERTS },
+    choosing_bias: "mlp.router.e_score_correction_bias",
+    halves: true,
+    ..LLAMA
 };
 
 pub const QWEN3_NEXT: Modules = Modules { delta_rule: DeltaRuleModules::ByKeyHead, ..LLAMA };
@@ -125,7 +145,10 @@ pub const GGUF: Modules = Modules {
     before_feed_forward: "ffn_norm",
     after_feed_forward: "post_ffw_norm",
     final_norm: "output_norm",
+    shared_expert: "shared_expert",
+    choosing_bias: "exp_probs_b.bias",
     delta_rule: DeltaRuleModules::Separate,
+    halves: false,
     experts: ExpertModules {
         router: "ffn_gate_inp",
         experts: "experts",

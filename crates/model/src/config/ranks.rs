@@ -7,7 +7,7 @@ use offshoot_backend::Dtype;
 use offshoot_backend::ranks::{PARTS, RANKS};
 use offshoot_core::error::{Error, Result};
 
-use super::layer::{FeedForward, HeadNormSpan, LayerSpec};
+use super::layer::{AttentionSpec, FeedForward, HeadNormSpan, LayerSpec};
 use super::model::ModelConfig;
 use crate::layout::{Layout, TensorSpec};
 use offshoot_core::setting::{DETERMINISTIC, TENSOR_PARALLEL};
@@ -32,6 +32,8 @@ pub enum WhyCopied {
     Backend,
     /// Key heads of some layers are on more ranks than those of others.
     Layers,
+    /// They are latents, which all heads read.
+    Latents,
 }
 
 impl SharedKeys {
@@ -61,6 +63,7 @@ impl fmt::Display for SharedKeys {
                         f.write_str(": devices that NVLink does not join cannot divide its positions")
                     }
                     WhyCopied::Layers => f.write_str(" in some layers: layers differ in their number of key heads"),
+                    WhyCopied::Latents => f.write_str(": they are latents, which the heads of all devices read"),
                 }
             }
         }
@@ -99,7 +102,8 @@ impl DividedSize {
 
 impl ModelConfig {
     /// Bytes of the matrices that `ranks` ranks have whole, each of them: embeddings (and an output layer tied to
-    /// them), an output layer whose vocabulary they do not divide, and routers. Norms and biases count for nothing.
+    /// them), an output layer whose vocabulary they do not divide, routers, and the projections to latents and to the
+    /// ranks of queries. Norms and biases count for nothing.
     pub fn undivided_bytes(&self, dtype: Dtype, ranks: usize) -> usize {
         let layout = Layout::of(self);
         let head = layout.head.as_ref().filter(|_| !self.vocab.is_multiple_of(ranks));
@@ -107,7 +111,12 @@ impl ModelConfig {
             layout.inputs.iter().flat_map(|inputs| std::iter::once(&inputs.embed).chain(inputs.projection.tensors()));
         let routers = layout.layers.iter().filter_map(|layer| layer.experts.as_ref());
         let routers = routers.flat_map(|experts| experts.router.tensors());
-        let whole = std::iter::once(&layout.embed).chain(head).chain(inputs).chain(routers);
+        let latents = layout.layers.iter().filter_map(|layer| Some((layer, layer.latent.as_ref()?)));
+        let latents = latents.flat_map(|(layer, latent)| {
+            let first = latent.queries.as_ref().map(|_| &layer.qkv);
+            first.into_iter().chain([&latent.latents]).flat_map(|linear| &linear.weights)
+        });
+        let whole = std::iter::once(&layout.embed).chain(head).chain(inputs).chain(routers).chain(latents);
         whole.map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
 
@@ -116,6 +125,9 @@ impl ModelConfig {
     pub fn shared_keys(&self, ranks: usize, exact: bool, can_divide: bool) -> SharedKeys {
         let of_layers = || self.stored_heads().map(|heads| heads.copies(ranks));
         let Some(copies) = of_layers().max().filter(|&copies| copies > 1) else { return SharedKeys::Nothing };
+        if self.latents().is_some() {
+            return SharedKeys::Copied { copies, why: WhyCopied::Latents };
+        }
         let why = match (exact, of_layers().all(|one| one == copies), can_divide) {
             (true, ..) => WhyCopied::Deterministic,
             (false, false, _) => WhyCopied::Layers,
@@ -130,7 +142,8 @@ impl ModelConfig {
     pub fn repeated_bytes(&self, dtype: Dtype, ranks: usize, members: usize) -> usize {
         let layout = Layout::of(self);
         let of_keys = self.layers.iter().zip(&layout.layers).filter_map(|(layer, tensors)| {
-            let heads = layer.attention()?.projected();
+            // Latents have no key heads, and no ranks divide their positions.
+            let heads = layer.attention().filter(|attention| attention.latent().is_none())?.projected();
             let bytes = |tensor: &TensorSpec| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols());
             let (all, rows): (usize, usize) =
                 tensors.qkv.tensors().fold((0, 0), |(all, rows), tensor| (all + bytes(tensor), rows + tensor.rows()));
@@ -188,13 +201,16 @@ fn undivided(layer: &LayerSpec) -> Option<&'static str> {
 }
 
 fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
-    let heads = layer.attention().map(|attention| attention.heads).into_iter();
-    let of_heads = heads.flat_map(|heads| {
-        [
-            DividedSize::plain("num_attention_heads", heads.q_heads),
-            DividedSize { is_repeated: true, ..DividedSize::plain("num_key_value_heads", heads.kv_heads) },
-            DividedSize::summed("num_attention_heads * head_dim", heads.q_width()),
-        ]
+    let of_heads = layer.attention().into_iter().flat_map(|attention| {
+        let AttentionSpec { heads, .. } = attention;
+        let queries = DividedSize::plain("num_attention_heads", heads.q_heads);
+        let keys = DividedSize { is_repeated: true, ..DividedSize::plain("num_key_value_heads", heads.kv_heads) };
+        // Every rank has all latents.
+        let (keys, read) = match attention.latent() {
+            None => (Some(keys), "num_attention_heads * head_dim"),
+            Some(_) => (None, "num_attention_heads * v_head_dim"),
+        };
+        [queries].into_iter().chain(keys).chain([DividedSize::summed(read, attention.out_width())])
     });
     let of_delta = layer.delta_rule().map(|delta_rule| delta_rule.heads).into_iter().flat_map(|heads| {
         [
@@ -204,7 +220,8 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
         ]
     });
     let of_dense = match layer.feed_forward {
-        FeedForward::SharedExpert { .. } => "shared_expert_intermediate_size",
+        FeedForward::SharedExpert { gated: true, .. } => "shared_expert_intermediate_size",
+        FeedForward::SharedExpert { gated: false, .. } => "n_shared_experts * moe_intermediate_size",
         _ => "intermediate_size",
     };
     let dense = layer.feed_forward.dense().map(|dense| (of_dense, dense.width));
@@ -245,6 +262,24 @@ mod tests {
         assert_eq!(two(8, 1), 2 * (2 * 4 * 8 * 32) * 2);
         // And their four queries of 8, where two ranks divide positions.
         assert_eq!(two(8, 2), 2 * (3 * 4 * 8 * 32) * 2);
+    }
+
+    #[test]
+    fn latents_and_projections_to_them_are_on_every_rank() {
+        let fields = serde_json::json!({
+            "model_type": "deepseek_v3", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 48, "vocab_size": 100, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 2
+        });
+        let model = ModelConfig::from_json(&fields.to_string()).unwrap();
+        let whole = 2 * 100 * 32 + 2 * 2 * (24 + 16 + 4) * 32;
+        assert_eq!(model.undivided_bytes(Dtype::F16, 2), whole);
+        assert_eq!(model.repeated_bytes(Dtype::F16, 4, 1), 3 * whole);
+        let copied = SharedKeys::Copied { copies: 2, why: WhyCopied::Latents };
+        assert_eq!([model.shared_keys(2, false, true), model.shared_keys(2, true, false)], [copied; 2]);
+        assert!(model.check_ranks(4, true).is_ok());
+        let error = model.check_ranks(8, false).unwrap_err().to_string();
+        assert!(error.contains("num_attention_heads of layer 0") && error.contains("found 4"), "{error}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl ModelConfig {
                 "layers that all have a sliding window, behind which pages are freed",
             );
         }
-        let most = experts.iter().map(|experts| experts.count).max().unwrap_or(first.count);
+        let most = experts.iter().map(|experts| experts.routed()).max().unwrap_or(first.routed());
         Ok(RouteShape { layers: experts.len(), chosen, experts: most, group: GroupIx(0) })
     }
 }

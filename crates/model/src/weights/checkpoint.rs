@@ -295,8 +295,12 @@ impl ModelFiles for Checkpoint<'_> {
     }
 
     fn note_left_out(&self, layout: &Layout) {
-        let left_out = UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref()).left_out;
+        let UnreadNames { left_out, predicting, .. } =
+            UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref());
         let path = self.path().display();
+        if predicting > 0 {
+            log::info!("{path}: {predicting} tensors of layers that predict further tokens are left out");
+        }
         let what = if self.naming.is_wrapped() { "beside the text model (of pictures or sound)" } else { "unknown" };
         match &left_out[..] {
             [] => {}
@@ -327,11 +331,13 @@ struct UnreadNames<'a> {
     /// Names outside the text model, in order. Precomputed tables, a copy of the tied embedding, other heads, and keys
     /// and values of layers that read those of others are not among them.
     left_out: Vec<&'a str>,
+    /// How many there are in layers behind the model's that predict further tokens (multi-token prediction).
+    predicting: usize,
 }
 
 impl<'a> UnreadNames<'a> {
     fn of(
-        names: impl Iterator<Item = &'a String>,
+        names: impl Iterator<Item = &'a String> + Clone,
         layout: &Layout,
         naming: &Naming,
         quantisation: Option<&Quantisation>,
@@ -339,7 +345,7 @@ impl<'a> UnreadNames<'a> {
         const COMPUTED: [&str; 5] =
             ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias", "lm_head.weight"];
         let read: HashSet<_> = layout.tensors().map(|spec| naming.in_file(&spec.name).into_owned()).collect();
-        let unused: Vec<String> = layout.unused_keys().map(|module| naming.in_file(&module).into_owned()).collect();
+        let unused: Vec<String> = layout.unused().map(|module| naming.in_file(&module).into_owned()).collect();
         let layers = naming.in_file("model.layers.");
         // Of the modules that may have codes.
         let module = |spec: &TensorSpec| naming.in_file(module_of(&spec.name)).into_owned();
@@ -347,8 +353,18 @@ impl<'a> UnreadNames<'a> {
             Some(Quantisation::Published(_)) => layout.tensors().map(module).collect(),
             _ => HashSet::new(),
         };
+        // A layer that predicts further tokens is behind the model's, and joins a row and the next token's embedding.
+        let predicts = |name: &&str| -> Option<String> {
+            let number = name.strip_prefix(&*layers)?.strip_suffix(".eh_proj.weight")?;
+            let is_behind = number.parse::<usize>().ok()? >= layout.layers.len();
+            is_behind.then(|| format!("{layers}{number}."))
+        };
+        let predictors: Vec<String> = names.clone().filter_map(|name| predicts(&name.as_str())).collect();
+        let is_predicting = |name: &&str| predictors.iter().any(|layer| name.starts_with(layer.as_str()));
+        let predicting = names.clone().filter(|name| is_predicting(&name.as_str())).count();
         let is_unread = |name: &&str| {
-            !read.contains(*name)
+            !is_predicting(name)
+                && !read.contains(*name)
                 && !COMPUTED.iter().any(|end| name.ends_with(end))
                 && !unused.iter().any(|module| name.starts_with(module))
                 && !is_companion(&modules, name)
@@ -360,7 +376,7 @@ impl<'a> UnreadNames<'a> {
             names.map(String::as_str).filter(is_unread).partition(is_refused);
         refused.sort_unstable();
         left_out.sort_unstable();
-        Self { refused, left_out }
+        Self { refused, left_out, predicting }
     }
 }
 

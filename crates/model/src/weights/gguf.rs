@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use offshoot_backend::{BlockView, Dtype, MatrixPart, WeightFormat, WeightView};
+use offshoot_backend::{BlockView, Dtype, LatentHeads, MatrixPart, WeightFormat, WeightView};
 use offshoot_core::error::{Error, Result};
 use offshoot_gguf::{Gguf, GgufFile, TensorInfo, TensorType};
 
@@ -19,14 +19,25 @@ use super::stored::Check;
 /// How the layout begins the names of a layer's tensors, and how files do.
 const LAYER: (&str, &str) = ("model.layers.", "blk.");
 /// Modules of a layer by the layout's names and those of files; others have the same in both.
-const IN_LAYER: [(&str, &str); 6] = [
+const IN_LAYER: [(&str, &str); 15] = [
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
     ("self_attn.v_proj", "attn_v"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
     ("self_attn.sinks", "attn_sinks.weight"),
+    ("self_attn.q_a_proj", "attn_q_a"),
+    ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+    ("self_attn.q_b_proj", "attn_q_b"),
+    ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+    ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+    (MAPS, "attn_kv_b"),
+    ("shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("shared_expert.up_proj", "ffn_up_shexp"),
+    ("shared_expert.down_proj", "ffn_down_shexp"),
 ];
+/// The maps of latents.
+const MAPS: &str = "self_attn.kv_b_proj";
 const OUTSIDE: [(&str, &str); 2] = [("model.embed_tokens", "token_embd"), ("lm_head", "output")];
 
 /// The mapped files of a GGUF model.
@@ -35,6 +46,9 @@ pub struct GgufModel {
     paired: Option<PairedHeads>,
     /// Experts of a layer, if it has some.
     experts: usize,
+    latents: Option<LatentHeads>,
+    /// Layers of the model; what is behind them predicts further tokens.
+    layers: usize,
     /// The compute dtype if the layers' matrices are quantised.
     dtype: Option<Dtype>,
 }
@@ -104,13 +118,19 @@ enum Found<'a> {
     Rows(Rows<'a>),
     /// The rows of both in turn: an expert's gate and then its up.
     InTurn(Rows<'a>, Rows<'a>),
+    /// The maps of latents to keys, `[heads, rank, nope]`, and to values, `[heads, value, rank]`.
+    Maps {
+        keys: Rows<'a>,
+        values: Rows<'a>,
+        heads: LatentHeads,
+    },
 }
 
 impl<'a> Found<'a> {
     fn rows(&self) -> impl Iterator<Item = &Rows<'a>> {
         let (first, second) = match self {
             Found::Rows(rows) => (rows, None),
-            Found::InTurn(first, second) => (first, Some(second)),
+            Found::InTurn(first, second) | Found::Maps { keys: first, values: second, .. } => (first, Some(second)),
         };
         std::iter::once(first).chain(second)
     }
@@ -139,6 +159,10 @@ impl<'a> Found<'a> {
                 let values: Vec<f32> = rows.flat_map(|(a, b)| [a, b].concat()).collect();
                 (Dtype::F32, Cow::Owned(Dtype::F32.encode(&values)))
             }
+            Found::Maps { keys, values, heads } => {
+                let maps = maps_of_heads(&keys.values(), &values.values(), *heads);
+                (Dtype::F32, Cow::Owned(Dtype::F32.encode(&maps)))
+            }
         }
     }
 }
@@ -148,7 +172,8 @@ impl GgufModel {
     pub fn new(gguf: Gguf, config: &ModelConfig, dtype: Option<Dtype>) -> Result<Self> {
         let paired = paired_heads(&gguf, config)?;
         let experts = config.layers.iter().find_map(|layer| layer.feed_forward.experts());
-        Ok(Self { gguf, paired, experts: experts.map_or(0, |experts| experts.count), dtype })
+        let (experts, latents) = (experts.map_or(0, |experts| experts.count), config.latents());
+        Ok(Self { gguf, paired, experts, latents, layers: config.layers.len(), dtype })
     }
 
     /// Refuses tensors in layers that the layout does not read: ignoring them would silently change the arithmetic.
@@ -156,7 +181,8 @@ impl GgufModel {
         /// Precomputed, or read with the configuration.
         const KNOWN: [&str; 3] = ["rope_freqs", "rope_factors", "attn_rot_embd"];
         for (file, tensor) in self.gguf.files().iter().flat_map(|file| file.tensors().iter().map(move |t| (file, t))) {
-            if read.contains(&tensor.name) || KNOWN.iter().any(|known| tensor.name.contains(known)) {
+            let is_known = read.contains(&tensor.name) || KNOWN.iter().any(|known| tensor.name.contains(known));
+            if is_known || self.is_predicting(&tensor.name) {
                 continue;
             }
             if tensor.name.starts_with(LAYER.1) || tensor.name == "output.bias" {
@@ -170,12 +196,26 @@ impl GgufModel {
         Ok(())
     }
 
+    /// Whether a tensor is in a layer that predicts further tokens: one behind the model's that joins a row and the next
+    /// token's embedding.
+    fn is_predicting(&self, name: &str) -> bool {
+        let layer = name.strip_prefix(LAYER.1).and_then(|rest| rest.split_once('.')).map(|(layer, _)| layer);
+        let Some(layer) = layer.filter(|layer| layer.parse().is_ok_and(|layer: usize| layer >= self.layers)) else {
+            return false;
+        };
+        self.gguf.tensor(&format!("{}{layer}.nextn.eh_proj.weight", LAYER.1)).is_some()
+    }
+
     /// How each tensor of the layout is stored, by its name there.
     pub fn formats(&self, layout: &Layout) -> Result<HashMap<String, WeightFormat>> {
         let format = |spec: &TensorSpec| {
             let found = self.find(spec)?;
             let kind = found.rows().map(|rows| rows.info.kind).next().filter(|_| spec.shape.len() > 1);
             let format = match kind {
+                // They become dense, whatever they are stored as.
+                Some(kind) if kind.is_quantised() && is_of_maps(spec) => {
+                    WeightFormat::Dense(self.dtype.unwrap_or(Dtype::Bf16))
+                }
                 Some(kind) if kind.is_quantised() => WeightFormat::Blocks(kind),
                 kind => WeightFormat::Dense(kind.and_then(dense_dtype).unwrap_or(Dtype::F32)),
             };
@@ -198,6 +238,9 @@ impl GgufModel {
     /// The rows that make up a tensor of the layout.
     fn find(&self, spec: &TensorSpec) -> Result<Found<'_>> {
         let name = name_in_file(&spec.name);
+        if let (Some(heads), true) = (self.latents.filter(|_| is_of_maps(spec)), self.gguf.tensor(&name).is_none()) {
+            return self.maps(spec, &name, heads);
+        }
         let found = match expert(&name) {
             Some(ExpertTensor::Matrix { layer, expert, module }) => self.expert(spec, layer, expert, module)?,
             Some(ExpertTensor::UpBiases { layer }) => return self.up_biases(spec, layer),
@@ -248,6 +291,20 @@ impl GgufModel {
         let [experts, both] = shape(spec)[..] else { unreachable!("biases of experts have two sizes") };
         let half = |module: &str| self.tensor(spec, &format!("blk.{layer}.{module}.bias"), &[experts, both / 2]);
         Ok(Found::InTurn(half("ffn_gate_exps")?, half("ffn_up_exps")?))
+    }
+
+    /// The maps of latents, of which newer files have two tensors: those to keys lie transposed in each head. `name`:
+    /// that of the one tensor of older files.
+    fn maps(&self, spec: &TensorSpec, name: &str, heads: LatentHeads) -> Result<Found<'_>> {
+        let part = |letter: char| name.replace("attn_kv_b", &format!("attn_{letter}_b"));
+        let (of_keys, of_values) = (part('k'), part('v'));
+        if [&of_keys, &of_values].iter().all(|part| self.gguf.tensor(part).is_none()) {
+            let expected = format!("{}, or `{of_keys}` and `{of_values}`", spec.describe_shape());
+            return Err(Error::tensor(self.gguf.path(), name, expected, "nothing"));
+        }
+        let LatentHeads { heads: count, rank, nope, value, .. } = heads;
+        let keys = self.tensor(spec, &of_keys, &[count, rank, nope])?;
+        Ok(Found::Maps { keys, values: self.tensor(spec, &of_values, &[count, value, rank])?, heads })
     }
 
     /// The paired heads among the rows of a tensor, or among the elements of a bias.
@@ -329,6 +386,22 @@ impl ModelFiles for GgufModel {
         found.iter().flat_map(Found::rows).for_each(Rows::release);
         Ok(())
     }
+}
+
+fn is_of_maps(spec: &TensorSpec) -> bool {
+    spec.name.strip_suffix(".weight").is_some_and(|module| module.ends_with(MAPS))
+}
+
+/// `[heads, nope + value, rank]` of `keys` `[heads, rank, nope]` and `values` `[heads, value, rank]`.
+fn maps_of_heads(keys: &[f32], values: &[f32], heads: LatentHeads) -> Vec<f32> {
+    let LatentHeads { rank, nope, value, .. } = heads;
+    let of_head = |(keys, values): (&[f32], &[f32])| {
+        let transposed = (0..nope).flat_map(|row| (0..rank).map(move |col| (row, col)));
+        let mut maps: Vec<f32> = transposed.map(|(row, col)| keys[col * nope + row]).collect();
+        maps.extend_from_slice(values);
+        maps
+    };
+    keys.chunks_exact(rank * nope).zip(values.chunks_exact(value * rank)).flat_map(of_head).collect()
 }
 
 /// The dtype of types without scales.

@@ -5,7 +5,7 @@ use offshoot_backend::{Backend, Dtype, KvDtype, RowToken, StepBatch, StepRequest
 use offshoot_core::ids::{SegmentId, TokenId};
 use offshoot_cpu::kv::PAGE_TOKENS;
 use offshoot_cpu::{Cpu, CpuStep, Isa, KvStore};
-use offshoot_kv::plan::Planner;
+use offshoot_kv::plan::{CopyRoom, FormChoice, FormPlans, Planner};
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
 use offshoot_model::{Decoder, ModelConfig, Sequence};
 use serde_json::{Value, json};
@@ -78,13 +78,18 @@ impl<'a> TreeRun<'a> {
     fn step(&mut self, mut rows: Vec<StepRow>) {
         self.tree.depth_first(&mut rows);
         let mut forest = self.tree.forest(&rows);
-        let mut plans = Vec::new();
+        let (mut plans, mut of_copies) = (Vec::new(), Vec::new());
         for hints in self.model.plan_hints() {
             self.tree.list_pages(&mut forest, hints.group);
-            let plan = self.planner.plan(&forest, hints);
-            plan.check(&forest).unwrap();
-            plans.push(plan);
+            // Latents are read absorbed.
+            let FormPlans { absorbed, copied } =
+                self.planner.plan_forms(&forest, hints, FormChoice::Cheapest, &CopyRoom::NONE);
+            absorbed.check(&forest).unwrap();
+            plans.push(absorbed);
+            of_copies.extend(hints.latents.map(|_| copied).into_iter().flatten());
         }
+        let expansions = (!of_copies.is_empty()).then(Default::default);
+        plans.extend(of_copies);
         let slots = |group| rows.iter().map(|row| self.tree.slot_in(group, row.segment, row.position)).collect();
         let batch = StepBatch {
             tokens: rows.iter().map(|row| RowToken::Known(self.tree.token_at(row.segment, row.position))).collect(),
@@ -95,7 +100,7 @@ impl<'a> TreeRun<'a> {
             state_runs: Vec::new(),
             adapters: Vec::new(),
             requests: StepRequests::None,
-            expansions: None,
+            expansions,
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();
         let logits = self.backend.read(logits, rows.len()).unwrap();
@@ -249,5 +254,14 @@ fn two_head_sizes_shared_keys_and_inputs_by_layer() {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
         "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB,
         "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24
+    })));
+}
+
+#[test]
+fn latents() {
+    check(&config(json!({
+        "model_type": "deepseek_v3", "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 4, "v_head_dim": 20, "first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 4,
+        "topk_group": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 24
     })));
 }

@@ -66,7 +66,7 @@ fn the_goldens_of_this_repository() {
     families.sort();
     families.dedup();
     let all = "gemma2 gemma3 gemma4 gpt_oss llama ministral3 mistral mixtral olmo2 olmo3 phi phi3 qwen2 qwen3 \
-               qwen3_moe smollm3";
+               qwen3_moe sarvam_mla smollm3";
     assert_eq!(families.join(" "), all);
 }
 

@@ -122,6 +122,8 @@ fn merged(folder: &Path, rank: usize) -> (Adapter, TempDir, TempDir) {
             && !name.contains("embed")
             && !name.contains(".experts.")
             && !name.contains(".router.")
+            // The maps of latents, which no adapter changes.
+            && !name.ends_with("kv_b_proj.weight")
             && !name.ends_with("mlp.gate.weight")
             && !name.ends_with("block_sparse_moe.gate.weight");
         if let (Some(module), true) = (name.strip_suffix(".weight"), is_linear) {
@@ -290,6 +292,19 @@ fn small() -> ModelConfig {
 fn tensor(shape: &[usize], value: f32) -> AdapterTensor {
     let count = shape.iter().product();
     AdapterTensor { dtype: Dtype::F32, shape: shape.to_vec(), bytes: Dtype::F32.encode(&vec![value; count]) }
+}
+
+/// Adapters of the other projections are, as `adapters_compute_what_merged_weights_compute` and others show.
+#[test]
+fn an_adapter_of_the_maps_of_latents_is_refused_by_name() {
+    let config = models().into_iter().find(|config| config.latents().is_some()).unwrap();
+    let fields = json!({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": "all-linear"});
+    let module = "model.layers.1.self_attn.kv_b_proj";
+    let tensors = [("lora_A", tensor(&[2, 16], 0.1)), ("lora_B", tensor(&[320, 2], 0.1))];
+    let tensors = tensors.map(|(side, tensor)| (format!("base_model.model.{module}.{side}.weight"), tensor));
+    let adapter = Adapter::from_tensors("memory", &fields, tensors.to_vec()).unwrap();
+    let error = adapter.check(&config).unwrap_err().to_string();
+    assert!(error.contains(module) && error.contains("no adapter of kv_b_proj"), "{error}");
 }
 
 #[test]

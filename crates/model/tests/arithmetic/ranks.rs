@@ -102,6 +102,9 @@ pub fn models() -> Vec<ModelConfig> {
         json!({ "model_type": "qwen3_5_text", "linear_num_key_heads": 8, "linear_num_value_heads": 16,
                 "linear_key_head_dim": 8, "linear_value_head_dim": 4,
                 "layer_types": ["linear_attention", "full_attention"] }),
+        json!({ "model_type": "deepseek_v3", "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 12,
+                "qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1, "n_routed_experts": 8,
+                "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 24 }),
         mixture,
     ]
     .iter()

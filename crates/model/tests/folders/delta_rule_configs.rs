@@ -61,7 +61,9 @@ fn every_fourth_layer_attends_unless_something_else_is_said() {
 fn experts_share_one_where_there_are_experts() {
     for family in ["qwen3_next", "qwen3_5_moe_text"] {
         let config = good(family, json!({}));
-        let FeedForward::SharedExpert { shared, experts } = config.layers[0].feed_forward else { panic!("{family}") };
+        let FeedForward::SharedExpert { shared, experts, gated: true } = config.layers[0].feed_forward else {
+            panic!("{family}")
+        };
         assert_eq!((shared.width, experts.count, experts.width, experts.router.chosen), (40, 8, 24, 2));
         assert_eq!(experts.router.scores, RouterScores::Softmax { normalise: true });
     }

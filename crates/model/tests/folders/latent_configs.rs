@@ -19,12 +19,12 @@ fn small(family: &str, changes: Value) -> Value {
     config
 }
 
-fn good(family: &str, changes: Value) -> ModelConfig {
+pub fn good(family: &str, changes: Value) -> ModelConfig {
     read(&small(family, changes), None).unwrap()
 }
 
 #[track_caller]
-fn bad(family: &str, changes: Value, said: &[&str]) {
+pub fn bad(family: &str, changes: Value, said: &[&str]) {
     let error = read(&small(family, changes), None).unwrap_err().to_string();
     for said in said {
         assert!(error.contains(said), "`{said}` is not in: {error}");

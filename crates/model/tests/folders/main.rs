@@ -13,6 +13,7 @@ mod delta_rule_configs;
 mod gguf;
 mod gguf_mutations;
 mod latent_configs;
+mod latent_experts;
 mod model_configs;
 mod model_errors;
 mod model_mutations;

@@ -48,13 +48,17 @@ fn rename(family: Family, object: &mut Map<String, Value>) {
             ("num_mtp_layers", "num_nextn_predict_layers"),
         ],
         Family::LongcatFlash => &[
-            ("num_layers", "num_hidden_layers"),
             ("ffn_hidden_size", "intermediate_size"),
             ("expert_ffn_hidden_size", "moe_intermediate_size"),
             ("moe_topk", "num_experts_per_tok"),
         ],
         _ => &[],
     };
+    // Each of its layers has two attentions, and is read as two layers.
+    if let (Family::LongcatFlash, Some(layers)) = (family, object.remove("num_layers")) {
+        let twice = layers.as_u64().map(|layers| Value::from(2 * layers));
+        object.insert("num_hidden_layers".to_owned(), twice.unwrap_or(layers));
+    }
     for (own, name) in names {
         if let Some(value) = object.remove(*own) {
             object.insert((*name).to_owned(), value);
@@ -227,7 +231,7 @@ fn of(family: Family) -> Value {
             "bos_token_id": 0, "eos_token_id": 1,
         }),
         Family::LongcatFlash => json!({
-            "vocab_size": 131_072, "hidden_size": 6144, "intermediate_size": 12_288, "num_hidden_layers": 28,
+            "vocab_size": 131_072, "hidden_size": 6144, "intermediate_size": 12_288, "num_hidden_layers": 56,
             "num_attention_heads": 64, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "kv_lora_rank": 512,
             "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
             "n_routed_experts": 512, "zero_expert_num": 256, "moe_intermediate_size": 2048, "num_experts_per_tok": 12,

@@ -6,6 +6,7 @@ use offshoot_core::error::{Error, Result};
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH, shown, whole};
 use super::super::layer::{ExpertWidthField, ExpertsSpec, Norm};
 use super::family::Family;
+use super::latent_experts;
 
 /// The experts of layer `layer`; `None` if its feed-forward block is dense.
 pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -> Result<Option<ExpertsSpec>> {
@@ -29,6 +30,7 @@ pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -
             let experts = read(fields, "top_k_experts", width, Gate::Gelu, softmax(true))?;
             Ok(Some(ExpertsSpec { router_norm: Some(norm), ..experts }))
         }
+        _ if family.is_latent() => latent_experts::of_layer(family, fields, layer),
         _ => Ok(None),
     }
 }
@@ -39,6 +41,7 @@ pub fn shared_width(family: Family, fields: &Fields<'_>) -> Result<Option<usize>
         Family::Qwen3Next | Family::Qwen35Moe => {
             fields.required_size("shared_expert_intermediate_size", LARGEST_WIDTH).map(Some)
         }
+        _ if family.is_latent() => latent_experts::shared_width(fields),
         _ => Ok(None),
     }
 }
@@ -64,7 +67,9 @@ fn read(
         width_field,
         gate,
         bias: false,
-        router: Router { chosen: per_row, scores },
+        router: Router::new(per_row, scores),
+        choosing_bias: false,
+        scale: 1.0,
         router_norm: None,
     })
 }

@@ -8,7 +8,7 @@ use offshoot_core::listed;
 
 use super::super::fields::Fields;
 use super::super::layer::{Activation, Norm};
-use super::super::modules::{GEMMA, GPT_OSS, LLAMA, MIXTRAL, Modules, PHI, PHI3, QWEN3_NEXT};
+use super::super::modules::{DEEPSEEK, GEMMA, GPT_OSS, LLAMA, LONGCAT, MIXTRAL, Modules, PHI, PHI3, QWEN3_NEXT};
 
 /// The architectures of config.json's `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,8 @@ impl Family {
             Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => GEMMA,
             Self::GptOss => GPT_OSS,
             Self::Qwen3Next => QWEN3_NEXT,
+            Self::LongcatFlash => LONGCAT,
+            _ if self.is_latent() => DEEPSEEK,
             _ => LLAMA,
         }
     }

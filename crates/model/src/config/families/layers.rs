@@ -155,6 +155,13 @@ impl<'a> Reader<'a> {
             Family::Olmo2 | Family::Olmo3 => Some((HeadNormSpan::AllHeads, false)),
             _ => None,
         };
+        let branch_scale = match family {
+            Family::MiniCpm3 => {
+                let depth = fields.positive("scale_depth")?;
+                depth.map(|depth| (depth / (self.layers as f64).sqrt()) as f32)
+            }
+            _ => None,
+        };
         let layer = |layer: usize| {
             let heads = self.heads[layer];
             let keys = self.keys(layer)?;
@@ -186,6 +193,7 @@ impl<'a> Reader<'a> {
                 feed_forward: self.feed_forward(layer, keys, activation, &biases)?,
                 norms,
                 output_scale: family == Family::Gemma4,
+                branch_scale,
             })
         };
         (0..self.layers).map(layer).collect()
@@ -318,9 +326,15 @@ impl<'a> Reader<'a> {
         let norm = self.family.norm(fields)?;
         let experts = experts::of_layer(self.family, fields, layer, norm)?;
         if let (Some(experts), false) = (experts, self.family == Family::Gemma4) {
+            let dense = |width| DenseSpec { activation, width, bias: false };
             return Ok(match experts::shared_width(self.family, fields)? {
+                _ if self.family == Family::LongcatFlash => {
+                    let dense = dense(fields.required_size("intermediate_size", LARGEST_WIDTH)?);
+                    FeedForward::Opens { dense, experts }
+                }
                 Some(width) => {
-                    FeedForward::SharedExpert { shared: DenseSpec { activation, width, bias: false }, experts }
+                    let gated = !self.family.is_latent();
+                    FeedForward::SharedExpert { shared: dense(width), experts, gated }
                 }
                 None => FeedForward::Experts(experts),
             });
@@ -331,6 +345,7 @@ impl<'a> Reader<'a> {
         let dense = DenseSpec { activation, width: if doubled { 2 * width } else { width }, bias: biases.mlp };
         Ok(match experts {
             Some(experts) => FeedForward::DenseAndExperts { dense, experts, norm },
+            None if self.family == Family::LongcatFlash => FeedForward::Closes(dense),
             None => FeedForward::Dense(dense),
         })
     }

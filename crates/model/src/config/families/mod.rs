@@ -1,7 +1,8 @@
 //! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
 //! data in `ModelConfig`; no other file depends on the family. `classes` tells generators from scorers and refuses
 //! other models, `defaults` holds what transformers assumes where a config is silent, `layers` reads what differs from
-//! layer to layer, `latent` latent attention, `experts` the mixtures, `delta_rule` layers with a state, `tokens` special
+//! layer to layer, `latent` latent attention, `experts` the mixtures, `latent_experts` those of
+//! families with latent attention, `delta_rule` layers with a state, `tokens` special
 //! tokens.
 
 mod classes;
@@ -10,6 +11,7 @@ mod delta_rule;
 mod experts;
 mod family;
 mod latent;
+mod latent_experts;
 mod layers;
 mod tokens;
 
@@ -152,6 +154,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         context,
         embed_scale: embed_scale(family, fields, hidden)?,
         per_layer_inputs: per_layer_inputs(family, fields, vocab)?,
+        logit_scale: logit_scale(family, fields, hidden)?,
         final_softcap: if family.is_gemma() { softcap(fields, "final_logit_softcapping")? } else { None },
         head_bias: family.biases(fields)?.head,
         tied_embeddings: fields.flag("tie_word_embeddings")?.unwrap_or(false),
@@ -169,6 +172,12 @@ fn embed_scale(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<Opt
         Family::MiniCpm3 => fields.positive("scale_emb")?.map(|scale| scale as f32),
         _ => family.is_gemma().then(|| (hidden as f32).sqrt()),
     })
+}
+
+/// The output layer of MiniCPM3 reads rows divided by the hidden size in units of a small model's.
+fn logit_scale(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<Option<f32>> {
+    let base = if family == Family::MiniCpm3 { fields.positive("dim_model_base")? } else { None };
+    Ok(base.map(|base| (base / hidden as f64) as f32))
 }
 
 /// The modules of a family whose checkpoint is quantised like this.

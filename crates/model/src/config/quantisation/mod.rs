@@ -137,9 +137,10 @@ enum Role {
 }
 
 /// Ends of the names of matrices with few outputs: routers and gates.
-const SMALL: [&str; 7] = [
+const SMALL: [&str; 8] = [
     ".gate.weight",
     ".router.weight",
+    ".router.classifier.weight",
     "router.proj.weight",
     "shared_expert_gate.weight",
     "in_proj_a.weight",
