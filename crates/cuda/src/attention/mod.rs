@@ -364,7 +364,7 @@ impl LatentLaunch {
     }
 
     fn fits(self, facts: &DeviceFacts) -> bool {
-        self.shared_bytes + LATENT_STATIC_BYTES <= facts.shared_optin as usize
+        self.shared_bytes + LATENT_STATIC_BYTES <= facts.shared_optin
     }
 
     /// All tiles are narrow.
