@@ -72,21 +72,18 @@ struct LatentRows : SoftmaxRows {
     }
 };
 
-// Tiles of up to this many rows have their queries in the first or the second half of each panel by turns, so that
-// those of the next tile come while one is multiplied. Products take 64 rows from there, whatever the others hold:
-// their results are not stored.
-constexpr unsigned FEW_ROWS = 32;
-
-// Copies the queries of a tile to `to`, by both multiplying warpgroups. Rows past the end are zeroed, of few rows only
-// those up to FEW_ROWS.
+// Copies the queries of a tile to `to`, by one warpgroup. Rows past the end are zeroed where a warp multiplies others
+// too; what else the memory holds is multiplied for nothing.
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned to) {
-    constexpr unsigned LINES = KEY_DIM / 64;  // of a row, one in each panel
-    const unsigned chunk = threadIdx.x % 8, lines = (tile.rows > FEW_ROWS ? TILE_ROWS : FEW_ROWS) * LINES;
+    const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8, rows = (tile.rows + 15) / 16 * 16;
 #pragma unroll 1
-    for (unsigned i = threadIdx.x / 8; i < lines; i += 2 * GROUP_THREADS / 8) {
-        const unsigned row = i / LINES, panel = i % LINES;
-        const T* from = job.query(packed_row(tile, row), head) + panel * 64 + chunk * 8;
-        copy_16(to + panel * PANEL_BYTES + row * 128 + (chunk ^ row % 8) * 16, from, row < tile.rows);
+    for (unsigned row = thread / 8; row < rows; row += GROUP_THREADS / 8) {
+        const T* from = job.query(packed_row(tile, row), head) + chunk * 8;
+        const unsigned place = to + row * 128 + (chunk ^ row % 8) * 16;
+#pragma unroll
+        for (unsigned panel = 0; panel < KEY_PANELS; panel++) {
+            copy_16(place + panel * PANEL_BYTES, from + panel * 64, row < tile.rows);
+        }
     }
     copies_issued();
 }
@@ -98,9 +95,6 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
     const unsigned buffers = queries + OPERAND_BYTES;
     // Phases of barriers: how many pairs came before, and how many of them had a second step.
     unsigned pairs_before = 0, seconds_before = 0, turn = 0;
-    // Where a tile's queries lie among the rows of each panel, and whether they are on their way.
-    unsigned half = 0;
-    bool are_coming = false;
     auto at = [&](unsigned buffer, unsigned share) { return buffers + buffer * OPERAND_BYTES + share_at(share); };
     auto signal = [&](unsigned long long& barrier) {
         __syncwarp();
@@ -111,27 +105,20 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
     // What a buffer holds is waited for by the number of steps that it has held.
     auto wait = [&](unsigned long long& barrier, unsigned phase) { wait_barrier(shared_address(&barrier), phase % 2); };
     auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
+    if (WideTiles tiles(job); group == 1 && tiles.more()) {
+        copy_queries(job, tiles.tile(job), tiles.head(job), queries);
+    }
 #pragma unroll 1
     for (WideTiles tiles(job); tiles.more(); tiles.next()) {
         const unsigned steps = steps_of(tiles.tile(job)), head = tiles.head(job);
-        if (!are_coming) {
-            half = 0;
-            meet(QUERIES, 2 * GROUP_THREADS);  // all products with the queries before are done
-            copy_queries(job, tiles.tile(job), head, queries);
-        }
         LatentRows rows;
         rows.begin();
-        wait_copies<0>();
-        fence_proxies();
-        meet(QUERIES, 2 * GROUP_THREADS);
-        const unsigned here = queries + half * FEW_ROWS * 128;
-        WideTiles next = tiles;
-        next.next();
-        are_coming = next.more() && tiles.tile(job).rows <= FEW_ROWS && next.tile(job).rows <= FEW_ROWS;
-        if (are_coming) {
-            half ^= 1;
-            copy_queries(job, next.tile(job), next.head(job), queries + half * FEW_ROWS * 128);
+        // The queries were copied by this warpgroup's threads while the tile before was multiplied.
+        if (group == 1) {
+            wait_copies<0>();
+            fence_proxies();
         }
+        meet(QUERIES, 2 * GROUP_THREADS);
 
         // Computed on demand, which is rare.
         auto step_mask = [&] {
@@ -152,10 +139,10 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
 #pragma unroll
             for (unsigned side = LEFT; side <= RIGHT; side++) {
                 wait(latent.full[group][side], phase);
-                rows.issue_keys<HALF_PANELS>(recomputed(here) + share_at(side), at(group, side), side > 0);
+                rows.issue_keys<HALF_PANELS>(recomputed(queries) + share_at(side), at(group, side), side > 0);
             }
             wait(latent.full[group][ROTATED], phase);
-            rows.issue_keys<1>(recomputed(here) + share_at(ROTATED), at(group, ROTATED), true);
+            rows.issue_keys<1>(recomputed(queries) + share_at(ROTATED), at(group, ROTATED), true);
             products_issued();
             wait_products<0>();
             signal(latent.empty[group][group == 0 ? RIGHT : LEFT]);
@@ -180,6 +167,14 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             if (lane % 4 == 0) {
                 of_rows[first + lane / 4] = upper;
                 of_rows[first + lane / 4 + 8] = lower;
+            }
+        };
+        // Called by warpgroup 1 once both have scored the tile's last step.
+        auto copy_next_queries = [&] {
+            WideTiles next = tiles;
+            next.next();
+            if (next.more()) {
+                copy_queries(job, next.tile(job), next.head(job), queries);
             }
         };
         auto scale_sums = [&](float2 factor) {
@@ -248,6 +243,9 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                 wait(latent.full[0][RIGHT], pairs_before);
                 begin_products();
                 rows.issue_shared(at(0, ROTATED), at(0, RIGHT));
+                if (step + 2 >= steps) {
+                    copy_next_queries();
+                }
                 wait_products<0>();
                 settled(rows.o);
                 signal(latent.empty[0][RIGHT]);

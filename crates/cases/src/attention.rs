@@ -228,12 +228,15 @@ fn forest<B: Backend>(
     Ok(())
 }
 
+/// The rows of the report, one for each planner.
+pub const OPS: [&str; 4] = ["attention flat", "attention single", "attention tree", "attention bal."];
+
 /// The name of the planner's row in the report.
 fn op(planner: Planner) -> &'static str {
     match planner {
-        Planner::Flat => "attention flat",
-        Planner::SingleLevel => "attention single",
-        Planner::Tree => "attention tree",
-        Planner::Balanced => "attention bal.",
+        Planner::Flat => OPS[0],
+        Planner::SingleLevel => OPS[1],
+        Planner::Tree => OPS[2],
+        Planner::Balanced => OPS[3],
     }
 }

@@ -42,6 +42,9 @@ const SHAPES: [LatentHeads; 7] = [
     LatentHeads { heads: 128, rank: 512, nope: 128, rope: 64, value: 128 },
 ];
 
+/// The rows of the report.
+pub const OPS: [&str; 3] = ["latents absorbed", "latents expanded", "latents mixed"];
+
 /// How the items of a plan are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Forms {
@@ -59,9 +62,9 @@ impl Forms {
     /// The name of its row in the report.
     fn op(self) -> &'static str {
         match self {
-            Forms::Absorbed => "latents absorbed",
-            Forms::Expanded(_) => "latents expanded",
-            Forms::Mixed => "latents mixed",
+            Forms::Absorbed => OPS[0],
+            Forms::Expanded(_) => OPS[1],
+            Forms::Mixed => OPS[2],
         }
     }
 }
@@ -463,6 +466,9 @@ fn forest<B: Backend>(
         let plan = planner.plan(forest, &PlanHints { tile, ..of_latents });
         plan.check(forest).map_err(|fault| Error::Internal(format!("{planner} plan of {shape:?}: {fault}")))?;
         for forms in Forms::ALL {
+            if !report.wants(&[forms.op()]) {
+                continue;
+            }
             let found = stored.attend(backend, &plan, forms)?;
             let case = format_args!("{shape:?}, seed {seed}, {setting}, {planner}, {forms:?}");
             report.see(forms.op(), Some(setting.dtype), case, found);

@@ -23,6 +23,9 @@ use offshoot_kv::plan::{AttentionPlan, Planner};
 /// Rows of a step whose attention is attributed.
 const ROWS: u32 = 24;
 
+/// The rows of the report.
+pub const OPS: [&str; 2] = ["level_lse", "level_mass"];
+
 /// Runs the cases of the two ops.
 ///
 /// # Errors
@@ -151,7 +154,7 @@ fn file(
     worst: [WorstError; 2],
     found: impl Fn(WorstError) -> CaseResult,
 ) {
-    for (op, worst) in ["level_lse", "level_mass"].into_iter().zip(worst) {
+    for (op, worst) in OPS.into_iter().zip(worst) {
         report.see(op, Some(setting.dtype), format_args!("{case}, {setting}"), found(worst));
     }
 }

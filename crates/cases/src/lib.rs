@@ -43,9 +43,9 @@ pub fn suite<B: AttentionLevels, D: Backend>(
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
     ops(backend, definition, (effort, effort), report, &mut done)?;
-    report.part(&mut done, |report| sampling::sampling(backend, definition, effort, report))?;
-    report.part(&mut done, |report| attention::attention(backend, effort, report))?;
-    report.part(&mut done, |report| latents(backend, effort, report))?;
-    report.part(&mut done, |report| levels(backend, effort, report))?;
-    report.part(&mut done, |report| leaves::leaves(backend, effort, report))
+    report.part_of(&sampling::OPS, &mut done, |report| sampling::sampling(backend, definition, effort, report))?;
+    report.part_of(&attention::OPS, &mut done, |report| attention::attention(backend, effort, report))?;
+    report.part_of(&latents::OPS, &mut done, |report| latents(backend, effort, report))?;
+    report.part_of(&levels::OPS, &mut done, |report| levels(backend, effort, report))?;
+    report.part_of(&["advance"], &mut done, |report| leaves::leaves(backend, effort, report))
 }

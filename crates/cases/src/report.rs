@@ -57,17 +57,43 @@ impl CaseResult {
 #[derive(Clone, Debug)]
 pub struct CheckReport {
     pub rows: Vec<ReportRow>,
+    /// What the names of ops hold whose cases are asked for; `None`: all are.
+    only: Option<String>,
     /// When the last case was seen, or the report was begun.
     seen: Instant,
 }
 
 impl Default for CheckReport {
     fn default() -> Self {
-        Self { rows: Vec::new(), seen: Instant::now() }
+        Self::only(None)
     }
 }
 
 impl CheckReport {
+    /// An empty report, for the cases of ops alone whose names hold `only`.
+    pub fn only(only: Option<String>) -> Self {
+        Self { rows: Vec::new(), only, seen: Instant::now() }
+    }
+
+    /// Whether cases of any of these ops are asked for. Others need not be run, and are not seen.
+    pub fn wants(&self, ops: &[&str]) -> bool {
+        self.only.as_ref().is_none_or(|only| ops.iter().any(|op| op.contains(only)))
+    }
+
+    /// [`CheckReport::part`], with cases of `ops`, if any of them are asked for.
+    ///
+    /// # Errors
+    ///
+    /// Those of the part.
+    pub fn part_of<D: FnMut(&[ReportRow]) -> Result<()>>(
+        &mut self,
+        ops: &[&str],
+        done: &mut D,
+        part: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        if self.wants(ops) { self.part(done, part) } else { Ok(()) }
+    }
+
     pub fn holds(&self) -> bool {
         self.rows.iter().all(|row| row.holds)
     }
@@ -94,6 +120,9 @@ impl CheckReport {
         let share = found.worst.share();
         let seconds = self.seen.elapsed().as_secs_f64();
         self.seen = Instant::now();
+        if !self.wants(&[op]) {
+            return;
+        }
         let row = self.row(op, dtype);
         row.cases += 1;
         row.seconds += seconds;
@@ -107,14 +136,18 @@ impl CheckReport {
 
     /// Fails the op because its cases left something out.
     pub fn miss(&mut self, op: &'static str, dtype: Option<Dtype>, what: impl fmt::Display) {
-        let row = self.row(op, dtype);
-        row.holds = false;
-        row.failure.get_or_insert_with(|| what.to_string());
+        if self.wants(&[op]) {
+            let row = self.row(op, dtype);
+            row.holds = false;
+            row.failure.get_or_insert_with(|| what.to_string());
+        }
     }
 
     /// Notes what a case exercised.
     pub fn note(&mut self, op: &'static str, dtype: Option<Dtype>, what: impl fmt::Display) {
-        self.row(op, dtype).notes.push(what.to_string());
+        if self.wants(&[op]) {
+            self.row(op, dtype).notes.push(what.to_string());
+        }
     }
 
     fn row(&mut self, op: &'static str, dtype: Option<Dtype>) -> &mut ReportRow {

@@ -21,6 +21,9 @@ use offshoot_kv::KvSlot;
 /// to -87, accurate to 1e-5 of a tail's weight and 2e-7 of a likely one's, and are summed by chunks.
 const BORDER: f64 = 1e-6;
 
+/// The rows of the report.
+pub const OPS: [&str; 8] = ["sample", "late", "allowed", "counted", "rank", "record", "log-probability", "re-score"];
+
 pub fn sampling<B: Backend, D: Backend>(
     backend: &mut B,
     definition: &mut D,

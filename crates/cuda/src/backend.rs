@@ -574,14 +574,14 @@ impl Backend for Cuda {
     ) {
         let words =
             HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
-        self.latents(queries).prepare(queries, latents, steps, kv, words);
+        self.latents(queries, |ops| ops.prepare(queries, latents, steps, kv, words));
     }
 
     fn absorb_queries(&mut self, out: &mut Buffer, queries: &Buffer, maps: &LatentMaps) {
         let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
         let widths = (heads * (rank + rope), heads * (nope + rope));
         assert_eq!((out.width, queries.width), widths, "absorb_queries: widths for {}", maps.heads);
-        self.latents(out).copy_tails(out, queries, maps.heads);
+        self.latents(out, |ops| ops.copy_tails(out, queries, maps.heads));
         let products = HeadProducts {
             heads,
             outputs: rank,
@@ -634,19 +634,16 @@ impl Backend for Cuda {
             let rows = (all - first).min(pages) * kv::PAGE_TOKENS as usize;
             (gathered.rows, mapped.rows) = (rows, rows);
             let words = step.expansion_words(store, first);
-            self.latents(gathered).gather(gathered, from, words);
+            self.latents(gathered, |ops| ops.gather(gathered, from, words));
             self.linear(mapped, gathered, &maps.matrix, None, OutputMode::Replace);
-            let stored = self.latents(mapped).store(copies, mapped, from, maps.heads, words);
-            if let Err(error) = stored {
-                self.device.keep(error);
-            }
+            self.latents(mapped, |ops| ops.store(copies, mapped, from, maps.heads, words));
         }
         (gathered.rows, mapped.rows) = (reserved, reserved);
         self.give_expanding(room);
     }
 
     fn merge_attended(&mut self, out: &mut Buffer, lse: &mut Buffer, other: &Buffer, other_lse: &Buffer) {
-        self.latents(out).merge(out, lse, other, other_lse);
+        self.latents(out, |ops| ops.merge(out, lse, other, other_lse));
     }
 
     fn tree_attention(

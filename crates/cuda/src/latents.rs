@@ -90,7 +90,8 @@ impl LatentOps {
         if queries.rows == 0 {
             return;
         }
-        let is_part = |rope: &Rope| rope.rotary.is_multiple_of(2) && rope.rotary <= heads.rope;
+        let most = |rope: &Rope| if rope.keys { heads.rope } else { heads.nope + heads.rope };
+        let is_part = |rope: &Rope| rope.rotary.is_multiple_of(2) && rope.rotary <= most(rope);
         assert!(ropes.into_iter().flatten().all(is_part), "prepare_latents: rotated part of {heads}");
         // Of one block, as many heads as its threads take at once.
         let pairs = ropes.into_iter().flatten().map(|rope| rope.rotary / 2).max().unwrap_or(0);
@@ -139,7 +140,8 @@ impl LatentOps {
         self.device.launch(&self.gather_latents, [small(out.rows), 1, 1], LANE_BLOCK, 0, &args);
     }
 
-    /// Stores what the maps make of the gathered latents, `mapped`, in the pages of copies.
+    /// Stores what the maps make of the gathered latents, `mapped`, in the pages of copies. An error is kept for the
+    /// device's next check.
     pub fn store(
         &self,
         copies: AtLayer<'_>,
@@ -147,7 +149,7 @@ impl LatentOps {
         from: AtLayer<'_>,
         heads: LatentHeads,
         expansions: Words<'_>,
-    ) -> Result<()> {
+    ) {
         assert_eq!(copies.kv.heads(copies.layer), heads.expanded(), "expand_latents: pages of copies of {heads}");
         assert_eq!(from.kv.heads(from.layer), heads.absorbed(), "expand_latents: pages of latents of {heads}");
         assert_eq!((mapped.width, mapped.element), (heads.map_rows(), self.element), "expand_latents: shapes");
@@ -157,8 +159,10 @@ impl LatentOps {
             args.memory_at(expansions.0, expansions.1).u32(small(heads.latent_width())).u32(self.in_panels(from));
         let args = args.u32(small(heads.heads)).u32(small(heads.nope)).u32(small(heads.rope)).u32(small(heads.value));
         let grid = [small(mapped.rows), lane_blocks(small(heads.expanded().stored_width())), 1];
-        self.device.launch(copies.kv.store_expanded(copies.layer)?, grid, LANE_BLOCK, 0, &args);
-        Ok(())
+        match copies.kv.store_expanded(copies.layer) {
+            Ok(kernel) => self.device.launch(kernel, grid, LANE_BLOCK, 0, &args),
+            Err(error) => self.device.keep(error),
+        }
     }
 
     /// `Backend::merge_attended`

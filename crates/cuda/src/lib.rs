@@ -97,7 +97,7 @@ pub struct Cuda {
     most_places: usize,
     /// Kernels of experts by dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
-    /// The ops of latent attention by dtype, loaded with the first maps of theirs, and between their parts the latents
+    /// The ops of latent attention by dtype, loaded with the first op of theirs, and between their parts the latents
     /// that are expanded, by the shape of maps.
     latents: HashMap<Dtype, LatentOps>,
     expanding: Vec<Expanding>,

@@ -2,6 +2,8 @@
 //! kernels read. Room for rows between kernels grows with the largest step; addresses that move so are counted, as
 //! graphs name them.
 
+use std::collections::hash_map::Entry;
+
 use crate::Cuda;
 use crate::compile::elements::Fp8Scaling;
 use crate::compile::four_bit::FourBit;
@@ -67,9 +69,6 @@ impl Cuda {
             })
             .collect();
         let matrix = with_dense(&parts, |parts| self.matrix_over(parts, old.map(|old| &old.matrix)))?;
-        if !self.latents.contains_key(&dtype) {
-            self.latents.insert(dtype, LatentOps::load(&self.device, dtype)?);
-        }
         if !self.expanding.iter().any(|room| room.is_for(heads, dtype)) {
             let (gathered, mapped) = (Buffer::new(heads.rank, dtype), Buffer::new(heads.map_rows(), dtype));
             self.expanding.push(Expanding { heads, gathered, mapped });
@@ -77,10 +76,18 @@ impl Cuda {
         Ok(LatentMaps::new(heads, matrix))
     }
 
-    /// The ops of latent attention, for one that changes `out`.
-    pub(crate) fn latents(&mut self, out: &Buffer) -> &LatentOps {
+    /// Runs an op of latent attention that changes `out`, by kernels that are loaded with the first op of their dtype. An
+    /// error is kept for the device's next check.
+    pub(crate) fn latents(&mut self, out: &Buffer, run: impl FnOnce(&LatentOps)) {
         self.forget_before(out);
-        self.latents.get(&out.element).expect("loaded with the first maps of their dtype")
+        let loaded = match self.latents.entry(out.element) {
+            Entry::Occupied(loaded) => Ok(loaded.into_mut()),
+            Entry::Vacant(new) => LatentOps::load(&self.device, out.element).map(|ops| new.insert(ops)),
+        };
+        match loaded {
+            Ok(ops) => run(ops),
+            Err(error) => self.device.keep(error),
+        }
     }
 
     /// Makes room for the latents of so many expansions, as many as are expanded at a time.

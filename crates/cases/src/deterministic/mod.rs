@@ -29,10 +29,15 @@ pub fn deterministic<B: Backend>(
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
     backend.set_batch_invariant();
-    let parts =
-        [attention::attention, latents::latents, linear::linear, lora::lora, experts::experts, delta_rule::delta_rule];
-    for part in parts {
-        report.part(&mut done, |report| part(backend, effort, report))?;
-    }
+    report.part_of(&["exact, attention", "alone, attention"], &mut done, |report| {
+        attention::attention(backend, effort, report)
+    })?;
+    report.part_of(&["alone, latents"], &mut done, |report| latents::latents(backend, effort, report))?;
+    report.part_of(&["alone, linear", "alone, linear, e4m3"], &mut done, |report| {
+        linear::linear(backend, effort, report)
+    })?;
+    report.part_of(&["alone, add_lora"], &mut done, |report| lora::lora(backend, effort, report))?;
+    report.part_of(&["alone, experts"], &mut done, |report| experts::experts(backend, effort, report))?;
+    report.part_of(&["alone, delta rule"], &mut done, |report| delta_rule::delta_rule(backend, effort, report))?;
     Ok(())
 }

@@ -209,7 +209,7 @@ fn rows_are_prepared_as_by_norm_rope_and_append() {
     let mut table = |rotary, pairs, keys| Some(Table::new(&mut dice, rotary, pairs, keys));
     let (halves, neighbours) = (RopePairs::Halves, RopePairs::Neighbours);
     let [of_lite, turned, small, later] =
-        [table(64, neighbours, true), table(64, halves, true), table(8, neighbours, true), table(4, halves, false)];
+        [table(64, neighbours, true), table(64, halves, true), table(8, neighbours, true), table(18, halves, false)];
     let case = |dtype, layout, heads, first: &Option<Table>, second: &Option<Table>| Case {
         dtype,
         kept: KvElement::Plain,

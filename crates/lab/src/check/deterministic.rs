@@ -44,14 +44,27 @@ const FAMILIES: [(&str, &str); 5] = [
 pub fn deterministic<B: Backend>(
     open: impl Fn() -> Result<B>,
     effort: CheckEffort,
-    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+    done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    // Closed again before models open theirs.
-    offshoot_cases::deterministic(&mut open()?, effort, &mut report, &mut done)?;
-    report.part(&mut done, |report| models(open, effort, report))?;
+    deterministic_of(open, effort, &mut report, done)?;
     Ok(report)
 }
+
+/// Adds those of the cases that `report` wants.
+pub fn deterministic_of<B: Backend>(
+    open: impl Fn() -> Result<B>,
+    effort: CheckEffort,
+    report: &mut CheckReport,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<()> {
+    // Closed again before models open theirs.
+    offshoot_cases::deterministic(&mut open()?, effort, report, &mut done)?;
+    report.part_of(&OF_MODELS, &mut done, |report| models(open, effort, report))
+}
+
+/// The rows of whole models.
+const OF_MODELS: [&str; 4] = ["alone, chunks", "alone, adapters", "alone, model", "alone, forks"];
 
 fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     // Asynchronous devices have different kernels per dtype; f16 uses those of bf16.

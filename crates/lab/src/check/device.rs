@@ -3,7 +3,7 @@
 
 use offshoot_backend::AttentionLevels;
 use offshoot_cases::{CheckEffort, CheckReport, ReportRow};
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
 
 use super::forward::definition;
@@ -19,13 +19,24 @@ use crate::bench::tables::print;
 pub fn suite<B: AttentionLevels>(
     backend: &mut B,
     effort: CheckEffort,
-    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+    done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    offshoot_cases::suite(backend, &mut definition(), effort, &mut report, &mut done)?;
-    report.part(&mut done, |report| forward::forwards(backend, effort, report))?;
-    report.part(&mut done, |report| late::late(backend, report))?;
+    suite_of(backend, effort, &mut report, done)?;
     Ok(report)
+}
+
+/// Adds those of the cases that `report` wants.
+fn suite_of<B: AttentionLevels>(
+    backend: &mut B,
+    effort: CheckEffort,
+    report: &mut CheckReport,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<()> {
+    offshoot_cases::suite(backend, &mut definition(), effort, report, &mut done)?;
+    report
+        .part_of(&["forward", "forward, adapters"], &mut done, |report| forward::forwards(backend, effort, report))?;
+    report.part_of(&["run, late"], &mut done, |report| late::late(backend, report))
 }
 
 /// Runs and prints the whole suite, or what compares bits; returns whether everything holds. `again` opens the device
@@ -43,16 +54,19 @@ pub fn device<B: AttentionLevels>(
         out::line(ReportRow::head())?;
     }
     let mut print = |rows: &[ReportRow]| rows.iter().try_for_each(|row| print(options.json, row));
-    let mut report = CheckReport::default();
+    let mut report = CheckReport::only(options.only.clone());
     if !options.deterministic {
-        report = suite(&mut backend, effort, print)?;
-        report.part(&mut print, |report| {
-            whole::goldens(&mut backend, &goldens, report)?;
+        suite_of(&mut backend, effort, &mut report, print)?;
+        report.part_of(&["golden"], &mut print, |report| whole::goldens(&mut backend, &goldens, report))?;
+        report.part_of(&["run, given", "run, mean", "run, greedy"], &mut print, |report| {
             whole::runs(backend, effort, report)
         })?;
-        report.part(&mut print, |report| long::long(&again, effort, report))?;
+        report.part_of(&["long", "long, mean"], &mut print, |report| long::long(&again, effort, report))?;
     }
-    report.rows.extend(deterministic::deterministic(again, effort, print)?.rows);
+    deterministic::deterministic_of(again, effort, &mut report, print)?;
+    if let (Some(only), true) = (&options.only, report.rows.is_empty()) {
+        return Err(Error::value("--only", "a part of a row's name", only.clone()));
+    }
     let holds = report.holds();
     if !options.json {
         let cases: usize = report.rows.iter().map(|row| row.cases).sum();

@@ -17,6 +17,9 @@ pub struct DeviceCheck {
     /// of defines, and without optimisation, which tells what does not compile but not what spills
     #[arg(long)]
     pub quick: bool,
+    /// Only the cases of rows whose name holds this text: latent
+    #[arg(long, value_name = "TEXT", conflicts_with = "kernels")]
+    pub only: Option<String>,
     /// One JSON object per row instead of a table
     #[arg(long, conflicts_with = "kernels")]
     pub json: bool,
@@ -31,7 +34,7 @@ pub struct DeviceCheck {
     #[arg(long, value_name = "ARCH", requires = "kernels")]
     pub also: Vec<String>,
     /// Only print the code paths that this CPU supports, one per line, as OFFSHOOT_CPU names them
-    #[arg(long, conflicts_with_all = ["kernels", "goldens", "quick", "json", "deterministic"])]
+    #[arg(long, conflicts_with_all = ["kernels", "goldens", "quick", "only", "json", "deterministic"])]
     pub paths: bool,
 }
 

@@ -21,6 +21,7 @@ pub struct LayerSpec {
 
 /// How a layer mixes the positions of a sequence.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a model has some hundred of them, most with attention")]
 pub enum Mixer {
     Attention(AttentionSpec),
     DeltaRule(DeltaRuleSpec),

@@ -33,6 +33,9 @@ pub struct Checkpoint<'a> {
     pub(super) quantisation: Option<Quantisation>,
     /// Whether the output layer is the embedding table.
     tied: bool,
+    /// Whether all layers behind the model's predict further tokens: those of an update, which may have any of their
+    /// tensors.
+    predicts: bool,
     /// Copies in host memory of tensors on a device, by their names, where the host reads them.
     copies: HashMap<String, OnceLock<Vec<u8>>>,
 }
@@ -43,7 +46,7 @@ impl Checkpoint<'static> {
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
         let naming = Naming::of(names.iter());
         let (tensors, copies) = (Box::new(tensors), HashMap::new());
-        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, copies };
+        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, predicts: false, copies };
         let config = checkpoint.complete(&folder.config);
         checkpoint.quantisation = config.quantisation;
         checkpoint.tied = config.tied_embeddings;
@@ -59,7 +62,8 @@ impl<'a> Checkpoint<'a> {
             |name: &&String| tensors.tensor(name).is_some_and(|tensor| matches!(tensor.data, TensorData::Device(_)));
         let copies = names.iter().filter(is_on_device).map(|name| (name.clone(), OnceLock::new())).collect();
         let (quantisation, tied) = (config.quantisation.clone(), config.tied_embeddings);
-        Self { tensors: Box::new(tensors), names, naming, quantisation, tied, copies }
+        let predicts = config.family.predicts_further();
+        Self { tensors: Box::new(tensors), names, naming, quantisation, tied, predicts, copies }
     }
 
     fn has_own_head(&self) -> bool {
@@ -105,9 +109,13 @@ impl<'a> Checkpoint<'a> {
         self.naming.in_file(name)
     }
 
+    fn unread(&self, layout: &Layout) -> UnreadNames<'_> {
+        UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref(), self.predicts)
+    }
+
     /// Refuses tensors that the layout does not read though they belong to what it computes.
     fn refuse_unread(&self, layout: &Layout) -> Result<()> {
-        let unread = UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref());
+        let unread = self.unread(layout);
         let Some(name) = unread.refused.into_iter().find(|name| !self.is_zeros(name)) else { return Ok(()) };
         let shape = self.tensors.tensor(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
         Err(Error::tensor(
@@ -122,7 +130,7 @@ impl<'a> Checkpoint<'a> {
     /// parts of a wrapper. `names`: all, in order.
     pub fn refuse_unknown(&self, layout: &Layout, names: &[&str]) -> Result<()> {
         self.refuse_unread(layout)?;
-        let unread = UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref());
+        let unread = self.unread(layout);
         if let (Some(name), false) = (unread.left_out.first(), self.naming.is_wrapped()) {
             let expected = "the name of a tensor of the loaded model";
             return Err(Error::tensor(self.tensors.place(Some(name)), *name, expected, "another"));
@@ -295,8 +303,7 @@ impl ModelFiles for Checkpoint<'_> {
     }
 
     fn note_left_out(&self, layout: &Layout) {
-        let UnreadNames { left_out, predicting, .. } =
-            UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref());
+        let UnreadNames { left_out, predicting, .. } = self.unread(layout);
         let path = self.path().display();
         if predicting > 0 {
             log::info!("{path}: {predicting} tensors of layers that predict further tokens are left out");
@@ -336,11 +343,13 @@ struct UnreadNames<'a> {
 }
 
 impl<'a> UnreadNames<'a> {
+    /// `predicts`: see [`Checkpoint::predicts`]; else those layers do that have a tensor by which they are known.
     fn of(
         names: impl Iterator<Item = &'a String> + Clone,
         layout: &Layout,
         naming: &Naming,
         quantisation: Option<&Quantisation>,
+        predicts: bool,
     ) -> Self {
         const COMPUTED: [&str; 5] =
             ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias", "lm_head.weight"];
@@ -354,12 +363,15 @@ impl<'a> UnreadNames<'a> {
             _ => HashSet::new(),
         };
         // A layer that predicts further tokens is behind the model's, and joins a row and the next token's embedding.
-        let predicts = |name: &&str| -> Option<String> {
-            let number = name.strip_prefix(&*layers)?.strip_suffix(".eh_proj.weight")?;
+        let predictor = |name: &&str| -> Option<String> {
+            let (number, module) = name.strip_prefix(&*layers)?.split_once('.')?;
+            if !predicts && module != "eh_proj.weight" {
+                return None;
+            }
             let is_behind = number.parse::<usize>().ok()? >= layout.layers.len();
             is_behind.then(|| format!("{layers}{number}."))
         };
-        let predictors: Vec<String> = names.clone().filter_map(|name| predicts(&name.as_str())).collect();
+        let predictors: Vec<String> = names.clone().filter_map(|name| predictor(&name.as_str())).collect();
         let is_predicting = |name: &&str| predictors.iter().any(|layer| name.starts_with(layer.as_str()));
         let predicting = names.clone().filter(|name| is_predicting(&name.as_str())).count();
         let is_unread = |name: &&str| {
@@ -421,7 +433,7 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
         let expected = format!("a file with {}", spec.describe_shape());
         return Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"));
     }
-    let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref());
+    let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref(), false);
     // Zeros beside codes belong to nothing; whether they are zeros only the files tell.
     let may_be_zeros = |name: &str| published && (name.ends_with(".bias") || name.ends_with(".input_zero_point"));
     if let Some(name) = unread.refused.iter().find(|name| !may_be_zeros(name)) {

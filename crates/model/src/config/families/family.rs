@@ -182,6 +182,11 @@ impl Family {
         )
     }
 
+    /// Whether checkpoints may have layers behind the model's that predict further tokens.
+    pub fn predicts_further(self) -> bool {
+        matches!(self, Self::DeepseekV3 | Self::Glm4MoeLite | Self::SarvamMla)
+    }
+
     pub fn is_gemma(self) -> bool {
         matches!(self, Self::Gemma2 | Self::Gemma3 | Self::Gemma4)
     }

@@ -82,7 +82,7 @@ fn is_sparse(family: Family, fields: &Fields<'_>, layer: usize) -> Result<bool> 
                 let expected = "an even number: twice the number of num_layers";
                 return Err(fields.error("num_hidden_layers", expected, layers.to_string()));
             }
-            Ok(layer % 2 == 0)
+            Ok(layer.is_multiple_of(2))
         }
         Family::Glm4MoeLite => is_listed_sparse(fields, layer),
         _ => Ok(fields.count("first_k_dense_replace")?.is_none_or(|dense| layer as u64 >= dense)),
