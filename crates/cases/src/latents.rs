@@ -31,12 +31,15 @@ const COPY_LAYER: LayerIx = LayerIx(0);
 /// Rows of a forest that are checked against the definition, which is slow.
 const CHECKED: usize = 24;
 
-/// A small one, one with an odd rank and one head, then those of models.
+/// DeepSeek-V2-Lite's.
+const LITE: LatentHeads = LatentHeads { heads: 16, rank: 512, nope: 128, rope: 64, value: 128 };
+
+/// Small ones, one of them with one head, then those of models.
 const SHAPES: [LatentHeads; 7] = [
     LatentHeads { heads: 4, rank: 32, nope: 16, rope: 8, value: 16 },
     LatentHeads { heads: 3, rank: 136, nope: 16, rope: 16, value: 24 },
     LatentHeads { heads: 1, rank: 16, nope: 8, rope: 8, value: 8 },
-    LatentHeads { heads: 16, rank: 512, nope: 128, rope: 64, value: 128 },
+    LITE,
     LatentHeads { heads: 40, rank: 256, nope: 64, rope: 32, value: 64 },
     LatentHeads { heads: 20, rank: 512, nope: 192, rope: 64, value: 256 },
     LatentHeads { heads: 128, rank: 512, nope: 128, rope: 64, value: 128 },
@@ -44,6 +47,9 @@ const SHAPES: [LatentHeads; 7] = [
 
 /// The rows of the report.
 pub const OPS: [&str; 3] = ["latents absorbed", "latents expanded", "latents mixed"];
+
+/// Ranks from which there are fewer cases.
+const LARGE_RANK: usize = 256;
 
 /// How the items of a plan are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +125,11 @@ impl LatentSetting {
         (0..self.heads.query_width() as u64).map(move |i| dtype.round(Self::SHARPNESS * noise([2, row as u64, 0, i])))
     }
 
+    /// The queries of as many rows.
+    fn queries(&self, rows: usize) -> Vec<f32> {
+        (0..rows).flat_map(|row| self.query(row)).collect()
+    }
+
     /// All maps; what they make of a latent has elements of its size.
     fn maps(&self) -> Vec<f32> {
         let (dtype, size) = (self.dtype, (3.0 / self.heads.rank as f32).sqrt());
@@ -182,7 +193,7 @@ impl<'a, B: Backend> LatentForest<'a, B> {
         let numbers = setting.maps();
         let maps = latent_maps(backend, setting.heads, setting.dtype, &numbers)?;
         let kv = filled(backend, setting, &contexts)?;
-        let queries = (0..contexts.len()).flat_map(|row| setting.query(row)).collect();
+        let queries = setting.queries(contexts.len());
         let stride = contexts.len().div_ceil(CHECKED);
         let first = Dice::new(seed).next() as usize % stride;
         let checked: Vec<usize> = (first..contexts.len()).step_by(stride).collect();
@@ -341,12 +352,16 @@ fn append<B: Backend>(
         let batch = StepBatch { slots: vec![slots.to_vec()], ..rows_at(&vec![0; slots.len()]) };
         let shape = backend.load(&mut step, batch)?;
         backend.resize(&mut qkv, shape.rows)?;
-        let row = |&at: &KvSlot| std::iter::repeat_n(0.0, heads.q_width()).chain(stored(at)).collect::<Vec<f32>>();
-        let values: Vec<f32> = slots.par_iter().flat_map_iter(row).collect();
-        backend.write(&mut qkv, slots.len(), &values)?;
+        backend.write(&mut qkv, slots.len(), &rows_of(heads, slots, &stored))?;
         run(backend, &mut step, shape, |backend, step| backend.kv_append(kv, layer, &qkv, step))?;
     }
     Ok(())
+}
+
+/// Rows with queries of zeros, and what is stored in these slots.
+fn rows_of(heads: HeadLayout, slots: &[KvSlot], stored: &(dyn Fn(KvSlot) -> Vec<f32> + Sync)) -> Vec<f32> {
+    let row = |&at: &KvSlot| std::iter::repeat_n(0.0, heads.q_width()).chain(stored(at)).collect::<Vec<f32>>();
+    slots.par_iter().flat_map_iter(row).collect()
 }
 
 /// The plans of a step, that of latents first, and what is expanded for the others.
@@ -429,17 +444,22 @@ pub fn latents<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Ch
         ForestShape::Star,
         ForestShape::EmptyLeaves,
         ForestShape::Ragged,
+        // Contexts of several sections, which threads share on the CPU.
+        ForestShape::Document(5),
     ];
     let (heads, shapes) = match effort {
         CheckEffort::Quick => (&SHAPES[..1], &all[..1]),
         CheckEffort::Full => (&SHAPES[..], &all[..]),
     };
     let mut number = 0;
-    for dtype in Dtype::ALL {
-        for &heads in heads {
-            // Those of models take long.
-            let shapes = if heads.rank < 256 { shapes } else { &shapes[number % shapes.len()..][..1] };
-            for &shape in shapes {
+    for (d, dtype) in Dtype::ALL.into_iter().enumerate() {
+        for (h, &heads) in heads.iter().enumerate() {
+            // Those of models take long: the first has every dtype, others one each.
+            let is_models = heads.rank >= LARGE_RANK;
+            if is_models && heads != LITE && d != (h + 1) % Dtype::ALL.len() {
+                continue;
+            }
+            for &shape in if is_models { &[ForestShape::EmptyLeaves] } else { shapes } {
                 forest(backend, &LatentSetting::number(number, heads, dtype), shape, number as u64, report)?;
                 number += 1;
             }
@@ -462,7 +482,9 @@ fn forest<B: Backend>(
     let (absorbed, expanded) = (setting.heads.absorbed(), setting.heads.expanded());
     let of_latents = hints(backend, absorbed, setting.dtype, None);
     let tile = of_latents.tile.max(backend.attention_tile(expanded, setting.dtype, None));
-    for planner in Planner::ALL {
+    let planners =
+        if setting.heads.rank < LARGE_RANK { &Planner::ALL[..] } else { &[Planner::Tree, Planner::Balanced] };
+    for planner in planners {
         let plan = planner.plan(forest, &PlanHints { tile, ..of_latents });
         plan.check(forest).map_err(|fault| Error::Internal(format!("{planner} plan of {shape:?}: {fault}")))?;
         for forms in Forms::ALL {

@@ -2,21 +2,34 @@
 
 use std::ops::Range;
 
-use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, Values};
 use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_cpu::kv::{KvStore, SLOTS};
 use offshoot_cpu::{Cores, CpuBuffer, Isa};
 use offshoot_kv::KvSlot;
 
 fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
-    KvShape::uniform(2, HeadLayout::new(4, 2, head_dim), dtype, 3)
+    shape_of(dtype, head_dim, Values::Beside(head_dim))
+}
+
+fn shape_of(dtype: Dtype, head_dim: usize, values: Values) -> KvShape {
+    KvShape::uniform(2, HeadLayout { q_heads: 4, kv_heads: 2, head_dim, values }, dtype, 3)
+}
+
+/// Values as wide as keys, wider, narrower, and in the keys.
+fn every_kind(head_dim: usize) -> [Values; 4] {
+    [Values::Beside(head_dim), Values::Beside(head_dim + 6), Values::Beside(2), Values::InKeys(head_dim - 1)]
 }
 
 #[test]
 fn what_is_appended_is_read_back_rounded() {
     for dtype in Dtype::ALL {
-        for (head_dim, kept) in [(2, KvDtype::Model), (18, KvDtype::Model), (64, KvDtype::Model), (18, KvDtype::Fp8)] {
-            let shape = shape(dtype, head_dim);
+        let kinds = [(2, KvDtype::Model), (18, KvDtype::Model), (1026, KvDtype::Model), (18, KvDtype::Fp8)];
+        for (head_dim, kept, values) in
+            kinds.into_iter().flat_map(|(head_dim, kept)| every_kind(head_dim).map(|values| (head_dim, kept, values)))
+        {
+            let shape = shape_of(dtype, head_dim, values);
+            let value_dim = shape.heads[0].value_dim();
             let mut kv = KvStore::new(&shape, kept).unwrap();
             let slots: Vec<KvSlot> = [(2, 15), (0, 0), (0, 1), (0, 2), (1, 7)]
                 .map(|(page, slot)| KvSlot { page: PageId(page), slot })
@@ -27,14 +40,18 @@ fn what_is_appended_is_read_back_rounded() {
             for (r, &at) in slots.iter().enumerate() {
                 for kv_head in 0..2 {
                     let key = (4 + kv_head) * head_dim;
-                    let rounded = |from: usize| -> Vec<f32> {
-                        qkv.row(r)[from..][..head_dim].iter().map(|&x| kept.round(dtype, x)).collect()
+                    let value = match values {
+                        Values::Beside(_) => 6 * head_dim + kv_head * value_dim,
+                        Values::InKeys(_) => key,
                     };
-                    assert_eq!(kv.key(LayerIx(1), kv_head, at), rounded(key));
+                    let rounded = |from: usize, width: usize| -> Vec<f32> {
+                        qkv.row(r)[from..][..width].iter().map(|&x| kept.round(dtype, x)).collect()
+                    };
+                    assert_eq!(kv.key(LayerIx(1), kv_head, at), rounded(key, head_dim));
                     let page = kv.page_keys(LayerIx(1), kv_head, at.page);
                     let of_slot = page.iter().skip(at.slot as usize).step_by(SLOTS);
-                    assert_eq!(of_slot.copied().collect::<Vec<_>>(), rounded(key));
-                    assert_eq!(kv.value(LayerIx(1), kv_head, at), rounded(key + 2 * head_dim));
+                    assert_eq!(of_slot.copied().collect::<Vec<_>>(), rounded(key, head_dim));
+                    assert_eq!(kv.value(LayerIx(1), kv_head, at), rounded(value, value_dim));
                     assert!(kv.key(LayerIx(0), kv_head, at).iter().all(|&x| x == 0.0), "the other layer is untouched");
                 }
             }
@@ -44,8 +61,8 @@ fn what_is_appended_is_read_back_rounded() {
 
 #[test]
 fn saved_pages_are_joined_slot_by_slot() {
-    for dtype in Dtype::ALL {
-        let shape = shape(dtype, 18);
+    for (dtype, values) in Dtype::ALL.into_iter().flat_map(|dtype| every_kind(18).map(|values| (dtype, values))) {
+        let shape = shape_of(dtype, 18, values);
         let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
         let append = |kv: &mut KvStore, page: u32, slots: Range<u32>| {
             let slots: Vec<KvSlot> = slots.map(|slot| KvSlot { page: PageId(page), slot }).collect();
@@ -65,7 +82,7 @@ fn saved_pages_are_joined_slot_by_slot() {
         let (mut parted, others) = (kv.save(&[PageId(0), PageId(2)]), kv.save(&[PageId(2), PageId(2), PageId(1)]));
         assert!(parted != whole);
         kv.join(&mut parted, 1, &others, 2, 0..5);
-        assert!(parted == whole, "{dtype:?}");
+        assert!(parted == whole, "{dtype:?}, {values:?}");
     }
 }
 
@@ -92,4 +109,7 @@ fn page_bytes_count_padding_and_all_layers() {
     // keys 18 x 16, values 16 x 32, two bytes each, in 2 heads of 2 layers
     assert_eq!(KvStore::page_bytes(&shape(Dtype::Bf16, 18)), (18 * 16 + 16 * 32) * 2 * 4);
     assert_eq!(KvStore::page_bytes(&shape(Dtype::F32, 64)), 16 * 64 * 2 * 4 * 4);
+    // Latents are stored once, and values of another width are padded by themselves.
+    assert_eq!(KvStore::page_bytes(&shape_of(Dtype::Bf16, 576, Values::InKeys(512))), 16 * 576 * 2 * 4);
+    assert_eq!(KvStore::page_bytes(&shape_of(Dtype::Bf16, 18, Values::Beside(40))), (18 * 16 + 16 * 48) * 2 * 4);
 }

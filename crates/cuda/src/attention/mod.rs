@@ -133,6 +133,8 @@ enum KernelSet {
     /// One kernel writes partial states, another merges them.
     Two {
         attention: Function,
+        blocks: usize,
+        threads: u32,
         shared_bytes: usize,
         merge: Function,
         /// Most warps that merge the states of one row and head.
@@ -182,9 +184,21 @@ impl AttentionKernels {
             true => ("tree_attention", shared_bytes(facts, widths.key)),
             false => ("tree_attention_any", shared_bytes_any(widths)),
         };
-        let tiling = portable_tiling(&attention, widths, BLOCKS * multiprocessors);
-        let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
-        let kernels = KernelSet::Two { attention, shared_bytes, merge, merge_warps };
+        let merge = device.function(&merge, "merge_states")?;
+        let latent = LatentLaunch::largest(facts, widths);
+        let unit = units::attention_latent(element, widths, latent.groups);
+        if let Some(unit) = unit.filter(|_| !deterministic && latent.fits(facts)) {
+            let attention = device.function(&unit, "tree_attention_latent_mma")?;
+            let LatentLaunch { threads, shared_bytes, .. } = latent;
+            let kernels =
+                KernelSet::Two { attention, blocks: multiprocessors, threads, shared_bytes, merge, merge_warps };
+            let tiling = latent.tiling(multiprocessors);
+            return Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles });
+        }
+        let blocks = BLOCKS * multiprocessors;
+        let tiling = portable_tiling(&attention, widths, blocks);
+        let attention = device.function(&attention, name)?;
+        let kernels = KernelSet::Two { attention, blocks, threads: THREADS, shared_bytes, merge, merge_warps };
         Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles })
     }
 
@@ -252,11 +266,10 @@ impl AttentionKernels {
                 let args = args.memory_or_null(scoring.sinks).memory_or_null(lse).u32(argument(zeroed));
                 device.launch(attention, [argument(self.multiprocessors), 1, 1], *threads, *shared_bytes, &args);
             }
-            KernelSet::Two { attention, shared_bytes, merge, merge_warps } => {
+            KernelSet::Two { attention, blocks, threads, shared_bytes, merge, merge_warps } => {
                 let args = args.u32(group).u32(kv_heads).u32(argument(qkv_width)).f32(scale).f32(cap_rate);
                 let args = args.memory_or_null(scoring.sinks).memory_or_null(lse);
-                let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
-                device.launch(attention, grid, THREADS, *shared_bytes, &args);
+                device.launch(attention, [argument(*blocks), 1, 1], *threads, *shared_bytes, &args);
 
                 let Some(out) = out else { return };
                 let split = self.merge_split(rows_padded, *merge_warps);
@@ -327,6 +340,47 @@ pub fn portable_tiling(attention: &Unit, widths: HeadWidths, blocks: usize) -> T
         openings_spare: None,
     }
 }
+
+/// How tree_attention_latent_mma is launched: a block for each multiprocessor.
+#[derive(Clone, Copy)]
+pub struct LatentLaunch {
+    /// Of 16 packed rows of a tile, which four warps share.
+    pub groups: usize,
+    pub threads: u32,
+    /// The queries of a tile, and a ring of one KV block more than there are groups; rows are padded by 16 bytes.
+    pub shared_bytes: usize,
+}
+
+impl LatentLaunch {
+    pub fn of(widths: HeadWidths, groups: usize) -> Self {
+        let rows = 16 * groups + 32 * (groups + 1);
+        Self { groups, threads: 128 * groups as u32, shared_bytes: rows * (2 * widths.key + 16) }
+    }
+
+    /// The most groups that a multiprocessor has shared memory for; at least one.
+    fn largest(facts: &DeviceFacts, widths: HeadWidths) -> Self {
+        let two = Self::of(widths, 2);
+        if two.fits(facts) { two } else { Self::of(widths, 1) }
+    }
+
+    fn fits(self, facts: &DeviceFacts) -> bool {
+        self.shared_bytes + LATENT_STATIC_BYTES <= facts.shared_optin as usize
+    }
+
+    /// All tiles are narrow.
+    pub fn tiling(self, blocks: usize) -> Tiling {
+        Tiling {
+            narrow_rows: 16 * self.groups,
+            wide_rows: None,
+            workers: Workers::Blocks(blocks),
+            most_slots: usize::MAX,
+            openings_spare: None,
+        }
+    }
+}
+
+/// More than the static shared memory of tree_attention_latent_mma.
+const LATENT_STATIC_BYTES: usize = 5 * 1024;
 
 /// Packed rows of the widest tile, as `WIDEST` of kernels/attention/tile.cuh.
 fn widest(head_dim: usize) -> usize {

@@ -162,6 +162,7 @@ pub static STORE_EXPANDED: Source = source!("ops/store_expanded.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
 pub static TREE_ATTENTION_LARGE: Source = source!("attention/tree_attention_large.cu");
+pub static TREE_ATTENTION_LATENT_MMA: Source = source!("attention/tree_attention_latent_mma.cu");
 pub static TREE_ATTENTION_LATENT: Source = source!("attention/tree_attention_latent.cu");
 pub static TREE_ATTENTION_WGMMA: Source = source!("attention/tree_attention_wgmma.cu");
 
@@ -207,6 +208,10 @@ pub fn all() -> Vec<Unit> {
     for deterministic in [false, true] {
         let of_widths = |element| WIDTHS.map(|widths| attention(element, widths, deterministic)).into_iter().flatten();
         all.extend(DTYPES.into_iter().flat_map(of_widths));
+    }
+    let latent = |element, groups| move |widths| attention_latent(element, widths, groups);
+    for element in [Dtype::F16, Dtype::Bf16] {
+        all.extend([1, 2].into_iter().flat_map(|groups| WIDTHS.into_iter().filter_map(latent(element, groups))));
     }
     all.push(level_mass());
     all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
@@ -666,6 +671,16 @@ pub fn attention(element: Dtype, widths: HeadWidths, deterministic: bool) -> [Un
     let merge = typed(&MERGE_STATES, element).define("VALUE_DIM", widths.value());
     [wide(typed(attention, element), widths), merge]
 }
+
+/// The unit that computes attention over latents on other GPUs, by tiles of `groups` times 16 rows, where it serves.
+pub fn attention_latent(element: Dtype, widths: HeadWidths, groups: usize) -> Option<Unit> {
+    let fits = widths.are_in_keys() && widths.key.is_multiple_of(32) && widths.value().is_multiple_of(64);
+    let fits = fits && element != Dtype::F32 && widths.key <= MOST_MULTIPLIED_LATENT;
+    fits.then(|| wide(typed(&TREE_ATTENTION_LATENT_MMA, element), widths).define("GROUPS", groups))
+}
+
+/// The widest latents, rotated part included, of which GPUs of every kind have room for two KV blocks.
+const MOST_MULTIPLIED_LATENT: usize = 576;
 
 /// The units of attention attribution in a model of `element`.
 pub fn level_lse(element: Dtype, kv_element: KvElement, layout: PageLayout, widths: HeadWidths) -> Unit {

@@ -21,7 +21,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::device_plan::DevicePlan;
 use offshoot_cuda::attention::layout::{NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot_cuda::attention::{
-    hopper_tiling, portable_tiling, shared_bytes_any, shared_bytes_large, shared_bytes_latent,
+    LatentLaunch, hopper_tiling, portable_tiling, shared_bytes_any, shared_bytes_large, shared_bytes_latent,
 };
 use offshoot_cuda::compile::elements::{HeadWidths, HopperKernel, KvElement, PageLayout};
 use offshoot_cuda::compile::unit::Unit;
@@ -201,6 +201,7 @@ struct Kernel {
 enum Ways {
     Hopper { kernel: HopperKernel, deterministic: bool },
     Two { unit: Unit, merge: Emulated },
+    Latent { launch: LatentLaunch, merge: Emulated },
 }
 
 impl Kernel {
@@ -227,8 +228,20 @@ impl Kernel {
         Some(Self { attention, widths, layout: PageLayout::Plain, threads: 128, shared_bytes, ways })
     }
 
+    /// That of other GPUs for latents, by tiles of `groups` times 16 rows.
+    fn latent(dtype: Dtype, widths: HeadWidths, groups: usize) -> Option<Self> {
+        let unit = units::attention_latent(dtype, widths, groups).expect("widths of latents");
+        let attention = Emulated::compile(&unit, "tree_attention_latent_mma")?;
+        let launch = LatentLaunch::of(widths, groups);
+        let LatentLaunch { threads, shared_bytes, .. } = launch;
+        let [_, merge] = units::attention(dtype, widths, false);
+        let ways = Ways::Latent { launch, merge: Emulated::compile(&merge, "merge_states")? };
+        Some(Self { attention, widths, layout: PageLayout::Plain, threads, shared_bytes, ways })
+    }
+
     fn tiling(&self, setting: &Setting, blocks: usize) -> Tiling {
         match &self.ways {
+            Ways::Latent { launch, .. } => launch.tiling(blocks),
             Ways::Hopper { kernel, deterministic } => {
                 hopper_tiling(*kernel, kept(setting.kv), self.widths, blocks, *deterministic)
             }
@@ -353,7 +366,7 @@ impl Memory {
         // SAFETY: the arguments of all kernels, in their order, each with memory for what its head says; only those for
         // Hopper take the last.
         unsafe { kernel.attention.launch(number(blocks), kernel.threads, kernel.shared_bytes, how, &args) };
-        let Ways::Two { merge, .. } = &kernel.ways else { return };
+        let (Ways::Two { merge, .. } | Ways::Latent { merge, .. }) = &kernel.ways else { return };
         let (mut q_heads, mut split) = (number(heads.q_heads), if how.seed.is_multiple_of(2) { 1 } else { 4 });
         let args = [
             at(&mut out),
@@ -921,6 +934,18 @@ fn heads_with_other_values() {
     check_widths(576, Values::InKeys(512), Dtype::Bf16, (3, 1));
     check_widths(24, Values::Beside(40), Dtype::Bf16, (6, 2));
     check_widths(264, Values::Beside(136), Dtype::F16, (2, 2));
+}
+
+/// Latents by the kernel of other GPUs with tensor cores: in tiles of one row and of several, also where a row fills
+/// more than one.
+#[test]
+fn latents_by_other_tensor_cores() {
+    for (rank, rope, groups, heads, seed) in [(256, 32, 1, (20, 1), 2), (256, 64, 2, (5, 1), 1)] {
+        let widths = HeadWidths { key: rank + rope, values: Values::InKeys(rank) };
+        let variant = Variant { widths, dtype: Dtype::Bf16, kv: KvDtype::Model };
+        let Some(kernel) = Kernel::latent(Dtype::Bf16, widths, groups) else { return };
+        variant.shapes_by(&kernel, &[heads], seed..seed + some_or_full(1, 3));
+    }
 }
 
 /// Latents and their rotated part, which all heads share: groups that fill a tile with several rows, with one, and with

@@ -53,6 +53,24 @@ fn delta_rule_layers_are_timed_beside_the_time_of_their_states() {
 }
 
 #[test]
+fn ops_of_latents_are_timed_beside_what_they_must_read() {
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e15"];
+    let sizes = ["--shape", "minicpm3", "--rows", "1,3", "--tokens", "32"];
+    let lines = bench(&[&["latents", "--json"], &sizes[..], &rates[..]].concat());
+    let ops = ["prepare_latents", "absorb_queries", "map_values", "merge_attended"];
+    let expected: Vec<_> = [1, 3].into_iter().flat_map(|rows| ops.map(|op| (op, rows))).collect();
+    let expected = [expected, vec![("expand_latents", 32)]].concat();
+    assert_eq!(lines.len(), expected.len());
+    for (line, (op, rows)) in lines.iter().zip(expected) {
+        assert_eq!((&line["op"], &line["rows"]), (&op.into(), &rows.into()));
+        assert!(number(line, "us") > 0.0, "{line}");
+        // 40 maps of 64 x 256 in bf16, at a byte a nanosecond, and a row's queries in both forms.
+        let floor = 2.0 * (40.0 * 64.0 * 256.0 + f64::from(rows) * 40.0 * (96.0 + 288.0)) / 1e3;
+        assert!(op != "absorb_queries" || (number(line, "floor_us") - floor).abs() < 0.006, "{line}, not {floor}");
+    }
+}
+
+#[test]
 fn trees_of_every_form_are_timed_and_correct() {
     let folder = tempfile::tempdir().unwrap();
     let trees = concat!(

@@ -19,8 +19,8 @@ use super::rope::RopeScaling;
 
 const ARCHITECTURE: &str = "general.architecture";
 
-/// The architectures by llama.cpp's names. Mixtures of `llama` are Mixtral; `olmo2` with windows is OLMo 3; `latent` says
-/// which family a file of `deepseek2` has.
+/// The architectures by llama.cpp's names. Mixtures of `llama` are Mixtral; `olmo2` with windows is OLMo 3; `latent`
+/// says which family a file of `deepseek2` has.
 const ARCHITECTURES: [(&str, Family); 14] = [
     ("llama", Family::Llama),
     ("qwen2", Family::Qwen2),

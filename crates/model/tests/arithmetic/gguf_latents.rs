@@ -115,7 +115,7 @@ fn config(family: &str, changes: Value) -> Value {
     config
 }
 
-/// The first row of `keys` `[heads, rank, nope]`, as newer files have them, and those of values.
+/// Maps to keys `[heads, rank, nope]` and to values `[heads, value, rank]`, as newer files have them.
 fn parts_of_maps(maps: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let (mut keys, mut values) = (Vec::new(), Vec::new());
     for head in maps.chunks_exact((NOPE + VALUE) * RANK) {
