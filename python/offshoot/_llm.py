@@ -142,8 +142,9 @@ class LLM:
     each with the whole model and a part of the prompts: "all" (every GPU) or a list such as ["cuda:0", "cuda:1"]; the
     samples are those of one. ``data_parallel_size`` means the first so many GPUs. ``tensor_parallel_size``: so many
     GPUs, the given one and those behind it or all of ``devices``, compute one model together. ``memory``: the share of
-    each device's free memory for keys and values, or ``kv_memory`` in MiB. ``swap_memory``: MiB of host memory for
-    samples that make room for others on a GPU. ``seed``: what samples without a seed of their own follow from.
+    each device's free memory for keys and values, or ``kv_memory`` in MiB; ``latent_copies``: MiB of it for expanded
+    copies of latents (models with latent attention). ``swap_memory``: MiB of host memory for samples that make
+    room for others on a GPU. ``seed``: what samples without a seed of their own follow from.
     ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or fp8.
     ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory. ``weights``: fp8, int8 or int4,
     which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8 on Hopper); ``activations``: bf16
@@ -223,6 +224,7 @@ class LLM:
         scorer: str | os.PathLike[str] | None = None,
         scorer_form: str | Mapping[str, Any] | None = None,
         scorer_memory: float | None = None,
+        latent_copies: int | None = None,
         runner: str | None = "auto",
         convert: str | None = "auto",
         task: str | None = "auto",
@@ -252,6 +254,7 @@ class LLM:
             if share is not None and not 0.0 < _number(name, share) <= 1.0:
                 raise ValueError(f"{name}: expected a number above 0 and up to 1, found {share}")
         kv_memory = None if kv_memory is None else _whole("kv_memory", kv_memory, 1)
+        latent_copies = None if latent_copies is None else _whole("latent_copies", latent_copies, 0)
         swap_memory = None if swap_memory is None else _whole("swap_memory", swap_memory, 0)
         max_model_len = None if max_model_len is None else _whole("max_model_len", max_model_len, 1)
         max_num_seqs = None if max_num_seqs is None else _whole("max_num_seqs", max_num_seqs, 1)
@@ -298,7 +301,8 @@ class LLM:
             deterministic=bool(deterministic), return_routed_experts=self._routes, prefix_store=prefix_store,
             prefix_store_size=float(prefix_store_size), threads=threads, max_loras=loras, max_lora_rank=rank,
             scorer=None if scorer is None else os.fspath(scorer), scorer_form=Scorer.form_json(scorer_form),
-            scorer_memory=None if scorer_memory is None else _number("scorer_memory", scorer_memory))
+            scorer_memory=None if scorer_memory is None else _number("scorer_memory", scorer_memory),
+            latent_copies=latent_copies)
         self.scorer = None if scorer is None else Scorer.beside(engine.scorer(), os.fspath(scorer))
         self._engine, self._given, self._adapters = engine, Given(engine), Adapters(engine, loras)
         self._facts = engine.facts()

@@ -104,7 +104,7 @@ impl Engine {
         weights=None, activations=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
         max_branches=None, context=None, deterministic=false, return_routed_experts=false, prefix_store=None,
         prefix_store_size=20.0, threads=None, max_loras=0, max_lora_rank=16, scorer=None, scorer_form=None,
-        scorer_memory=None,
+        scorer_memory=None, latent_copies=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -134,6 +134,7 @@ impl Engine {
         scorer: Option<PathBuf>,
         scorer_form: Option<&str>,
         scorer_memory: Option<f64>,
+        latent_copies: Option<usize>,
     ) -> PyResult<Engine> {
         process::check()?;
         let devices: Devices = match devices {
@@ -147,6 +148,7 @@ impl Engine {
             context,
             step_rows: None,
             pool_bytes: kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
+            latent_copies: latent_copies.map(|mib| mib.saturating_mul(1 << 20)),
             memory,
             gpu_memory,
             swap_bytes: swap_memory.map(|mib| mib.saturating_mul(1 << 20)),
