@@ -23,8 +23,11 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
         const unsigned steps = steps_of(tile);
         const uint2* kv_blocks = kv_blocks_at(job.words) + tile.first_kv_block;
-        // lane_kv_block: this lane's of the 32 KV blocks of steps `held` .. `held` + 15; ahead: of the 32 after them.
-        auto hold = [&](unsigned at) { return at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0}; };
+        // lane_kv_block: this lane's of the 32 KV blocks of steps `held` .. `held` + 15; ahead: of the 32 after them. The
+        // first TILE_KV_BLOCKS are in the tile's words.
+        auto hold = [&](unsigned at) {
+            return at + lane >= TILE_KV_BLOCKS && at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0};
+        };
         uint2 lane_kv_block = hold(0), ahead = hold(32);
         unsigned held = 0;
         tiles.next();
@@ -41,13 +44,19 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             StageInfo info;
 #pragma unroll
             for (unsigned half = 0; half < 2; half++) {
-                const unsigned at = (step - held) * 2 + half;
-                const uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at),
-                                     __shfl_sync(ALL_LANES, lane_kv_block.y, at)};
-                here[half] = kv_block_of(words, tile.highest);
+                const unsigned i = step * 2 + half, at = (step - held) * 2 + half, in_tile = TILE_FIELDS + 2 * i;
+                uint2 kv_block;
+                if (i < TILE_KV_BLOCKS) {
+                    // An empty KV block past the last one.
+                    kv_block = {field(in_tile), i < tile.kv_blocks ? field(in_tile + 1) : 0};
+                } else {
+                    kv_block = {__shfl_sync(ALL_LANES, lane_kv_block.x, at),
+                                __shfl_sync(ALL_LANES, lane_kv_block.y, at)};
+                }
+                here[half] = kv_block_of(kv_block, tile.highest);
                 is_full[half] = here[half].from == 0 && here[half].to == KV_BLOCK_TOKENS &&
-                                !(DETERMINISTIC && words.x & SHARED_KV_BLOCK);
-                info.kv_blocks[half] = words.y;
+                                !(DETERMINISTIC && kv_block.x & SHARED_KV_BLOCK);
+                info.kv_blocks[half] = kv_block.y;
             }
             // Positions rise from KV block to KV block.
             info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&

@@ -263,20 +263,20 @@ __device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsi
 
 // Called by one of the WARPS warps of a block that merge: merges its share. Takes several heads at a time if there are
 // enough for all warps, so that no warp needs an extra round for a few. AHEAD: states at a time in deterministic
-// kernels.
-template <unsigned WARPS, unsigned AHEAD>
+// kernels. TIMES: how many times as many vectors as usual a lane has in flight, where it has registers for them.
+template <unsigned WARPS, unsigned AHEAD, unsigned TIMES = 1>
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS * gridDim.x;
     const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * RESULT_PARTS;
     // The number of heads per warp decides how many states share a maximum and thereby the rounding.
     if (DETERMINISTIC) {
-        merge_share<4, AHEAD>(job, first, warps, words);
+        merge_share<4, AHEAD * TIMES>(job, first, warps, words);
     } else if (heads > 2 * warps) {
-        merge_share<4, 2>(job, first, warps, words);
+        merge_share<4, 2 * TIMES>(job, first, warps, words);
     } else if (heads > warps) {
-        merge_share<2, 4>(job, first, warps, words);
+        merge_share<2, 4 * TIMES>(job, first, warps, words);
     } else {
-        merge_share<1, 8>(job, first, warps, words);
+        merge_share<1, 8 * TIMES>(job, first, warps, words);
     }
 }
 

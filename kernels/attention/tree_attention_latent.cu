@@ -47,6 +47,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     }
     more_registers<MULTIPLIER_REGISTERS>();
     multiply_latents(job, role, queries, latent);
-    merge_states<MULTIPLYING_WARPS, 2>(job, warp, words);
+    merge_states<MULTIPLYING_WARPS, 2, 2>(job, warp, words);
 }
 #endif

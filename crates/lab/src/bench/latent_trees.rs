@@ -25,15 +25,18 @@ pub enum LatentForm {
     Absorbed,
     /// As keys and values of all heads.
     Expanded,
+    /// Each node in the form that the planner chooses.
+    Cheapest,
 }
 
 impl LatentForm {
-    pub const ALL: [Self; 2] = [Self::Absorbed, Self::Expanded];
+    /// The forms that a node may have.
+    const OF_NODES: [Self; 2] = [Self::Absorbed, Self::Expanded];
 
-    /// The heads that attention has in this form.
+    /// The heads of what is stored in this form.
     pub fn heads(self, latents: LatentHeads) -> HeadLayout {
         match self {
-            LatentForm::Absorbed => latents.absorbed(),
+            LatentForm::Absorbed | LatentForm::Cheapest => latents.absorbed(),
             LatentForm::Expanded => latents.expanded(),
         }
     }
@@ -76,15 +79,15 @@ pub fn floor_seconds(tree: &TreeSpec, latents: LatentHeads, element_bytes: usize
     };
     let seconds = |form_of: &dyn Fn(usize) -> LatentForm| {
         let forms: Vec<LatentForm> = (0..tree.nodes.len()).map(form_of).collect();
-        let rows = LatentForm::ALL.into_iter().filter(|form| forms.contains(form)).map(of_rows);
+        let rows = LatentForm::OF_NODES.into_iter().filter(|form| forms.contains(form)).map(of_rows);
         let nodes = forms.iter().enumerate().map(|(node, &form)| of_node(node, form));
         rows.chain(nodes).fold(Work::default(), Work::plus).seconds(rates)
     };
     let cheaper = |node: usize| {
-        let [absorbed, expanded] = LatentForm::ALL.map(|form| of_node(node, form).seconds(rates));
+        let [absorbed, expanded] = LatentForm::OF_NODES.map(|form| of_node(node, form).seconds(rates));
         if absorbed <= expanded { LatentForm::Absorbed } else { LatentForm::Expanded }
     };
-    let one_form = LatentForm::ALL.map(|form| seconds(&|_| form));
+    let one_form = LatentForm::OF_NODES.map(|form| seconds(&|_| form));
     one_form.into_iter().fold(seconds(&cheaper), f64::min)
 }
 

@@ -17,6 +17,7 @@ pub mod products;
 pub mod sampling;
 pub mod tables;
 pub mod tree_attention;
+mod tree_forms;
 pub mod trees;
 pub mod workload_file;
 pub mod workloads;

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::floor::FloorArgs;
 use super::latent_trees::{LatentForm, floor_seconds};
 use super::tables::{median, print_json, rounded};
+use super::tree_forms::{MeasuredForms, measure_forms};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use offshoot_args::rate;
 use offshoot_args::words::{KV_DTYPES, PLANNERS, one_of};
@@ -32,7 +33,7 @@ use offshoot_kv::plan::Planner;
 use offshoot_launch::{DeviceBackend, OnDevice};
 
 /// Timed runs of a tree; the median counts.
-const TIMES: usize = 30;
+pub(super) const TIMES: usize = 30;
 /// Bytes of keys and values of which a CPU's caches keep nothing, and the most copies of small ones.
 const CACHES_BYTES: f64 = 64e6;
 const MOST_COPIES: f64 = 16.0;
@@ -97,6 +98,10 @@ struct MeasuredTree<'a> {
     form: Option<LatentForm>,
     #[serde(skip_serializing_if = "Option::is_none")]
     form_floor_us: Option<f64>,
+    /// Of the forms that the planner chooses: the map of what is read as latents, which is in `us`. The error is then
+    /// relative to the tree all absorbed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map_us: Option<f64>,
     deterministic: bool,
     kv_dtype: KvDtype,
     sharpness: f32,
@@ -172,24 +177,31 @@ fn measure<'a, B: Timed>(
         backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, Scoring::scaled(scale));
         Ok(())
     })?;
+    let found = backend.read(&out, rows)?;
+    let mut measured = MeasuredForms { us, map_us: 0.0, difference: numbers.error(tree, &paged, &found), items };
+    let chosen = tree.latents.filter(|_| form == LatentForm::Cheapest);
+    if let Some(latents) = chosen {
+        measured = measure_forms(backend, tree, latents, (&paged, &kvs[0]), planner, sharpness)?;
+    }
+    let MeasuredForms { us, map_us, difference, items } = measured;
     let (least, median) = (us.iter().copied().fold(f64::INFINITY, f64::min), median(us));
     let of_form_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
     let cheaper_us = tree.latents.map(|latents| floor_seconds(tree, latents, element_bytes, rates) * 1e6);
     let floor_us = cheaper_us.unwrap_or(of_form_us);
-    let found = backend.read(&out, rows)?;
     Ok(MeasuredTree {
         workload: &tree.name,
         us: rounded(median, 2),
         min_us: rounded(least, 2),
         floor_us: rounded(floor_us, 2),
         ratio: rounded(median / floor_us, 2),
-        rel_err: rounded(numbers.error(tree, &paged, &found), 8),
+        rel_err: rounded(difference, 8),
         bytes: tree_bytes,
         flops: tree.flops(),
         device: backend.describe(),
         plan: planner,
         form: tree.latents.map(|_| form),
-        form_floor_us: tree.latents.map(|_| rounded(of_form_us, 2)),
+        form_floor_us: tree.latents.filter(|_| chosen.is_none()).map(|_| rounded(of_form_us, 2)),
+        map_us: chosen.map(|_| rounded(map_us, 2)),
         deterministic,
         kv_dtype,
         sharpness,
@@ -197,7 +209,7 @@ fn measure<'a, B: Timed>(
     })
 }
 
-const LAYER: LayerIx = LayerIx(0);
+pub(super) const LAYER: LayerIx = LayerIx(0);
 
 impl TreeSpec {
     fn scale(&self) -> f32 {
@@ -255,7 +267,14 @@ fn place(page_tokens: u32, at: KvSlot) -> usize {
 }
 
 /// `[rows, width]`: numbers with this standard deviation in the columns `filled`, zero elsewhere.
-fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize>, deviation: f32) -> Vec<f32> {
+pub(super) fn drawn(
+    dtype: Dtype,
+    seed: u64,
+    rows: usize,
+    width: usize,
+    filled: Range<usize>,
+    deviation: f32,
+) -> Vec<f32> {
     let mut values = vec![0.0; rows * width];
     values.par_chunks_exact_mut(width).enumerate().for_each(|(row, values)| {
         let mut dice = Dice::new(seed << 32 | row as u64);
