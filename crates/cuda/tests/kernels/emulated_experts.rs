@@ -312,7 +312,7 @@ impl Choosing {
             order.retain(|&expert| best.contains(&of(expert)));
         }
         order.truncate(self.chosen);
-        let sum = if kind % 2 == 0 { 1.0 } else { order.iter().map(|&expert| shares[expert]).sum() };
+        let sum = if kind.is_multiple_of(2) { 1.0 } else { order.iter().map(|&expert| shares[expert]).sum() };
         order.into_iter().map(|expert| (expert, shares[expert] / sum)).collect()
     }
 
