@@ -25,7 +25,7 @@ pub struct HeadLayout {
 pub enum Values {
     /// Beside the keys: a value head for each key head.
     Beside(usize),
-    /// In the keys, stored once: the first so many elements of a key are its value ([`LatentHeads::absorbed`]).
+    /// In the keys, stored once: the first so many elements of a key are its value, as of latents.
     InKeys(usize),
 }
 

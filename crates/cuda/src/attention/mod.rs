@@ -147,7 +147,7 @@ enum KernelSet {
 impl AttentionKernels {
     /// `element`: dtype of queries and results, and of keys and values unless `kv_element` differs. If `deterministic`,
     /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], and keys with values
-    /// in them wider than [`MOST_LATENT`], which model loading refuses.
+    /// in them wider than `MOST_LATENT`, which model loading refuses.
     pub fn load(
         device: &Device,
         element: Dtype,
