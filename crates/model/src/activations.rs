@@ -37,7 +37,7 @@ pub struct DeltaRuleBuffers<B: Backend> {
 
 /// The buffers of latent attention, of `R` rows; widths as [`LatentHeads`] has them.
 pub struct LatentBuffers<B: Backend> {
-    /// `[R, query_rank]`, before and behind its norm, if queries are made of it.
+    /// `[R, query_rank]`, sums before its norm and operands behind it, if queries are made of it.
     pub low: Option<[B::Buffer; 2]>,
     /// `[R, rank + rope]`
     pub latents: B::Buffer,
@@ -365,7 +365,7 @@ impl<B: Backend> LatentBuffers<B> {
     fn new(backend: &mut B, heads: LatentHeads, query_rank: Option<usize>, dtype: Dtype) -> Result<Self> {
         let operands = ActivationDtype::Operands(dtype);
         let low = match query_rank {
-            Some(rank) => Some([backend.buffer(rank, operands)?, backend.buffer(rank, operands)?]),
+            Some(rank) => Some([backend.buffer(rank, ActivationDtype::Sums)?, backend.buffer(rank, operands)?]),
             None => None,
         };
         let latents = backend.buffer(heads.latent_width(), operands)?;

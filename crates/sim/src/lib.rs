@@ -76,6 +76,12 @@ impl SimBuffer {
     fn row_bytes(&self) -> usize {
         self.width * self.element_bytes
     }
+
+    /// The bytes of a buffer that an op takes as sums: devices refuse others, which the CPU cannot tell apart.
+    fn bytes_of_sums(&self) -> usize {
+        assert_eq!(self.element_bytes, Dtype::F32.bytes(), "a buffer of sums is f32");
+        self.bytes()
+    }
 }
 
 /// The shape of a weight matrix `[rows, cols]` (outputs, inputs).
@@ -543,15 +549,15 @@ impl Backend for Sim {
     }
 
     fn rms_norm(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: f32, _: Option<&SimMatrix>) {
-        self.small_op(x.bytes() + out.bytes());
+        self.small_op(x.bytes_of_sums() + out.bytes());
     }
 
     fn layer_norm(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), (): &(), _: f32) {
-        self.small_op(x.bytes() + out.bytes());
+        self.small_op(x.bytes_of_sums() + out.bytes());
     }
 
     fn rms_norm_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: f32) {
-        self.small_op(x.bytes() + 2 * out.bytes());
+        self.small_op(x.bytes_of_sums() + 2 * out.bytes_of_sums());
     }
 
     fn round(&mut self, out: &mut SimBuffer, x: &SimBuffer) {
@@ -559,15 +565,15 @@ impl Backend for Sim {
     }
 
     fn add(&mut self, out: &mut SimBuffer, x: &SimBuffer) {
-        self.small_op(x.bytes() + 2 * out.bytes());
+        self.small_op(x.bytes_of_sums() + 2 * out.bytes_of_sums());
     }
 
     fn scale(&mut self, x: &mut SimBuffer, _: f32) {
-        self.small_op(2 * x.bytes());
+        self.small_op(2 * x.bytes_of_sums());
     }
 
     fn softcap(&mut self, x: &mut SimBuffer, _: f32) {
-        self.small_op(2 * x.bytes());
+        self.small_op(2 * x.bytes_of_sums());
     }
 
     fn linear(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>, _: OutputMode) {

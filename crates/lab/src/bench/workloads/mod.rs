@@ -67,6 +67,10 @@ pub struct WorkloadOptions {
     /// Memory for keys and values in MiB (default: nine tenths of the free memory, as far as the job can use it)
     #[arg(long = "kv-memory", value_name = "MIB", value_parser = mebibytes)]
     pub pool_bytes: Option<usize>,
+    /// Memory in MiB for copies of latents that are expanded to keys and values (default: an eighth of that for keys
+    /// and values on a GPU)
+    #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
+    pub latent_copies: Option<usize>,
     #[command(flatten)]
     pub sampling: SamplingOptions,
     #[command(flatten)]
@@ -324,7 +328,7 @@ fn launch<'a>(
         step_rows: Some(options.step_rows),
         pool_bytes: options.pool_bytes,
         memory: Some(MEMORY),
-        latent_copies: None,
+        latent_copies: options.latent_copies.map(|mib| mib << 20),
         swap_bytes: Some(0),
         deterministic: options.deterministic,
         keeps_routes: false,
