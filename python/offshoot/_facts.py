@@ -85,6 +85,9 @@ class EngineCounters(TypedDict):
     kv_bytes_peak: int
     kv_tokens_peak: int
     kv_bytes_peak_unshared: int
+    tokens_copied: int
+    copies_evicted: int
+    copies_held: int
     states_held: int
     states_peak: int
     preemptions: int
