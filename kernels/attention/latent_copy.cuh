@@ -23,8 +23,8 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
         const unsigned steps = steps_of(tile);
         const uint2* kv_blocks = kv_blocks_at(job.words) + tile.first_kv_block;
-        // lane_kv_block: this lane's of the 32 KV blocks of steps `held` .. `held` + 15; ahead: of the 32 after them. The
-        // first TILE_KV_BLOCKS are in the tile's words.
+        // lane_kv_block: this lane's of the 32 KV blocks of steps `held` .. `held` + 15; ahead: of the 32 after them.
+        // The first TILE_KV_BLOCKS are in the tile's words.
         auto hold = [&](unsigned at) {
             return at + lane >= TILE_KV_BLOCKS && at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0};
         };

@@ -1,5 +1,6 @@
-// Tree attention on tensor cores for f16 and bf16 where values lie in the keys: latents, which all heads share. Formula,
-// operands, plan and partial states are those of tree_attention.cu; all tiles are narrow, of 16 * GROUPS packed rows.
+// Tree attention on tensor cores for f16 and bf16 where values lie in the keys: latents, which all heads share.
+// Formula, operands, plan and partial states are those of tree_attention.cu; all tiles are narrow, of 16 * GROUPS
+// packed rows.
 //
 // A KV block is read once, as keys and as values. The queries of a tile stay in shared memory, the KV blocks pass
 // through a ring of STAGES slots. PARTS warps share 16 packed rows: each scores a part of the block's tokens, tops and

@@ -10,8 +10,8 @@
 //! - *Expanded*: keys and values of all heads are computed and read as those of other models
 //!   ([`LatentHeads::expanded`]): `nope + rope + value` products for each pair of row and position and head.
 //! - *Absorbed*: `q . K_h c = (K_h^T q) . c`, so the query becomes `[K_h^T q, p]`, all heads read `[c, r]` as their one
-//!   key and `c` as its value ([`LatentHeads::absorbed`]), and `V_h` maps what they have read: `2 rank + rope` products,
-//!   and few bytes.
+//!   key and `c` as its value ([`LatentHeads::absorbed`]), and `V_h` maps what they have read: `2 rank + rope`
+//!   products, and few bytes.
 //!
 //! They are the same numbers but for rounding. A map is linear, so results over some positions in one form and over
 //! others in the other form merge by their log-sum-exps, once the absorbed ones are mapped.

@@ -12,10 +12,10 @@
 //! | bf16     | `[d / 2][16][2]`  | `[16 / 2][width][2]`    |
 //!
 //! `width` is the elements of a value, rounded up to a multiple of 16. Values that lie in the keys ([`Values::InKeys`])
-//! are not stored apart: the first elements of a key are its value. bf16 elements lie in pairs along the summed dimension, as the dot
-//! product instruction reads them. A pair of slots is always multiplied as a whole, with a factor of zero for a hidden
-//! slot. Zero times an infinity or NaN left by an earlier token would give NaN, so writing an even slot clears such a
-//! value in the odd slot of its pair.
+//! are not stored apart: the first elements of a key are its value. bf16 elements lie in pairs along the summed
+//! dimension, as the dot product instruction reads them. A pair of slots is always multiplied as a whole, with a factor
+//! of zero for a hidden slot. Zero times an infinity or NaN left by an earlier token would give NaN, so writing an even
+//! slot clears such a value in the odd slot of its pair.
 //!
 //! fp8 keys and values are rounded when they are appended and stored in the weights' dtype.
 

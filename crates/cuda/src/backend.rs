@@ -25,7 +25,7 @@ use crate::lora::{Lora, LoraKernels, LoraTerm};
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{self, Kv};
 use crate::memory::weights::{Matrix, Vector};
-use crate::ops::{HeadWords, Rope};
+use crate::ops::{ChosenPlaces, HeadWords, Rope};
 use crate::step::{LaunchMode, Step};
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
@@ -771,7 +771,13 @@ impl Backend for Cuda {
 
     fn combine(&mut self, out: &mut Buffer, x: &Buffer, input: Option<&Buffer>, routes: &Routes, mode: OutputMode) {
         if out.rows > 0 {
-            self.ops(x.element, out).combine(out, x, input, routes, mode == OutputMode::Add);
+            let of = ChosenPlaces {
+                chosen: routes.chosen(),
+                places: routes.places_of_choices(),
+                weights: routes.weights(),
+                multiplied: routes.multiplied_places(),
+            };
+            self.ops(x.element, out).combine(out, x, input, &of, mode == OutputMode::Add);
         }
     }
 

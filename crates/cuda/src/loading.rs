@@ -76,8 +76,8 @@ impl Cuda {
         Ok(LatentMaps::new(heads, matrix))
     }
 
-    /// Runs an op of latent attention that changes `out`, by kernels that are loaded with the first op of their dtype. An
-    /// error is kept for the device's next check.
+    /// Runs an op of latent attention that changes `out`, by kernels that are loaded with the first op of their dtype.
+    /// An error is kept for the device's next check.
     pub(crate) fn latents(&mut self, out: &Buffer, run: impl FnOnce(&LatentOps)) {
         self.forget_before(out);
         let loaded = match self.latents.entry(out.element) {

@@ -10,7 +10,6 @@ use super::driver::device::Device;
 use super::driver::function::Function;
 use super::driver::grid::{LANE_BLOCK, LANES, lane_blocks, small};
 use super::driver::memory::Memory;
-use super::experts::routes::Routes;
 use super::memory::buffer::Buffer;
 use super::memory::kv::{Kv, SlotWords, value_beside};
 use super::memory::weights::{Matrix, Vector};
@@ -36,6 +35,17 @@ const THREADS: u32 = 256;
 
 /// Warps of a block of the other kernels.
 const LANE_BLOCK_WARPS: u32 = LANE_BLOCK / 32;
+
+/// The places of each row's chosen experts, as `combine` reads them.
+pub struct ChosenPlaces<'a> {
+    /// Experts of a row.
+    pub chosen: usize,
+    /// `[R, chosen]`: the place of each choice, and its weight.
+    pub places: &'a Memory,
+    pub weights: &'a Memory,
+    /// A word: how many places experts multiply; those behind them give their input.
+    pub multiplied: (&'a Memory, usize),
+}
 
 /// The kernels of one element type.
 pub struct Ops {
@@ -181,8 +191,8 @@ impl Ops {
     }
 
     /// `adds`: to what `out` holds. There is a row.
-    pub fn combine(&self, out: &Buffer, x: &Buffer, input: Option<&Buffer>, routes: &Routes, adds: bool) {
-        assert_eq!((out.rows * routes.chosen(), out.width), (x.rows, x.width), "combine: shapes");
+    pub fn combine(&self, out: &Buffer, x: &Buffer, input: Option<&Buffer>, of: &ChosenPlaces<'_>, adds: bool) {
+        assert_eq!((out.rows * of.chosen, out.width), (x.rows, x.width), "combine: shapes");
         self.assert_sums(out);
         self.assert_operands(x);
         if let Some(input) = input {
@@ -191,9 +201,9 @@ impl Ops {
         }
         let args = |out: &Memory| {
             let args = Args::new().memory(out).memory(x.memory()).memory_or_null(input.map(Buffer::memory));
-            let args = args.memory(routes.places_of_choices()).memory(routes.weights());
-            let (multiplied, at) = routes.multiplied_places();
-            let args = args.memory_at(multiplied, at).u32(small(routes.chosen()));
+            let (multiplied, at) = of.multiplied;
+            let args = args.memory(of.places).memory(of.weights);
+            let args = args.memory_at(multiplied, at).u32(small(of.chosen));
             args.u32(small(x.width)).u32(u32::from(adds))
         };
         self.launch(&self.combine, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);

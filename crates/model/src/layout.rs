@@ -76,7 +76,8 @@ pub struct LayerInputTensors {
 #[derive(Clone, Debug)]
 pub struct LayerTensors {
     pub attention_norms: BlockNormTensors,
-    /// Queries, keys and values, of attention or of the delta rule; of latent attention the first projection of queries.
+    /// Queries, keys and values, of attention or of the delta rule; of latent attention the first projection of
+    /// queries.
     pub qkv: LinearTensors,
     pub latent: Option<LatentTensors>,
     /// The gate of what the layer reads; another selection of the same tensors where these hold both.

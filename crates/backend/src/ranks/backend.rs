@@ -251,7 +251,8 @@ impl<B: Ranked> Backend for Rank<B> {
             [out] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>
         );
         fn tree_attention_lse(
-            [out, lse] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>
+            [out, lse] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize,
+            scoring: Scoring<'_, B::Vector>
         );
         fn merge_attended([out, lse] [other, other_lse]);
         fn absorb_queries([out] [queries] maps: &B::LatentMaps);

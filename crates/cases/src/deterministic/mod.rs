@@ -1,6 +1,7 @@
 //! Checks the deterministic mode of the ops bit by bit: the result of a row alone, among others and with another
 //! planner must be the same, of attention, also of latents, linear layers, adapters, experts and delta-rule layers.
-//! Accuracy is checked by the other cases, except for attention, which uses other kernels in this mode. Whole models are checked in `lab`.
+//! Accuracy is checked by the other cases, except for attention, which uses other kernels in this mode. Whole models
+//! are checked in `lab`.
 
 mod attention;
 mod delta_rule;

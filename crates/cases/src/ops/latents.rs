@@ -1,7 +1,7 @@
-//! The ops of latent attention beside attention itself: what is done before, the products with the maps of heads, copies
-//! of latents, and how two results merge. What is stored is checked by attention of rows that see one position alone:
-//! the softmax of one score is 1, so a row reads its value, and the log-sum-exp is the score itself, a product of a
-//! query with the key. Queries of ones and zeros ask for the elements of keys one by one.
+//! The ops of latent attention beside attention itself: what is done before, the products with the maps of heads,
+//! copies of latents, and how two results merge. What is stored is checked by attention of rows that see one position
+//! alone: the softmax of one score is 1, so a row reads its value, and the log-sum-exp is the score itself, a product
+//! of a query with the key. Queries of ones and zeros ask for the elements of keys one by one.
 
 use super::suite::OpSuite;
 use crate::attention::solitary;
@@ -195,8 +195,8 @@ impl OpCase for PrepareCase {
         Ok(found)
     }
 
-    /// Two products and their sum, each rounded once or not at all, or a norm, as in `rms_norm`; a number may be rounded
-    /// before it is stored and once more in the result.
+    /// Two products and their sum, each rounded once or not at all, or a norm, as in `rms_norm`; a number may be
+    /// rounded before it is stored and once more in the result.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (_, size, is_stored) = self.number(at);
         let sums = 6.0 * F32 * size + y.abs() * (self.heads.rank as f64 + 12.0) * F32;
@@ -370,8 +370,8 @@ impl OpCase for ExpandCase {
         Ok(found)
     }
 
-    /// Rotated parts are stored as they are. Keys are read as log-sum-exps of one position, which a backend may turn from
-    /// powers of two to those of e: two roundings.
+    /// Rotated parts are stored as they are. Keys are read as log-sum-exps of one position, which a backend may turn
+    /// from powers of two to those of e: two roundings.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let Ok([x, w]) = self.operands(at) else { return 2.0 * F32 * y.abs() };
         let [x_size, w_size] = [&x, &w].map(|numbers| RowSize::of_rows(numbers, numbers.len())[0]);
@@ -440,8 +440,8 @@ impl OpCase for MergeCase {
         Ok(found)
     }
 
-    /// A result that is alone stays as it is, to the last bit, and so does its log-sum-exp. Else: two weights, each with
-    /// some roundings of the exponential and its argument, which is at most 8; a sum and a quotient.
+    /// A result that is alone stays as it is, to the last bit, and so does its log-sum-exp. Else: two weights, each
+    /// with some roundings of the exponential and its argument, which is at most 8; a sum and a quotient.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let all = self.out[0].len();
         let head = at.checked_sub(all).unwrap_or(at / (all / self.lse[0].len()));

@@ -29,8 +29,8 @@ impl MaskWord for u16 {
     }
 }
 
-/// Copies the keys and the values beside them in `slots` from page `from` to page `to`. Other slots of `to` keep their contents, also
-/// where they share a word with a copied one.
+/// Copies the keys and the values beside them in `slots` from page `from` to page `to`. Other slots of `to` keep their
+/// contents, also where they share a word with a copied one.
 pub fn copy_slots(layout: CpuPageLayout, to: &mut [u8], from: &[u8], slots: &Range<usize>) {
     match layout.dtype {
         Dtype::F16 => copy_words::<u16>(layout, bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), slots),

@@ -2,7 +2,8 @@
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
 //! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among threads,
 //! `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
-//! kernels in `fold`, written over the vector operations of `lanes` and `path`; `in_keys` makes values of keys that hold them. `avx2` and `avx512` implement those;
+//! kernels in `fold`, written over the vector operations of `lanes` and `path`; `in_keys` makes values of keys that
+//! hold them. `avx2` and `avx512` implement those;
 //! `amx` has a kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops
 //! alone.
 

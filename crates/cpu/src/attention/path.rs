@@ -200,7 +200,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// `head_dim`: elements of a key; `width`: those of a value, rounded up to whole vectors; `pair`: elements of a word.
+    /// `head_dim`: elements of a key; `width`: those of a value, rounded up to whole vectors; `pair`: elements of a
+    /// word.
     pub fn new<V>(head_dim: usize, width: usize, pair: usize, scoring: &Scoring<'_, V>) -> Self {
         let softcap = scoring.softcap.map(|cap| Softcap { inner: scoring.scale / cap, cap });
         let exponent = if softcap.is_some() { 1.0 } else { scoring.scale } * std::f32::consts::LOG2_E;

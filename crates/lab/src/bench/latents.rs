@@ -33,10 +33,12 @@ pub struct LatentOptions {
     #[arg(long, value_name = "NAME", default_value = "deepseek-v2-lite")]
     pub shape: String,
     /// Rows of steps
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole::<usize>(1..), default_value = "1,16,64,256,1024")]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole::<usize>(1..))]
+    #[arg(default_value = "1,16,64,256,1024")]
     pub rows: Vec<usize>,
     /// Tokens that are expanded in a step
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole::<usize>(1..), default_value = "2048,8192")]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole::<usize>(1..))]
+    #[arg(default_value = "2048,8192")]
     pub tokens: Vec<usize>,
     /// Dtype of activations and maps
     #[arg(long, value_parser = one_of(DTYPES), default_value = "bf16")]
@@ -62,7 +64,7 @@ const TIMES: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Op {
+enum LatentOp {
     PrepareLatents,
     AbsorbQueries,
     MapValues,
@@ -70,26 +72,26 @@ enum Op {
     ExpandLatents,
 }
 
-impl Op {
+impl LatentOp {
     /// Those whose rows are those of a step.
     const OF_ROWS: [Self; 4] = [Self::PrepareLatents, Self::AbsorbQueries, Self::MapValues, Self::MergeAttended];
 
     fn name(self) -> &'static str {
         match self {
-            Op::PrepareLatents => "prepare_latents",
-            Op::AbsorbQueries => "absorb_queries",
-            Op::MapValues => "map_values",
-            Op::MergeAttended => "merge_attended",
-            Op::ExpandLatents => "expand_latents",
+            LatentOp::PrepareLatents => "prepare_latents",
+            LatentOp::AbsorbQueries => "absorb_queries",
+            LatentOp::MapValues => "map_values",
+            LatentOp::MergeAttended => "merge_attended",
+            LatentOp::ExpandLatents => "expand_latents",
         }
     }
 }
 
 /// One op of one layer in one step.
 #[derive(Debug, Serialize)]
-struct MeasuredOp<'a> {
+struct MeasuredLatentOp<'a> {
     shape: &'a str,
-    op: Op,
+    op: LatentOp,
     /// Rows of the step, or tokens that are expanded.
     rows: usize,
     deterministic: bool,
@@ -98,7 +100,7 @@ struct MeasuredOp<'a> {
     ratio: f64,
 }
 
-impl fmt::Display for MeasuredOp<'_> {
+impl fmt::Display for MeasuredLatentOp<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { op, rows, us, floor_us, ratio, .. } = self;
         write!(f, "{:<15} {rows:>7} {us:>10.1} {floor_us:>10.1} {ratio:>6.2}", op.name())
@@ -124,11 +126,11 @@ impl OnDevice for &LatentOptions {
             out::line(format_args!("heads {heads}; times are of one layer"))?;
             out::line(format_args!("{:<15} {:>7} {:>10} {:>10} {:>6}", "op", "rows", "us", "floor us", "ratio"))?;
         }
-        let measured = |op: Op, rows: usize, us: f64| {
+        let measured = |op: LatentOp, rows: usize, us: f64| {
             let floor = floor(op, heads, rows, options.dtype, rates);
             let (floor_us, ratio) = (rounded(floor, 2), rounded(us / floor, 2));
             let (shape, deterministic, us) = (options.shape.as_str(), options.deterministic, rounded(us, 2));
-            print(options.json, &MeasuredOp { shape, op, rows, deterministic, us, floor_us, ratio })
+            print(options.json, &MeasuredLatentOp { shape, op, rows, deterministic, us, floor_us, ratio })
         };
         for &rows in &options.rows {
             for (op, us) in measure_rows(&mut backend, options, heads, rows)? {
@@ -137,7 +139,7 @@ impl OnDevice for &LatentOptions {
         }
         for &tokens in &options.tokens {
             let us = measure_expansion(&mut backend, options, heads, tokens)?;
-            measured(Op::ExpandLatents, tokens, us)?;
+            measured(LatentOp::ExpandLatents, tokens, us)?;
         }
         Ok(())
     }
@@ -145,16 +147,18 @@ impl OnDevice for &LatentOptions {
 
 /// Microseconds that no implementation can beat: to read what an op reads and write what it writes once, the maps among
 /// it, or for its products.
-fn floor(op: Op, heads: LatentHeads, rows: usize, dtype: Dtype, rates: Rates) -> f64 {
+fn floor(op: LatentOp, heads: LatentHeads, rows: usize, dtype: Dtype, rates: Rates) -> f64 {
     let LatentHeads { heads: count, rank, nope, rope, value } = heads;
     let maps = |of_head: usize| count * of_head * rank;
     let (of_rows, weights, products) = match op {
         // The rotated parts alone change of queries.
-        Op::PrepareLatents => (2 * (count * rope + rank + rope), 0, 0),
-        Op::AbsorbQueries => (count * (nope + rope + rank + rope), maps(nope), maps(nope)),
-        Op::MapValues => (count * (rank + value), maps(value), maps(value)),
-        Op::MergeAttended => (3 * count * value, 0, 0),
-        Op::ExpandLatents => (rank + rope + heads.expanded().stored_width(), maps(nope + value), maps(nope + value)),
+        LatentOp::PrepareLatents => (2 * (count * rope + rank + rope), 0, 0),
+        LatentOp::AbsorbQueries => (count * (nope + rope + rank + rope), maps(nope), maps(nope)),
+        LatentOp::MapValues => (count * (rank + value), maps(value), maps(value)),
+        LatentOp::MergeAttended => (3 * count * value, 0, 0),
+        LatentOp::ExpandLatents => {
+            (rank + rope + heads.expanded().stored_width(), maps(nope + value), maps(nope + value))
+        }
     };
     let bytes = (rows * of_rows + weights) * dtype.bytes();
     1e6 * (bytes as f64 / rates.bytes_per_s).max(2.0 * (rows * products) as f64 / rates.flops_per_s)
@@ -177,7 +181,7 @@ fn measure_rows<B: Timed>(
     options: &LatentOptions,
     heads: LatentHeads,
     rows: usize,
-) -> Result<Vec<(Op, f64)>> {
+) -> Result<Vec<(LatentOp, f64)>> {
     let (dtype, page) = (options.dtype, backend.page_tokens() as usize);
     let maps = maps(backend, heads, dtype)?;
     let absorbed = heads.absorbed();
@@ -206,22 +210,22 @@ fn measure_rows<B: Timed>(
     let sums = ActivationDtype::Sums;
     let [mut lse, other_lse] = [filled(26, heads.heads, sums)?, filled(27, heads.heads, sums)?];
     let mut all = Vec::new();
-    for op in Op::OF_ROWS {
+    for op in LatentOp::OF_ROWS {
         // Each op has a step of its own: a graph is known by its step and shape.
         let mut step = backend.step(&[absorbed], dtype, 32)?;
         let shape = backend.load(&mut step, batch())?;
         let us = backend.time(&mut step, shape, TIMES, |backend, step| {
             for (layer, maps) in maps.iter().enumerate() {
                 match op {
-                    Op::PrepareLatents => {
+                    LatentOp::PrepareLatents => {
                         let (ropes, layer) = ([Some(&table), None], LayerIx::new(layer));
                         let steps = LatentSteps { heads, norm: &norm, eps: 1e-6, ropes, layer };
                         backend.prepare_latents(&mut queries, &mut latents, &steps, &mut kv, step);
                     }
-                    Op::AbsorbQueries => backend.absorb_queries(&mut absorbing, &queries, maps),
-                    Op::MapValues => backend.map_values(&mut out, &read, maps),
-                    Op::MergeAttended => backend.merge_attended(&mut out, &mut lse, &other, &other_lse),
-                    Op::ExpandLatents => unreachable!("its rows are those of no step"),
+                    LatentOp::AbsorbQueries => backend.absorb_queries(&mut absorbing, &queries, maps),
+                    LatentOp::MapValues => backend.map_values(&mut out, &read, maps),
+                    LatentOp::MergeAttended => backend.merge_attended(&mut out, &mut lse, &other, &other_lse),
+                    LatentOp::ExpandLatents => unreachable!("its rows are those of no step"),
                 }
             }
             Ok(())
@@ -292,8 +296,8 @@ mod tests {
         let floor = |op, rows| super::floor(op, heads, rows, Dtype::Bf16, rates);
         // 16 maps of 128 x 512, and a row of 16 x (192 + 576).
         let bytes = 2.0 * (16.0 * 128.0 * 512.0 + 16.0 * 768.0);
-        assert!((floor(Op::AbsorbQueries, 1) - bytes / 4e6).abs() < 1e-9);
+        assert!((floor(LatentOp::AbsorbQueries, 1) - bytes / 4e6).abs() < 1e-9);
         let products = 2.0 * 8192.0 * 16.0 * 256.0 * 512.0;
-        assert!((floor(Op::ExpandLatents, 8192) - products / 8e8).abs() < 1e-9);
+        assert!((floor(LatentOp::ExpandLatents, 8192) - products / 8e8).abs() < 1e-9);
     }
 }

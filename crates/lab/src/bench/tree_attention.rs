@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::floor::FloorArgs;
 use super::latent_trees::{LatentForm, floor_seconds};
 use super::tables::{median, print_json, rounded};
-use super::tree_forms::{MeasuredForms, measure_forms};
+use super::tree_forms::{MeasuredTreeForms, measure_forms};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use offshoot_args::rate;
 use offshoot_args::words::{KV_DTYPES, PLANNERS, one_of};
@@ -178,12 +178,12 @@ fn measure<'a, B: Timed>(
         Ok(())
     })?;
     let found = backend.read(&out, rows)?;
-    let mut measured = MeasuredForms { us, map_us: 0.0, difference: numbers.error(tree, &paged, &found), items };
+    let mut measured = MeasuredTreeForms { us, map_us: 0.0, difference: numbers.error(tree, &paged, &found), items };
     let chosen = tree.latents.filter(|_| form == LatentForm::Cheapest);
     if let Some(latents) = chosen {
         measured = measure_forms(backend, tree, latents, (&paged, &kvs[0]), planner, sharpness)?;
     }
-    let MeasuredForms { us, map_us, difference, items } = measured;
+    let MeasuredTreeForms { us, map_us, difference, items } = measured;
     let (least, median) = (us.iter().copied().fold(f64::INFINITY, f64::min), median(us));
     let of_form_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
     let cheaper_us = tree.latents.map(|latents| floor_seconds(tree, latents, element_bytes, rates) * 1e6);

@@ -21,7 +21,7 @@ use offshoot_kv::plan::{Form, FormChoice, LatentHints, PlanHints, Planner};
 const COPY_LAYER: LayerIx = LayerIx(0);
 
 /// What was measured of a tree.
-pub(super) struct MeasuredForms {
+pub(super) struct MeasuredTreeForms {
     pub us: Vec<f64>,
     /// The median of the map alone.
     pub map_us: f64,
@@ -38,7 +38,7 @@ pub(super) fn measure_forms<B: Timed>(
     (paged, kv): (&PagedTree, &B::Kv),
     planner: Planner,
     sharpness: f32,
-) -> Result<MeasuredForms> {
+) -> Result<MeasuredTreeForms> {
     let rows = paged.forest.row_positions.len();
     let width = latents.query_width();
     let queries = drawn(tree.dtype, 3, rows, width, 0..width, sharpness);
@@ -46,7 +46,7 @@ pub(super) fn measure_forms<B: Timed>(
         attend(backend, tree, latents, (paged, kv), planner, FormChoice::All(Form::Absorbed), &queries)?;
     let (measured, found) = attend(backend, tree, latents, (paged, kv), planner, FormChoice::Cheapest, &queries)?;
     let absorbed: Vec<f64> = absorbed.into_iter().map(f64::from).collect();
-    Ok(MeasuredForms { difference: relative_error(std::iter::once((&found[..], &absorbed[..]))), ..measured })
+    Ok(MeasuredTreeForms { difference: relative_error(std::iter::once((&found[..], &absorbed[..]))), ..measured })
 }
 
 /// Times the ops in the forms of `choice`, and reads their results.
@@ -58,7 +58,7 @@ fn attend<B: Timed>(
     planner: Planner,
     choice: FormChoice,
     queries: &[f32],
-) -> Result<(MeasuredForms, Vec<f32>)> {
+) -> Result<(MeasuredTreeForms, Vec<f32>)> {
     let (absorbed, expanded, dtype) = (latents.absorbed(), latents.expanded(), tree.dtype);
     let small = |size: usize| u32::try_from(size).expect("heads are far below 2^32");
     let hints = PlanHints {
@@ -122,5 +122,5 @@ fn attend<B: Timed>(
         backend.map_values(&mut out, &read, &maps);
         Ok(())
     })?;
-    Ok((MeasuredForms { us, map_us: median(map_us), difference: 0.0, items }, found))
+    Ok((MeasuredTreeForms { us, map_us: median(map_us), difference: 0.0, items }, found))
 }

@@ -56,8 +56,8 @@ impl ModelConfig {
         KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states, routes: None }
     }
 
-    /// Bytes of one token's keys and values or latents in all layers, with parts of pages that no layer uses. `element_bytes`:
-    /// bytes per element in layers with these heads.
+    /// Bytes of one token's keys and values or latents in all layers, with parts of pages that no layer uses.
+    /// `element_bytes`: bytes per element in layers with these heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
         let bytes = |heads: HeadLayout| heads.stored_width() * element_bytes(heads);
         let of_layers = self.stored_heads().map(bytes).sum::<usize>();

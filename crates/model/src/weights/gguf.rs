@@ -196,8 +196,8 @@ impl GgufModel {
         Ok(())
     }
 
-    /// Whether a tensor is in a layer that predicts further tokens: one behind the model's that joins a row and the next
-    /// token's embedding.
+    /// Whether a tensor is in a layer that predicts further tokens: one behind the model's that joins a row and the
+    /// next token's embedding.
     fn is_predicting(&self, name: &str) -> bool {
         let layer = name.strip_prefix(LAYER.1).and_then(|rest| rest.split_once('.')).map(|(layer, _)| layer);
         let Some(layer) = layer.filter(|layer| layer.parse().is_ok_and(|layer: usize| layer >= self.layers)) else {

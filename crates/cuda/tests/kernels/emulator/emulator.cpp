@@ -1152,7 +1152,8 @@ void make_blocks() {
                 begin(*machine->fibers.back(), place);
             }
             Fiber& fiber = *machine->fibers[place];
-            fiber.seen = {thread, launch.threads, launch.grid, {launch.first + block->index, launch.row, 0}, block->shared, dynamic};
+            fiber.seen = {thread, launch.threads, launch.grid, {launch.first + block->index, launch.row, 0},
+                          block->shared, dynamic};
             fiber.block = block.get();
             fiber.ended = false;
             fiber.copies.clear();
