@@ -26,13 +26,13 @@ use offshoot_core::ids::LayerIx;
 pub struct LatentHeads {
     /// Query heads. In the expanded form there are as many key heads.
     pub heads: usize,
-    /// Of a latent.
+    /// Elements of a latent.
     pub rank: usize,
-    /// Of a query's or expanded key's part that is not rotated, its first.
+    /// Elements of the first part of a query and of an expanded key, which is not rotated.
     pub nope: usize,
-    /// Of the part that is rotated, its last.
+    /// Elements of the last part of a query and of a key, which is rotated.
     pub rope: usize,
-    /// Of an expanded value.
+    /// Elements of an expanded value.
     pub value: usize,
 }
 

@@ -285,10 +285,7 @@ pub trait Backend: Send + 'static {
         heads: LatentHeads,
         dtype: Dtype,
         split: &Split,
-    ) -> Result<Self::LatentMaps> {
-        let _ = (parts, heads, dtype, split);
-        unimplemented!("latent attention on this backend")
-    }
+    ) -> Result<Self::LatentMaps>;
     /// Loads what takes the place of `old`, as [`Backend::replace_matrix`] does for a matrix.
     fn replace_latent_maps(
         &mut self,
@@ -302,10 +299,7 @@ pub trait Backend: Send + 'static {
         self.latent_maps(parts, heads, dtype, split)
     }
     /// The elements of the matrix of maps, as [`Backend::read_matrix`] gives those of a matrix.
-    fn read_latent_maps(&mut self, maps: &Self::LatentMaps, split: &Split) -> Result<Elements> {
-        let _ = (maps, split);
-        unimplemented!("latent attention on this backend")
-    }
+    fn read_latent_maps(&mut self, maps: &Self::LatentMaps, split: &Split) -> Result<Elements>;
     /// Where weights are replaced in place: puts a matrix, which was loaded for it, in the place of that of expert
     /// `expert`, of the same shape and format. Elsewhere experts are loaded anew, and this is not called.
     fn replace_expert(&mut self, experts: &Self::Experts, expert: usize, matrix: Self::Matrix) -> Result<()>;
@@ -598,10 +592,7 @@ pub trait Backend: Send + 'static {
         step: &mut Self::Step,
         plan: usize,
         scoring: Scoring<'_, Self::Vector>,
-    ) {
-        let _ = (out, lse, qkv, kv, layer, step, plan, scoring);
-        unimplemented!("latent attention on this backend")
-    }
+    );
     /// Merges the results of attention over two sets of positions, `out` and `other` `[R, heads * width]` with their
     /// log-sum-exps `[R, heads]`: with `m` the larger of both, `out = (out * exp(lse - m) + other * exp(other_lse -
     /// m)) / (exp(lse - m) + exp(other_lse - m))` for each row and head, and `lse` becomes the log-sum-exp of both.
@@ -612,10 +603,7 @@ pub trait Backend: Send + 'static {
         lse: &mut Self::Buffer,
         other: &Self::Buffer,
         other_lse: &Self::Buffer,
-    ) {
-        let _ = (out, lse, other, other_lse);
-        unimplemented!("latent attention on this backend")
-    }
+    );
     /// What is done before latent attention to `queries` `[R, query_width]` and `latents` `[R, latent_width]`: the
     /// first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
     /// elements of each query, and of the row of `latents` where they say so, in place; then row `r` of `latents` is
@@ -628,22 +616,13 @@ pub trait Backend: Send + 'static {
         steps: &LatentSteps<'_, Self::Vector, Self::Rope>,
         kv: &mut Self::Kv,
         step: &Self::Step,
-    ) {
-        let _ = (queries, latents, steps, kv, step);
-        unimplemented!("latent attention on this backend")
-    }
+    );
     /// The queries of the absorbed form: `out` `[R, heads, rank + rope]`, `out[r][h] = [K_h^T q, p]` with `[q, p]` the
     /// query of head `h` in `queries` `[R, heads, nope + rope]`.
-    fn absorb_queries(&mut self, out: &mut Self::Buffer, queries: &Self::Buffer, maps: &Self::LatentMaps) {
-        let _ = (out, queries, maps);
-        unimplemented!("latent attention on this backend")
-    }
+    fn absorb_queries(&mut self, out: &mut Self::Buffer, queries: &Self::Buffer, maps: &Self::LatentMaps);
     /// The values of what heads have read in the absorbed form: `out` `[R, heads, value]`, `out[r][h] = V_h x[r][h]`
     /// with `x` `[R, heads, rank]`.
-    fn map_values(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, maps: &Self::LatentMaps) {
-        let _ = (out, x, maps);
-        unimplemented!("latent attention on this backend")
-    }
+    fn map_values(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, maps: &Self::LatentMaps);
     /// Expands latents as the step's [`Expansion`]s of `store` say: for each slot with latent `c` and rotated part `r`
     /// in layer `layer` of `kv`, key `h` in the same slot of the page of `copies`, layer `copy_layer`, is `[K_h c, r]`
     /// and value `h` is `V_h c`.
@@ -657,10 +636,7 @@ pub trait Backend: Send + 'static {
         maps: &Self::LatentMaps,
         store: CopyStore,
         step: &Self::Step,
-    ) {
-        let _ = (copies, copy_layer, kv, layer, maps, store, step);
-        unimplemented!("latent attention on this backend")
-    }
+    );
     /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `x` `[R, 2F]`, `out` `[R, F]`. `next`: see [`Backend::rms_norm`].
     fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: Option<&Self::Matrix>);
     /// In place, `gelu(x[r][i]) * y[r][from + i]`, with the gelu of [`Backend::gelu`].

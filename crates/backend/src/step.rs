@@ -141,7 +141,7 @@ pub struct StepShape {
     pub samples: bool,
     /// Whether some row has an adapter.
     pub adapters: bool,
-    /// By [`CopyStore`].
+    /// What the step reads of each [`CopyStore`] and makes there, in the order of `CopyStore::ALL`.
     pub copies: [CopiesShape; CopyStore::COUNT],
 }
 
