@@ -26,10 +26,9 @@ pub enum CopySize {
 /// The part of the memory for keys and values that copies have by default.
 const DEFAULT_PART: usize = 8;
 
-/// The part of the copies' memory that those have which each layer makes again, and the most positions of which they
-/// are useful: longer contexts are read as latents.
+/// The part of the copies' memory that those have which each layer makes again, at most: what of a longer context has no
+/// room is read as latents.
 const AGAIN_PART: usize = 4;
-const MOST_AGAIN: usize = 32_768;
 
 /// The memory for copies of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -64,7 +63,7 @@ impl CopyMemory {
     }
 }
 
-/// `1.20 GiB for expanded keys and values of 4,096 tokens, and of 32,768 in one layer`.
+/// `1.20 GiB for expanded keys and values of 4,096 tokens, and of 16,384 in one layer`.
 impl fmt::Display for CopyMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [kept, again] = [self.kept_tokens(), self.tokens_again()].map(|tokens| count(tokens as u64));
@@ -103,7 +102,7 @@ impl CopySize {
             CopySize::Part => pool / DEFAULT_PART,
             CopySize::Bytes(bytes) => bytes.min(pool),
         };
-        let useful = facts.longest.min(MOST_AGAIN).div_ceil(facts.page_tokens);
+        let useful = facts.longest.div_ceil(facts.page_tokens);
         let beside_one = bytes.saturating_sub(kept_bytes) / again_bytes;
         let again = (bytes / AGAIN_PART / again_bytes).max(1).min(useful).min(beside_one);
         let kept = (bytes - again * again_bytes) / kept_bytes;

@@ -24,6 +24,8 @@ pub struct CopyCache {
     step: u64,
     /// Slots that were expanded to copies that are kept.
     pub slots_expanded: u64,
+    /// Slots that were expanded to copies of one step.
+    pub slots_expanded_again: u64,
     /// Copies that were given up for others.
     pub evicted: u64,
 }
@@ -66,6 +68,7 @@ impl CopyCache {
             of_page: HashMap::new(),
             step: 0,
             slots_expanded: 0,
+            slots_expanded_again: 0,
             evicted: 0,
         }
     }
@@ -102,6 +105,8 @@ impl CopyCache {
         self.step += 1;
         let [mut kept, mut again] = plans;
         let expansions = [self.keep(&mut kept, stamp), lay_again(&mut again)];
+        let of_step = &expansions[CopyStore::Again as usize];
+        self.slots_expanded_again += of_step.iter().map(|expansion| expansion.slots.len() as u64).sum::<u64>();
         debug_assert!(again.pages.iter().all(|page| page.ix() < self.pages[CopyStore::Again as usize]));
         Copied { plans: [kept, again], expansions }
     }

@@ -105,6 +105,11 @@ impl<'a> FormCosts<'a> {
         self.expanded() / SERVED_STEPS
     }
 
+    /// One more partial state for each of so many rows: of an item that is cut in two.
+    pub fn states(&self, rows: usize) -> f64 {
+        rows as f64 * self.hints.state_bytes() as f64 * self.hints.cost.state_byte
+    }
+
     /// In the form that costs least, if a copy is kept that is not there yet.
     pub fn least(&self, rows: usize) -> f64 {
         let absorbed = self.absorbed(rows);
