@@ -26,8 +26,8 @@ pub enum CopySize {
 /// The part of the memory for keys and values that copies have by default.
 const DEFAULT_PART: usize = 8;
 
-/// The part of the copies' memory that those have which each layer makes again, at most: what of a longer context has no
-/// room is read as latents.
+/// The part of the copies' memory that those have which each layer makes again, at most: what has no room of a longer
+/// context is read as latents.
 const AGAIN_PART: usize = 4;
 
 /// The memory for copies of an engine.
