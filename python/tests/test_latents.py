@@ -11,7 +11,7 @@ import pytest
 import offshoot
 from offshoot import LLM, SamplingParams
 
-LAYERS, HIDDEN, INNER, HEADS, RANK, NOPE, ROPE, VALUE = 2, 32, 48, 4, 16, 12, 4, 20
+LAYERS, HIDDEN, INNER, HEADS, RANK, NOPE, ROPE, VALUE = 2, 32, 48, 4, 128, 12, 4, 20
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def latents(tmp_path_factory):
 
 
 def test_samples_forms_and_scores_are_alike_from_latents_and_from_copies(latents, question):
-    prompt = f"{question}\n" * 3
+    prompt = f"{question}\n" * 6
     pattern = "[0-9]{2}(px|em) = [a-f]{3,9}"
     free = SamplingParams(n=6, max_tokens=16, seed=7, ignore_eos=True, logprobs=0, prompt_logprobs=0)
     formed = SamplingParams(n=6, max_tokens=60, seed=8, logprobs=0,

@@ -11,7 +11,8 @@ const HIDDEN: usize = 32;
 const INNER: usize = 48;
 const LAYERS: usize = 2;
 const HEADS: usize = 4;
-const RANK: usize = 16;
+/// Many times the width of a key: copies of latents pay under few rows.
+const RANK: usize = 128;
 /// Elements of a key that are not rotated, and those that are.
 const NOPE: usize = 12;
 const ROPE: usize = 4;

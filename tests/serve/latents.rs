@@ -44,7 +44,7 @@ fn calls(served: &Served) -> Value {
         "additionalProperties": false});
     let tool = json!({"type": "function", "function": {"name": "count", "parameters": parameters}});
     let chat = json!({
-        "messages": [{"role": "user", "content": "Mia has 3 pens. How many pens?"}], "tools": [tool], "n": 4, "seed": 3,
+        "messages": [{"role": "user", "content": "Mia has 3 pens. How many pens?"}], "tools": [tool], "n": 8, "seed": 3,
         "max_tokens": 300, "tool_choice": "required", "parallel_tool_calls": false,
     });
     served.post("/v1/chat/completions", &chat).succeeds()
