@@ -6,7 +6,7 @@
 #pragma once
 
 #include "attention/latent_ring.cuh"
-#include "attention/rows.cuh"
+#include "attention/latent_states.cuh"
 
 // The 64 rows of a tile, as a warpgroup holds them: its half of the results.
 struct LatentRows : SoftmaxRows {
@@ -272,9 +272,9 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         read(sums[1 - group], other);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            // `store_wide` adds up the lanes of a quad.
+            // `store_latents` adds up the lanes of a quad.
             rows.l[r] = lane % 4 == 0 ? own[r] + other[r] : 0.0f;
         }
-        store_wide(job, tiles.tile(job), head, first, rows, group * COLUMNS);
+        store_latents(job, tiles.tile(job), head, first, rows, group);
     }
 }

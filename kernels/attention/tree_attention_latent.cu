@@ -12,7 +12,7 @@
 #define MULTIPLIES
 #include "attention/latent.cuh"
 #include "attention/latent_copy.cuh"
-#include "attention/merge.cuh"
+#include "attention/latent_merge.cuh"
 #include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 3 * GROUP_THREADS, MULTIPLYING_WARPS = 2 * GROUP_THREADS / 32;
@@ -26,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                           float cap_rate, const float* sinks, float* lse, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ LatentShared latent;
+    __shared__ MergeShared merge;
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, VALUE_DIM),
                      group, kv_heads, qkv_width, scale_log2, cap_rate, sinks, lse};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
@@ -35,6 +36,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         prefetch(words);
         prefetch(positions);
         init_latent(latent);
+        init_merge(merge);
     }
     __syncthreads();
     if (role == COPIER) {
@@ -47,6 +49,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     }
     more_registers<MULTIPLIER_REGISTERS>();
     multiply_latents(job, role, queries, latent);
-    merge_states<MULTIPLYING_WARPS, 2, 2>(job, warp, words);
+    merge_latents(job, warp, reinterpret_cast<char*>(memory) + (queries - shared_address(memory)), merge);
 }
 #endif

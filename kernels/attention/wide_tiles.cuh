@@ -23,17 +23,25 @@ struct StageInfo {
     unsigned whole;  // nonzero if every row of the tile sees all slots of both
 };
 
-// Iterates over the (tile, key head) pairs of this block: every gridDim.x-th, openings first, then the longest tiles.
+// Iterates over the (tile, key head) pairs of this block: one of every gridDim.x, openings first, then the longest
+// tiles. In the kernel of latents blocks choose in turns from both ends, so that after a long tile comes a short one.
 struct WideTiles {
     unsigned index, count, at;  // at: the first tile's word
+    unsigned ahead;  // pairs to the next one
 
     __device__ __forceinline__ WideTiles(const Job& job)
-        : index(blockIdx.x), count(job.words[WIDE_TILES] * job.kv_heads), at(job.words[WIDE_AT]) {}
+        : index(blockIdx.x),
+          count(job.words[WIDE_TILES] * job.kv_heads),
+          at(job.words[WIDE_AT]),
+          ahead(VALUES_IN_KEYS ? 2 * (gridDim.x - blockIdx.x) - 1 : gridDim.x) {}
     __device__ __forceinline__ bool more() const {
         return index < count;
     }
     __device__ __forceinline__ void next() {
-        index += gridDim.x;
+        index += ahead;
+        if (VALUES_IN_KEYS) {
+            ahead = 2 * gridDim.x - ahead;
+        }
     }
     // This lane's word of the tile; 0 after the last tile.
     __device__ __forceinline__ unsigned word(const Job& job) const {
