@@ -270,11 +270,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         meet(SUMMED + warp, 64);
         float other[2];
         read(sums[1 - group], other);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            // `store_latents` adds up the lanes of a quad.
-            rows.l[r] = lane % 4 == 0 ? own[r] + other[r] : 0.0f;
-        }
-        store_latents(job, tiles.tile(job), head, first, rows, group);
+        const float l[2] = {own[0] + other[0], own[1] + other[1]};
+        store_latents(job, tiles.tile(job), head, first, rows.o, rows.m, l, group * COLUMNS);
     }
 }

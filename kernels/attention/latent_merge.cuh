@@ -1,7 +1,7 @@
 // The last part of tree_attention_latent: after all blocks have written their partial states, the multiplying warps
-// merge them as attention/merge.cuh says. A warp takes one row and head at a time. The copy engine brings its states to
-// shared memory, which nothing else uses by then: up to STAGE_STATES of them are a stage, STAGES stages are on their
-// way. Limited by latency or, with many rows, by the bandwidth of the states.
+// merge them as attention/merge.cuh says. A warp takes one row and head at a time. It copies states to shared memory,
+// which nothing else uses by then: up to STAGE_STATES of them are a stage, STAGES stages are on their way. Limited by
+// latency or, with many rows, by the bandwidth of the states.
 #pragma once
 
 #include "attention/ended.cuh"
@@ -10,17 +10,6 @@
 
 constexpr unsigned STAGE_STATES = 8, STAGES = 3, MERGING_WARPS = 2 * GROUP_THREADS / 32;
 static_assert(MERGING_WARPS * STAGES * STAGE_STATES * STATE_BYTES <= LATENT_BYTES, "stages fit in the buffers");
-
-struct MergeShared {
-    unsigned long long full[MERGING_WARPS][STAGES];  // 32 arrivals of the warp
-};
-
-// Called by one thread before any other, and the copy engine, use the barriers.
-__device__ __forceinline__ void init_merge(MergeShared& merge) {
-    for (unsigned i = 0; i < MERGING_WARPS * STAGES; i++) {
-        init_barrier(shared_address(&merge.full[i / STAGES][i % STAGES]), 32);
-    }
-}
 
 // A warp's way through the rows and heads that it merges, stage by stage. Rows with one state are written already.
 struct MergeWalk {
@@ -33,13 +22,23 @@ struct MergeWalk {
           units(job.words[REAL_ROWS] * by_heads.by) {
         enter(job, by_heads);
     }
-    // Looks up the unit, or the next one that is to be merged.
+    // Goes on to the next unit that is to be merged, from this one on: each lane looks at one of 32.
     __device__ __forceinline__ void enter(const Job& job, const Divisor& by_heads) {
-        for (first = 0; more(); unit += step) {
-            const unsigned* lists = job.words + job.words[MERGE_AT] + by_heads.quotient(unit);
-            list = lists[0];
-            states = lists[1] - list;
-            if (states != 1) {
+        for (first = 0; more(); unit += 32 * step) {
+            const unsigned of_lane = unit + threadIdx.x % 32 * step;
+            list = 0;
+            states = 1;
+            if (of_lane < units) {
+                const unsigned* lists = job.words + job.words[MERGE_AT] + by_heads.quotient(of_lane);
+                list = lists[0];
+                states = lists[1] - list;
+            }
+            const unsigned found = __ballot_sync(ALL_LANES, states != 1);
+            if (found != 0) {
+                const unsigned lane = __ffs(found) - 1;
+                unit += lane * step;
+                list = __shfl_sync(ALL_LANES, list, lane);
+                states = __shfl_sync(ALL_LANES, states, lane);
                 break;
             }
         }
@@ -79,16 +78,20 @@ struct MergeStage {
         }
     }
     // Called by the warp: has them copied to `to`.
-    __device__ __forceinline__ void fill(const Job& job, unsigned to, unsigned full) const {
+    __device__ __forceinline__ void fill(const Job& job, unsigned to) const {
+        constexpr unsigned CHUNKS_OF_STATE = STATE_BYTES / 16;
         const unsigned lane = threadIdx.x % 32;
-        if (lane == 0) {
-            arrive_expecting(full, count * STATE_BYTES);
+#pragma unroll 1
+        for (unsigned i = 0; i < count; i++) {
+            const char* from = state_record(job, __shfl_sync(ALL_LANES, state, i));
+#pragma unroll
+            for (unsigned at = 0; at < CHUNKS_OF_STATE; at += 32) {
+                if (at + lane < CHUNKS_OF_STATE) {
+                    copy_16(to + i * STATE_BYTES + (at + lane) * 16, from + (at + lane) * 16, true);
+                }
+            }
         }
-        __syncwarp();
-        if (lane < count) {
-            fence_proxies();
-            copy_bulk(to + lane * STATE_BYTES, state_record(job, state), STATE_BYTES, full);
-        }
+        copies_issued();
     }
 };
 
@@ -115,19 +118,22 @@ struct MergedRow {
     // Adds the states of a stage.
     __device__ __forceinline__ void add(const char* stage, unsigned count) {
         const unsigned lane = threadIdx.x % 32;
-        StateTail tail = {NO_SCORE, 0.0f, {0.0f, 0.0f}};
+        auto tail_of = [&](unsigned i) {
+            return reinterpret_cast<const StateTail*>(stage + i * STATE_BYTES + RESULT_BYTES);
+        };
+        Extent extent = {NO_SCORE, 0.0f};
         if (lane < count) {
-            tail = *reinterpret_cast<const StateTail*>(stage + lane * STATE_BYTES + RESULT_BYTES);
+            extent = {tail_of(lane)->m, tail_of(lane)->l};
         }
-        float top = tail.m;
+        float top = extent.m;
 #pragma unroll
         for (unsigned other = 1; other < STAGE_STATES; other *= 2) {
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, other));
         }
         top = fmaxf(m, __shfl_sync(ALL_LANES, top, 0));
-        const float before = weight(m, finite_max(top)), factor = weight(tail.m, finite_max(top));
+        const float before = weight(m, finite_max(top)), factor = weight(extent.m, finite_max(top));
         m = top;
-        l = l * before + factor * tail.l;
+        l = l * before + factor * extent.l;
 #pragma unroll
         for (unsigned v = 0; v < VECTORS; v++) {
 #pragma unroll
@@ -137,13 +143,12 @@ struct MergedRow {
         }
 #pragma unroll 2
         for (unsigned i = 0; i < count; i++) {
-            const float left = __shfl_sync(ALL_LANES, factor * tail.unit[0], i);
-            const float right = __shfl_sync(ALL_LANES, factor * tail.unit[1], i);
+            const float weight = __shfl_sync(ALL_LANES, factor, i);
 #pragma unroll
             for (unsigned v = 0; v < VECTORS; v++) {
                 const unsigned at = v * 32 + lane;
                 const uint4 pairs = reinterpret_cast<const uint4*>(stage + i * STATE_BYTES)[at];
-                const float by = at < VALUE_DIM / 16 ? left : right;
+                const float by = weight * tail_of(i)->units[at * 8 / QUARTER];
                 const unsigned words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
 #pragma unroll
                 for (unsigned e = 0; e < 8; e++) {
@@ -180,18 +185,11 @@ struct MergedRow {
     }
 };
 
-// Orders this thread's accesses to global memory, and those it has synchronised with, before later ones by the copy
-// engine, and of this thread's before those that another one has the copy engine make.
-__device__ __forceinline__ void fence_global_proxies() {
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
 // Called by one of the MERGING_WARPS warps of a block: merges its share in its stages, at `memory`.
-__device__ __forceinline__ void merge_latents(const Job& job, unsigned warp, char* memory, MergeShared& merge) {
+__device__ __forceinline__ void merge_latents(const Job& job, unsigned warp, char* memory) {
     const Divisor by_heads(job.group * job.kv_heads);
     char* stages = memory + warp * (STAGES * STAGE_STATES * STATE_BYTES);
-    auto stage_at = [&](unsigned stage) { return stages + stage * (STAGE_STATES * STATE_BYTES); };
-    auto full = [&](unsigned stage) { return shared_address(&merge.full[warp][stage]); };
+    auto stage_at = [&](unsigned turn) { return stages + turn % STAGES * (STAGE_STATES * STATE_BYTES); };
     MergeWalk walk(job, by_heads, warp), coming = walk;
     MergeStage first[STAGES];
 #pragma unroll
@@ -199,26 +197,25 @@ __device__ __forceinline__ void merge_latents(const Job& job, unsigned warp, cha
         first[stage] = MergeStage(job, by_heads, coming);
         coming.next(job, by_heads);
     }
-    fence_global_proxies();
     wait_for_states(job.words);
-    fence_global_proxies();
 #pragma unroll
     for (unsigned stage = 0; stage < STAGES; stage++) {
-        first[stage].fill(job, shared_address(stage_at(stage)), full(stage));
+        first[stage].fill(job, shared_address(stage_at(stage)));
     }
     MergedRow row;
 #pragma unroll 1
     for (unsigned turn = 0; walk.more(); turn++) {
-        const unsigned stage = turn % STAGES;
-        wait_barrier(full(stage), turn / STAGES % 2);
-        row.add(stage_at(stage), walk.count());
+        wait_copies<STAGES - 1>();
+        __syncwarp();
+        row.add(stage_at(turn), walk.count());
         if (walk.is_last()) {
             row.store(job, by_heads, walk.unit);
             row = MergedRow();
         }
         walk.next(job, by_heads);
         __syncwarp();
-        MergeStage(job, by_heads, coming).fill(job, shared_address(stage_at(stage)), full(stage));
+        MergeStage(job, by_heads, coming).fill(job, shared_address(stage_at(turn)));
         coming.next(job, by_heads);
     }
+    wait_copies<0>();
 }

@@ -246,34 +246,35 @@ struct SoftmaxRows {
     }
 };
 
-// Writes the elements `from` .. `from` + COLUMNS of the result of this lane's r-th row to `out`. `l`: of the whole row.
-__device__ __forceinline__ void store_result(const Job& job, unsigned row, unsigned q_head, const SoftmaxRows& rows,
-                                             int r, float l, unsigned from) {
+// Writes the elements of the result of this lane's r-th row from `from` on to `out`. `m` and `l`: of the row.
+template <int N>
+__device__ __forceinline__ void store_result(const Job& job, unsigned row, unsigned q_head, const float (&o)[N][4], int r,
+                                             float m, float l, unsigned from) {
     const unsigned lane = threadIdx.x % 32;
     const size_t place = static_cast<size_t>(row) * job.group * job.kv_heads + q_head;
-    const float sink = sink_of(job.sinks, q_head), scale = final_factor_fast(rows.m[r], l, sink);
+    const float sink = sink_of(job.sinks, q_head), scale = final_factor_fast(m, l, sink);
     if (job.lse && lane % 4 == 0 && from == 0) {
-        job.lse[place] = log_sum(rows.m[r], l, sink);
+        job.lse[place] = log_sum(m, l, sink);
     }
     T* out = job.out + place * VALUE_DIM + from + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < static_cast<int>(COLUMNS / 8); n++) {
-        *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
+    for (int n = 0; n < N; n++) {
+        *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(o[n][2 * r] * scale, o[n][2 * r + 1] * scale);
     }
 }
 
 // The same as partial state number `state` of all slots and query heads.
-__device__ __forceinline__ void store_state(const Job& job, size_t state, const SoftmaxRows& rows, int r, float l,
+template <int N>
+__device__ __forceinline__ void store_state(const Job& job, size_t state, const float (&o)[N][4], int r, float m, float l,
                                             unsigned from) {
     const unsigned lane = threadIdx.x % 32;
-    float* o = job.partials.o + state * VALUE_DIM + from + state_place(lane % 4 * 2);
+    float* to = job.partials.o + state * VALUE_DIM + from + state_place(lane % 4 * 2);
 #pragma unroll
-    for (int n = 0; n < static_cast<int>(COLUMNS / 8); n += 2) {
-        *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1],
-                                                 rows.o[n + 1][2 * r + 1]};
+    for (int n = 0; n < N; n += 2) {
+        *reinterpret_cast<float4*>(to + n * 8) = {o[n][2 * r], o[n + 1][2 * r], o[n][2 * r + 1], o[n + 1][2 * r + 1]};
     }
     if (lane % 4 == 0 && from == 0) {
-        job.partials.extents[state] = {rows.m[r], l};
+        job.partials.extents[state] = {m, l};
     }
 }
 
@@ -304,9 +305,9 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
         const float l = PREFERS_SHORT ? rows.l[r] : quad_sum(rows.l[r]);
         const StoredRow stored(job, tile, head, first, r);
         if (stored.is_result) {
-            store_result(job, stored.row, stored.q_head, rows, r, l, from);
+            store_result(job, stored.row, stored.q_head, rows.o, r, rows.m[r], l, from);
         } else if (stored.is_real) {
-            store_state(job, stored.state, rows, r, l, from);
+            store_state(job, stored.state, rows.o, r, rows.m[r], l, from);
         }
     }
 }

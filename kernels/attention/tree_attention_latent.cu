@@ -26,7 +26,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                           float cap_rate, const float* sinks, float* lse, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ LatentShared latent;
-    __shared__ MergeShared merge;
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, VALUE_DIM),
                      group, kv_heads, qkv_width, scale_log2, cap_rate, sinks, lse};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
@@ -36,7 +35,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         prefetch(words);
         prefetch(positions);
         init_latent(latent);
-        init_merge(merge);
     }
     __syncthreads();
     if (role == COPIER) {
@@ -49,6 +47,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     }
     more_registers<MULTIPLIER_REGISTERS>();
     multiply_latents(job, role, queries, latent);
-    merge_latents(job, warp, reinterpret_cast<char*>(memory) + (queries - shared_address(memory)), merge);
+    merge_latents(job, warp, reinterpret_cast<char*>(memory) + (queries - shared_address(memory)));
 }
 #endif

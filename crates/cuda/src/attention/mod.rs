@@ -324,7 +324,7 @@ pub fn hopper_tiling(
             };
             (rows, workers)
         }
-        HopperKernel::Latent => (LATENT_ROWS, Workers::Blocks(multiprocessors)),
+        HopperKernel::Latent => (LATENT_ROWS, Workers::LatentBlocks(multiprocessors)),
     };
     Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX, openings_spare: openings }
 }

@@ -360,7 +360,6 @@ void wait_products() {
 }
 
 inline void fence_proxies() {}
-inline void fence_global_proxies() {}
 inline void begin_products() {}
 template <int N>
 void settled(float (&)[N][4]) {}
