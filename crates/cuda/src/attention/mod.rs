@@ -175,18 +175,17 @@ impl AttentionKernels {
             let kernels = KernelSet::Hopper { attention, threads, shared_bytes };
             return Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles });
         }
-        assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
-        let ([attention, merge], merge_warps) = match deterministic {
-            true => (units::attention(element, widths, true), 1),
-            false => (units::attention(element, widths, false), MERGE_WARPS),
-        };
+        let is_read = kv_element != KvElement::Fp8 || widths.are_in_keys();
+        assert!(is_read, "only the kernels for Hopper and those for latents read fp8");
+        let merge_warps = if deterministic { 1 } else { MERGE_WARPS };
+        let [attention, merge] = units::attention(element, kv_element, widths, deterministic);
         let (name, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
             true => ("tree_attention", shared_bytes(facts, widths.key)),
             false => ("tree_attention_any", shared_bytes_any(widths)),
         };
         let merge = device.function(&merge, "merge_states")?;
         let latent = LatentLaunch::largest(facts, widths);
-        let unit = units::attention_latent(element, widths, latent.groups);
+        let unit = units::attention_latent(element, kv_element, widths, latent.groups);
         if let Some(unit) = unit.filter(|_| !deterministic && latent.fits(facts)) {
             let attention = device.function(&unit, "tree_attention_latent_mma")?;
             let LatentLaunch { threads, shared_bytes, .. } = latent;
