@@ -12,7 +12,7 @@ mod split_kv;
 mod tiles;
 mod tiling;
 
-use self::layout::{DECODE_WARPS, Tiling, Workers};
+use self::layout::{DECODE_WARPS, KV_BLOCK_TOKENS, Tiling, Workers};
 use crate::compile::elements::{HeadWidths, HopperKernel, KvElement, PageLayout};
 use crate::compile::unit::Unit;
 use crate::compile::units::{self, MemberStates};
@@ -41,6 +41,9 @@ const NARROW_ROWS: usize = 16;
 /// Packed rows of a narrow and of a wide tile of the kernels for Hopper; with heads of 512 half as many of the latter.
 const HOPPER_NARROW_ROWS: usize = 8;
 const HOPPER_WIDE_ROWS: usize = 128;
+/// Bytes of keys and values that wide tiles of tree_attention_large read at a time: half of an H200's second-level cache,
+/// which has each line twice while both halves of the device read it.
+const CACHED_BYTES: usize = 24 << 20;
 /// Packed rows of a tile of tree_attention_latent, whose tiles are all wide.
 const LATENT_ROWS: usize = 64;
 /// Steps that openings must spare each multiprocessor: about what they take themselves, as other tiles wait for them.
@@ -325,7 +328,15 @@ pub fn hopper_tiling(
         }
         HopperKernel::Latent => (LATENT_ROWS, Workers::LatentBlocks(multiprocessors)),
     };
-    Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX, openings_spare: openings }
+    Tiling {
+        narrow_rows,
+        wide_rows: Some(wide_rows),
+        workers,
+        most_slots: usize::MAX,
+        openings_spare: openings,
+        cached_kv_blocks: (kernel == HopperKernel::Large)
+            .then(|| CACHED_BYTES / (KV_BLOCK_TOKENS as usize * 2 * (widths.key + widths.value()))),
+    }
 }
 
 /// The tiles and workers of a unit of tree_attention or tree_attention_any, by so many resident blocks.
@@ -337,6 +348,7 @@ pub fn portable_tiling(attention: &Unit, widths: HeadWidths, blocks: usize) -> T
         workers: Workers::Blocks(blocks),
         most_slots: usize::MAX,
         openings_spare: None,
+        cached_kv_blocks: None,
     }
 }
 
@@ -374,6 +386,7 @@ impl LatentLaunch {
             workers: Workers::Blocks(blocks),
             most_slots: usize::MAX,
             openings_spare: None,
+            cached_kv_blocks: None,
         }
     }
 }

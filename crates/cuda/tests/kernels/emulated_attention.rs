@@ -243,7 +243,9 @@ impl Kernel {
         match &self.ways {
             Ways::Latent { launch, .. } => launch.tiling(blocks),
             Ways::Hopper { kernel, deterministic } => {
-                hopper_tiling(*kernel, kept(setting.kv), self.widths, blocks, *deterministic)
+                let tiling = hopper_tiling(*kernel, kept(setting.kv), self.widths, blocks, *deterministic);
+                // So little that groups have fewer heads than there are.
+                Tiling { cached_kv_blocks: tiling.cached_kv_blocks.map(|_| blocks), ..tiling }
             }
             Ways::Two { unit, .. } => portable_tiling(unit, self.widths, blocks),
         }
@@ -767,6 +769,7 @@ impl Variant {
                 workers: Workers::BlocksAndDecodeWarps(blocks),
                 most_slots: usize::MAX,
                 openings_spare: None,
+                cached_kv_blocks: None,
             };
             let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
             let [wide, narrow] = [PlanWord::WideTiles, PlanWord::NarrowTiles].map(|at| made.words()[at as usize]);
