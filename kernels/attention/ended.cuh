@@ -13,25 +13,30 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
     return value;
 }
 
-// Called by one thread of each block: publishes earlier writes and waits until all blocks have arrived.
-__device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
-    __threadfence();
-    atomicAdd(ended, 1);
-    unsigned count;
-    do {
-        count = load_acquire(ended);
-    } while (count < gridDim.x);
+// Publishes the block's partial states, if the plan has any. Called by all threads, which have written them.
+__device__ __forceinline__ void tell_states(unsigned* words) {
+    __syncthreads();
+    if (words[PARTIAL_SLOTS] != 0 && threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(words + ENDED_BLOCKS, 1);
+    }
 }
 
-// Waits until all blocks have written their partial states, if the plan has any. Called by all threads.
-__device__ __forceinline__ void wait_for_states(unsigned* words) {
-    __syncthreads();
+// Waits until all blocks have published theirs. Called by all threads, behind `tell_states`.
+__device__ __forceinline__ void wait_for_others(unsigned* words) {
     if (words[PARTIAL_SLOTS] != 0) {
         if (threadIdx.x == 0) {
-            wait_for_blocks(words + ENDED_BLOCKS);
+            while (load_acquire(words + ENDED_BLOCKS) < gridDim.x) {
+            }
         }
         __syncthreads();
     }
+}
+
+// Both.
+__device__ __forceinline__ void wait_for_states(unsigned* words) {
+    tell_states(words);
+    wait_for_others(words);
 }
 
 // Called by one warpgroup of each block: zeroes the output rows past those of the plan, up to `rows_padded`. They see

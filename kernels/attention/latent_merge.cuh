@@ -67,7 +67,8 @@ struct MergeStage {
     size_t state;  // this lane's
 
     __device__ __forceinline__ MergeStage() : count(0), state(0) {}
-    __device__ __forceinline__ MergeStage(const Job& job, const Divisor& by_heads, const MergeWalk& walk) : MergeStage() {
+    __device__ __forceinline__ MergeStage(const Job& job, const Divisor& by_heads, const MergeWalk& walk)
+        : MergeStage() {
         const unsigned lane = threadIdx.x % 32;
         if (walk.more()) {
             count = walk.count();
@@ -190,6 +191,8 @@ __device__ __forceinline__ void merge_latents(const Job& job, unsigned warp, cha
     const Divisor by_heads(job.group * job.kv_heads);
     char* stages = memory + warp * (STAGES * STAGE_STATES * STATE_BYTES);
     auto stage_at = [&](unsigned turn) { return stages + turn % STAGES * (STAGE_STATES * STATE_BYTES); };
+    // The other blocks wait for this one: lists are looked up behind it.
+    tell_states(job.words);
     MergeWalk walk(job, by_heads, warp), coming = walk;
     MergeStage first[STAGES];
 #pragma unroll
@@ -197,7 +200,7 @@ __device__ __forceinline__ void merge_latents(const Job& job, unsigned warp, cha
         first[stage] = MergeStage(job, by_heads, coming);
         coming.next(job, by_heads);
     }
-    wait_for_states(job.words);
+    wait_for_others(job.words);
 #pragma unroll
     for (unsigned stage = 0; stage < STAGES; stage++) {
         first[stage].fill(job, shared_address(stage_at(stage)));

@@ -1,7 +1,7 @@
-// Partial states of latents that the launch merges itself: results in f16, since writing and reading states takes longer
-// than the products of a short tile. A record is [VALUE_DIM] f16 and a tail. Each quarter of the results is multiplied by
-// the power of two that brings the row's largest one there to 2^14 .. 2^15, so that an element is off by at most 2^-11
-// of itself or 2^-39 of the largest, whichever is more: an eighth of what rounding results to bf16 takes.
+// Partial states of latents that the launch merges itself: results in f16, since writing and reading states takes as
+// long as the products of a short tile. A record is [VALUE_DIM] f16 and a tail. Each quarter of the results is
+// multiplied by the power of two that brings the row's largest one there to 2^14 .. 2^15, so that an element is off by
+// at most 2^-11 of itself or 2^-39 of the largest, whichever is more: an eighth of what rounding results to bf16 takes.
 //
 // Of 32 neighbouring elements, lane q of the quad that holds the row has pairs 4 n + q; they lie as [q][n], 16 bytes a
 // lane. States that another kernel merges are those of attention/plan.cuh.

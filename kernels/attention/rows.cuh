@@ -248,8 +248,8 @@ struct SoftmaxRows {
 
 // Writes the elements of the result of this lane's r-th row from `from` on to `out`. `m` and `l`: of the row.
 template <int N>
-__device__ __forceinline__ void store_result(const Job& job, unsigned row, unsigned q_head, const float (&o)[N][4], int r,
-                                             float m, float l, unsigned from) {
+__device__ __forceinline__ void store_result(const Job& job, unsigned row, unsigned q_head, const float (&o)[N][4],
+                                             int r, float m, float l, unsigned from) {
     const unsigned lane = threadIdx.x % 32;
     const size_t place = static_cast<size_t>(row) * job.group * job.kv_heads + q_head;
     const float sink = sink_of(job.sinks, q_head), scale = final_factor_fast(m, l, sink);
@@ -265,8 +265,8 @@ __device__ __forceinline__ void store_result(const Job& job, unsigned row, unsig
 
 // The same as partial state number `state` of all slots and query heads.
 template <int N>
-__device__ __forceinline__ void store_state(const Job& job, size_t state, const float (&o)[N][4], int r, float m, float l,
-                                            unsigned from) {
+__device__ __forceinline__ void store_state(const Job& job, size_t state, const float (&o)[N][4], int r, float m,
+                                            float l, unsigned from) {
     const unsigned lane = threadIdx.x % 32;
     float* to = job.partials.o + state * VALUE_DIM + from + state_place(lane % 4 * 2);
 #pragma unroll
