@@ -487,7 +487,12 @@ impl Backend for Sim {
     fn join_saved(_: &KvShape, _: &mut SavedPages, _: usize, _: &SavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, outputs: usize) -> Result<SimStep> {
-        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)));
+        // fp8 latents are widened before they are multiplied, and so take as long as those of twice the bytes.
+        let read_bytes = |heads: HeadLayout| match heads.values_in_keys() {
+            true => dtype.bytes(),
+            false => self.kv_element_bytes(heads, dtype),
+        };
+        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * read_bytes(heads)));
         Ok(SimStep::new(heads.collect(), outputs))
     }
 

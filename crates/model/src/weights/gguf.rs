@@ -157,14 +157,22 @@ impl<'a> Found<'a> {
                 let (a, b, width) = (first.values(), second.values(), first.info.cols());
                 let rows = a.chunks_exact(width).zip(b.chunks_exact(width));
                 let values: Vec<f32> = rows.flat_map(|(a, b)| [a, b].concat()).collect();
-                (Dtype::F32, Cow::Owned(Dtype::F32.encode(&values)))
+                let dtype = common_dtype(first, second);
+                (dtype, Cow::Owned(dtype.encode(&values)))
             }
             Found::Maps { keys, values, heads } => {
                 let maps = maps_of_heads(&keys.values(), &values.values(), *heads);
-                (Dtype::F32, Cow::Owned(Dtype::F32.encode(&maps)))
+                let dtype = common_dtype(keys, values);
+                (dtype, Cow::Owned(dtype.encode(&maps)))
             }
         }
     }
+}
+
+/// The dtype that two tensors have in the file, if it is the same one without scales; else f32.
+fn common_dtype(a: &Rows<'_>, b: &Rows<'_>) -> Dtype {
+    let of = |rows: &Rows<'_>| dense_dtype(rows.info.kind);
+    of(a).filter(|&dtype| of(b) == Some(dtype)).unwrap_or(Dtype::F32)
 }
 
 impl GgufModel {

@@ -59,4 +59,7 @@ fn query_heads_of_one_key_head_are_divided_where_threads_have_too_few_tasks_or_s
     assert_eq!(tasks(2, 512, 1).get(0).heads, 0..256, "half a MiB of states");
     let many = tasks(1, 128, 40);
     assert!((0..many.count()).all(|task| many.get(task).rows.len() <= 2));
+    // No thread has more rows than another.
+    let even = tasks(2, 12, 32);
+    assert_eq!((0..even.count()).map(|task| even.get(task).rows).collect::<Vec<_>>(), [16..32, 0..16]);
 }
