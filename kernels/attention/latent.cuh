@@ -7,7 +7,7 @@
 
 #include "attention/fp8.cuh"
 #include "attention/latent_ring.cuh"
-#include "attention/rows.cuh"
+#include "attention/latent_states.cuh"
 
 // The 64 rows of a tile, as a warpgroup holds them: its half of the results.
 struct LatentRows : SoftmaxRows {
@@ -291,11 +291,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         meet(SUMMED + warp, 64);
         float other[2];
         read(sums[1 - group], other);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            // `store_wide` adds up the lanes of a quad.
-            rows.l[r] = lane % 4 == 0 ? own[r] + other[r] : 0.0f;
-        }
-        store_wide(job, tiles.tile(job), head, first, rows, group * COLUMNS);
+        const float l[2] = {own[0] + other[0], own[1] + other[1]};
+        store_latents(job, tiles.tile(job), head, first, rows.o, rows.m, l, group * COLUMNS);
     }
 }

@@ -326,7 +326,7 @@ pub fn hopper_tiling(
             };
             (rows, workers)
         }
-        HopperKernel::Latent => (LATENT_ROWS, Workers::Blocks(multiprocessors)),
+        HopperKernel::Latent => (LATENT_ROWS, Workers::LatentBlocks(multiprocessors)),
     };
     Tiling {
         narrow_rows,

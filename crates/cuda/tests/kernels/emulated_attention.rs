@@ -336,7 +336,8 @@ impl Memory {
         let blocks = match tiling.workers {
             Workers::Blocks(blocks)
             | Workers::BlocksAndDecodeWarps(blocks)
-            | Workers::BlocksThenTeams { blocks, .. } => blocks,
+            | Workers::BlocksThenTeams { blocks, .. }
+            | Workers::LatentBlocks(blocks) => blocks,
         };
         let number = |n: usize| u32::try_from(n).expect("few heads, rows and blocks");
         let (mut qkv, mut kv, mut words) = (self.qkv.at(), self.kv.at(), self.words.at());
