@@ -78,10 +78,11 @@ impl SplitLimit {
     pub fn coarser(self, row_tiles: &[RowTile]) -> Option<Self> {
         let SplitLimit::KvBlocks { wide, narrow, step } = self else { return None };
         let is_divided = |row_tile: &RowTile| self.splits(&row_tile.item) > 1;
-        row_tiles
-            .iter()
-            .any(is_divided)
-            .then(|| SplitLimit::KvBlocks { wide: 2 * wide.max(1), narrow: 2 * narrow.max(1), step })
+        row_tiles.iter().any(is_divided).then(|| SplitLimit::KvBlocks {
+            wide: 2 * wide.max(1),
+            narrow: 2 * narrow.max(1),
+            step,
+        })
     }
 
     /// Number of splits of an item.
