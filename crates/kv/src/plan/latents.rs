@@ -31,6 +31,10 @@ pub struct LatentRates {
     /// Per byte that an item reads, or that is written of a copy.
     #[serde(rename = "byte_ns")]
     pub byte: f64,
+    /// Per byte of latents that an item reads, beside the above: they become operands once for all of its rows. 0 where
+    /// products take them as they are stored.
+    #[serde(rename = "converted_byte_ns")]
+    pub converted: f64,
     /// Per product of attention, a multiplication with its addition.
     #[serde(rename = "product_ns")]
     pub product: f64,
@@ -48,14 +52,21 @@ pub struct LatentRates {
 impl LatentRates {
     /// Measured on two cores with AVX-512, 16 heads of 128 + 64 and values of 128 from latents of 512: a product takes
     /// 0.025 ns of one thread in either form, and one that expands as long. Bytes are estimated, at 28 GB a second.
-    pub const CPU: LatentRates =
-        LatentRates { byte: 1.0 / 28.0, product: 1.0 / 80.0, expanding: 1.0 / 80.0, rows: 1, start: 2000.0 };
+    pub const CPU: LatentRates = LatentRates {
+        byte: 1.0 / 28.0,
+        converted: 0.06,
+        product: 1.0 / 80.0,
+        expanding: 1.0 / 80.0,
+        rows: 1,
+        start: 2000.0,
+    };
 
     /// Measured on an H200 in the absorbed form: 620 TFLOP/s, two operations a product, under 1,024 rows of 128 heads;
     /// 4.0 TB/s where each row reads latents of its own; and what attention takes that follows other attention of the
     /// same step. Estimated: 500 TFLOP/s of the products that expand.
     pub const CUDA: LatentRates = LatentRates {
         byte: 1.0 / 4000.0,
+        converted: 0.0,
         product: 1.0 / 310_000.0,
         expanding: 1.0 / 250_000.0,
         rows: 64,
@@ -95,7 +106,8 @@ impl<'a> FormCosts<'a> {
     pub fn absorbed(&self, rows: usize) -> f64 {
         let widths = self.hints.head_dim + self.hints.value_dim();
         let packed = self.in_tiles(rows as u64 * u64::from(self.hints.q_heads));
-        self.slower(self.hints.token_bytes(), packed * u64::from(widths))
+        let bytes = self.hints.token_bytes();
+        self.slower(bytes, packed * u64::from(widths)) + bytes as f64 * self.hints.cost.latents.converted
     }
 
     /// Read from a copy.
