@@ -124,7 +124,8 @@ impl EngineConfig {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
         let (logit_rows, adapters) = (self.max_logit_rows(), self.adapters.most > 0);
         let may_copy = !self.deterministic && self.copies != CopySize::Bytes(0);
-        let copies = CopiesShape { is_read: may_copy, expansions: 0 };
-        StepShape { rows, logit_rows, samples: true, adapters, copies: [copies; CopyStore::COUNT] }
+        // A step may expand more pages than it has rows; devices expand no more than some thousand slots at a time.
+        let copies = CopiesShape { is_read: may_copy, expansions: if may_copy { rows } else { 0 } };
+        StepShape { rows, logit_rows, samples: true, adapters, absorbs: true, copies: [copies; CopyStore::COUNT] }
     }
 }
