@@ -121,7 +121,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             }
         }
         const unsigned most = __reduce_max_sync(0xffffffff, best);
-        const unsigned winner = __reduce_min_sync(0xffffffff, best == most ? at : 0xffffffff);
+        unsigned winner = __reduce_min_sync(0xffffffff, best == most ? at : 0xffffffff);
+        // No candidate is left, which hosts refuse: one that was chosen is chosen again.
+        winner = winner < experts ? winner : 0;
         if (lane == choice) {
             mine = winner;
         }

@@ -8,7 +8,7 @@ use super::experts::{CpuExperts, CpuRoutes};
 use super::fabric::{CpuFabric, attend_as};
 use super::gemm::CpuWeights;
 use super::kv::KvStore;
-use super::latent::{self, CpuLatentMaps};
+use super::latent::{self, CpuLatentMaps, LATENT_MAP_COPIES};
 use super::lora::{CpuLora, CpuLoraTerm, add_lora};
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
@@ -258,6 +258,10 @@ impl Backend for Cpu {
     }
 
     /// fp8 values are rounded to fp8 but stored in the weights' dtype, so the size is the same.
+    fn latent_map_copies(&self) -> usize {
+        LATENT_MAP_COPIES
+    }
+
     fn kv_element_bytes(&self, _: HeadLayout, dtype: Dtype) -> usize {
         dtype.bytes()
     }

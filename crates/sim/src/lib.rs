@@ -297,7 +297,7 @@ impl Backend for Sim {
 
     fn latent_maps(&mut self, _: &[HeldPart<'_>], heads: LatentHeads, dtype: Dtype, _: &Split) -> Result<SimMaps> {
         let maps = SimMaps { heads, bytes: heads.map_rows() * heads.rank * dtype.bytes() };
-        self.allocate(maps.bytes)?;
+        self.allocate(self.latent_map_copies() * maps.bytes)?;
         Ok(maps)
     }
 
@@ -421,6 +421,10 @@ impl Backend for Sim {
         let is_hopper = self.profile.is_hopper();
         let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, HeadWidths::of(heads));
         if fp8 { 1 } else { dtype.bytes() }
+    }
+
+    fn latent_map_copies(&self) -> usize {
+        self.profile.backend.latent_map_copies()
     }
 
     fn kv_copies(&self, heads: HeadLayout) -> usize {

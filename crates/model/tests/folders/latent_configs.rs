@@ -1,6 +1,6 @@
 //! config.json files of families with latent attention: widths, ropes, scales, and what is refused.
 
-use offshoot_backend::{HeadLayout, LatentHeads, RopePairs, Values};
+use offshoot_backend::{Dtype, HeadLayout, LatentHeads, RopePairs, Values};
 use offshoot_model::ModelConfig;
 use offshoot_model::config::{AttentionSpec, Family, KeySource, LatentSpec};
 use serde_json::{Value, json};
@@ -199,6 +199,19 @@ fn values_that_cannot_be_are_named() {
     bad("deepseek_v3", most, &["qk_nope_head_dim", "at most 510", "rotated", "found 512"]);
     bad("deepseek_v3", json!({"qk_nope_head_dim": 510}), &["qk_rope_head_dim", "from 2 to 2", "found 4"]);
     bad("deepseek_v3", json!({"sliding_window": 64}), &["sliding_window", "found 64"]);
+}
+
+#[test]
+fn maps_are_dense_in_memory_whatever_stores_them() {
+    let of = |changes: Value| good("deepseek_v3", changes);
+    let (plain, coded) = (of(json!({})), of(json!({"quantization_config": {"quant_method": "fp8"}})));
+    // Of each of four layers: 4 heads of 12 + 20 rows of 16.
+    let elements = 4 * 4 * (12 + 20) * 16;
+    assert_eq!(plain.held_bytes(Dtype::Bf16, 1), plain.weight_bytes(Dtype::Bf16));
+    assert_eq!(plain.held_bytes(Dtype::Bf16, 2), plain.weight_bytes(Dtype::Bf16) + 2 * elements);
+    // A byte for an element, and a scale of four for each matrix.
+    let stored = elements + 4 * 4;
+    assert_eq!(coded.held_bytes(Dtype::Bf16, 1), coded.weight_bytes(Dtype::Bf16) + 2 * elements - stored);
 }
 
 #[test]
