@@ -3,16 +3,16 @@
 // same launch. One block per multiprocessor, of three warpgroups: two multiply tiles of 64 packed rows, one copies for
 // them; then all of the former merge.
 //
-// Operands as in tree_attention.cu, except that kv is [page][kv head][32][KEY_DIM] in panels (kv_page.cuh): values are
-// read from the keys. Output rows past those of the plan, up to `rows_padded`, are zeroed. The CPU definition is
-// crates/cpu/src/attention. DETERMINISTIC as in tree_attention_wgmma.cu, without openings.
+// Operands as in tree_attention.cu, except that kv is KV_ELEMENT [page][kv head][32][KEY_DIM] in panels (kv_page.cuh):
+// values are read from the keys. Output rows past those of the plan, up to `rows_padded`, are zeroed. The definition on
+// the CPU is crates/cpu/src/attention. DETERMINISTIC as in tree_attention_wgmma.cu, without openings.
 //
-// Defines: ELEMENT, KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (1), DETERMINISTIC (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (1), DETERMINISTIC (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MULTIPLIES
 #include "attention/latent.cuh"
 #include "attention/latent_copy.cuh"
-#include "attention/merge.cuh"
+#include "attention/latent_merge.cuh"
 #include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 3 * GROUP_THREADS, MULTIPLYING_WARPS = 2 * GROUP_THREADS / 32;
@@ -47,6 +47,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     }
     more_registers<MULTIPLIER_REGISTERS>();
     multiply_latents(job, role, queries, latent);
-    merge_states<MULTIPLYING_WARPS, 2, 2>(job, warp, words);
+    merge_latents(job, warp, reinterpret_cast<char*>(memory) + (queries - shared_address(memory)));
 }
 #endif

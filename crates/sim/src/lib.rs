@@ -416,11 +416,12 @@ impl Backend for Sim {
         Ok(vec![0.0; rows * buffer.width])
     }
 
-    /// Hopper's kernels read fp8 from memory.
+    /// All devices store fp8 latents as fp8, Hopper other heads too.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         let is_hopper = self.profile.is_hopper();
-        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, HeadWidths::of(heads));
-        if fp8 { 1 } else { dtype.bytes() }
+        let is_read = heads.values_in_keys()
+            || is_hopper && KvElement::is_fp8_read(profile::HOPPER, dtype, HeadWidths::of(heads));
+        if heads.kv_dtype(self.kv) == KvDtype::Fp8 && is_read { 1 } else { dtype.bytes() }
     }
 
     fn latent_map_copies(&self) -> usize {
@@ -490,7 +491,12 @@ impl Backend for Sim {
     fn join_saved(_: &KvShape, _: &mut SavedPages, _: usize, _: &SavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, outputs: usize) -> Result<SimStep> {
-        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)));
+        // fp8 latents are widened before they are multiplied, and so take as long as those of twice the bytes.
+        let read_bytes = |heads: HeadLayout| match heads.values_in_keys() {
+            true => dtype.bytes(),
+            false => self.kv_element_bytes(heads, dtype),
+        };
+        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * read_bytes(heads)));
         Ok(SimStep::new(heads.collect(), outputs))
     }
 

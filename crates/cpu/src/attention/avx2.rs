@@ -1,13 +1,18 @@
 //! AVX2 with FMA and F16C: two registers hold sixteen lanes. bf16 is widened to f32; queries and numerators stay f32.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use super::fold;
+use super::groups::PanelSums;
 use super::lanes::{FloatLanes, VECTOR_ROWS};
 use super::path::{
-    Geometry, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
-    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening, widening_paths,
+    Geometry, GroupPath, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
+    WideningPath, by_rows, group_kernels, kernels, packing, single_elements, state_kernels, widened_pairs, widening,
+    widening_paths,
 };
+use super::tiles::PAGES;
+use super::{fold, groups};
+use crate::kv::SLOTS;
 
 /// Lanes 0 to 7 and 8 to 15.
 #[derive(Clone, Copy)]

@@ -2,13 +2,18 @@
 //! multiplied by the dot-product instructions, with queries and numerators rounded to bf16.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use super::fold;
+use super::groups::PanelSums;
 use super::lanes::{FloatLanes, VECTOR_ROWS};
 use super::path::{
-    Geometry, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
-    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening, widening_paths,
+    Geometry, GroupPath, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
+    WideningPath, by_rows, group_kernels, kernels, packing, single_elements, state_kernels, widened_pairs, widening,
+    widening_paths,
 };
+use super::tiles::PAGES;
+use super::{fold, groups};
+use crate::kv::SLOTS;
 use crate::memory::CacheLevel;
 
 /// Methods that one instruction computes.
@@ -191,4 +196,8 @@ impl KernelPath for Avx512Bf16Dot {
     }
 
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
+}
+
+impl GroupPath for Avx512Bf16Dot {
+    group_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
 }

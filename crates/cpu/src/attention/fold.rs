@@ -67,6 +67,7 @@ macro_rules! widest {
         }
     };
 }
+pub(super) use widest;
 
 /// Calls a function for as many pages or panels as are left, of which there is one at least and which it takes four of
 /// at most.

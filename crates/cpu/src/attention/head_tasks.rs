@@ -29,7 +29,8 @@ pub struct HeadTask {
 /// The tasks of a call: each chunk of rows with each share of the query heads and each part of the sections.
 pub struct HeadTasks {
     pub rows: usize,
-    chunk: usize,
+    /// Chunks of rows, of nearly equal size.
+    chunks: usize,
     heads: HeadLayout,
     /// Shares of the query heads of a key head.
     of_group: usize,
@@ -38,11 +39,12 @@ pub struct HeadTasks {
 }
 
 impl HeadTasks {
-    /// About three tasks per thread, so that threads finish together. More chunks would read shared tiles more often,
-    /// more parts keep more states. Query heads are divided as a last resort, since each share makes the values of a
-    /// tile anew.
+    /// About three tasks per thread, so that threads finish together; one where values lie in keys, as each task makes
+    /// those of a tile anew. More chunks would read shared tiles more often, more parts keep more states. Query heads
+    /// are divided as a last resort.
     pub fn new(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>, rows_per_call: usize) -> Self {
-        let wanted = (3 * threads).div_ceil(heads.kv_heads);
+        let of_thread = if heads.values_in_keys() { 1 } else { 3 };
+        let wanted = (of_thread * threads).div_ceil(heads.kv_heads);
         let max_chunks = (rows * heads.group()).div_ceil(4 * rows_per_call);
         let chunks = wanted.min(max_chunks).max(1);
         let states = rows * heads.out_width() * sections.len();
@@ -51,19 +53,19 @@ impl HeadTasks {
             true => ((wanted + chunks / 2) / chunks).min(sections.len()),
             false => 1,
         };
-        let chunk = rows.div_ceil(chunks).max(1);
-        let tasks = Self { rows, chunk, heads, of_group: 1, sections, parts };
+        let tasks = Self { rows, chunks: chunks.min(rows), heads, of_group: 1, sections, parts };
         if heads.values_in_keys() { tasks.with_wide_values(threads, rows_per_call) } else { tasks }
     }
 
     /// Limits the states of a task, and divides query heads where threads have too few tasks.
     fn with_wide_values(self, threads: usize, rows_per_call: usize) -> Self {
-        let Self { heads, chunk, .. } = self;
+        let Self { heads, rows, chunks, .. } = self;
         let group = heads.group();
         let most = (MOST_TASK_SUMS / heads.value_dim()).max(rows_per_call);
-        let for_threads = threads.div_ceil(self.count()).min(group / (2 * rows_per_call));
+        let for_threads = threads.div_ceil(self.count().max(1)).min(group / (2 * rows_per_call));
         let of_group = for_threads.max(group.div_ceil(most)).max(1);
-        Self { chunk: chunk.min(most / group.div_ceil(of_group)).max(1), of_group, ..self }
+        let chunk = (most / group.div_ceil(of_group)).max(1);
+        Self { chunks: chunks.max(rows.div_ceil(chunk)), of_group, ..self }
     }
 
     /// Shares of the query heads: those of each key head.
@@ -80,7 +82,7 @@ impl HeadTasks {
 
     /// The number of tasks.
     pub fn count(&self) -> usize {
-        self.rows.div_ceil(self.chunk) * self.parts * self.head_shares()
+        self.chunks * self.parts * self.head_shares()
     }
 
     /// The last rows come first: those of a prompt have the most positions, so the shortest tasks end a call. So do the
@@ -88,12 +90,13 @@ impl HeadTasks {
     pub fn get(&self, task: usize) -> HeadTask {
         let shares = self.head_shares();
         let (chunk, part, share) = (task / shares / self.parts, task / shares % self.parts, task % shares);
-        let first = (self.rows.div_ceil(self.chunk) - 1 - chunk) * self.chunk;
+        let first_row = |chunk: usize| chunk * self.rows / self.chunks;
+        let chunk = self.chunks - 1 - chunk;
         let section = |part: usize| self.sections.start + (part * self.sections.len() / self.parts) as u32;
         HeadTask {
             kv_head: share / self.of_group,
             heads: self.heads(share),
-            rows: first..self.rows.min(first + self.chunk),
+            rows: first_row(chunk)..first_row(chunk + 1),
             sections: section(part)..section(part + 1),
             shares: self.parts > 1,
         }
@@ -101,7 +104,8 @@ impl HeadTasks {
 
     /// The tasks that share the sections of `row` with a share of the query heads, in rising order of sections.
     pub fn of_row(&self, row: usize, share: usize) -> impl Iterator<Item = usize> {
-        let chunk = self.rows.div_ceil(self.chunk) - 1 - row / self.chunk;
+        // The last chunk whose first row is not behind it.
+        let chunk = self.chunks - 1 - ((row + 1) * self.chunks - 1) / self.rows;
         (0..self.parts).map(move |part| (chunk * self.parts + part) * self.head_shares() + share)
     }
 }

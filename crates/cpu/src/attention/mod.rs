@@ -3,9 +3,8 @@
 //! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among threads,
 //! `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
 //! kernels in `fold`, written over the vector operations of `lanes` and `path`; `in_keys` makes values of keys that
-//! hold them. `avx2` and `avx512` implement those;
-//! `amx` has a kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops
-//! alone.
+//! hold them, for which `groups` has kernels. `avx2` and `avx512` implement those; `amx` has a kernel of its own, and
+//! `one_row` one for single rows. Other processors than x86-64 have the clear loops alone.
 
 mod clear;
 mod splits;
@@ -20,6 +19,8 @@ mod avx512;
 pub mod fold;
 #[cfg(target_arch = "x86_64")]
 mod gather;
+#[cfg(target_arch = "x86_64")]
+pub mod groups;
 #[cfg(target_arch = "x86_64")]
 pub mod head_tasks;
 #[cfg(target_arch = "x86_64")]
@@ -104,15 +105,15 @@ pub fn tree_attention(
 fn fast_path(isa: Isa, stored: Dtype, heads: HeadLayout) -> Option<PathKernels> {
     match (isa, stored) {
         (Isa::Portable, _) => None,
-        (Isa::Avx2, Dtype::F32) => Some(PathKernels::of::<avx2::Avx2F32>()),
+        (Isa::Avx2, Dtype::F32) => Some(PathKernels::in_groups::<avx2::Avx2F32>()),
         (Isa::Avx2, Dtype::F16) => Some(PathKernels::widening::<avx2::Avx2F16>()),
         (Isa::Avx2, Dtype::Bf16) => Some(PathKernels::widening::<avx2::Avx2Bf16>()),
-        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(PathKernels::of::<avx512::Avx512F32>()),
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(PathKernels::in_groups::<avx512::Avx512F32>()),
         (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(PathKernels::widening::<avx512::Avx512F16>()),
         (Isa::Avx512, Dtype::Bf16) => Some(PathKernels::widening::<avx512::Avx512Bf16>()),
         (Isa::Amx, Dtype::Bf16) if amx::takes(heads.head_dim) && amx::takes(heads.value_dim()) => {
             Some(PathKernels::of::<amx::AmxBf16>())
         }
-        (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(PathKernels::of::<avx512::Avx512Bf16Dot>()),
+        (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(PathKernels::in_groups::<avx512::Avx512Bf16Dot>()),
     }
 }

@@ -1,11 +1,13 @@
 //! A code path of the kernels ([`KernelPath`]): an instruction set over keys and values stored in one dtype, with the
-//! operands of its kernels. The kernels themselves are in `fold`; `avx2`, `avx512` and `amx` are the paths.
+//! operands of its kernels. The kernels themselves are in `fold` and `groups`; `avx2`, `avx512` and `amx` are the paths.
 #![expect(clippy::missing_safety_doc, reason = "a trait says it once for all of its functions")]
 
 use std::ops::Range;
 
 use bytemuck::Pod;
 
+use super::groups::{GroupScratch, GroupedRows, PanelSums, fold_groups};
+use super::in_keys::InKeys;
 use super::lanes::{FloatLanes, MOST_ROWS, VECTOR_ROWS};
 use super::tiles::PAGES;
 use crate::kv::SLOTS;
@@ -62,13 +64,42 @@ pub trait KernelPath {
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
 }
 
+/// A path that goes through the keys of a tile block by block, for rows in groups; see [`super::groups`]. Factors are as
+/// long as words: 32 bits.
+///
+/// # Safety
+/// As for [`KernelPath`]. Groups have `rows` rows, at most `VECTOR_ROWS`.
+pub trait GroupPath: KernelPath {
+    /// [`super::groups::score_group`].
+    unsafe fn score_group(
+        rows: usize,
+        geometry: &Geometry,
+        q: *const Self::Factor,
+        keys: &[*const Self::Word; PAGES],
+        words: &Range<usize>,
+        pages: &Range<usize>,
+        scores: *mut f32,
+    );
+    /// [`super::groups::soften_group`].
+    unsafe fn soften_group(
+        rows: usize,
+        geometry: &Geometry,
+        states: &RowStates<Self::Factor>,
+        visible: &VisibleLanes,
+        scores: *mut f32,
+        numerators: *mut Self::Factor,
+    ) -> [f32; SLOTS];
+    /// [`super::groups::add_panel`].
+    unsafe fn add_panel(rows: usize, sums: &PanelSums<'_>, values: *const Self::Word, numerators: *const Self::Factor);
+}
+
 /// A path that widens a tile to f32 once for several calls, which then are those of another path with the same results.
 ///
 /// # Safety
 /// As for [`KernelPath`].
 pub trait WideningPath: KernelPath<Operand: WideOperand> {
     /// The path over f32 pages. Packed queries have the same layout on both paths.
-    type Wide: KernelPath<Word = u32>;
+    type Wide: GroupPath<Word = u32>;
 
     /// [`super::fold::widen`].
     unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32);
@@ -128,6 +159,8 @@ pub struct PathKernels {
     pub fold: FoldBytes,
     /// The function that widens pages to f32, and `fold` over such pages; `None` for a path that does not widen.
     pub wide: Option<(WidenBytes, FoldBytes)>,
+    /// The function for values that lie in keys, if it is not `fold`: over pages in f32 where the path widens.
+    pub groups: Option<FoldGroupsBytes>,
     pub pack: unsafe fn(&[f32], *mut u8),
     pub merge: unsafe fn(&Geometry, &mut StatesMut<'_>, StatesRef<'_>),
     pub finish: unsafe fn(&[f32], &[f32; 16], &mut [f32]),
@@ -135,6 +168,10 @@ pub struct PathKernels {
 
 /// [`KernelPath::fold`] of some path.
 pub type FoldBytes = unsafe fn(&Geometry, &TileView<u8>, &RowStates<u8>, &VisibleLanes, &[Prefetch]);
+
+/// [`fold_groups`] of some path.
+pub type FoldGroupsBytes =
+    unsafe fn(&Geometry, &InKeys, &TileView<u8>, &GroupedRows<'_, u8>, &mut GroupScratch, &[Prefetch]);
 
 /// [`WideningPath::widen`] of some path.
 pub type WidenBytes = unsafe fn(&Geometry, *const u8, *const u8, *mut f32);
@@ -150,6 +187,7 @@ impl PathKernels {
             around: P::around,
             fold: fold_bytes::<P>,
             wide: None,
+            groups: None,
             // SAFETY: the caller's promises are passed on.
             pack: |x, to| unsafe { P::pack(x, to.cast()) },
             merge: P::Lanes::merge,
@@ -157,12 +195,18 @@ impl PathKernels {
         }
     }
 
+    /// The kernels of the path `P`, which goes through wide keys block by block.
+    pub fn in_groups<P: GroupPath>() -> Self {
+        PathKernels { groups: Some(fold_groups_bytes::<P>), ..Self::of::<P>() }
+    }
+
     /// The kernels of the path `P`, which widens pages to f32.
     pub fn widening<P: WideningPath>() -> Self {
         // SAFETY: the caller's promises are passed on.
         let widen: WidenBytes =
             |geometry, keys, values, to| unsafe { P::widen(geometry, keys.cast(), values.cast(), to) };
-        PathKernels { wide: Some((widen, fold_bytes::<P::Wide>)), ..Self::of::<P>() }
+        let groups = Some(fold_groups_bytes::<P::Wide> as FoldGroupsBytes);
+        PathKernels { wide: Some((widen, fold_bytes::<P::Wide>)), groups, ..Self::of::<P>() }
     }
 }
 
@@ -179,6 +223,23 @@ unsafe fn fold_bytes<P: KernelPath>(
     unsafe {
         let (tile, rows) = (std::ptr::from_ref(tile).cast(), std::ptr::from_ref(rows).cast());
         P::fold(geometry, &*tile, &*rows, visible, prefetch);
+    }
+}
+
+/// # Safety
+/// As for [`fold_groups`].
+unsafe fn fold_groups_bytes<P: GroupPath>(
+    geometry: &Geometry,
+    values: &InKeys,
+    tile: &TileView<u8>,
+    rows: &GroupedRows<'_, u8>,
+    scratch: &mut GroupScratch,
+    prefetch: &[Prefetch],
+) {
+    // SAFETY: views and rows of one layout, whatever their pointers' types; the rest is promised by the caller.
+    unsafe {
+        let (tile, rows) = (std::ptr::from_ref(tile).cast(), std::ptr::from_ref(rows).cast());
+        fold_groups::<P>(geometry, values, &*tile, &*rows, scratch, prefetch);
     }
 }
 
@@ -396,6 +457,22 @@ macro_rules! widened_pairs {
 }
 pub(super) use widened_pairs;
 
+/// Calls a function of the path and of the number of rows for so many rows.
+macro_rules! by_rows {
+    ($rows:expr, $kernel:ident($($argument:expr),+)) => {
+        match $rows {
+            1 => $kernel::<Self, 1>($($argument),+),
+            2 => $kernel::<Self, 2>($($argument),+),
+            3 => $kernel::<Self, 3>($($argument),+),
+            4 => $kernel::<Self, 4>($($argument),+),
+            5 => $kernel::<Self, 5>($($argument),+),
+            6 => $kernel::<Self, 6>($($argument),+),
+            n => unreachable!("{n} rows in a group of at most {VECTOR_ROWS}"),
+        }
+    };
+}
+pub(super) use by_rows;
+
 /// Implements the kernels of a [`KernelPath`] as functions compiled for `$features`.
 macro_rules! kernels {
     ($features:literal) => {
@@ -420,21 +497,84 @@ macro_rules! kernels {
                 unsafe { fold::fold::<P, R>(geometry, tile, rows, visible, prefetch) }
             }
             // SAFETY: the caller promises the instruction set and valid pointers.
-            unsafe {
-                match rows.count {
-                    1 => kernel::<Self, 1>(geometry, tile, rows, visible, prefetch),
-                    2 => kernel::<Self, 2>(geometry, tile, rows, visible, prefetch),
-                    3 => kernel::<Self, 3>(geometry, tile, rows, visible, prefetch),
-                    4 => kernel::<Self, 4>(geometry, tile, rows, visible, prefetch),
-                    5 => kernel::<Self, 5>(geometry, tile, rows, visible, prefetch),
-                    6 => kernel::<Self, 6>(geometry, tile, rows, visible, prefetch),
-                    n => unreachable!("{n} rows in a group of at most {VECTOR_ROWS}"),
-                }
-            }
+            unsafe { by_rows!(rows.count, kernel(geometry, tile, rows, visible, prefetch)) }
         }
     };
 }
 pub(super) use kernels;
+
+/// Implements the functions of [`GroupPath`], compiled for `$features`.
+macro_rules! group_kernels {
+    ($features:literal) => {
+        unsafe fn score_group(
+            rows: usize,
+            geometry: &Geometry,
+            q: *const Self::Factor,
+            keys: &[*const Self::Word; PAGES],
+            words: &Range<usize>,
+            pages: &Range<usize>,
+            scores: *mut f32,
+        ) {
+            #[target_feature(enable = $features)]
+            unsafe fn kernel<P: KernelPath, const R: usize>(
+                geometry: &Geometry,
+                q: *const P::Factor,
+                keys: &[*const P::Word; PAGES],
+                words: &Range<usize>,
+                pages: &Range<usize>,
+                scores: *mut f32,
+            ) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { groups::score_group::<P, R>(geometry, q, keys, words, pages, scores) }
+            }
+            // SAFETY: the caller's promises are passed on.
+            unsafe { by_rows!(rows, kernel(geometry, q, keys, words, pages, scores)) }
+        }
+
+        unsafe fn soften_group(
+            rows: usize,
+            geometry: &Geometry,
+            states: &RowStates<Self::Factor>,
+            visible: &VisibleLanes,
+            scores: *mut f32,
+            numerators: *mut Self::Factor,
+        ) -> [f32; SLOTS] {
+            #[target_feature(enable = $features)]
+            unsafe fn kernel<P: KernelPath, const R: usize>(
+                geometry: &Geometry,
+                states: &RowStates<P::Factor>,
+                visible: &VisibleLanes,
+                scores: *mut f32,
+                numerators: *mut P::Factor,
+            ) -> [f32; SLOTS] {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { groups::soften_group::<P, R>(geometry, states, visible, scores, numerators) }
+            }
+            // SAFETY: the caller's promises are passed on.
+            unsafe { by_rows!(rows, kernel(geometry, states, visible, scores, numerators)) }
+        }
+
+        unsafe fn add_panel(
+            rows: usize,
+            sums: &PanelSums<'_>,
+            values: *const Self::Word,
+            numerators: *const Self::Factor,
+        ) {
+            #[target_feature(enable = $features)]
+            unsafe fn kernel<P: KernelPath, const R: usize>(
+                sums: &PanelSums<'_>,
+                values: *const P::Word,
+                numerators: *const P::Factor,
+            ) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { groups::add_panel::<P, R>(sums, values, numerators) }
+            }
+            // SAFETY: the caller's promises are passed on.
+            unsafe { by_rows!(rows, kernel(sums, values, numerators)) }
+        }
+    };
+}
+pub(super) use group_kernels;
 
 /// The packing of a [`KernelPath`], compiled in the same way.
 macro_rules! packing {
@@ -491,6 +631,10 @@ macro_rules! widening_paths {
 
             single_elements!(u32, $load_f32);
             kernels!($features);
+        }
+
+        impl GroupPath for $f32 {
+            group_kernels!($features);
         }
 
         /// f16 pages, widened.

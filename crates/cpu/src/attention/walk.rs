@@ -7,6 +7,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::gather;
+use super::groups::{GroupScratch, GroupedRows, RowGroup};
 use super::head_tasks::{HeadTask, HeadTasks};
 use super::in_keys::InKeys;
 use super::path::{Geometry, PathKernels, Prefetch, StatesRef, TileView, VisibleLanes, WidenBytes};
@@ -15,7 +16,7 @@ use super::splits::SECTION;
 use super::states::SoftmaxStates;
 use super::tiles::{PAGES, PageSlots, PlanTile, PlanTiles, TilePage};
 use crate::columns::OutputColumns;
-use crate::kv::{CpuPageLayout, SLOTS};
+use crate::kv::{CpuPageLayout, SLOTS, StoredAs};
 use crate::memory::CacheLine;
 use crate::rows::sum_lanes;
 use crate::team::Team;
@@ -46,12 +47,15 @@ struct TaskScratch {
     merged: SoftmaxStates,
     /// Whether any state has been merged.
     has_merged: bool,
-    /// Gathered pages of the current tile.
+    /// Gathered pages of the current tile, or all of its pages, if they hold fp8, as numbers.
     gathered: Vec<CacheLine>,
     /// Widened pages of the current tile.
     wide: Vec<CacheLine>,
-    /// The values of the current tile, if they lie in keys.
+    /// The values of the current tile, if they lie in keys and are made at once.
     values: Vec<CacheLine>,
+    /// The groups of the current tile's rows, if its values lie in keys and are made by panels.
+    groups: Vec<RowGroup>,
+    of_groups: GroupScratch,
 }
 
 /// Memory reused between calls.
@@ -225,11 +229,12 @@ unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskS
             unsafe { scratch.enter(of_task, tile.section(), group, output) };
         }
         let row_groups = even_groups(rows.len() * group, kernels.rows);
-        let widens = row_groups.len() >= WIDEN_FROM || heads.values_in_keys();
-        let (geometry, mut view, pair, fold) = match kernels.wide.filter(|_| widens) {
+        let in_keys = heads.values_in_keys();
+        let wide = kernels.wide.filter(|_| row_groups.len() >= WIDEN_FROM || in_keys);
+        let (geometry, mut view, pair, fold) = match wide {
             Some((own, fold)) => {
                 // Values in keys are made of the widened ones.
-                let width = if heads.values_in_keys() { 0 } else { geometry.width };
+                let width = if in_keys { 0 } else { geometry.width };
                 let of_page = Geometry { width, ..*geometry };
                 let to = bytemuck::cast_slice_mut(&mut scratch.wide);
                 // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has
@@ -239,30 +244,48 @@ unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskS
             }
             None => (*geometry, view, kernels.word_elements, kernels.fold),
         };
-        if let Some(values) = InKeys::of(layout, pair) {
-            // SAFETY: every path's processor has AVX2; words of keys are f32, or pairs of bf16.
-            unsafe { values.fill(&mut view, &tile.lanes, bytemuck::cast_slice_mut(&mut scratch.values)) };
+        let visible_to = |row_group: &Range<usize>| match whole {
+            true => VisibleLanes::WHOLE,
+            false => {
+                let seen = |i: usize| call.plan.seen(rows.start + i / group);
+                VisibleLanes::of(row_group.clone().map(|i| tile.visible(&seen(i))))
+            }
+        };
+        let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
+        let mut prefetch = [Prefetch::none(); PAGES];
+        let queries = &bytemuck::cast_slice::<CacheLine, u8>(&scratch.q)[first_query * query_bytes..];
+        match (InKeys::of(layout, pair), kernels.groups) {
+            (Some(values), Some(fold_groups)) => {
+                let of_rows = |rows: Range<usize>| RowGroup { visible: visible_to(&rows), rows };
+                scratch.groups.clear();
+                scratch.groups.extend(row_groups.map(of_rows).filter(|group| !group.visible.lanes.is_empty()));
+                let count = rows.len() * group;
+                assert!(queries.len() >= count * query_bytes, "queries of all rows");
+                let states = scratch.states.rows(first, count, queries.as_ptr());
+                let rows = GroupedRows { states, groups: &scratch.groups, lanes: tile.lanes.clone() };
+                let prefetch = prefetcher.next(tile.reads, geometry.key_words, pair, &mut prefetch[..pages]);
+                // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
+                // `states` are some; `view` covers the pages of the tile's lanes.
+                unsafe { fold_groups(&geometry, &values, &view, &rows, &mut scratch.of_groups, prefetch) };
+                continue;
+            }
+            (Some(values), None) => {
+                // SAFETY: every path's processor has AVX2; words of keys are pairs of bf16.
+                unsafe { values.fill(&mut view, &tile.lanes, bytemuck::cast_slice_mut(&mut scratch.values)) };
+            }
+            (None, _) => {}
         }
         // Each kernel call prefetches as many pages as the tile has for each of its calls.
-        let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
         let per_call = pages.div_ceil(row_groups.len());
         for row_group in row_groups {
-            let visible = match whole {
-                true => VisibleLanes::WHOLE,
-                false => {
-                    let seen = |i: usize| call.plan.seen(rows.start + i / group);
-                    VisibleLanes::of(row_group.clone().map(|i| tile.visible(&seen(i))))
-                }
-            };
+            let visible = visible_to(&row_group);
             if visible.lanes.is_empty() {
                 continue;
             }
-            let queries = bytemuck::cast_slice::<CacheLine, u8>(&scratch.q);
-            let queries = &queries[(first_query + row_group.start) * query_bytes..];
+            let queries = &queries[row_group.start * query_bytes..];
             let readable = row_group.len() + kernels.rows_read_ahead;
             assert!(queries.len() >= readable * query_bytes, "queries of all rows");
             let states = scratch.states.rows(first + row_group.start, row_group.len(), queries.as_ptr());
-            let mut prefetch = [Prefetch::none(); PAGES];
             let prefetch = prefetcher.next(tile.reads, geometry.key_words, pair, &mut prefetch[..per_call]);
             // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
             // `states` are some; `view` covers the pages of the tile's lanes, of which the rows see some.
@@ -292,7 +315,7 @@ impl TaskScratch {
             self.entered.clear();
             self.entered.extend(task.rows.clone().map(|row| first_section(call.plan, row)));
         }
-        self.gathered.resize(PAGES * layout.bytes() / line, CacheLine::zeroed());
+        self.gathered.resize(PAGES * layout.widened().bytes() / line, CacheLine::zeroed());
         self.wide.resize(PAGES * layout.elements() * size_of::<f32>() / line, CacheLine::zeroed());
         let values = InKeys::of(layout, 1).map_or(0, |values| values.words());
         self.values.resize(PAGES * values * size_of::<u32>() / line, CacheLine::zeroed());
@@ -401,7 +424,8 @@ unsafe fn pack_queries(
     }
 }
 
-/// Pointers to the pages of `tile`: in `stored` (all pages of the head), or gathered in `scratch`.
+/// Pointers to the pages of `tile`, of numbers: in `stored` (all pages of the head), or gathered or widened in
+/// `scratch`.
 fn tile_view(
     tile: &PlanTile,
     tiles: &PlanTiles,
@@ -409,14 +433,19 @@ fn tile_view(
     stored: &[u8],
     scratch: &mut [u8],
 ) -> TileView<u8> {
-    let (page_bytes, key_bytes) = (layout.bytes(), layout.key_elements() * layout.dtype.bytes());
+    let (page_bytes, widened) = (layout.bytes(), layout.widened());
+    let key_bytes = widened.key_elements() * widened.element_bytes();
     let mut view = TileView { keys: [std::ptr::null(); PAGES], values: [std::ptr::null(); PAGES] };
-    for (i, (tile_page, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(page_bytes)).enumerate() {
+    for (i, (tile_page, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(widened.bytes())).enumerate() {
         let page = |id: offshoot_core::ids::PageId| &stored[id.ix() * page_bytes..][..page_bytes];
-        let bytes = match tile_page {
-            TilePage::Absent => continue,
-            TilePage::Stored(id) => page(*id),
-            TilePage::Gathered(range) => {
+        let bytes = match (tile_page, layout.stored) {
+            (TilePage::Absent, _) => continue,
+            (TilePage::Stored(id), StoredAs::Dtype) => page(*id),
+            (TilePage::Stored(id), StoredAs::Fp8) => {
+                gather::copy_slots(layout, scratch, page(*id), &(0..SLOTS));
+                &*scratch
+            }
+            (TilePage::Gathered(range), _) => {
                 scratch.fill(0);
                 for PageSlots { page: id, slots } in &tiles.gathered[range.clone()] {
                     gather::copy_slots(layout, scratch, page(*id), slots);

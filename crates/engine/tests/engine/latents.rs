@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use offshoot_backend::Dtype;
 use offshoot_backend::ranks::Ranks;
+use offshoot_backend::{Dtype, KvDtype};
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
     CopySize, Engine, EngineConfig, EngineHandle, Finish, Metrics, PauseMode, PoolSize, PrefixStoreOptions,
@@ -14,8 +14,8 @@ use offshoot_kv::plan::{Form, FormChoice, Planner};
 use offshoot_model::{Decoder, LoadedRanks, ModelWeights, Sleep, SleepParts};
 
 use super::bench::{
-    CONTEXT, Mode, Shape, decoder, draw, finishes, key, length, mislead, model, params, prompt, score, tokenizer,
-    unsure,
+    CONTEXT, Mode, Shape, decoder, draw, finishes, in_turn, key, length, mislead, model, params, prompt, score,
+    tokenizer, unsure,
 };
 use super::world::{Seeds, World};
 
@@ -144,14 +144,17 @@ fn branches_that_yield_draw_alike(mode: Mode) {
     }
 }
 
-fn what_was_stored_is_read_alike(mode: Mode) {
-    let store = |folder: &Path| PrefixStoreOptions {
+fn store(folder: &Path) -> PrefixStoreOptions {
+    PrefixStoreOptions {
         folder: folder.to_owned(),
         most_bytes: 1 << 30,
         weights: "the model".to_owned(),
         formats: String::new(),
         keeps: StoredPrefixes::Prompts,
-    };
+    }
+}
+
+fn what_was_stored_is_read_alike(mode: Mode) {
     let world = World::new(Shape::Latent);
     let samples = |prefix_store, choice| {
         let engine = world.engine(mode, EngineConfig { prefix_store, ..config(ROOM / 2, choice) });
@@ -176,6 +179,49 @@ fn copies_are_forgotten_with_what_they_were_made_of(mode: Mode) {
         check_alike(&short(&engine), &first, &format!("{choice:?}, after sleep"));
         engine.update_weights(world.whole(Seeds::both(2))).unwrap();
         check_alike(&short(&engine), &second, &format!("{choice:?}, after an update"));
+    }
+}
+
+/// An engine whose latents are fp8.
+fn fp8_engine(config: EngineConfig) -> EngineHandle {
+    let (mut backend, mut decoder) = decoder(Shape::Latent);
+    decoder.set_kv_dtype(&mut backend, KvDtype::Fp8);
+    let config = EngineConfig { check_plans: true, ..config };
+    Engine::start(decoder.on(backend), Some(tokenizer()), config).unwrap()
+}
+
+/// Copies are made of the latents as they are stored; swaps and stores keep their codes.
+#[test]
+fn fp8_latents_draw_alike_in_every_form_and_wherever_they_were() {
+    let absorbed = || config(0, FormChoice::Cheapest);
+    let wide = engine(in_turn(), absorbed());
+    let page_bytes = fp8_engine(absorbed()).facts().page_bytes;
+    assert_eq!(4 * page_bytes, wide.facts().page_bytes, "a byte for four of f32");
+    let expected = tree(&fp8_engine(absorbed()));
+    assert_ne!(expected, tree(&wide));
+    for choice in CHOICES {
+        check_alike(&tree(&fp8_engine(config(ROOM / 2, choice))), &expected, &format!("{choice:?}"));
+    }
+
+    let swapping = EngineConfig {
+        pool: PoolSize::Bytes(18 * page_bytes),
+        swap_bytes: 1 << 20,
+        swap_at_any_cost: true,
+        ..absorbed()
+    };
+    let engine = fp8_engine(swapping);
+    check_alike(&crowd(&engine), &crowd(&fp8_engine(absorbed())), "swaps");
+    let metrics = engine.metrics().unwrap();
+    assert!(metrics.preemptions > 0, "{metrics:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let samples = |prefix_store| {
+        let engine = fp8_engine(EngineConfig { prefix_store, ..absorbed() });
+        super::bench::sample(&engine, "item", prompt(1, offshoot_engine::CHUNK_TOKENS + 77), 3, length(9))
+    };
+    let expected = samples(None);
+    for case in ["written", "read"] {
+        check_alike(&samples(Some(store(folder.path()))), &expected, case);
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::latents::FormCosts;
+use super::latents::{FormCosts, Readers};
 use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, NewPage, PlanFault, PlanHints, PlanStats, Planner, WorkItem};
 use crate::{CopyStore, Forest};
 
@@ -121,7 +121,11 @@ pub(super) fn forms(
     let mut taken = Taken { room, pages: Default::default() };
     match choice {
         FormChoice::Cheapest => {
-            let wishes = wishes(plan, &costs, room, |item, form| may_have(item, form));
+            let has_prompt = |item: &WorkItem| {
+                let segments = &forest.row_segments[item.rows.start as usize..item.rows.end as usize];
+                segments.iter().any(|&index| forest.has_prompt(index as usize))
+            };
+            let wishes = wishes(plan, &costs, room, has_prompt, may_have);
             let mut saved = 0.0;
             for Wish { item, form, saving, .. } in wishes {
                 if chosen[item] == Form::Absorbed && taken.take(plan, item, form) {
@@ -167,27 +171,27 @@ fn wishes(
     plan: &AttentionPlan,
     costs: &FormCosts<'_>,
     room: &CopyRoom<'_>,
+    has_prompt: impl Fn(&WorkItem) -> bool,
     may_have: impl Fn(&WorkItem, Form) -> bool,
 ) -> Vec<Wish> {
     let mut wishes = Vec::new();
     for (number, item) in plan.items.iter().enumerate().filter(|(_, item)| item.rows.len() > 1) {
-        let less = costs.absorbed(item.rows.len()) - costs.copied(item.rows.len());
+        let rows = item.rows.len();
+        let less = costs.absorbed(rows) - costs.copied(rows);
         if less <= 0.0 {
             continue;
         }
+        let readers = Readers { rows, has_prompt: has_prompt(item) };
+        let tokens = plan.seen_tokens(item) as f64 / rows as f64;
         for store in CopyStore::ALL.into_iter().filter(|&store| may_have(item, store.into())) {
-            let (mut tokens, mut missing, mut pages) = (0, 0, 0);
+            let (mut missing, mut pages) = (0, 0);
             for (page, slots) in plan.page_slots(item) {
+                pages += 1;
                 let count = slots.len();
-                (tokens, pages) = (tokens + count, pages + 1);
                 let is_held = store == CopyStore::Kept && (room.holds)(page, slots);
                 missing += if is_held { 0 } else { count };
             }
-            let made = match store {
-                CopyStore::Kept => costs.kept_share(),
-                CopyStore::Again => costs.expanded(),
-            };
-            let saving = tokens as f64 * less - missing as f64 * made;
+            let saving = tokens * less - missing as f64 * costs.made(store, readers);
             if saving > 0.0 {
                 wishes.push(Wish { item: number, form: store.into(), saving, of_page: saving / f64::from(pages) });
             }
@@ -305,6 +309,15 @@ impl AttentionPlan {
     pub(crate) fn page_slots(&self, item: &WorkItem) -> impl Iterator<Item = (PageId, Range<u32>)> {
         let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
         spans.iter().flat_map(|span| self.slots_of(span))
+    }
+
+    /// The sum over an item's rows of its tokens that each sees, without regard to a window.
+    fn seen_tokens(&self, item: &WorkItem) -> u64 {
+        let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
+        let first = spans[0].first_position;
+        let tokens: u32 = spans.iter().map(|span| span.tokens).sum();
+        let rows = &self.row_positions[item.rows.start as usize..item.rows.end as usize];
+        rows.iter().map(|&position| u64::from((position + 1).saturating_sub(first).min(tokens))).sum()
     }
 
     /// The pages of a span, each with the slots that belong to it.

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::PlanHints;
+use crate::CopyStore;
 
 /// Latent attention, beside [`PlanHints`], whose heads are those of the absorbed form: `head_dim` is the width of a
 /// latent and its rotated part.
@@ -30,6 +31,10 @@ pub struct LatentRates {
     /// Per byte that an item reads, or that is written of a copy.
     #[serde(rename = "byte_ns")]
     pub byte: f64,
+    /// Per byte of latents that an item reads, beside the above: they become operands once for all of its rows. 0 where
+    /// products take them as they are stored.
+    #[serde(rename = "converted_byte_ns")]
+    pub converted: f64,
     /// Per product of attention, a multiplication with its addition.
     #[serde(rename = "product_ns")]
     pub product: f64,
@@ -47,14 +52,21 @@ pub struct LatentRates {
 impl LatentRates {
     /// Measured on two cores with AVX-512, 16 heads of 128 + 64 and values of 128 from latents of 512: a product takes
     /// 0.025 ns of one thread in either form, and one that expands as long. Bytes are estimated, at 28 GB a second.
-    pub const CPU: LatentRates =
-        LatentRates { byte: 1.0 / 28.0, product: 1.0 / 80.0, expanding: 1.0 / 80.0, rows: 1, start: 2000.0 };
+    pub const CPU: LatentRates = LatentRates {
+        byte: 1.0 / 28.0,
+        converted: 0.06,
+        product: 1.0 / 80.0,
+        expanding: 1.0 / 80.0,
+        rows: 1,
+        start: 2000.0,
+    };
 
     /// Measured on an H200 in the absorbed form: 620 TFLOP/s, two operations a product, under 1,024 rows of 128 heads;
     /// 4.0 TB/s where each row reads latents of its own; and what attention takes that follows other attention of the
     /// same step. Estimated: 500 TFLOP/s of the products that expand.
     pub const CUDA: LatentRates = LatentRates {
         byte: 1.0 / 4000.0,
+        converted: 0.0,
         product: 1.0 / 310_000.0,
         expanding: 1.0 / 250_000.0,
         rows: 64,
@@ -62,8 +74,21 @@ impl LatentRates {
     };
 }
 
-/// Steps for which a copy that is kept is expected to serve: a part of its cost belongs to each.
+/// Steps for which a copy that is kept is expected to serve rows that decode: a part of its cost belongs to each.
 const SERVED_STEPS: f64 = 32.0;
+
+/// The rows of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Readers {
+    pub rows: usize,
+    /// Whether some are a prompt's: the next step has other rows, so a copy that is made for these must pay at once.
+    pub has_prompt: bool,
+}
+
+impl Readers {
+    /// A row that decodes.
+    pub const ONE: Readers = Readers { rows: 1, has_prompt: false };
+}
 
 /// What a token of an item costs, in nanoseconds.
 pub(super) struct FormCosts<'a> {
@@ -81,7 +106,8 @@ impl<'a> FormCosts<'a> {
     pub fn absorbed(&self, rows: usize) -> f64 {
         let widths = self.hints.head_dim + self.hints.value_dim();
         let packed = self.in_tiles(rows as u64 * u64::from(self.hints.q_heads));
-        self.slower(self.hints.token_bytes(), packed * u64::from(widths))
+        let bytes = self.hints.token_bytes();
+        self.slower(bytes, packed * u64::from(widths)) + bytes as f64 * self.hints.cost.latents.converted
     }
 
     /// Read from a copy.
@@ -100,18 +126,32 @@ impl<'a> FormCosts<'a> {
         products as f64 * rates.expanding + bytes as f64 * rates.byte
     }
 
-    /// The part of [`FormCosts::expanded`] that belongs to one of the steps that a kept copy serves.
-    pub fn kept_share(&self) -> f64 {
-        self.expanded() / SERVED_STEPS
+    /// What a copy of such a store, which is not there yet, costs one step of these readers.
+    pub fn made(&self, store: CopyStore, readers: Readers) -> f64 {
+        match store {
+            CopyStore::Kept if !readers.has_prompt => self.expanded() / SERVED_STEPS,
+            CopyStore::Kept | CopyStore::Again => self.expanded(),
+        }
     }
 
-    /// In the form that costs least, if a copy is kept that is not there yet.
-    pub fn least(&self, rows: usize) -> f64 {
-        let absorbed = self.absorbed(rows);
-        match self.latents.has_copies && rows > 1 {
-            true => absorbed.min(self.copied(rows) + self.kept_share()),
-            false => absorbed,
+    /// In the form that costs least, if copies are kept that are not there yet.
+    pub fn least(&self, readers: Readers) -> f64 {
+        let absorbed = self.absorbed(readers.rows);
+        self.copied_anew(readers).map_or(absorbed, |copied| absorbed.min(copied))
+    }
+
+    /// Bytes of a row's partial state in the form that costs least.
+    pub fn state_bytes(&self, readers: Readers) -> u64 {
+        match self.copied_anew(readers).is_some_and(|copied| copied < self.absorbed(readers.rows)) {
+            true => 4 * u64::from(self.hints.q_heads) * (u64::from(self.latents.value) + 2),
+            false => self.hints.state_bytes(),
         }
+    }
+
+    /// Read from a copy that is not there yet; `None`: there is none for these readers.
+    fn copied_anew(&self, readers: Readers) -> Option<f64> {
+        let may = self.latents.has_copies && readers.rows > 1;
+        may.then(|| self.copied(readers.rows) + self.made(CopyStore::Kept, readers))
     }
 
     fn in_tiles(&self, rows: u64) -> u64 {

@@ -121,6 +121,36 @@ fn few_rows_are_absorbed_and_many_read_copies() {
 }
 
 #[test]
+fn prompts_read_one_copy_of_what_they_share() {
+    let rows = |trunk_rows: u32, leaf: u32| {
+        let leaves = (0..10).map(|_| (Some(0), leaf, leaf));
+        let forest = crate::plans::forest(&[(None, 2000, trunk_rows)].into_iter().chain(leaves).collect::<Vec<_>>());
+        let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        let rows = |plan: &AttentionPlan| plan.items.iter().map(|item| item.rows.len()).collect::<Vec<_>>();
+        all(&plans).map(rows)
+    };
+    // The step computes the trunk, too: its copy is made in the step. Short ends are absorbed.
+    assert_eq!(rows(2000, 200), [vec![200; 10], vec![], vec![4000]]);
+    assert_eq!(rows(0, 200), [vec![200; 10], vec![2000], vec![]]);
+    // Long ends are worth copies of their own, by the tokens that their rows see: half of them.
+    assert_eq!(rows(0, 2000), [vec![], vec![20_000], vec![2000; 10]]);
+}
+
+#[test]
+fn a_copy_for_a_prompt_pays_in_its_step() {
+    // As many rows decode beneath a trunk as a prompt has behind it.
+    let kept = |prompt: bool, rows: u32| {
+        let leaves = if prompt { vec![(Some(0), rows, rows)] } else { vec![(Some(0), 1, 1); rows as usize] };
+        let forest = crate::plans::forest(&[vec![(None, 10_000, 0)], leaves].concat());
+        let plans = Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        !plans.copied[CopyStore::Kept as usize].items.is_empty()
+    };
+    let least = |prompt| (2..2048).find(|&rows| kept(prompt, rows)).expect("many rows read copies");
+    let (decode, prompt) = (least(false), least(true));
+    assert!(2 * decode < prompt, "{decode} rows that decode, {prompt} of a prompt");
+}
+
+#[test]
 fn copies_that_are_there_are_read_under_fewer_rows() {
     let held = CopyRoom { holds: &|_, _| true, ..PLENTY };
     let least = |room: &CopyRoom<'_>| {

@@ -1,7 +1,7 @@
 //! What `balanced` decides by the cost model of each backend.
 
 use offshoot_core::ids::{PageId, SegmentId};
-use offshoot_kv::plan::{AttentionPlan, CostModel, PlanHints, Planner};
+use offshoot_kv::plan::{AttentionPlan, CostModel, LatentHints, PlanHints, Planner};
 use offshoot_kv::{Forest, ForestSegment};
 
 const PAGE_TOKENS: u32 = 32;
@@ -137,4 +137,15 @@ fn on_the_cpu_long_items_are_split_and_states_are_free() {
     // Two readers, a tile: 64 tokens of 4,096 bytes at 0.005 ns outweigh 1,000 ns.
     let shares = |tokens| balanced(&broom(&[tokens], 2), &hints).items[0].rows == (0..2);
     assert!(shares(64) && !shares(63));
+}
+
+#[test]
+fn on_the_cpu_latents_are_read_once_for_all_rows() {
+    let latents = LatentHints { nope: 64, rope: 64, value: 64, tile: 64, copy_element_bytes: 2, has_copies: false };
+    let latents = Some(latents);
+    let hints =
+        PlanHints { tile: 64, q_heads: 12, kv_heads: 1, head_dim: 576, latents, cost: CostModel::CPU, ..GROUPED };
+    // The products are as many in any plan: what is saved is to make latents operands.
+    let trunk = |leaves: u32| balanced(&broom(&[2048], leaves), &hints).items[0].rows.clone();
+    assert_eq!([trunk(2), trunk(32)], [0..2, 0..32]);
 }

@@ -51,11 +51,15 @@ fn have_all(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>
 
 #[test]
 fn query_heads_of_one_key_head_are_divided_where_threads_have_too_few_tasks_or_states_are_many() {
-    let heads = |q_heads| HeadLayout { q_heads, kv_heads: 1, head_dim: 576, values: Values::InKeys(512) };
+    let heads =
+        |q_heads| HeadLayout { q_heads, kv_heads: 1, head_dim: 576, values: Values::InKeys(512), expanded: false };
     let tasks = |threads, q_heads, rows| HeadTasks::new(threads, heads(q_heads), rows, 0..1, VECTOR_ROWS);
     assert_eq!(tasks(1, 128, 1).head_shares(), 1);
     assert_eq!(tasks(4, 128, 1).head_shares(), 4);
     assert_eq!(tasks(2, 512, 1).get(0).heads, 0..256, "half a MiB of states");
     let many = tasks(1, 128, 40);
     assert!((0..many.count()).all(|task| many.get(task).rows.len() <= 2));
+    // No thread has more rows than another.
+    let even = tasks(2, 12, 32);
+    assert_eq!((0..even.count()).map(|task| even.get(task).rows).collect::<Vec<_>>(), [16..32, 0..16]);
 }

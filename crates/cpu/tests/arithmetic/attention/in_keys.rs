@@ -1,16 +1,17 @@
-//! Values made of keys that hold them: those of the tile's slots, zeros in all others.
+//! Values made of keys that hold them, at once and by panels: those of the tile's slots, zeros in all others.
 
 use offshoot_backend::{Dtype, HeadLayout, Values};
 use offshoot_cpu::Isa;
-use offshoot_cpu::attention::in_keys::InKeys;
-use offshoot_cpu::attention::path::TileView;
+use offshoot_cpu::attention::in_keys::{InKeys, PANEL};
+use offshoot_cpu::attention::path::{LANES, TileView};
 use offshoot_cpu::attention::tiles::PAGES;
 use offshoot_cpu::kv::{CpuPageLayout, SLOTS};
 
 /// Keys and values as they would be stored beside each other, of words of 32 bits.
 fn layouts(dtype: Dtype, head_dim: usize, value_dim: usize) -> [CpuPageLayout; 2] {
-    [Values::InKeys(value_dim), Values::Beside(value_dim)]
-        .map(|values| CpuPageLayout::new(dtype, &HeadLayout { q_heads: 1, kv_heads: 1, head_dim, values }))
+    [Values::InKeys(value_dim), Values::Beside(value_dim)].map(|values| {
+        CpuPageLayout::new(dtype, &HeadLayout { q_heads: 1, kv_heads: 1, head_dim, values, expanded: false })
+    })
 }
 
 /// Element `i` of the words of a page.
@@ -41,17 +42,26 @@ fn values_are_those_of_the_tile_and_zeros_elsewhere() {
             let mut made = vec![u32::MAX; PAGES * values.words()];
             // SAFETY: the processor has AVX2, and the pages are whole.
             unsafe { values.fill(&mut view, &lanes, &mut made) };
+            let panels: Vec<[u32; LANES * PANEL]> = (0..values.panels())
+                .map(|panel| {
+                    let mut made = [u32::MAX; LANES * PANEL];
+                    // SAFETY: as above.
+                    unsafe { values.fill_panel(panel, &view.keys.map(|keys| keys.cast()), &lanes, &mut made) };
+                    made
+                })
+                .collect();
             for at in (0..PAGES).filter(|&at| present[at]) {
                 let made = &made[at * values.words()..][..values.words()];
                 assert_eq!(view.values[at], made.as_ptr().cast());
                 for (slot, i) in (0..SLOTS).flat_map(|slot| (0..value_dim).map(move |i| (slot, i))) {
                     let found = element(made, pair, beside.value(slot, i) - beside.key_elements());
                     let stored = element(page(at), pair, in_keys.value(slot, i));
-                    let expected = if lanes.contains(&(at * SLOTS + slot)) { stored } else { 0 };
-                    assert_eq!(
-                        found, expected,
-                        "{dtype}, {value_dim} of {head_dim}, {lanes:?}: page {at}, slot {slot}"
-                    );
+                    let lane = at * SLOTS + slot;
+                    let expected = if lanes.contains(&lane) { stored } else { 0 };
+                    let in_panel = (lane / pair * PANEL + i % PANEL) * pair + lane % pair;
+                    let found = [found, element(&panels[i / PANEL], pair, in_panel)];
+                    let what = format!("{dtype}, {value_dim} of {head_dim}, {lanes:?}: page {at}, slot {slot}");
+                    assert_eq!(found, [expected; 2], "{what}");
                 }
             }
         }
