@@ -1,6 +1,6 @@
 //! The number of a model's weights, and their bytes: of all, and of those that some rows read.
 
-use offshoot_backend::{Dtype, WeightFormat};
+use offshoot_backend::Dtype;
 
 use super::config::{LayerSpec, ModelConfig};
 use super::layout::{LayerTensors, Layout, TensorSpec};
@@ -35,19 +35,15 @@ impl ModelConfig {
         layout.tensors().map(&size).sum::<usize>() - idle
     }
 
-    /// Bytes of all weights as a device holds them, where matrices have the formats of this config: the maps of latents
-    /// are dense nevertheless, in `dtype`, and in memory `map_copies` times (`Backend::latent_map_copies`).
+    /// Bytes of all weights as a device holds them that has the maps of latents in memory `map_copies` times
+    /// (`Backend::latent_map_copies`), dense in the compute dtype `dtype`.
     pub fn held_bytes(&self, dtype: Dtype, map_copies: usize) -> usize {
         let layout = Layout::of(self);
-        let maps = layout.layers.iter().filter_map(|layer| Some(&layer.latent.as_ref()?.maps));
-        let bytes_as = |format: WeightFormat, maps: &TensorSpec| format.bytes(maps.rows(), maps.cols());
-        let held = |maps: &TensorSpec| map_copies * bytes_as(WeightFormat::Dense(dtype), maps);
-        let counted = |maps: &TensorSpec| bytes_as(self.format(maps, dtype), maps);
-        let beyond: usize = maps.clone().map(held).sum();
-        self.weight_bytes(dtype) + beyond - maps.map(counted).sum::<usize>()
+        let maps = layout.layers.iter().filter_map(|layer| Some(layer.latent.as_ref()?.maps.elements()));
+        self.weight_bytes(dtype) + (map_copies - 1) * maps.sum::<usize>() * dtype.bytes()
     }
 
-    /// Bytes of all weights as a file stores them; `dtype`: that of the tensors that are not quantised.
+    /// Bytes of all weights; `dtype`: that of the tensors that are not quantised.
     pub fn weight_bytes(&self, dtype: Dtype) -> usize {
         Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
