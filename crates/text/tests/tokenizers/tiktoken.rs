@@ -1,6 +1,9 @@
 //! Tokenizers from tiktoken's ranks, against the definition: a text is split into words by a pattern, and in each word
 //! the two neighbours whose bytes have the lowest rank become one, the first such two first. Words come from another
-//! engine of regular expressions; the vocabularies are trained here.
+//! engine of regular expressions; most vocabularies are trained here.
+
+use crate::shared::shared;
+use crate::tokenizers::goldens;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -148,6 +151,30 @@ proptest! {
             prop_assert_eq!(ids(&found), expected, "{:?} as {:?}", text, words);
             prop_assert_eq!(&tokenizer.decode(&found), text);
         }
+    }
+}
+
+/// A vocabulary of 128,000 tokens that merges have made, from Llama 3's tokenizer.json.
+#[test]
+fn a_published_vocabulary_has_the_tokens_of_a_plain_loop() {
+    let Some(path) = shared("data/tokenizers/llama3/tokenizer.json") else { return };
+    let described: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let vocab = described["model"]["vocab"].as_object().unwrap();
+    // GPT-2's alphabet of bytes.
+    let is_own = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = (0x100..).filter_map(char::from_u32);
+    let letter = |byte: u8| if is_own(byte) { char::from(byte) } else { others.next().unwrap() };
+    let alphabet: HashMap<char, u8> = (0..=u8::MAX).map(letter).zip(0..=u8::MAX).collect();
+    let mut tokens = vec![Vec::new(); vocab.len()];
+    for (text, id) in vocab {
+        tokens[id.as_u64().unwrap() as usize] = text.chars().map(|c| alphabet[&c]).collect();
+    }
+    let pattern = Regex::new(PATTERN).unwrap();
+    let ranks: Ranks = tokens.iter().cloned().zip(0..).collect();
+    let tokenizer = Tokenizer::load(folder("tiktoken.model", &lines(&tokens), &kimi()).path()).unwrap();
+    for (text, _) in goldens("llama-bpe").expect("beside the tokenizer") {
+        let expected: Vec<u32> = words(&pattern, &text).iter().flat_map(|word| merged(&ranks, word)).collect();
+        assert_eq!(ids(&tokenizer.encode(&text, AddSpecial::No).unwrap()), expected, "{text:?}");
     }
 }
 
