@@ -96,20 +96,6 @@ struct MergeStage {
     }
 };
 
-// Transposes 4 x 4 words, of which each lane of a quad holds a row.
-__device__ __forceinline__ void transpose_quad(unsigned (&words)[4]) {
-#pragma unroll
-    for (unsigned by = 1; by <= 2; by *= 2) {
-        const bool upper = threadIdx.x & by;
-#pragma unroll
-        for (unsigned i = 0; i < 2; i++) {
-            unsigned &low = words[by == 1 ? 2 * i : i], &high = words[by == 1 ? 2 * i + 1 : i + 2];
-            const unsigned other = __shfl_xor_sync(ALL_LANES, upper ? low : high, by);
-            (upper ? low : high) = other;
-        }
-    }
-}
-
 // A row and head that a warp merges. Lane t has elements 8 t .. 8 t + 7 of each 256, in the order of a record.
 struct MergedRow {
     static constexpr unsigned VECTORS = VALUE_DIM / 256;

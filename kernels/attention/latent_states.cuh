@@ -80,12 +80,11 @@ __device__ __forceinline__ void store_latents(const Job& job, const Tile& tile, 
             }
         }
         const StoredRow stored(job, tile, head, first, r);
-        if (!stored.is_real) {
+        store_result(job, stored, o, r, m[r], l[r], from);
+        if (!stored.is_real || stored.is_result) {
             continue;
         }
-        if (stored.is_result) {
-            store_result(job, stored.row, stored.q_head, o, r, m[r], l[r], from);
-        } else if (job.words[REAL_ROWS] == 0) {
+        if (job.words[REAL_ROWS] == 0) {
             store_state(job, stored.state, o, r, m[r], l[r], from);
         } else {
             char* record = state_record(job, stored.state);

@@ -8,6 +8,7 @@ use crate::gate::{StepGate, StepTurn};
 use crate::pool::{PoolParts, PoolSize};
 use crate::prefix_store::PrefixStoreOptions;
 use offshoot_backend::{CopiesShape, CopyStore, StepShape};
+use offshoot_core::error::Result;
 use offshoot_kv::plan::{FormChoice, Planner};
 use offshoot_kv::{PageCounts, PageGroups, PrefixTree};
 
@@ -112,10 +113,10 @@ impl EngineConfig {
         self.prefix_tree(page_tokens, groups).page_counts()
     }
 
-    /// The memory for copies, of a pool that is divided like this.
-    pub fn copy_memory(&self, pool: &PoolParts, facts: &CopyFacts) -> CopyMemory {
+    /// The memory for copies, of a pool that is divided like this; errors as of [`CopySize::divide`].
+    pub fn copy_memory(&self, pool: &PoolParts, facts: &CopyFacts) -> Result<CopyMemory> {
         let copies = if self.deterministic { CopySize::Bytes(0) } else { self.copies };
-        copies.divide(pool.pages + pool.unused, facts)
+        copies.divide(pool, facts)
     }
 
     /// The shape of the largest step.

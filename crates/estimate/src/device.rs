@@ -230,7 +230,7 @@ impl DescribedDevice {
             held: held.clone(),
             hints,
             states,
-            copies: Some(facts.copies).filter(CopyMemory::is_some),
+            copies: held.latents().map(|_| facts.copies),
             ranks: ranks.map(|ranks| RankSizes {
                 ranks,
                 weight_bytes: ((weights + repeated) / ranks) as u64,

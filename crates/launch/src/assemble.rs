@@ -355,7 +355,7 @@ impl HeldSizes {
         let HeldSizes { sizes, config, page_tokens, groups, copies, .. } = self;
         let parts = config.pool.divide(room, sizes.state_bytes, config.max_branches)?;
         let PoolParts { states, branches, .. } = parts;
-        let copies = config.copy_memory(&parts, &copies);
+        let copies = config.copy_memory(&parts, &copies)?;
         let pool = parts.pages_beside(&copies);
         let pages = EngineConfig { max_branches: branches, ..config }.page_counts(page_tokens, groups);
         Ok(LaunchSizes { branches, pool, copies, pages, states, ..sizes })
@@ -421,6 +421,7 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
         page_bytes: model.config.copy_page_bytes(backend, model.dtype),
         page_tokens: page_tokens as usize,
         longest: config.context.map_or(model.config.context, |context| context.min(model.config.context)),
+        latent_page_bytes: sizes.page_bytes,
         is_exact: backend.tile() > 1,
     };
     Ok(HeldSizes { sizes, config, taken: all - free, page_tokens, groups, copies })
