@@ -139,11 +139,11 @@ impl CopySize {
 
 /// The plans of one step.
 pub(crate) struct StepPlans {
-    /// As the model takes them: one for each kind of attention, then those of copies.
+    /// Plans in the order in which the model takes them: one for each kind of attention, then those of copies.
     pub plans: Vec<AttentionPlan>,
-    /// One for each kind of attention.
+    /// Statistics of each kind of attention.
     pub stats: Vec<PlanStats>,
-    /// Of a model with latent attention.
+    /// What is expanded to copies; `None`: the model has no latent attention.
     pub expansions: Option<[Vec<Expansion>; CopyStore::COUNT]>,
     /// The plans of latent attention before they got the pages of copies, if plans are checked.
     pub forms: Option<FormPlans>,

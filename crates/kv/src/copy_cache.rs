@@ -44,13 +44,14 @@ struct Copy {
 /// The plans of a step whose pages are those of copies, and what is expanded for it.
 #[derive(Clone, Debug)]
 pub struct Copied {
-    /// By [`CopyStore`].
+    /// The plans of the items that read each [`CopyStore`].
     pub plans: [AttentionPlan; CopyStore::COUNT],
+    /// What is expanded to each of them.
     pub expansions: [Vec<Expansion>; CopyStore::COUNT],
 }
 
 impl Copied {
-    /// Of plans that read no copy.
+    /// These plans, which read no copy.
     pub fn none(plans: [AttentionPlan; CopyStore::COUNT]) -> Self {
         debug_assert!(plans.iter().all(|plan| plan.items.is_empty()));
         Copied { plans, expansions: Default::default() }

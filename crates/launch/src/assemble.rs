@@ -383,7 +383,8 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
     let held = model.held_by(backend);
     let weights = model.weight_bytes_on(backend);
     // What all have is read by all.
-    let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
+    let active_weights =
+        held.weight_bytes_read(1, model.dtype) + weights - held.held_bytes(model.dtype, backend.latent_map_copies());
     let free = free.saturating_sub(weights);
     let config = launch.engine_config(DeviceKind::of(backend), free, kv_bytes_per_token)?;
     if config.deterministic {

@@ -59,9 +59,9 @@ pub struct Dense<B: Backend> {
 pub struct Mixture<B: Backend> {
     spec: ExpertsSpec,
     router: Linear<B>,
-    /// Of the router's input.
+    /// The norm of the router's input.
     norm: Option<NormLayer<B>>,
-    /// For each expert.
+    /// A factor of each expert's weight.
     factors: Option<Arc<B::Vector>>,
     choosing_bias: Option<Arc<B::Vector>>,
     up: Arc<B::Experts>,

@@ -297,7 +297,7 @@ impl Backend for Sim {
 
     fn latent_maps(&mut self, _: &[HeldPart<'_>], heads: LatentHeads, dtype: Dtype, _: &Split) -> Result<SimMaps> {
         let maps = SimMaps { heads, bytes: heads.map_rows() * heads.rank * dtype.bytes() };
-        self.allocate(maps.bytes)?;
+        self.allocate(self.latent_map_copies() * maps.bytes)?;
         Ok(maps)
     }
 
@@ -422,6 +422,10 @@ impl Backend for Sim {
         let is_read = heads.values_in_keys()
             || is_hopper && KvElement::is_fp8_read(profile::HOPPER, dtype, HeadWidths::of(heads));
         if heads.kv_dtype(self.kv) == KvDtype::Fp8 && is_read { 1 } else { dtype.bytes() }
+    }
+
+    fn latent_map_copies(&self) -> usize {
+        self.profile.backend.latent_map_copies()
     }
 
     fn kv_copies(&self, heads: HeadLayout) -> usize {

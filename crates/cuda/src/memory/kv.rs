@@ -1,10 +1,11 @@
 //! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow
 //! each other and kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
-//! # Layout One allocation: `[layer][page][kv_head][keys, values][32 slots][width]`, with the heads of each layer. So a
-//! page of one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs,
-//! a multiple of 128 bytes, or of fp8, which only pages of heads of 64 or 128 and of latents hold ([`KvElement`]), one
-//! of 64. Where values lie in the keys, it is the run of keys alone. The order within a run depends on who reads it
+//! # Layout
+//! One allocation: `[layer][page][kv_head][keys, values][32 slots][width]`, with the heads of each layer. So a page of
+//! one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a
+//! multiple of 128 bytes, or of fp8, which only pages of heads of 64 or 128 and of latents hold ([`KvElement`]), one of
+//! 64. Where values lie in the keys, it is the run of keys alone. The order within a run depends on who reads it
 //! ([`PageLayout`]). Behind all layers follow the experts of the tokens, if they are kept:
 //! `[page][32 slots][layer][chosen]` (`RouteShape`).
 

@@ -20,7 +20,7 @@ pub struct PlanHints {
     pub head_dim: u32,
     /// Bytes of one stored key or value element.
     pub kv_element_bytes: u32,
-    /// Of latent attention alone: its expanded form.
+    /// The expanded form of latent attention; `None`: attention is not latent.
     pub latents: Option<LatentHints>,
     pub cost: CostModel,
 }

@@ -24,7 +24,7 @@ use offshoot_core::ids::PageId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// As latents.
+    /// From the latents themselves, by queries that are mapped to their space.
     Absorbed,
     /// From copies that stay for later steps.
     Kept,

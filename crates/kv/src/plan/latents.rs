@@ -103,7 +103,7 @@ impl<'a> FormCosts<'a> {
         hints.latents.map(|latents| Self { hints, latents })
     }
 
-    /// In the absorbed form, under so many rows.
+    /// Nanoseconds of a token that is read in the absorbed form, under so many rows.
     pub fn absorbed(&self, rows: usize) -> f64 {
         let widths = self.hints.head_dim + self.hints.value_dim();
         let packed = self.in_tiles(rows as u64 * u64::from(self.hints.q_heads));
@@ -111,14 +111,14 @@ impl<'a> FormCosts<'a> {
         self.slower(bytes, packed * u64::from(widths)) + bytes as f64 * self.hints.cost.latents.converted
     }
 
-    /// Read from a copy.
+    /// Nanoseconds of a token that is read from a copy, under so many rows.
     pub fn copied(&self, rows: usize) -> f64 {
         let LatentHints { nope, rope, value, .. } = self.latents;
         let packed = u64::from(self.hints.q_heads) * self.in_tiles(rows as u64);
         self.slower(self.hints.copied_token_bytes(), packed * u64::from(nope + rope + value))
     }
 
-    /// To be expanded to a copy.
+    /// Nanoseconds of a token that is expanded to a copy.
     pub fn expanded(&self) -> f64 {
         let (rates, LatentHints { nope, value, .. }) = (&self.hints.cost.latents, self.latents);
         let of_head = u64::from(self.hints.value_dim()) * u64::from(nope + value);
@@ -154,7 +154,7 @@ impl<'a> FormCosts<'a> {
         }
     }
 
-    /// Read from a copy that is not there yet; `None`: there is none for these readers.
+    /// Nanoseconds of a token that is read from a copy which is not there yet; `None`: these readers get none.
     fn copied_anew(&self, readers: Readers) -> Option<f64> {
         let may = self.latents.has_copies && readers.rows > 1;
         may.then(|| self.copied(readers.rows) + self.made(CopyStore::Kept, readers))

@@ -21,7 +21,7 @@ pub(super) struct LatentLine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LatentForm {
-    /// By queries in their space.
+    /// From the latents themselves, by queries that are mapped to their space.
     #[default]
     Absorbed,
     /// As keys and values of all heads.

@@ -47,8 +47,9 @@ pub struct GgufModel {
     /// Experts of a layer, if it has some.
     experts: usize,
     latents: Option<LatentHeads>,
-    /// Layers of the model; what is behind them predicts further tokens.
+    /// Layers of the model, and whether all that are behind them predict further tokens.
     layers: usize,
+    predicts: bool,
     /// The compute dtype if the layers' matrices are quantised.
     dtype: Option<Dtype>,
 }
@@ -181,7 +182,8 @@ impl GgufModel {
         let paired = paired_heads(&gguf, config)?;
         let experts = config.layers.iter().find_map(|layer| layer.feed_forward.experts());
         let (experts, latents) = (experts.map_or(0, |experts| experts.count), config.latents());
-        Ok(Self { gguf, paired, experts, latents, layers: config.layers.len(), dtype })
+        let (layers, predicts) = (config.layers.len(), config.family.predicts_further());
+        Ok(Self { gguf, paired, experts, latents, layers, predicts, dtype })
     }
 
     /// Refuses tensors in layers that the layout does not read: ignoring them would silently change the arithmetic.
@@ -204,14 +206,14 @@ impl GgufModel {
         Ok(())
     }
 
-    /// Whether a tensor is in a layer that predicts further tokens: one behind the model's that joins a row and the
-    /// next token's embedding.
+    /// Whether a tensor is in a layer that predicts further tokens: one behind the model's, of a family that has such
+    /// layers or with a projection that joins a row and the next token's embedding.
     fn is_predicting(&self, name: &str) -> bool {
         let layer = name.strip_prefix(LAYER.1).and_then(|rest| rest.split_once('.')).map(|(layer, _)| layer);
         let Some(layer) = layer.filter(|layer| layer.parse().is_ok_and(|layer: usize| layer >= self.layers)) else {
             return false;
         };
-        self.gguf.tensor(&format!("{}{layer}.nextn.eh_proj.weight", LAYER.1)).is_some()
+        self.predicts || self.gguf.tensor(&format!("{}{layer}.nextn.eh_proj.weight", LAYER.1)).is_some()
     }
 
     /// How each tensor of the layout is stored, by its name there.
