@@ -4,8 +4,8 @@
 // unchanged can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of
 // attention/wgmma.cuh. Swizzled rows of more than 256 bytes are divided into panels of 128 bytes:
 // [panel][PAGE_TOKENS][128], each swizzled as rows of 128 bytes are. Where keys and values are not equally wide, rows
-// of any width are divided so: pages are in panels. Pages are swizzled or in panels where kernels for Hopper read them,
-// else plain.
+// of any width are divided so: pages are in panels. Panels have 64 elements a row: those of 8 bits have 64 bytes, and
+// are swizzled as rows of 64 bytes are. Pages are swizzled or in panels where kernels for Hopper read them, else plain.
 #pragma once
 
 constexpr unsigned PAGE_TOKENS = 32;
@@ -35,12 +35,12 @@ __host__ __device__ constexpr unsigned swizzle_of(unsigned slot, unsigned row_by
     return slot / (8 / swizzled_chunks(row_bytes)) % swizzled_chunks(row_bytes);
 }
 
-// Byte offset within the page of byte `byte` of the row in `slot`.
-template <PageLayout LAID>
+// Byte offset within the page of byte `byte` of the row in `slot`, whose elements have ELEMENT_BYTES.
+template <PageLayout LAID, unsigned ELEMENT_BYTES = 2>
 __device__ __forceinline__ unsigned page_place(unsigned slot, unsigned byte, unsigned row_bytes) {
     if (LAID == IN_PANELS || (LAID == SWIZZLED && row_bytes > 2 * PANEL_ROW_BYTES)) {
-        const unsigned panel = byte / PANEL_ROW_BYTES * PAGE_TOKENS * PANEL_ROW_BYTES;
-        return panel + slot * PANEL_ROW_BYTES + (byte % PANEL_ROW_BYTES ^ swizzle_of(slot, PANEL_ROW_BYTES) * 16);
+        constexpr unsigned ROW = ELEMENT_BYTES == 1 ? PANEL_ROW_BYTES / 2 : PANEL_ROW_BYTES;
+        return byte / ROW * PAGE_TOKENS * ROW + slot * ROW + (byte % ROW ^ swizzle_of(slot, ROW) * 16);
     }
     return slot * row_bytes + (LAID == SWIZZLED ? byte ^ swizzle_of(slot, row_bytes) * 16 : byte);
 }

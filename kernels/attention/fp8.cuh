@@ -5,12 +5,23 @@
 #include "attention/mma.cuh"
 
 // Four e4m3 values to two registers of f16.
+#if __CUDA_ARCH__ >= 890
 __device__ __forceinline__ void widen(unsigned (&to)[2], unsigned from) {
     asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
         "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
         : "=r"(to[0]), "=r"(to[1])
         : "r"(from));
 }
+#else
+__device__ __forceinline__ void widen(unsigned (&to)[2], unsigned from) {
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        const float low = to_f32(e4m3{static_cast<unsigned char>(from >> 16 * i)});
+        const float high = to_f32(e4m3{static_cast<unsigned char>(from >> (16 * i + 8))});
+        to[i] = pack<f16>(low, high);
+    }
+}
+#endif
 
 // Packs two neighbouring elements as f16, saturating at the largest finite value.
 __device__ __forceinline__ unsigned pack_finite(float low, float high) {
@@ -32,6 +43,12 @@ template <>
 __device__ __forceinline__ unsigned as_f16<bf16>(unsigned pair) {
     return pack_finite(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
 }
+
+// Whether queries are converted: to f16, if they are multiplied with e4m3.
+template <class Query, class Key>
+constexpr bool CONVERTED = sizeof(Key) == 1;
+template <class Key>
+constexpr bool CONVERTED<f16, Key> = false;
 
 __device__ __forceinline__ void load_8(unsigned (&to)[2], unsigned from) {
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(from) : "memory");

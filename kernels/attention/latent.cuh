@@ -5,6 +5,7 @@
 // are, too. Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
 #pragma once
 
+#include "attention/fp8.cuh"
 #include "attention/latent_ring.cuh"
 #include "attention/rows.cuh"
 
@@ -88,6 +89,23 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
     copies_issued();
 }
 
+// Converts the queries that this thread copied, which have arrived, to what they are multiplied as: f16 with keys of 8
+// bits.
+__device__ __forceinline__ void convert_queries(const Tile& tile, unsigned queries) {
+    const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8;
+#pragma unroll 1
+    for (unsigned row = thread / 8; row < tile.rows; row += GROUP_THREADS / 8) {
+        const unsigned place = queries + row * 128 + (chunk ^ row % 8) * 16;
+#pragma unroll
+        for (unsigned panel = 0; panel < KEY_PANELS; panel++) {
+            unsigned pairs[4];
+            load_16(pairs, place + panel * PANEL_BYTES);
+            store_16(place + panel * PANEL_BYTES, as_f16<T>(pairs[0]), as_f16<T>(pairs[1]), as_f16<T>(pairs[2]),
+                     as_f16<T>(pairs[3]));
+        }
+    }
+}
+
 // Runs warpgroup `group` (0 or 1) of the two that multiply.
 __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group, unsigned queries,
                                                  LatentShared& latent) {
@@ -116,6 +134,9 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         // The queries were copied by this warpgroup's threads while the tile before was multiplied.
         if (group == 1) {
             wait_copies<0>();
+            if constexpr (CONVERTED<T, KvElement>) {
+                convert_queries(tiles.tile(job), queries);
+            }
             fence_proxies();
         }
         meet(QUERIES, 2 * GROUP_THREADS);

@@ -1,10 +1,46 @@
 // The copying side of tiles of latents: of four warps two fill each buffer of attention/latent_ring.cuh. One copies the
 // left half of the values and the rotated part of the keys, the other the right half. So a share is always filled by
-// the same warp, since a barrier's parity does not tell a phase from the second one after it.
+// the same warp, since a barrier's parity does not tell a phase from the second one after it. That warp also widens
+// keys of 8 bits.
 #pragma once
 
+#include "attention/fp8.cuh"
 #include "attention/latent_ring.cuh"
 #include "attention/panel_copy.cuh"
+
+// Called by one warp: widens COUNT panels of a step's keys, which begin at `place` + COUNT * COPIED_PANEL_BYTES, to f16
+// panels from `place` on, half a panel at a time. What is written covers keys that were read before, and at the end
+// those of the same half: all lanes have read it before one of them writes.
+template <unsigned COUNT>
+__device__ __forceinline__ void widen_panels(unsigned place) {
+    constexpr unsigned ROW_CHUNKS = COPIED_ROW_BYTES / 16, ROWS = 32 / ROW_CHUNKS;  // rows read at a time
+    const unsigned lane = threadIdx.x % 32, row = lane / ROW_CHUNKS;
+    // Of 16 elements, which two neighbouring chunks of 8 become.
+    const unsigned chunk = lane % ROW_CHUNKS ^ swizzle_of(row, COPIED_ROW_BYTES);
+    unsigned from = place + COUNT * COPIED_PANEL_BYTES + lane * 16, to = place + row * 128 + (chunk * 2 ^ row) * 16;
+#pragma unroll 1
+    for (unsigned half = 0; half < 2 * COUNT; half++) {
+        unsigned bytes[KV_BLOCK_TOKENS / ROWS][4];
+#pragma unroll
+        for (unsigned i = 0; i < KV_BLOCK_TOKENS / ROWS; i++) {
+            load_16(bytes[i], from + i * ROWS * COPIED_ROW_BYTES);
+        }
+        __syncwarp();
+#pragma unroll
+        for (unsigned i = 0; i < KV_BLOCK_TOKENS / ROWS; i++) {
+            unsigned wide[4][2];
+#pragma unroll
+            for (unsigned word = 0; word < 4; word++) {
+                widen(wide[word], bytes[i][word]);
+            }
+            const unsigned here = to + i * ROWS * 128;
+            store_16(here, wide[0][0], wide[0][1], wide[1][0], wide[1][1]);
+            store_16(here ^ 16, wide[2][0], wide[2][1], wide[3][0], wide[3][1]);
+        }
+        from += KV_PANEL_BYTES;
+        to += PANEL_BYTES / 2;
+    }
+}
 
 // Runs copying warp `warp`, 0 to 3.
 __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsigned buffers, LatentShared& latent) {
@@ -61,24 +97,38 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             // Positions rise from KV block to KV block.
             info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&
                          tile.highest - here[0].base < window;
-            // Fills COUNT panels, the share's, once they are empty.
-            auto fill = [&](auto count, unsigned share) {
+            auto place_of = [&](unsigned share) { return buffers + buffer * OPERAND_BYTES + share_at(share); };
+            // Copies COUNT panels, the share's, once they are empty.
+            auto copy = [&](auto count, unsigned share) {
+                constexpr unsigned COUNT = decltype(count)::PANELS;
                 wait_barrier(shared_address(&latent.empty[buffer][share]), filled % 2 ^ 1);
                 auto page_at = [&](unsigned page) {
                     return reinterpret_cast<const char*>(job.keys(page, head)) + share * HALF_PANELS * KV_PANEL_BYTES;
                 };
-                const unsigned full = shared_address(&latent.full[buffer][share]);
                 if (share == ROTATED && lane == 0) {
                     latent.keys[buffer] = info;
                 }
-                copy_panels<decltype(count)::PANELS>(job, buffers + buffer * OPERAND_BYTES + share_at(share), here,
-                                                    is_full, full, page_at);
+                auto& there = FP8 ? latent.copied[FP8 ? buffer : 0][share] : latent.full[buffer][share];
+                copy_panels<COUNT>(job, place_of(share) + (FP8 ? COUNT * COPIED_PANEL_BYTES : 0), here, is_full,
+                                   shared_address(&there), page_at);
+            };
+            // Widens them, if they have 8 bits.
+            auto widen = [&](auto count, unsigned share) {
+                if constexpr (FP8) {
+                    wait_barrier(shared_address(&latent.copied[buffer][share]), filled % 2);
+                    widen_panels<decltype(count)::PANELS>(place_of(share));
+                    fence_proxies();
+                    arrive(shared_address(&latent.full[buffer][share]));
+                }
             };
             if (copies_right) {
-                fill(Panels<HALF_PANELS>(), RIGHT);
+                copy(Panels<HALF_PANELS>(), RIGHT);
+                widen(Panels<HALF_PANELS>(), RIGHT);
             } else {
-                fill(Panels<HALF_PANELS>(), LEFT);
-                fill(Panels<1>(), ROTATED);
+                copy(Panels<HALF_PANELS>(), LEFT);
+                copy(Panels<1>(), ROTATED);
+                widen(Panels<HALF_PANELS>(), LEFT);
+                widen(Panels<1>(), ROTATED);
             }
             filled++;
         }

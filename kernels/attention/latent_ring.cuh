@@ -5,7 +5,8 @@
 //
 // Queries and buffers are [panel][64 rows], laid out as in attention/wgmma.cuh. A buffer has three shares: the left
 // half of the values, the right half, and the rotated part of the keys. Once a step is scored nobody reads the last
-// one: its panel then holds the step's weights, which are as large.
+// one: its panel then holds the step's weights, which are as large. Keys of 8 bits are copied to the last half of a
+// share's place, and widened to f16 from there.
 #pragma once
 
 #include "attention/wide_tiles.cuh"
@@ -27,6 +28,7 @@ __device__ __forceinline__ constexpr unsigned share_at(unsigned share) {
 // Barriers, and what the multiplying warpgroups tell each other, beside queries and buffers.
 struct LatentShared {
     unsigned long long full[2][SHARES];  // 32 arrivals of a copying warp
+    unsigned long long copied[FP8 ? 2 : 1][SHARES];  // the same, of keys that are not widened yet
     unsigned long long empty[2][SHARES];  // see `init_latent`
     unsigned long long raised;  // the first step's `top` and `factor` are there: an arrival of each warp that scored it
     unsigned long long weighed[2];  // a step's weights are there: the same
@@ -47,6 +49,9 @@ __device__ __forceinline__ void init_latent(LatentShared& latent) {
         for (unsigned share = 0; share < SHARES; share++) {
             const unsigned groups = share == LEFT ? of_left : share == RIGHT ? of_right : 1;
             init_barrier(shared_address(&latent.full[buffer][share]), 32);
+            if (FP8) {
+                init_barrier(shared_address(&latent.copied[buffer][share]), 32);
+            }
             init_barrier(shared_address(&latent.empty[buffer][share]), groups * GROUP_WARPS);
         }
         init_barrier(shared_address(&latent.weighed[buffer]), GROUP_WARPS);

@@ -83,8 +83,9 @@ struct PageWalk {
 #pragma unroll
             for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                 unsigned d = e * 32 + lane;
-                unsigned place = page_place<LAYOUT>(slot, d * sizeof(KV_ELEMENT), KEY_DIM * sizeof(KV_ELEMENT));
-                float key = d < KEY_DIM ? to_f32(keys[place / sizeof(KV_ELEMENT)]) : 0.0f;
+                constexpr unsigned BYTES = sizeof(KV_ELEMENT);
+                unsigned place = page_place<LAYOUT, BYTES>(slot, d * BYTES, KEY_DIM * BYTES);
+                float key = d < KEY_DIM ? to_f32(keys[place / BYTES]) : 0.0f;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
                     dot[h] += query[h][e] * key;

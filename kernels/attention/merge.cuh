@@ -253,6 +253,26 @@ __device__ __forceinline__ void wait_for_states(unsigned* words) {
     }
 }
 
+// Called by one of so many warps, where there are no partial states: zeroes the results of its share of rows without any
+// state. All others are written.
+__device__ __forceinline__ void zero_unseeing(const Job& job, unsigned first, unsigned warps) {
+    const unsigned lane = threadIdx.x % 32, rows = job.words[REAL_ROWS], q_heads = job.group * job.kv_heads;
+    const unsigned* list = job.words + job.words[MERGE_AT];
+    for (unsigned some = first * 32; some < rows; some += warps * 32) {
+        const unsigned row = some + lane;
+        unsigned unseeing = __ballot_sync(ALL_LANES, row < rows && list[row] == list[min(row + 1, rows)]);
+        for (; unseeing != 0; unseeing &= unseeing - 1) {
+            const size_t place = static_cast<size_t>(some + __ffs(unseeing) - 1) * q_heads;
+            for (unsigned i = lane; i < q_heads * VALUE_DIM / 2; i += 32) {
+                reinterpret_cast<unsigned*>(job.out + place * VALUE_DIM)[i] = 0;
+            }
+            for (unsigned head = lane; job.lse && head < q_heads; head += 32) {
+                job.lse[place + head] = NO_SCORE;
+            }
+        }
+    }
+}
+
 // Called by one warp: merges its share, HEADS heads and AHEAD states at a time.
 template <unsigned HEADS, unsigned AHEAD>
 __device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsigned warps, unsigned* words) {
@@ -268,6 +288,12 @@ template <unsigned WARPS, unsigned AHEAD, unsigned TIMES = 1>
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS * gridDim.x;
     const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * RESULT_PARTS;
+    // With many rows of one state each, walking through them would take long.
+    if (words[PARTIAL_SLOTS] == 0) {
+        wait_for_states(words);
+        zero_unseeing(job, first, warps);
+        return;
+    }
     // The number of heads per warp decides how many states share a maximum and thereby the rounding.
     if (DETERMINISTIC) {
         merge_share<4, AHEAD * TIMES>(job, first, warps, words);

@@ -24,6 +24,7 @@ enum PlanWord {
     FIRST_POSITION,  // of row 0 when the plan was made; all rows have advanced by the same number of tokens
     OPENING_ROWS,  // packed rows of all openings, the first of the wide tiles
     OPENED_ROWS,  // of these, for all key heads, how many have their states; 0 before and after a step
+    WIDE_HEADS,  // key heads whose wide tiles come before those of others, in tree_attention_large.cu
     HEADER_WORDS = 32  // KV blocks begin at a cache line
 };
 

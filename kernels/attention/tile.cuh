@@ -9,8 +9,8 @@
 
 using T = ELEMENT;  // of queries and results
 
-// KvElement: element type of keys and values in pages, T or (tree_attention_wgmma.cu only) e4m3. Operand: the type that
-// they, queries and weights are multiplied as.
+// KvElement: element type of keys and values in pages, T or e4m3 (in tree_attention_wgmma.cu, tree_attention_latent.cu
+// and tree_attention_latent_mma.cu). Operand: the type that they, queries and weights are multiplied as.
 #ifndef KV_ELEMENT
 #define KV_ELEMENT ELEMENT
 #endif

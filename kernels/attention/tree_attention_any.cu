@@ -9,7 +9,7 @@
 // Limit: f32 multiplications and shared memory.
 // Definition: `Backend::tree_attention`; on the CPU, crates/cpu/src/attention.
 //
-// Defines: ELEMENT, KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (0 or 1).
 #include "attention/plan.cuh"
 #include "attention/state.cuh"
 #include "element.cuh"
@@ -32,9 +32,9 @@ constexpr unsigned PAGE_HEAD = KV_BLOCK_TOKENS * (KEY_DIM + (VALUES_IN_KEYS ? 0 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials,
-                       unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate,
-                       const float* sinks, float* lse) {
+    tree_attention_any(T* out, const T* qkv, const KV_ELEMENT* kv, unsigned* words, const unsigned* positions,
+                       float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2,
+                       float cap_rate, const float* sinks, float* lse) {
     extern __shared__ float memory[];
     __shared__ unsigned next;
     float* keys = memory;
@@ -82,14 +82,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             auto page_at = [&](unsigned page) {
                 return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * PAGE_HEAD;
             };
-            const T* whole = page_at(kv_block.page & ~SHARED_KV_BLOCK);
+            const KV_ELEMENT* whole = page_at(kv_block.page & ~SHARED_KV_BLOCK);
             // Loads the block's rows of `width` elements, which begin at `first` in a page.
             auto load = [&](float* to, unsigned row_length, unsigned width, unsigned first) {
 #pragma unroll 4
                 for (unsigned e = threadIdx.x; e < KV_BLOCK_TOKENS * width; e += THREADS) {
                     unsigned slot = e / width, d = e % width;
                     bool real = slot >= kv_block.from && slot < kv_block.to;
-                    const T* from =
+                    const KV_ELEMENT* from =
                         kv_block.page & SHARED_KV_BLOCK ? page_at(page_of(words, kv_block.page, slot)) : whole;
                     to[slot * row_length + d] = real ? to_f32(from[first + e]) : 0.0f;
                 }

@@ -3,11 +3,11 @@
 // same launch. One block per multiprocessor, of three warpgroups: two multiply tiles of 64 packed rows, one copies for
 // them; then all of the former merge.
 //
-// Operands as in tree_attention.cu, except that kv is [page][kv head][32][KEY_DIM] in panels (kv_page.cuh): values are
-// read from the keys. Output rows past those of the plan, up to `rows_padded`, are zeroed. The CPU definition is
-// crates/cpu/src/attention. DETERMINISTIC as in tree_attention_wgmma.cu, without openings.
+// Operands as in tree_attention.cu, except that kv is KV_ELEMENT [page][kv head][32][KEY_DIM] in panels (kv_page.cuh):
+// values are read from the keys. Output rows past those of the plan, up to `rows_padded`, are zeroed. The definition on
+// the CPU is crates/cpu/src/attention. DETERMINISTIC as in tree_attention_wgmma.cu, without openings.
 //
-// Defines: ELEMENT, KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (1), DETERMINISTIC (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), KEY_DIM, VALUE_DIM, VALUES_IN_KEYS (1), DETERMINISTIC (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MULTIPLIES
 #include "attention/latent.cuh"

@@ -3,14 +3,17 @@
 // packed rows.
 //
 // A KV block is read once, as keys and as values. The queries of a tile stay in shared memory, the KV blocks pass
-// through a ring of STAGES slots. PARTS warps share 16 packed rows: each scores a part of the block's tokens, tops and
-// weights are exchanged through shared memory, and each holds a part of the results' columns.
+// through a ring of STAGES slots, where those of 8 bits are widened to f16 once they have arrived. PARTS warps share 16
+// packed rows: each scores a part of the block's tokens, tops and weights are exchanged through shared memory, and each
+// holds a part of the results' columns.
 //
 // Grid: as many blocks as are resident at a time, of 128 * GROUPS threads. They take (tile, key head) pairs by ticket.
 // Limit: the tensor cores where many rows share tokens, else the bandwidth of keys.
 // Definition: `Backend::tree_attention`; on the CPU, crates/cpu/src/attention.
 //
-// Defines: ELEMENT, KEY_DIM (a multiple of 32), VALUE_DIM (a multiple of 64), VALUES_IN_KEYS (1), GROUPS (1 or 2).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), KEY_DIM (a multiple of 32), VALUE_DIM (a multiple of 64),
+// VALUES_IN_KEYS (1), GROUPS (1 or 2).
+#include "attention/fp8.cuh"
 #include "attention/tile.cuh"
 
 constexpr unsigned PARTS = 4;
@@ -48,10 +51,56 @@ __device__ __forceinline__ void score(float (&s)[1][4], unsigned queries, unsign
         unsigned a[4], b[4];
         load_matrices(b, token + k * 32);
         load_matrices(a, queries + k * 32 + row_lane());
-        multiply<T>(s[0], a, b[0], b[1]);
+        multiply<Operand>(s[0], a, b[0], b[1]);
         load_matrices(a, queries + (k + 1) * 32 + row_lane());
-        multiply<T>(s[0], a, b[2], b[3]);
+        multiply<Operand>(s[0], a, b[2], b[3]);
     }
+}
+
+// Bytes of a row of a KV block in memory, and where they are copied to in a row of a stage: the last ones.
+constexpr unsigned STORED_ROW_BYTES = KEY_DIM * sizeof(KvElement), STORED_AT = KEY_DIM * 2 - STORED_ROW_BYTES;
+
+// Copies a KV block to a stage, by COPIERS threads.
+template <class K>
+__device__ __forceinline__ void copy_kv_block(unsigned stage, const K* keys, const KvBlock& kv_block) {
+    if constexpr (sizeof(K) == sizeof(T)) {
+        copy_rows<KV_BLOCK_TOKENS, COPIERS, KEY_DIM>(stage, keys, threadIdx.x, 0, kv_block);
+    } else {
+        constexpr unsigned ROW_CHUNKS = STORED_ROW_BYTES / 16;
+        for (unsigned i = threadIdx.x; i < KV_BLOCK_TOKENS * ROW_CHUNKS; i += COPIERS) {
+            const unsigned row = i / ROW_CHUNKS;
+            copy_16(stage + row * ROW_BYTES + STORED_AT + i % ROW_CHUNKS * 16, keys + i * 16,
+                    row >= kv_block.from && row < kv_block.to);
+        }
+    }
+}
+
+// Widens a stage's rows of 8 bits, by all threads of the block, which meet between reading all and writing any.
+__device__ __forceinline__ void widen_stage(unsigned stage) {
+    constexpr unsigned ROW_CHUNKS = KEY_DIM / 16, ALL = KV_BLOCK_TOKENS * ROW_CHUNKS,
+                       EACH = (ALL + BLOCK_THREADS - 1) / BLOCK_THREADS;
+    unsigned bytes[EACH][4];
+#pragma unroll
+    for (unsigned n = 0; n < EACH; n++) {
+        if (const unsigned i = n * BLOCK_THREADS + threadIdx.x; i < ALL) {
+            load_16(bytes[n], stage + i / ROW_CHUNKS * ROW_BYTES + STORED_AT + i % ROW_CHUNKS * 16);
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (unsigned n = 0; n < EACH; n++) {
+        if (const unsigned i = n * BLOCK_THREADS + threadIdx.x; i < ALL) {
+            unsigned wide[4][2];
+#pragma unroll
+            for (unsigned word = 0; word < 4; word++) {
+                widen(wide[word], bytes[n][word]);
+            }
+            const unsigned to = stage + i / ROW_CHUNKS * ROW_BYTES + i % ROW_CHUNKS * 32;
+            store_16(to, wide[0][0], wide[0][1], wide[1][0], wide[1][1]);
+            store_16(to + 16, wide[2][0], wide[2][1], wide[3][0], wide[3][1]);
+        }
+    }
+    __syncthreads();
 }
 
 // Computes one tile. Begins and ends with no copies in flight.
@@ -67,9 +116,7 @@ __device__ __forceinline__ void attend_latents(const Job& job, TileShared& share
             const uint2 words = kv_blocks_at(job.words)[tile.first_kv_block + i];
             const KvBlock kv_block = kv_block_of(words, shared.highest);
             if (threadIdx.x < COPIERS) {
-                copy_rows<KV_BLOCK_TOKENS, COPIERS, KEY_DIM>(stages + stage * STAGE_BYTES,
-                                                             job.keys(kv_block.page, shared.kv_head), threadIdx.x, 0,
-                                                             kv_block);
+                copy_kv_block(stages + stage * STAGE_BYTES, job.keys(kv_block.page, shared.kv_head), kv_block);
             }
             if (threadIdx.x == 0) {
                 latent.kv_block_words[stage] = words.y;
@@ -77,9 +124,9 @@ __device__ __forceinline__ void attend_latents(const Job& job, TileShared& share
         }
         copies_issued();
     };
+    auto query_place = [&](unsigned i) { return memory + i / CHUNKS * ROW_BYTES + i % CHUNKS * 16; };
     for (unsigned i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += BLOCK_THREADS) {
-        copy_16(memory + i / CHUNKS * ROW_BYTES + i % CHUNKS * 16,
-                job.query(packed_row(tile, i / CHUNKS), shared.kv_head) + i % CHUNKS * 8, true);
+        copy_16(query_place(i), job.query(packed_row(tile, i / CHUNKS), shared.kv_head) + i % CHUNKS * 8, true);
     }
     for (unsigned i = 0; i < STAGES - 1; i++) {
         copy(i, i);
@@ -90,9 +137,21 @@ __device__ __forceinline__ void attend_latents(const Job& job, TileShared& share
     SoftmaxState state = empty_state();
     for (unsigned i = 0, stage = 0, free = STAGES - 1; i < tile.kv_blocks; i++) {
         wait_copies<STAGES - 2>();
+        if (CONVERTED<T, KvElement> && i == 0) {
+            // Each thread the queries that it copied.
+            for (unsigned at = threadIdx.x; at < TILE_ROWS * CHUNKS; at += BLOCK_THREADS) {
+                unsigned pairs[4];
+                load_16(pairs, query_place(at));
+                store_16(query_place(at), as_f16<T>(pairs[0]), as_f16<T>(pairs[1]), as_f16<T>(pairs[2]),
+                         as_f16<T>(pairs[3]));
+            }
+        }
         __syncthreads();
         copy(i + STAGES - 1, free);
         const unsigned keys = stages + stage * STAGE_BYTES;
+        if constexpr (FP8) {
+            widen_stage(keys);
+        }
         const KvBlock kv_block = kv_block_of({0, latent.kv_block_words[stage]}, shared.highest);
 
         float s[1][4] = {};
@@ -127,7 +186,7 @@ __device__ __forceinline__ void attend_latents(const Job& job, TileShared& share
             const float p = weight(s[0][2 * r] * job.scale, against), q = weight(s[0][2 * r + 1] * job.scale, against);
             state.l[r] = state.l[r] * factor[r] + (p + q);
             unsigned char* weights = latent.weights + row * WEIGHT_ROW_BYTES;
-            *reinterpret_cast<unsigned*>(weights + (part * PART_TOKENS + lane % 4 * 2) * 2) = pack<T>(p, q);
+            *reinterpret_cast<unsigned*>(weights + (part * PART_TOKENS + lane % 4 * 2) * 2) = pack<Operand>(p, q);
         }
         if (__any_sync(ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
@@ -149,8 +208,8 @@ __device__ __forceinline__ void attend_latents(const Job& job, TileShared& share
             for (unsigned k = 0; k < PART_STEPS; k++) {
                 unsigned b[4];
                 load_matrices_transposed(b, values + k * 32 + row_lane());
-                multiply<T>(o[2 * k], p, b[0], b[1]);
-                multiply<T>(o[2 * k + 1], p, b[2], b[3]);
+                multiply<Operand>(o[2 * k], p, b[0], b[1]);
+                multiply<Operand>(o[2 * k + 1], p, b[2], b[3]);
             }
         }
         free = stage;
@@ -190,7 +249,7 @@ __device__ __forceinline__ void attend_latents(const Job& job, TileShared& share
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    tree_attention_latent_mma(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions,
+    tree_attention_latent_mma(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions,
                               float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2,
                               float cap_rate, const float* sinks, float* lse) {
     extern __shared__ __align__(16) unsigned char memory[];

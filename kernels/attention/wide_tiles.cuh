@@ -23,7 +23,12 @@ struct StageInfo {
     unsigned whole;  // nonzero if every row of the tile sees all slots of both
 };
 
-// Iterates over the (tile, key head) pairs of this block: every gridDim.x-th, openings first, then the longest tiles.
+// Whether tiles come in groups of key heads. Where heads are large, what tiles that run at the same time read of all of
+// them is more than the second-level cache holds, and tiles of further rows would read it from memory again.
+constexpr bool IN_GROUPS = KEY_DIM > 128 && !VALUES_IN_KEYS;
+
+// Iterates over the (tile, key head) pairs of this block: every gridDim.x-th, group after group of WIDE_HEADS key heads;
+// in a group openings first, then the longest tiles, each for all heads of the group.
 struct WideTiles {
     unsigned index, count, at;  // at: the first tile's word
 
@@ -35,13 +40,27 @@ struct WideTiles {
     __device__ __forceinline__ void next() {
         index += gridDim.x;
     }
+    struct Place {
+        unsigned tile, head;
+    };
+    __device__ __forceinline__ Place place(const Job& job) const {
+        if constexpr (IN_GROUPS) {
+            const unsigned tiles = job.words[WIDE_TILES], most = job.words[WIDE_HEADS];
+            const unsigned first = index / (tiles * most) * most, in_group = index - tiles * first;
+            const unsigned heads = min(most, job.kv_heads - first), tile = in_group / heads;
+            return {tile, first + in_group - tile * heads};
+        } else {
+            const unsigned tile = job.by_kv_heads.quotient(index);
+            return {tile, index - tile * job.kv_heads};
+        }
+    }
     // This lane's word of the tile; 0 after the last tile.
     __device__ __forceinline__ unsigned word(const Job& job) const {
         const unsigned lane = threadIdx.x % 32;
-        return more() && lane < TILE_WORDS ? job.words[at + job.by_kv_heads.quotient(index) * TILE_WORDS + lane] : 0;
+        return more() && lane < TILE_WORDS ? job.words[at + place(job).tile * TILE_WORDS + lane] : 0;
     }
     __device__ __forceinline__ Tile tile(const Job& job) const {
-        return read_tile(job.words, at, job.by_kv_heads.quotient(index));
+        return read_tile(job.words, at, place(job).tile);
     }
     // What tells who takes a tile, how many stages it has, and what it begins and ends with; zeros after the last one.
     struct Size {
@@ -51,11 +70,11 @@ struct WideTiles {
         if (!more()) {
             return {0, 0, 0};
         }
-        const unsigned* words = job.words + at + job.by_kv_heads.quotient(index) * TILE_WORDS;
+        const unsigned* words = job.words + at + place(job).tile * TILE_WORDS;
         return {words[1], words[3], words[7]};
     }
     __device__ __forceinline__ unsigned head(const Job& job) const {
-        return job.by_kv_heads.remainder(index);
+        return place(job).head;
     }
 };
 

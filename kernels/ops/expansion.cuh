@@ -16,6 +16,6 @@ __device__ __forceinline__ const T* latent_at(const T* layer, unsigned page, uns
                                               bool in_panels) {
     const unsigned byte = i * sizeof(T), row_bytes = width * sizeof(T);
     const unsigned place =
-        in_panels ? page_place<IN_PANELS>(slot, byte, row_bytes) : page_place<PLAIN>(slot, byte, row_bytes);
+        in_panels ? page_place<IN_PANELS, sizeof(T)>(slot, byte, row_bytes) : page_place<PLAIN>(slot, byte, row_bytes);
     return layer + static_cast<unsigned long long>(page) * PAGE_TOKENS * width + place / sizeof(T);
 }

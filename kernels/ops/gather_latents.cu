@@ -1,14 +1,17 @@
 // out[t] = the latent of slot t of the step's expansions, without its rotated part; zeros for a slot that none names.
 //
-// Shapes: out ELEMENT [32 * expansions, rank]; layer ELEMENT [page][32 slots of width], laid out as in kv_page.cuh.
+// Shapes: out ELEMENT [32 * expansions, rank]; layer LATENT_ELEMENT [page][32 slots of width], laid out as in
+// kv_page.cuh.
 // Grid: x = slot, 128 threads.
-// Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
+// Limit: bandwidth, sizeof(ELEMENT) + sizeof(LATENT_ELEMENT) bytes per element.
 // Definition: `Backend::expand_latents`, of which this is the first part.
+//
+// Defines: ELEMENT, LATENT_ELEMENT (the same, or e4m3).
 #include "lanes.cuh"
 #include "ops/expansion.cuh"
 
 template <int N>
-__device__ __forceinline__ void gather_row(ELEMENT* out, const ELEMENT* layer, const Expansion& expansion,
+__device__ __forceinline__ void gather_row(ELEMENT* out, const LATENT_ELEMENT* layer, const Expansion& expansion,
                                            unsigned slot, unsigned rank, unsigned width, bool in_panels) {
     const bool is_named = slot >= expansion.begin && slot < expansion.end;
     for (unsigned i = threadIdx.x * N; i < rank; i += blockDim.x * N) {
@@ -20,7 +23,7 @@ __device__ __forceinline__ void gather_row(ELEMENT* out, const ELEMENT* layer, c
     }
 }
 
-extern "C" __global__ void gather_latents(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ layer,
+extern "C" __global__ void gather_latents(ELEMENT* __restrict__ out, const LATENT_ELEMENT* __restrict__ layer,
                                           const Expansion* __restrict__ expansions, unsigned rank, unsigned width,
                                           unsigned in_panels) {
     const Expansion expansion = expansions[blockIdx.x / PAGE_TOKENS];

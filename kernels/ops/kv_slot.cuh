@@ -24,7 +24,7 @@ __device__ __forceinline__ void store_in_slot(KV_ELEMENT* layer, Lanes<float, N>
     }
 #endif
     const unsigned width = is_value ? value_dim : key_dim;
-    const unsigned place =
-        page_place<LAYOUT>(slot % PAGE_TOKENS, in_head * sizeof(KV_ELEMENT), width * sizeof(KV_ELEMENT));
+    const unsigned place = page_place<LAYOUT, sizeof(KV_ELEMENT)>(slot % PAGE_TOKENS, in_head * sizeof(KV_ELEMENT),
+                                                                  width * sizeof(KV_ELEMENT));
     store<N>(run + place / sizeof(KV_ELEMENT), x);
 }

@@ -1,14 +1,15 @@
 // Stores the keys and values of the slots of the step's expansions in their pages of copies: key h is the mapped part
 // of head h and the rotated part of the latent, value h follows the mapped part of the key in `mapped`.
 //
-// Shapes: mapped ELEMENT [32 * expansions, heads, nope + value]; latents ELEMENT [page][32 slots of latent], and copies
-// KV_ELEMENT [page][heads][keys of nope + rope, values of value], laid out as in kv_page.cuh.
+// Shapes: mapped ELEMENT [32 * expansions, heads, nope + value]; latents LATENT_ELEMENT [page][32 slots of latent], and
+// copies ELEMENT [page][heads][keys of nope + rope, values of value], laid out as in kv_page.cuh.
 // Grid: x = slot, y = blocks over the keys and values of a slot.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::expand_latents`, of which this is the last part.
 //
-// Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT and holds values of e4m3), LAYOUT (of kv_page.cuh)
-// of copies.
+// Defines: ELEMENT, LATENT_ELEMENT (the same, or e4m3), LAYOUT (of kv_page.cuh) of copies.
+#define KV_ELEMENT ELEMENT
+#define ROUNDED 0
 #include "ops/expansion.cuh"
 #include "ops/kv_slot.cuh"
 
@@ -17,7 +18,7 @@ struct Widths {
 };
 
 template <int N>
-__device__ __forceinline__ void store_slot(KV_ELEMENT* copies, const ELEMENT* mapped, const ELEMENT* latents,
+__device__ __forceinline__ void store_slot(ELEMENT* copies, const ELEMENT* mapped, const LATENT_ELEMENT* latents,
                                            const Expansion& expansion, unsigned slot, unsigned latent, bool in_panels,
                                            const Widths& widths) {
     const unsigned key = widths.nope + widths.rope, of_head = key + widths.value;
@@ -26,18 +27,17 @@ __device__ __forceinline__ void store_slot(KV_ELEMENT* copies, const ELEMENT* ma
         const unsigned head = i / of_head, in_head = i % of_head;
         const bool is_value = in_head >= key, is_rotated = !is_value && in_head >= widths.nope;
         const unsigned in_mapped = is_value ? in_head - widths.rope : in_head;
-        const ELEMENT* from =
-            is_rotated ? latent_at(latents, expansion.from, slot, latent - widths.rope + in_head - widths.nope, latent,
-                                   in_panels)
-                       : mapped + head * (widths.nope + widths.value) + in_mapped;
-        store_in_slot<N>(copies, load<N>(from), expansion.to * PAGE_TOKENS + slot,
-                         is_value ? widths.heads + head : head, is_value ? in_head - key : in_head, widths.heads, key,
-                         widths.value);
+        const Lanes<float, N> x =
+            is_rotated ? load<N>(latent_at(latents, expansion.from, slot, latent - widths.rope + in_head - widths.nope,
+                                           latent, in_panels))
+                       : load<N>(mapped + head * (widths.nope + widths.value) + in_mapped);
+        store_in_slot<N>(copies, x, expansion.to * PAGE_TOKENS + slot, is_value ? widths.heads + head : head,
+                         is_value ? in_head - key : in_head, widths.heads, key, widths.value);
     }
 }
 
-extern "C" __global__ void store_expanded(KV_ELEMENT* __restrict__ copies, const ELEMENT* __restrict__ mapped,
-                                          const ELEMENT* __restrict__ latents,
+extern "C" __global__ void store_expanded(ELEMENT* __restrict__ copies, const ELEMENT* __restrict__ mapped,
+                                          const LATENT_ELEMENT* __restrict__ latents,
                                           const Expansion* __restrict__ expansions, unsigned latent, unsigned in_panels,
                                           unsigned heads, unsigned nope, unsigned rope, unsigned value) {
     const Expansion expansion = expansions[blockIdx.x / PAGE_TOKENS];

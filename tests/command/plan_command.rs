@@ -157,6 +157,33 @@ fn fp8_keys_and_values_take_half_where_the_device_reads_them() {
     assert_eq!(bytes(&desk.plan(&cpu)), 128 << 10);
 }
 
+/// Latents and their rotated parts, on every device and of any width.
+#[test]
+fn fp8_latents_take_half() {
+    let desk = Desk::new();
+    desk.rows(&problems(8));
+    let config = |rope: u64| {
+        json!({
+            "model_type": "minicpm3", "hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16,
+            "intermediate_size": 10_944, "vocab_size": 128_256, "max_position_embeddings": 8192, "kv_lora_rank": 512,
+            "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": rope, "v_head_dim": 128,
+            "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16", "tie_word_embeddings": false
+        })
+    };
+    for (rope, profile) in [(64, "h200"), (32, "h200"), (64, "cpu")] {
+        desk.put("config.json", config(rope).to_string());
+        let plan = |kv: &str| {
+            let device = ["--device-profile", profile, "--kv-memory", "8000", "--latent-copies", "0"];
+            let plan = desk.plan(&[&device[..], &["--predict", "never", "--kv-dtype", kv]].concat());
+            let number = |of: &str, what: &str| plan[of][what].as_u64().unwrap();
+            (number("model", "kv_bytes_per_token"), number("pool", "pages"))
+        };
+        let (latents, [model, fp8]) = (27 * (512 + rope), ["model", "fp8"].map(plan));
+        assert_eq!((model.0, fp8.0), (2 * latents, latents), "{profile}, a rotated part of {rope}");
+        assert!(fp8.1.abs_diff(2 * model.1) <= 1, "{profile}, a rotated part of {rope}: {model:?}, {fp8:?}");
+    }
+}
+
 /// On the CPU a format takes what it stores; a GPU multiplies int4, and Hopper FP8, and makes other formats dense.
 #[test]
 fn weights_take_what_the_device_makes_of_them() {

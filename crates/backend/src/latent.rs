@@ -13,8 +13,9 @@
 //!   key and `c` as its value ([`LatentHeads::absorbed`]), and `V_h` maps what they have read: `2 rank + rope`
 //!   products, and few bytes.
 //!
-//! They are the same numbers but for rounding. A map is linear, so results over some positions in one form and over
-//! others in the other form merge by their log-sum-exps, once the absorbed ones are mapped.
+//! They are the same numbers but for rounding, of which the KV dtype is no part: latents are rounded to it when they
+//! are stored, and what is computed of them is not. A map is linear, so results over some positions in one form and
+//! over others in the other form merge by their log-sum-exps, once the absorbed ones are mapped.
 
 use std::fmt;
 
@@ -49,13 +50,14 @@ impl LatentHeads {
     /// key head, and its latent the value.
     pub fn absorbed(&self) -> HeadLayout {
         let head_dim = self.rank + self.rope;
-        HeadLayout { q_heads: self.heads, kv_heads: 1, head_dim, values: Values::InKeys(self.rank) }
+        HeadLayout { q_heads: self.heads, kv_heads: 1, head_dim, values: Values::InKeys(self.rank), expanded: false }
     }
 
     /// The heads of the expanded form.
     pub fn expanded(&self) -> HeadLayout {
         let head_dim = self.nope + self.rope;
-        HeadLayout { q_heads: self.heads, kv_heads: self.heads, head_dim, values: Values::Beside(self.value) }
+        let values = Values::Beside(self.value);
+        HeadLayout { q_heads: self.heads, kv_heads: self.heads, head_dim, values, expanded: true }
     }
 
     /// Elements of a row's queries, `[heads, nope + rope]`.

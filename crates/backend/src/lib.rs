@@ -58,7 +58,7 @@ pub use allowed::AllowedTokens;
 pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
 pub use device_memory::{DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock};
 pub use experts::{ExpertInput, ExpertKind, Gate, GroupMerit, Router, RouterGroups, RouterScores};
-pub use kv_dtype::{KvDtype, e4m3};
+pub use kv_dtype::{KvDtype, e4m3, e4m3_code, of_e4m3};
 pub use latent::{LatentHeads, LatentSteps};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use lora::{AdapterSlot, LoraPiece, LoraShape, LoraWeights, MOST_ADAPTERS, MOST_RANK, StepRows};
@@ -739,8 +739,8 @@ impl KvDtype {
             KvDtype::Fp8 if !backend.is_first() => {}
             KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),
             KvDtype::Fp8 => log::warn!(
-                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 \
-                 from memory, in f16 and bf16 models with heads of 64 or 128",
+                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: latents aside, only \
+                 Hopper stores them as fp8, in f16 and bf16 models with heads of 64 or 128",
                 backend.describe()
             ),
         }

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::delta_rule::StateShape;
+use super::kv_dtype::KvDtype;
 use super::routes::RouteShape;
 use super::weights::Dtype;
 use offshoot_core::ids::{GroupIx, LayerIx};
@@ -18,6 +19,9 @@ pub struct HeadLayout {
     /// Elements of a query and of a key.
     pub head_dim: usize,
     pub values: Values,
+    /// Whether keys and values are copies of latents, which were rounded to the KV dtype before: they are stored in the
+    /// compute dtype.
+    pub expanded: bool,
 }
 
 /// Where values lie, and how many elements one has.
@@ -44,7 +48,12 @@ impl fmt::Display for HeadLayout {
 impl HeadLayout {
     /// Heads whose values are as wide as their keys, beside them.
     pub const fn new(q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
-        Self { q_heads, kv_heads, head_dim, values: Values::Beside(head_dim) }
+        Self { q_heads, kv_heads, head_dim, values: Values::Beside(head_dim), expanded: false }
+    }
+
+    /// What keys and values are rounded to where the KV dtype is `kv`.
+    pub fn kv_dtype(&self, kv: KvDtype) -> KvDtype {
+        if self.expanded { KvDtype::Model } else { kv }
     }
 
     /// Elements of a row of `qkv`.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::experts::{CpuExperts, CpuRoutes};
 use super::fabric::{CpuFabric, attend_as};
 use super::gemm::CpuWeights;
-use super::kv::KvStore;
+use super::kv::{CpuPageLayout, KvStore};
 use super::latent::{self, CpuLatentMaps};
 use super::lora::{CpuLora, CpuLoraTerm, add_lora};
 use super::step::CpuStep;
@@ -257,13 +257,13 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    /// fp8 values are rounded to fp8 but stored in the weights' dtype, so the size is the same.
-    fn kv_element_bytes(&self, _: HeadLayout, dtype: Dtype) -> usize {
-        dtype.bytes()
+    /// fp8 latents are stored as fp8, other fp8 values in the weights' dtype.
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        CpuPageLayout::new(dtype, &heads).rounded_to(self.kv).element_bytes()
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
-        KvStore::page_bytes(shape)
+        KvStore::page_bytes(shape, self.kv)
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvStore> {

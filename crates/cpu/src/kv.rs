@@ -17,7 +17,9 @@
 //! of zero for a hidden slot. Zero times an infinity or NaN left by an earlier token would give NaN, so writing an even
 //! slot clears such a value in the odd slot of its pair.
 //!
-//! fp8 keys and values are rounded when they are appended and stored in the weights' dtype.
+//! fp8 keys and values are rounded when they are appended, but not copies of latents. Of those whose values lie in the
+//! keys, latents, a page holds the codes, a byte each, in the places that elements of the weights' dtype would have; the
+//! fast paths widen a tile's pages before they read them. Others are stored in the weights' dtype.
 
 use std::ops::Range;
 
@@ -28,7 +30,7 @@ use super::memory::{CacheLevel, prefetch_line};
 use super::rows::{bf16_bits, for_each_isa};
 use super::states::LayerStates;
 use super::{Cores, CpuBuffer, Isa};
-use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, RouteShape, Values, e4m3};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, RouteShape, Values, e4m3, e4m3_code, of_e4m3};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, LayerIx, PageId, StateId};
 use offshoot_core::memory::MemoryFault;
@@ -45,10 +47,21 @@ const PARALLEL_ELEMENTS: usize = 1 << 12;
 /// Words of a key that are rounded before they are stored.
 const ROUNDED: usize = 512;
 
+/// What a page holds of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredAs {
+    /// A number of the layout's dtype.
+    Dtype,
+    /// A code of e4m3.
+    Fp8,
+}
+
 /// Layout of one head's page. All indices count elements from the start of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPageLayout {
+    /// Of elements as they are read.
     pub dtype: Dtype,
+    pub stored: StoredAs,
     /// Elements of a key.
     pub head_dim: usize,
     pub values: Values,
@@ -58,13 +71,28 @@ pub struct CpuPageLayout {
 }
 
 impl CpuPageLayout {
-    /// The layout for each key head of `heads`.
+    /// The layout for each key head of `heads`, stored in `dtype`.
     pub fn new(dtype: Dtype, heads: &HeadLayout) -> Self {
         let (head_dim, value_dim) = (heads.head_dim, heads.value_dim());
         assert!(head_dim.is_multiple_of(2), "keys of {head_dim} elements, an odd number");
         let fits = !heads.values_in_keys() || value_dim <= head_dim;
         assert!(fits, "values of {value_dim} elements in keys of {head_dim}");
-        Self { dtype, head_dim, values: heads.values, width: value_dim.next_multiple_of(SLOTS) }
+        let width = value_dim.next_multiple_of(SLOTS);
+        Self { dtype, stored: StoredAs::Dtype, head_dim, values: heads.values, width }
+    }
+
+    /// The same of elements that are rounded to `kv`.
+    pub fn rounded_to(self, kv: KvDtype) -> Self {
+        let stored = match (kv, self.values) {
+            (KvDtype::Fp8, Values::InKeys(_)) => StoredAs::Fp8,
+            (KvDtype::Model, _) | (KvDtype::Fp8, Values::Beside(_)) => StoredAs::Dtype,
+        };
+        Self { stored, ..self }
+    }
+
+    /// The layout of a page whose codes have become numbers.
+    pub fn widened(self) -> Self {
+        Self { stored: StoredAs::Dtype, ..self }
     }
 
     /// Elements stored side by side along the summed dimension: 2 for bf16, else 1.
@@ -92,8 +120,15 @@ impl CpuPageLayout {
         self.key_elements() + self.value_elements()
     }
 
+    pub fn element_bytes(&self) -> usize {
+        match self.stored {
+            StoredAs::Dtype => self.dtype.bytes(),
+            StoredAs::Fp8 => 1,
+        }
+    }
+
     pub fn bytes(&self) -> usize {
-        self.elements() * self.dtype.bytes()
+        self.elements() * self.element_bytes()
     }
 
     /// Index of element `i` of the key in `slot`.
@@ -179,9 +214,10 @@ impl PartStore {
 pub const LAYOUT: &str = "cpu pages 1";
 
 impl KvStore {
-    /// Bytes that one page takes in all parts and heads.
-    pub fn page_bytes(shape: &KvShape) -> usize {
-        let part = |heads: &HeadLayout| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads).bytes();
+    /// Bytes that one page takes in all parts and heads, of keys and values that are rounded to `kv`.
+    pub fn page_bytes(shape: &KvShape, kv: KvDtype) -> usize {
+        let layout = |heads: &HeadLayout| CpuPageLayout::new(shape.dtype, heads).rounded_to(kv);
+        let part = |heads: &HeadLayout| heads.kv_heads * layout(heads).bytes();
         let routes = shape.routes.map_or(0, |routes| routes.page_bytes(PAGE_TOKENS));
         shape.parts().iter().map(part).sum::<usize>() + routes
     }
@@ -189,13 +225,13 @@ impl KvStore {
     /// Maps address space for `shape.pages` zeroed pages. Errors: the system refuses a mapping of that size.
     pub fn new(shape: &KvShape, kv: KvDtype) -> Result<Self> {
         let part = |&heads: &HeadLayout| {
-            let layout = CpuPageLayout::new(shape.dtype, &heads);
-            Ok(PartStore { heads, layout, map: mapped(shape, heads.kv_heads * shape.pages * layout.bytes())? })
+            let layout = CpuPageLayout::new(shape.dtype, &heads).rounded_to(kv);
+            Ok(PartStore { heads, layout, map: mapped(shape, kv, heads.kv_heads * shape.pages * layout.bytes())? })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<_>>()?;
         let states = LayerStates::all(&shape.states);
         let routes = |routes: RouteShape| {
-            let map = mapped(shape, shape.pages * routes.page_bytes(PAGE_TOKENS))?;
+            let map = mapped(shape, kv, shape.pages * routes.page_bytes(PAGE_TOKENS))?;
             Ok::<_, Error>(RouteStore { shape: routes, map })
         };
         let (places, routes) = (shape.places.clone(), shape.routes.map(routes).transpose()?);
@@ -257,10 +293,17 @@ impl KvStore {
     pub fn page_keys(&self, layer: LayerIx, kv_head: usize, page: PageId) -> Vec<f32> {
         let layout = self.layout(layer);
         let keys = page.ix() * layout.elements()..page.ix() * layout.elements() + layout.key_elements();
-        match layout.dtype {
-            Dtype::F32 => self.head::<f32>(layer, kv_head)[keys].to_vec(),
-            Dtype::F16 => self.head::<half::f16>(layer, kv_head)[keys].iter().map(|x| x.to_f32()).collect(),
-            Dtype::Bf16 => {
+        match (layout.stored, layout.dtype) {
+            (StoredAs::Fp8, _) => {
+                let stored = &self.head::<u8>(layer, kv_head)[keys];
+                let element = |at: usize| of_e4m3(stored[layout.key(at % SLOTS, at / SLOTS)]);
+                (0..stored.len()).map(element).collect()
+            }
+            (StoredAs::Dtype, Dtype::F32) => self.head::<f32>(layer, kv_head)[keys].to_vec(),
+            (StoredAs::Dtype, Dtype::F16) => {
+                self.head::<half::f16>(layer, kv_head)[keys].iter().map(|x| x.to_f32()).collect()
+            }
+            (StoredAs::Dtype, Dtype::Bf16) => {
                 let stored = &self.head::<half::bf16>(layer, kv_head)[keys];
                 let element = |at: usize| stored[layout.key(at % SLOTS, at / SLOTS)].to_f32();
                 (0..stored.len()).map(element).collect()
@@ -285,10 +328,15 @@ impl KvStore {
         let layout = self.layout(layer);
         let base = at.page.ix() * layout.elements();
         let elements = (0..count).map(|i| base + element(&layout, i));
-        match layout.dtype {
-            Dtype::F32 => elements.map(|i| self.head::<f32>(layer, kv_head)[i]).collect(),
-            Dtype::F16 => elements.map(|i| self.head::<half::f16>(layer, kv_head)[i].to_f32()).collect(),
-            Dtype::Bf16 => elements.map(|i| self.head::<half::bf16>(layer, kv_head)[i].to_f32()).collect(),
+        match (layout.stored, layout.dtype) {
+            (StoredAs::Fp8, _) => elements.map(|i| of_e4m3(self.head::<u8>(layer, kv_head)[i])).collect(),
+            (StoredAs::Dtype, Dtype::F32) => elements.map(|i| self.head::<f32>(layer, kv_head)[i]).collect(),
+            (StoredAs::Dtype, Dtype::F16) => {
+                elements.map(|i| self.head::<half::f16>(layer, kv_head)[i].to_f32()).collect()
+            }
+            (StoredAs::Dtype, Dtype::Bf16) => {
+                elements.map(|i| self.head::<half::bf16>(layer, kv_head)[i].to_f32()).collect()
+            }
         }
     }
 
@@ -340,7 +388,7 @@ impl KvStore {
         let (to_pages, from_pages) = (saved.len() / all, others.len() / all);
         let mut before = 0;
         for part in &self.parts {
-            let (layout, element) = (part.layout, part.layout.dtype.bytes());
+            let (layout, element) = (part.layout, part.layout.element_bytes());
             for head in 0..part.heads.kv_heads {
                 let to = before * to_pages + (head * to_pages + page) * layout.bytes();
                 let from = before * from_pages + (head * from_pages + from) * layout.bytes();
@@ -410,9 +458,9 @@ impl KvStore {
         let shape = (slots.len(), first + heads.stored_width());
         assert_eq!((rows.rows, rows.width), shape, "shape of the rows that are stored");
         let rounded;
-        let rows = match self.kv {
-            KvDtype::Model => rows,
-            KvDtype::Fp8 => {
+        let rows = match (heads.kv_dtype(self.kv), layout.stored) {
+            (KvDtype::Model, _) | (KvDtype::Fp8, StoredAs::Fp8) => rows,
+            (KvDtype::Fp8, StoredAs::Dtype) => {
                 rounded = rounded_to_e4m3(rows, first);
                 &rounded
             }
@@ -438,13 +486,13 @@ impl KvStore {
 const KEEPS_ROUTES: &str = "experts are kept and read only where `KvShape::routes` says so";
 
 /// Zeroed address space for one part of `shape`. Errors: the system refuses a mapping of that size.
-fn mapped(shape: &KvShape, bytes: usize) -> Result<MmapMut> {
+fn mapped(shape: &KvShape, kv: KvDtype, bytes: usize) -> Result<MmapMut> {
     // An empty pool maps one byte: a mapping of zero bytes is an error.
-    MmapMut::map_anon(bytes.max(1)).map_err(|source| no_memory(shape, &source))
+    MmapMut::map_anon(bytes.max(1)).map_err(|source| no_memory(shape, kv, &source))
 }
 
-fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {
-    let bytes = KvStore::page_bytes(shape) * shape.pages;
+fn no_memory(shape: &KvShape, kv: KvDtype, source: &std::io::Error) -> Error {
+    let bytes = KvStore::page_bytes(shape, kv) * shape.pages;
     Error::value(
         "memory for keys and values",
         "a size that the system can map",
@@ -477,10 +525,20 @@ for_each_isa! {
         rows: &CpuBuffer,
         slots: &[KvSlot],
     ) {
-        match layout.dtype {
-            Dtype::F32 => append_rows::<f32>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots),
-            Dtype::F16 => append_rows::<half::f16>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots),
-            Dtype::Bf16 => append_rows::<Bf16Pair>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots),
+        match (layout.stored, layout.dtype) {
+            (StoredAs::Dtype, Dtype::F32) => {
+                append_rows::<f32>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots);
+            }
+            (StoredAs::Dtype, Dtype::F16) => {
+                append_rows::<half::f16>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots);
+            }
+            (StoredAs::Dtype, Dtype::Bf16) => {
+                append_rows::<Bf16Pair>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots);
+            }
+            (StoredAs::Fp8, Dtype::F32 | Dtype::F16) => append_rows::<u8>(layout, columns, pages, rows, slots),
+            (StoredAs::Fp8, Dtype::Bf16) => {
+                append_rows::<CodePair>(layout, columns, bytemuck::cast_slice_mut(pages), rows, slots);
+            }
         }
     }
 }
@@ -532,6 +590,33 @@ impl StoredWord for Bf16Pair {
             0 => (self & 0xffff_0000) | bf16_bits(x),
             _ => (self & 0xffff) | bf16_bits(x) << 16,
         }
+    }
+}
+
+/// A code of e4m3.
+impl StoredWord for u8 {
+    #[inline(always)]
+    fn of_key(x: &[f32]) -> Self {
+        e4m3_code(x[0])
+    }
+
+    fn with_value(self, _slot: usize, x: f32) -> Self {
+        e4m3_code(x)
+    }
+}
+
+/// Codes of two elements, in order.
+type CodePair = [u8; 2];
+
+impl StoredWord for CodePair {
+    #[inline(always)]
+    fn of_key(x: &[f32]) -> Self {
+        [e4m3_code(x[0]), e4m3_code(x[1])]
+    }
+
+    fn with_value(mut self, slot: usize, x: f32) -> Self {
+        self[slot % 2] = e4m3_code(x);
+        self
     }
 }
 

@@ -1,6 +1,7 @@
 //! Latent attention's ops beside attention itself: the launchers of kernels/ops/prepare_latents.cu and of those that
 //! expand latents and merge results. `gemm` has the products by maps.
 
+use crate::compile::elements::PageLayout;
 use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
@@ -47,7 +48,6 @@ pub struct LatentOps {
     device: Device,
     element: Dtype,
     copy_tails: Function,
-    gather_latents: Function,
     merge_attended: Function,
 }
 
@@ -61,11 +61,10 @@ pub struct AtLayer<'a> {
 impl LatentOps {
     pub fn load(device: &Device, element: Dtype) -> Result<Self> {
         device.prepare(&units::latents(element))?;
-        let typed = |source, name| device.function(&units::typed(source, element), name);
+        let merge_attended = units::typed(&units::MERGE_ATTENDED, element);
         Ok(Self {
             copy_tails: device.function(&units::copy_tails(), "copy_tails")?,
-            gather_latents: typed(&units::GATHER_LATENTS, "gather_latents")?,
-            merge_attended: typed(&units::MERGE_ATTENDED, "merge_attended")?,
+            merge_attended: device.function(&merge_attended, "merge_attended")?,
             device: device.clone(),
             element,
         })
@@ -136,8 +135,8 @@ impl LatentOps {
         self.assert_operands(&[out]);
         let args = Args::new().memory(out.memory()).memory_at(from.kv.memory(), from.kv.layer_at(from.layer));
         let args = args.memory_at(expansions.0, expansions.1).u32(small(out.width)).u32(small(heads.head_dim));
-        let args = args.u32(self.in_panels(from));
-        self.device.launch(&self.gather_latents, [small(out.rows), 1, 1], LANE_BLOCK, 0, &args);
+        let args = args.u32(in_panels(from));
+        self.device.launch(from.kv.gather_latents(from.layer), [small(out.rows), 1, 1], LANE_BLOCK, 0, &args);
     }
 
     /// Stores what the maps make of the gathered latents, `mapped`, in the pages of copies. An error is kept for the
@@ -155,11 +154,10 @@ impl LatentOps {
         assert_eq!((mapped.width, mapped.element), (heads.map_rows(), self.element), "expand_latents: shapes");
         let args = Args::new().memory_at(copies.kv.memory(), copies.kv.layer_at(copies.layer)).memory(mapped.memory());
         let args = args.memory_at(from.kv.memory(), from.kv.layer_at(from.layer));
-        let args =
-            args.memory_at(expansions.0, expansions.1).u32(small(heads.latent_width())).u32(self.in_panels(from));
+        let args = args.memory_at(expansions.0, expansions.1).u32(small(heads.latent_width())).u32(in_panels(from));
         let args = args.u32(small(heads.heads)).u32(small(heads.nope)).u32(small(heads.rope)).u32(small(heads.value));
         let grid = [small(mapped.rows), lane_blocks(small(heads.expanded().stored_width())), 1];
-        match copies.kv.store_expanded(copies.layer) {
+        match copies.kv.store_expanded(copies.layer, from.kv.kv_element(from.layer)) {
             Ok(kernel) => self.device.launch(kernel, grid, LANE_BLOCK, 0, &args),
             Err(error) => self.device.keep(error),
         }
@@ -181,17 +179,15 @@ impl LatentOps {
         self.device.launch(&self.merge_attended, grid, LANE_BLOCK, 0, &args);
     }
 
-    /// Whether latents lie in panels, as kernels are told.
-    fn in_panels(&self, from: AtLayer<'_>) -> u32 {
-        use crate::compile::elements::{KvElement, PageLayout};
-        assert_ne!(from.kv.kv_element(from.layer), KvElement::Fp8, "latents are stored in the compute dtype");
-        u32::from(from.kv.layout(from.layer) == PageLayout::Panels)
-    }
-
     fn assert_operands(&self, buffers: &[&Buffer]) {
         let are = buffers.iter().all(|buffer| buffer.element == self.element);
         assert!(are, "queries, latents and results have the dtype of the maps");
     }
+}
+
+/// Whether latents lie in panels, as kernels are told.
+fn in_panels(from: AtLayer<'_>) -> u32 {
+    u32::from(from.kv.layout(from.layer) == PageLayout::Panels)
 }
 
 /// Rows in which latents are expanded, where so many expansions are asked for.

@@ -227,6 +227,6 @@ impl Cuda {
 
     /// The page layout of keys and values for a model with these heads and weights.
     fn kv_element(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
-        KvElement::of(self.kv, self.device.facts(), dtype, HeadWidths::of(heads))
+        KvElement::of(heads.kv_dtype(self.kv), self.device.facts(), dtype, HeadWidths::of(heads))
     }
 }

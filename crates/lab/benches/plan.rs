@@ -27,6 +27,7 @@ const TILING: Tiling = Tiling {
     workers: Workers::BlocksAndDecodeWarps(132),
     most_slots: usize::MAX,
     openings_spare: None,
+    cached_kv_blocks: None,
 };
 
 fn main() {

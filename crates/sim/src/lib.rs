@@ -416,11 +416,12 @@ impl Backend for Sim {
         Ok(vec![0.0; rows * buffer.width])
     }
 
-    /// Hopper's kernels read fp8 from memory.
+    /// All devices store fp8 latents as fp8, Hopper other heads too.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         let is_hopper = self.profile.is_hopper();
-        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, HeadWidths::of(heads));
-        if fp8 { 1 } else { dtype.bytes() }
+        let is_read = heads.values_in_keys()
+            || is_hopper && KvElement::is_fp8_read(profile::HOPPER, dtype, HeadWidths::of(heads));
+        if heads.kv_dtype(self.kv) == KvDtype::Fp8 && is_read { 1 } else { dtype.bytes() }
     }
 
     fn kv_copies(&self, heads: HeadLayout) -> usize {

@@ -162,7 +162,7 @@ pub enum ProductTimes {
 }
 
 /// Hopper's compute capability.
-const HOPPER: u32 = 9;
+pub const HOPPER: u32 = 9;
 
 const BUILT_IN: [(&str, &str); 2] = [("h200", include_str!("h200.json")), ("cpu", include_str!("cpu.json"))];
 

@@ -27,9 +27,14 @@ pub fn latents<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Ch
     for (i, dtype) in Dtype::ALL.into_iter().enumerate() {
         for &heads in shapes {
             products(backend, heads, dtype, counts, &mut dice, report)?;
-            for heads in [heads.absorbed(), heads.expanded()] {
+            let forms = [
+                (heads.absorbed(), KvDtype::Model),
+                (heads.absorbed(), KvDtype::Fp8),
+                (heads.expanded(), KvDtype::Model),
+            ];
+            for (heads, kv) in forms {
                 let terms = ScoreTerms { softcap: None, has_sinks: i == 1 };
-                let (kv, window, sharpness) = (KvDtype::Model, None, sharpness(dtype)[0]);
+                let (window, sharpness) = (None, sharpness(dtype)[0]);
                 let setting = Setting { heads, dtype, kv, window, sharpness, terms };
                 forest(backend, &setting, ForestShape::MidPageForks, i as u64, report)?;
             }

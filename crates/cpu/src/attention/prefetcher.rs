@@ -62,7 +62,7 @@ impl<'a> Prefetcher<'a> {
 
     /// The keys, and the values that are read, of the next page that the task reads; unless that is far off.
     fn next_page(&mut self, reads: usize) -> Option<(&'a [u8], &'a [u8])> {
-        let CpuPageLayout { dtype, width, .. } = self.layout;
+        let (width, element_bytes) = (self.layout.width, self.layout.element_bytes());
         let limit = (reads + PREFETCH_BYTES / self.layout.bytes()).min(self.reads.len());
         let HeadTask { rows, sections, .. } = self.task;
         let ours = |read: &PageRead| {
@@ -75,7 +75,7 @@ impl<'a> Prefetcher<'a> {
         let PageRead { page, slots, .. } = self.reads[..limit].get(self.at)?;
         self.at += 1;
         let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
-        let (keys, values) = page.split_at(self.layout.key_elements() * dtype.bytes());
-        Some((keys, &values[..values.len().min(slots * width * dtype.bytes())]))
+        let (keys, values) = page.split_at(self.layout.key_elements() * element_bytes);
+        Some((keys, &values[..values.len().min(slots * width * element_bytes)]))
     }
 }

@@ -16,7 +16,7 @@ use super::splits::SECTION;
 use super::states::SoftmaxStates;
 use super::tiles::{PAGES, PageSlots, PlanTile, PlanTiles, TilePage};
 use crate::columns::OutputColumns;
-use crate::kv::{CpuPageLayout, SLOTS};
+use crate::kv::{CpuPageLayout, SLOTS, StoredAs};
 use crate::memory::CacheLine;
 use crate::rows::sum_lanes;
 use crate::team::Team;
@@ -47,7 +47,7 @@ struct TaskScratch {
     merged: SoftmaxStates,
     /// Whether any state has been merged.
     has_merged: bool,
-    /// Gathered pages of the current tile.
+    /// Gathered pages of the current tile, or all of its pages, if they hold fp8, as numbers.
     gathered: Vec<CacheLine>,
     /// Widened pages of the current tile.
     wide: Vec<CacheLine>,
@@ -315,7 +315,7 @@ impl TaskScratch {
             self.entered.clear();
             self.entered.extend(task.rows.clone().map(|row| first_section(call.plan, row)));
         }
-        self.gathered.resize(PAGES * layout.bytes() / line, CacheLine::zeroed());
+        self.gathered.resize(PAGES * layout.widened().bytes() / line, CacheLine::zeroed());
         self.wide.resize(PAGES * layout.elements() * size_of::<f32>() / line, CacheLine::zeroed());
         let values = InKeys::of(layout, 1).map_or(0, |values| values.words());
         self.values.resize(PAGES * values * size_of::<u32>() / line, CacheLine::zeroed());
@@ -424,7 +424,8 @@ unsafe fn pack_queries(
     }
 }
 
-/// Pointers to the pages of `tile`: in `stored` (all pages of the head), or gathered in `scratch`.
+/// Pointers to the pages of `tile`, of numbers: in `stored` (all pages of the head), or gathered or widened in
+/// `scratch`.
 fn tile_view(
     tile: &PlanTile,
     tiles: &PlanTiles,
@@ -432,14 +433,19 @@ fn tile_view(
     stored: &[u8],
     scratch: &mut [u8],
 ) -> TileView<u8> {
-    let (page_bytes, key_bytes) = (layout.bytes(), layout.key_elements() * layout.dtype.bytes());
+    let (page_bytes, widened) = (layout.bytes(), layout.widened());
+    let key_bytes = widened.key_elements() * widened.element_bytes();
     let mut view = TileView { keys: [std::ptr::null(); PAGES], values: [std::ptr::null(); PAGES] };
-    for (i, (tile_page, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(page_bytes)).enumerate() {
+    for (i, (tile_page, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(widened.bytes())).enumerate() {
         let page = |id: offshoot_core::ids::PageId| &stored[id.ix() * page_bytes..][..page_bytes];
-        let bytes = match tile_page {
-            TilePage::Absent => continue,
-            TilePage::Stored(id) => page(*id),
-            TilePage::Gathered(range) => {
+        let bytes = match (tile_page, layout.stored) {
+            (TilePage::Absent, _) => continue,
+            (TilePage::Stored(id), StoredAs::Dtype) => page(*id),
+            (TilePage::Stored(id), StoredAs::Fp8) => {
+                gather::copy_slots(layout, scratch, page(*id), &(0..SLOTS));
+                &*scratch
+            }
+            (TilePage::Gathered(range), _) => {
                 scratch.fill(0);
                 for PageSlots { page: id, slots } in &tiles.gathered[range.clone()] {
                     gather::copy_slots(layout, scratch, page(*id), slots);

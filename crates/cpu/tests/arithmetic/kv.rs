@@ -13,7 +13,7 @@ fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
 }
 
 fn shape_of(dtype: Dtype, head_dim: usize, values: Values) -> KvShape {
-    KvShape::uniform(2, HeadLayout { q_heads: 4, kv_heads: 2, head_dim, values }, dtype, 3)
+    KvShape::uniform(2, HeadLayout { q_heads: 4, kv_heads: 2, head_dim, values, expanded: false }, dtype, 3)
 }
 
 /// Values as wide as keys, wider, narrower, and in the keys.
@@ -61,9 +61,12 @@ fn what_is_appended_is_read_back_rounded() {
 
 #[test]
 fn saved_pages_are_joined_slot_by_slot() {
-    for (dtype, values) in Dtype::ALL.into_iter().flat_map(|dtype| every_kind(18).map(|values| (dtype, values))) {
+    let kinds = |kept: KvDtype| every_kind(18).map(move |values| (kept, values));
+    let kinds: Vec<_> = [KvDtype::Model, KvDtype::Fp8].into_iter().flat_map(kinds).collect();
+    for (dtype, &(kept, values)) in Dtype::ALL.into_iter().flat_map(|dtype| kinds.iter().map(move |kind| (dtype, kind)))
+    {
         let shape = shape_of(dtype, 18, values);
-        let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
+        let mut kv = KvStore::new(&shape, kept).unwrap();
         let append = |kv: &mut KvStore, page: u32, slots: Range<u32>| {
             let slots: Vec<KvSlot> = slots.map(|slot| KvSlot { page: PageId(page), slot }).collect();
             let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
@@ -82,7 +85,8 @@ fn saved_pages_are_joined_slot_by_slot() {
         let (mut parted, others) = (kv.save(&[PageId(0), PageId(2)]), kv.save(&[PageId(2), PageId(2), PageId(1)]));
         assert!(parted != whole);
         kv.join(&mut parted, 1, &others, 2, 0..5);
-        assert!(parted == whole, "{dtype:?}, {values:?}");
+        assert!(parted == whole, "{dtype:?}, {kept}, {values:?}");
+        assert_eq!(whole.len(), 2 * KvStore::page_bytes(&shape, kept), "{dtype:?}, {kept}, {values:?}");
     }
 }
 
@@ -107,9 +111,15 @@ fn writing_an_even_slot_clears_its_partner_unless_that_is_a_number() {
 #[test]
 fn page_bytes_count_padding_and_all_layers() {
     // keys 18 x 16, values 16 x 32, two bytes each, in 2 heads of 2 layers
-    assert_eq!(KvStore::page_bytes(&shape(Dtype::Bf16, 18)), (18 * 16 + 16 * 32) * 2 * 4);
-    assert_eq!(KvStore::page_bytes(&shape(Dtype::F32, 64)), 16 * 64 * 2 * 4 * 4);
+    let page_bytes = |shape: &KvShape| KvStore::page_bytes(shape, KvDtype::Model);
+    assert_eq!(page_bytes(&shape(Dtype::Bf16, 18)), (18 * 16 + 16 * 32) * 2 * 4);
+    assert_eq!(page_bytes(&shape(Dtype::F32, 64)), 16 * 64 * 2 * 4 * 4);
     // Latents are stored once, and values of another width are padded by themselves.
-    assert_eq!(KvStore::page_bytes(&shape_of(Dtype::Bf16, 576, Values::InKeys(512))), 16 * 576 * 2 * 4);
-    assert_eq!(KvStore::page_bytes(&shape_of(Dtype::Bf16, 18, Values::Beside(40))), (18 * 16 + 16 * 48) * 2 * 4);
+    let latents = shape_of(Dtype::Bf16, 576, Values::InKeys(512));
+    assert_eq!(page_bytes(&latents), 16 * 576 * 2 * 4);
+    assert_eq!(page_bytes(&shape_of(Dtype::Bf16, 18, Values::Beside(40))), (18 * 16 + 16 * 48) * 2 * 4);
+    // Of fp8, latents take a byte, other elements those of their dtype.
+    assert_eq!(KvStore::page_bytes(&latents, KvDtype::Fp8), 16 * 576 * 4);
+    let beside = shape(Dtype::Bf16, 18);
+    assert_eq!(KvStore::page_bytes(&beside, KvDtype::Fp8), page_bytes(&beside));
 }

@@ -68,7 +68,7 @@ impl Case {
             _ => Values::InKeys(dice.pick(&[2, 16, head_dim]).min(head_dim)),
         };
         Case {
-            heads: HeadLayout { q_heads, kv_heads, head_dim, values },
+            heads: HeadLayout { q_heads, kv_heads, head_dim, values, expanded: false },
             dtype,
             window: dice.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
             sharpness: dice.pick(&[1.0, 30.0]),
@@ -443,7 +443,7 @@ fn values_of_another_width_or_in_the_keys() {
         (576, Values::InKeys(512)),
     ] {
         for dtype in DTYPES {
-            let heads = HeadLayout { q_heads: 3, kv_heads: 1, head_dim, values };
+            let heads = HeadLayout { q_heads: 3, kv_heads: 1, head_dim, values, expanded: false };
             check("values", &Case { has_sinks: head_dim == 24, ..Case::plain(heads, dtype) }, &grown, 4);
         }
     }

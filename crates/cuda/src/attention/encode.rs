@@ -24,6 +24,8 @@ const CONTINUES: u32 = 8;
 struct TileCounts {
     wide: usize,
     all: usize,
+    /// KV blocks of the longest wide tile that is no opening.
+    longest_wide: usize,
     narrow_kv_blocks: KvBlockCounts,
 }
 
@@ -45,7 +47,7 @@ struct PlanLayout {
 impl PlanBuilder<'_> {
     /// Writes all parts but the KV blocks, which are written already.
     pub(super) fn write(&mut self, mut limit: SplitLimit, rows_padded: usize) {
-        let (TileCounts { wide, all: tiles, narrow_kv_blocks }, layout) = loop {
+        let (TileCounts { wide, all: tiles, longest_wide, narrow_kv_blocks }, layout) = loop {
             let count = self.count(limit, rows_padded);
             let layout = self.lay_out(count.all);
             // There are at most as many slots as states: slots are counted only if states are too many.
@@ -76,6 +78,7 @@ impl PlanBuilder<'_> {
             (PlanWord::PartialSlots, self.output.partial_slots),
             (PlanWord::Rows, merged_rows),
             (PlanWord::OpeningRows, opening_rows as usize),
+            (PlanWord::WideHeads, wide_heads(self.heads.kv_heads, longest_wide, self.tiling.cached_kv_blocks)),
             (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
             (
                 PlanWord::NarrowHeads,
@@ -119,6 +122,7 @@ impl PlanBuilder<'_> {
             all: lengths.map(|(length, &count)| length * count as usize).sum(),
             longest: narrow_counts.iter().rposition(|&count| count > 0).unwrap_or(0),
         };
+        let longest_wide = wide_counts.iter().rposition(|&count| count > 0).unwrap_or(0);
         let mut end = 0;
         let mut rank = |places: &mut Vec<u32>| {
             for count in places.iter_mut().rev() {
@@ -127,7 +131,7 @@ impl PlanBuilder<'_> {
             end as usize
         };
         rank(openings);
-        TileCounts { wide: rank(wide), all: rank(narrow), narrow_kv_blocks }
+        TileCounts { wide: rank(wide), all: rank(narrow), longest_wide, narrow_kv_blocks }
     }
 
     /// Turns the number of tiles of each row into the offset of its list.
@@ -309,6 +313,12 @@ fn states_of(lists: &[u32], is_merged: bool) -> u32 {
     }
 }
 
+/// Key heads whose wide tiles are taken before those of others: as many as the cache holds, if each has tiles of so many
+/// KV blocks.
+fn wide_heads(kv_heads: usize, kv_blocks: usize, cached: Option<usize>) -> usize {
+    cached.map_or(kv_heads, |cached| (cached / kv_blocks.max(1)).clamp(1, kv_heads))
+}
+
 /// Key heads of a narrow tile that a worker computes one after another: as many as leave enough work units for all
 /// workers. For short tiles of similar length, as many as give each decode warp one unit while the other warps compute
 /// wide tiles; units are then static.
@@ -391,6 +401,15 @@ mod tests {
     #[test]
     fn tiles_of_different_lengths_are_not_taken_together() {
         assert_eq!(narrow_heads(8, [16, 256], &KvBlockCounts { all: 512, longest: 4 }, WORKERS), 1);
+    }
+
+    #[test]
+    fn wide_tiles_come_by_as_many_heads_as_the_cache_holds() {
+        assert_eq!(wide_heads(128, 64, None), 128);
+        assert_eq!(wide_heads(128, 64, Some(1200)), 18);
+        assert_eq!(wide_heads(8, 64, Some(1200)), 8);
+        assert_eq!(wide_heads(128, 4096, Some(1200)), 1);
+        assert_eq!(wide_heads(128, 0, Some(1200)), 128, "no wide tile");
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub enum PlanWord {
     FirstPosition,
     OpeningRows,
     OpenedRows,
+    WideHeads,
 }
 
 /// The tile sizes of a device's kernels, and the workers that compute tiles.
@@ -51,6 +52,10 @@ pub struct Tiling {
     /// Openings are made if they spare each worker of wide tiles as many steps (`tiling`); `None`: never. Needs kernels
     /// that have no narrow tiles.
     pub openings_spare: Option<usize>,
+    /// KV blocks of a key head that the second-level cache holds: wide tiles are taken in groups of as many key heads as
+    /// fit, so that all of them that read the same keys find them there. `None`: the key heads of a tile come one after
+    /// another, all of them.
+    pub cached_kv_blocks: Option<usize>,
 }
 
 /// The workers that compute tiles.

@@ -12,7 +12,7 @@ mod split_kv;
 mod tiles;
 mod tiling;
 
-use self::layout::{DECODE_WARPS, Tiling, Workers};
+use self::layout::{DECODE_WARPS, KV_BLOCK_TOKENS, Tiling, Workers};
 use crate::compile::elements::{HeadWidths, HopperKernel, KvElement, PageLayout};
 use crate::compile::unit::Unit;
 use crate::compile::units::{self, MemberStates};
@@ -41,6 +41,9 @@ const NARROW_ROWS: usize = 16;
 /// Packed rows of a narrow and of a wide tile of the kernels for Hopper; with heads of 512 half as many of the latter.
 const HOPPER_NARROW_ROWS: usize = 8;
 const HOPPER_WIDE_ROWS: usize = 128;
+/// Bytes of keys and values that wide tiles of tree_attention_large read at a time: half of an H200's second-level cache,
+/// which has each line twice while both halves of the device read it.
+const CACHED_BYTES: usize = 24 << 20;
 /// Packed rows of a tile of tree_attention_latent, whose tiles are all wide.
 const LATENT_ROWS: usize = 64;
 /// Steps that openings must spare each multiprocessor: about what they take themselves, as other tiles wait for them.
@@ -175,18 +178,17 @@ impl AttentionKernels {
             let kernels = KernelSet::Hopper { attention, threads, shared_bytes };
             return Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles });
         }
-        assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
-        let ([attention, merge], merge_warps) = match deterministic {
-            true => (units::attention(element, widths, true), 1),
-            false => (units::attention(element, widths, false), MERGE_WARPS),
-        };
+        let is_read = kv_element != KvElement::Fp8 || widths.are_in_keys();
+        assert!(is_read, "only the kernels for Hopper and those for latents read fp8");
+        let merge_warps = if deterministic { 1 } else { MERGE_WARPS };
+        let [attention, merge] = units::attention(element, kv_element, widths, deterministic);
         let (name, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
             true => ("tree_attention", shared_bytes(facts, widths.key)),
             false => ("tree_attention_any", shared_bytes_any(widths)),
         };
         let merge = device.function(&merge, "merge_states")?;
         let latent = LatentLaunch::largest(facts, widths);
-        let unit = units::attention_latent(element, widths, latent.groups);
+        let unit = units::attention_latent(element, kv_element, widths, latent.groups);
         if let Some(unit) = unit.filter(|_| !deterministic && latent.fits(facts)) {
             let attention = device.function(&unit, "tree_attention_latent_mma")?;
             let LatentLaunch { threads, shared_bytes, .. } = latent;
@@ -326,7 +328,15 @@ pub fn hopper_tiling(
         }
         HopperKernel::Latent => (LATENT_ROWS, Workers::Blocks(multiprocessors)),
     };
-    Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX, openings_spare: openings }
+    Tiling {
+        narrow_rows,
+        wide_rows: Some(wide_rows),
+        workers,
+        most_slots: usize::MAX,
+        openings_spare: openings,
+        cached_kv_blocks: (kernel == HopperKernel::Large)
+            .then(|| CACHED_BYTES / (KV_BLOCK_TOKENS as usize * 2 * (widths.key + widths.value()))),
+    }
 }
 
 /// The tiles and workers of a unit of tree_attention or tree_attention_any, by so many resident blocks.
@@ -338,6 +348,7 @@ pub fn portable_tiling(attention: &Unit, widths: HeadWidths, blocks: usize) -> T
         workers: Workers::Blocks(blocks),
         most_slots: usize::MAX,
         openings_spare: None,
+        cached_kv_blocks: None,
     }
 }
 
@@ -375,6 +386,7 @@ impl LatentLaunch {
             workers: Workers::Blocks(blocks),
             most_slots: usize::MAX,
             openings_spare: None,
+            cached_kv_blocks: None,
         }
     }
 }

@@ -90,7 +90,11 @@ impl HopperKernel {
 
     /// Whether it reads pages of fp8 with heads of that size.
     fn reads_fp8(self, widths: HeadWidths) -> bool {
-        self == HopperKernel::Wgmma && matches!(widths.key, 64 | 128)
+        match self {
+            HopperKernel::Wgmma => matches!(widths.key, 64 | 128),
+            HopperKernel::Large => false,
+            HopperKernel::Latent => true,
+        }
     }
 }
 
@@ -110,14 +114,16 @@ impl KvElement {
     pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, widths: HeadWidths) -> Self {
         match kv {
             KvDtype::Model => KvElement::Plain,
-            KvDtype::Fp8 if facts.major == 9 && Self::is_fp8_read(dtype, widths) => KvElement::Fp8,
+            KvDtype::Fp8 if Self::is_fp8_read(facts.major, dtype, widths) => KvElement::Fp8,
             KvDtype::Fp8 => KvElement::Rounded,
         }
     }
 
-    /// Whether a Hopper kernel reads fp8 in a model with weights of `dtype`.
-    pub fn is_fp8_read(dtype: Dtype, widths: HeadWidths) -> bool {
-        HopperKernel::of(dtype, widths).is_some_and(|kernel| kernel.reads_fp8(widths))
+    /// Whether kernels of devices of compute capability `major` read fp8 in a model with weights of `dtype`: latents
+    /// everywhere, other heads as the kernel for Hopper does.
+    pub fn is_fp8_read(major: u32, dtype: Dtype, widths: HeadWidths) -> bool {
+        let on_hopper = || HopperKernel::of(dtype, widths).is_some_and(|kernel| kernel.reads_fp8(widths));
+        widths.are_in_keys() || major == 9 && on_hopper()
     }
 
     pub fn element_bytes(self, dtype: Dtype) -> usize {
@@ -136,7 +142,7 @@ pub enum PageLayout {
     /// The 16-byte chunks of each 128 bytes permuted by the slot, and rows of more than 256 bytes in panels of 128, as
     /// the kernels for Hopper need them in shared memory.
     Swizzled,
-    /// The same, but rows of any width in panels of 128 bytes: where keys and values are not equally wide.
+    /// The same, but rows of any width in panels of 64 elements: where keys and values are not equally wide.
     Panels,
 }
 

@@ -181,6 +181,9 @@ pub static SAMPLE_COUNT: Source = source!("sampling/sample_count.cu");
 /// Launched before them when requests have sets of allowed tokens that are not on the device.
 pub static PLACE_SETS: Source = source!("sampling/place_sets.cu");
 
+/// What latents are stored as that are not the compute dtype rounded, which is the same to those that read them.
+const LATENTS: [KvElement; 2] = [KvElement::Plain, KvElement::Fp8];
+
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// Every unit, all combinations of defines that the backend supports.
@@ -206,12 +209,15 @@ pub fn all() -> Vec<Unit> {
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
     );
     for deterministic in [false, true] {
-        let of_widths = |element| WIDTHS.map(|widths| attention(element, widths, deterministic)).into_iter().flatten();
-        all.extend(DTYPES.into_iter().flat_map(of_widths));
+        for (element, widths) in DTYPES.into_iter().flat_map(|element| WIDTHS.map(|widths| (element, widths))) {
+            let kept = if widths.are_in_keys() { &LATENTS[..] } else { &LATENTS[..1] };
+            all.extend(kept.iter().flat_map(|&kept| attention(element, kept, widths, deterministic)));
+        }
     }
-    let latent = |element, groups| move |widths| attention_latent(element, widths, groups);
-    for element in [Dtype::F16, Dtype::Bf16] {
-        all.extend([1, 2].into_iter().flat_map(|groups| WIDTHS.into_iter().filter_map(latent(element, groups))));
+    for (element, kept) in [Dtype::F16, Dtype::Bf16].into_iter().flat_map(|element| LATENTS.map(|kept| (element, kept)))
+    {
+        let latent = |groups| move |widths| attention_latent(element, kept, widths, groups);
+        all.extend([1, 2].into_iter().flat_map(|groups| WIDTHS.into_iter().filter_map(latent(groups))));
     }
     all.push(level_mass());
     all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
@@ -235,25 +241,32 @@ pub fn all() -> Vec<Unit> {
         (KvElement::Rounded, plain),
         (KvElement::Rounded, swizzled),
         (KvElement::Rounded, panels),
+        (KvElement::Fp8, plain),
         (KvElement::Fp8, swizzled),
+        (KvElement::Fp8, panels),
     ];
     for (kv_element, layout) in pages {
         for element in DTYPES {
-            let is_read = |widths: &HeadWidths| match (layout, kv_element) {
-                (PageLayout::Plain, _) => true,
-                (laid, KvElement::Fp8) => {
-                    laid == PageLayout::of(9, element, *widths) && KvElement::is_fp8_read(element, *widths)
-                }
-                (laid, _) => laid == PageLayout::of(9, element, *widths),
+            let is_read = |widths: &HeadWidths| {
+                let major = if layout == plain { 8 } else { 9 };
+                let is_read = kv_element != KvElement::Fp8 || KvElement::is_fp8_read(major, element, *widths);
+                is_read && (layout == plain || layout == PageLayout::of(9, element, *widths))
             };
             if element != Dtype::F32 || layout == plain {
-                all.extend([kv_append(element, kv_element, layout).0, store_expanded(element, kv_element, layout)]);
-                // Latents are not e4m3, and their rows are swizzled in panels alone.
-                all.extend((layout != swizzled).then(|| prepare_latents(element, kv_element, layout)));
+                all.push(kv_append(element, kv_element, layout).0);
+                // Rows of latents are swizzled in panels alone.
+                if layout != swizzled {
+                    all.push(prepare_latents(element, kv_element, layout));
+                    all.push(gather_latents(element, kv_element));
+                }
+                all.extend(LATENTS.map(|latents| store_expanded(element, latents, layout)));
             }
             let all_widths: Vec<HeadWidths> = WIDTHS.into_iter().filter(is_read).collect();
             if !all_widths.is_empty() {
-                all.extend([kv_append(element, kv_element, layout).0, prepare_heads(element, kv_element, layout)]);
+                all.push(kv_append(element, kv_element, layout).0);
+            }
+            if all_widths.iter().any(|widths| widths.one().is_some()) {
+                all.push(prepare_heads(element, kv_element, layout));
             }
             all.extend(all_widths.iter().map(|&widths| level_lse(element, kv_element, layout, widths)));
             let hopper = |widths| {
@@ -326,8 +339,7 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
 
 /// Units of the ops of latent attention in a model of `element`, but for those that store in pages.
 pub fn latents(element: Dtype) -> Vec<Unit> {
-    let typed = [&GATHER_LATENTS, &MERGE_ATTENDED].map(|source| typed(source, element));
-    typed.into_iter().chain([copy_tails()]).collect()
+    vec![typed(&MERGE_ATTENDED, element), copy_tails()]
 }
 
 pub fn copy_tails() -> Unit {
@@ -580,8 +592,13 @@ pub fn prepare_latents(element: Dtype, kv_element: KvElement, layout: PageLayout
 }
 
 /// The unit that stores expanded latents in pages of copies.
-pub fn store_expanded(element: Dtype, kv_element: KvElement, layout: PageLayout) -> Unit {
-    laid(rounded(&STORE_EXPANDED, element, kv_element), layout)
+pub fn store_expanded(element: Dtype, latents: KvElement, layout: PageLayout) -> Unit {
+    laid(of_latents(typed(&STORE_EXPANDED, element), element, latents), layout)
+}
+
+/// The unit that gathers latents to be expanded.
+pub fn gather_latents(element: Dtype, latents: KvElement) -> Unit {
+    of_latents(typed(&GATHER_LATENTS, element), element, latents)
 }
 
 /// The unit and kernel name that `AttentionKernels` launches on Hopper, if there is one for a model of `element`.
@@ -594,7 +611,7 @@ pub fn attention_hopper(
     let (unit, name) = match HopperKernel::of(element, widths)? {
         HopperKernel::Wgmma => (with_kv(&TREE_ATTENTION_WGMMA, element, kv_element), "tree_attention_wgmma"),
         HopperKernel::Large => (typed(&TREE_ATTENTION_LARGE, element), "tree_attention_large"),
-        HopperKernel::Latent => (typed(&TREE_ATTENTION_LATENT, element), "tree_attention_latent"),
+        HopperKernel::Latent => (with_kv(&TREE_ATTENTION_LATENT, element, kv_element), "tree_attention_latent"),
     };
     Some((wide(unit, widths).define("DETERMINISTIC", u8::from(deterministic)), name))
 }
@@ -662,21 +679,24 @@ pub fn chunk_states(element: Dtype, state: StateDtype, key_dim: usize, value_dim
 }
 
 /// The units that it launches on other GPUs, and those of deterministic mode if `attention_hopper` has no kernel.
-pub fn attention(element: Dtype, widths: HeadWidths, deterministic: bool) -> [Unit; 2] {
+pub fn attention(element: Dtype, kv_element: KvElement, widths: HeadWidths, deterministic: bool) -> [Unit; 2] {
     let unit_of = if widths.one().is_some() { 16 } else { 32 };
     let fits = |dim: usize| dim.is_multiple_of(unit_of) && dim <= MOST_MMA_HEAD_DIM;
     let fits = !widths.are_in_keys() && fits(widths.key) && fits(widths.value());
     let tensor_cores = !deterministic && element != Dtype::F32 && fits;
-    let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
+    let attention = match tensor_cores {
+        true => typed(&TREE_ATTENTION, element),
+        false => with_kv(&TREE_ATTENTION_ANY, element, kv_element),
+    };
     let merge = typed(&MERGE_STATES, element).define("VALUE_DIM", widths.value());
-    [wide(typed(attention, element), widths), merge]
+    [wide(attention, widths), merge]
 }
 
 /// The unit that computes attention over latents on other GPUs, by tiles of `groups` times 16 rows, where it serves.
-pub fn attention_latent(element: Dtype, widths: HeadWidths, groups: usize) -> Option<Unit> {
+pub fn attention_latent(element: Dtype, kv_element: KvElement, widths: HeadWidths, groups: usize) -> Option<Unit> {
     let fits = widths.are_in_keys() && widths.key.is_multiple_of(32) && widths.value().is_multiple_of(64);
     let fits = fits && element != Dtype::F32 && widths.key <= MOST_MULTIPLIED_LATENT;
-    fits.then(|| wide(typed(&TREE_ATTENTION_LATENT_MMA, element), widths).define("GROUPS", groups))
+    fits.then(|| wide(with_kv(&TREE_ATTENTION_LATENT_MMA, element, kv_element), widths).define("GROUPS", groups))
 }
 
 /// The widest latents, rotated part included, of which GPUs of every kind have room for two KV blocks.
@@ -706,8 +726,16 @@ pub fn linear_heads(element: Dtype) -> Unit {
 
 /// Whose keys and values have an element type of their own.
 fn with_kv(source: &'static Source, element: Dtype, kv_element: KvElement) -> Unit {
-    let kv_element = if kv_element == KvElement::Fp8 { "e4m3" } else { element_name(element) };
-    typed(source, element).define("KV_ELEMENT", kv_element)
+    typed(source, element).define("KV_ELEMENT", kv_element_name(element, kv_element))
+}
+
+/// Which reads pages of such latents.
+fn of_latents(unit: Unit, element: Dtype, latents: KvElement) -> Unit {
+    unit.define("LATENT_ELEMENT", kv_element_name(element, latents))
+}
+
+fn kv_element_name(element: Dtype, kv_element: KvElement) -> &'static str {
+    if kv_element == KvElement::Fp8 { "e4m3" } else { element_name(element) }
 }
 
 /// Which writes such keys and values.

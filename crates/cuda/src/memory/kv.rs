@@ -3,9 +3,10 @@
 //!
 //! # Layout One allocation: `[layer][page][kv_head][keys, values][32 slots][width]`, with the heads of each layer. So a
 //! page of one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs,
-//! a multiple of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). Where values lie
-//! in the keys, it is the run of keys alone. The order within a run depends on who reads it ([`PageLayout`]). Behind
-//! all layers follow the experts of the tokens, if they are kept: `[page][32 slots][layer][chosen]` (`RouteShape`).
+//! a multiple of 128 bytes, or of fp8, which only pages of heads of 64 or 128 and of latents hold ([`KvElement`]), one
+//! of 64. Where values lie in the keys, it is the run of keys alone. The order within a run depends on who reads it
+//! ([`PageLayout`]). Behind all layers follow the experts of the tokens, if they are kept:
+//! `[page][32 slots][layer][chosen]` (`RouteShape`).
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -30,7 +31,7 @@ use offshoot_kv::{KvSlot, LayerPlace};
 
 pub const PAGE_TOKENS: u32 = 32;
 
-/// Bytes of a row of a panel, as in kernels/kv_page.cuh.
+/// Bytes of a row of a panel of 16-bit elements, as in kernels/kv_page.cuh; of fp8 half as many.
 const PANEL_ROW_BYTES: usize = 128;
 
 /// Device bytes through which saved pages pass, or one page where that has more.
@@ -74,8 +75,10 @@ struct PartPages {
     /// The kernels that append: one, and that which prepares rows before, where there is one for these heads.
     append: Function,
     prepare: Option<Function>,
-    /// The kernel that stores expanded latents, once it was asked for.
-    store_expanded: OnceLock<Function>,
+    /// The kernel that gathers latents, where these are pages of latents.
+    gather: Option<Function>,
+    /// The kernel that stores expanded latents of an element type, once it was asked for.
+    store_expanded: OnceLock<(KvElement, Function)>,
 }
 
 /// The element type of pages with these heads.
@@ -169,8 +172,14 @@ impl Kv {
                 Values::Beside(_) => None,
             };
             let prepare = prepare.map(|(unit, name)| device.function(&unit, name)).transpose()?;
+            let gather = match heads.values {
+                Values::InKeys(_) => {
+                    Some(device.function(&units::gather_latents(shape.dtype, kv_element), "gather_latents")?)
+                }
+                Values::Beside(_) => None,
+            };
             let store_expanded = OnceLock::new();
-            Ok(PartPages { heads, kv_element, layout, page_bytes, append, prepare, store_expanded })
+            Ok(PartPages { heads, kv_element, layout, page_bytes, append, prepare, gather, store_expanded })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<Vec<_>>>()?;
         let routes =
@@ -231,16 +240,25 @@ impl Kv {
         kernel.expect("latents are prepared for a layer whose values lie in the keys")
     }
 
-    /// The kernel that stores expanded latents in a layer's pages; an error if it cannot be loaded, which it is when it
-    /// is first asked for.
-    pub(crate) fn store_expanded(&self, layer: LayerIx) -> Result<&Function> {
+    /// The kernel that gathers the latents of a layer. Only where values lie in the keys.
+    pub(crate) fn gather_latents(&self, layer: LayerIx) -> &Function {
+        self.part(layer).gather.as_ref().expect("latents are gathered from a layer whose values lie in the keys")
+    }
+
+    /// The kernel that stores expanded latents, whose own element type is `latents`, in a layer's pages; an error if it
+    /// cannot be loaded, which it is when it is first asked for.
+    pub(crate) fn store_expanded(&self, layer: LayerIx, latents: KvElement) -> Result<&Function> {
         let part = self.part(layer);
-        if let Some(loaded) = part.store_expanded.get() {
-            return Ok(loaded);
+        if part.store_expanded.get().is_none() {
+            assert_eq!(part.kv_element, KvElement::Plain, "copies of latents have the compute dtype");
+            let unit = units::store_expanded(self.shape.dtype, latents, part.layout);
+            let loaded = self.device.function(&unit, "store_expanded")?;
+            // Whoever else has loaded it meanwhile has loaded the same.
+            let _ = part.store_expanded.set((latents, loaded));
         }
-        let unit = units::store_expanded(self.shape.dtype, part.kv_element, part.layout);
-        let loaded = self.device.function(&unit, "store_expanded")?;
-        Ok(part.store_expanded.get_or_init(|| loaded))
+        let (of, loaded) = part.store_expanded.get().expect("it was loaded above");
+        assert_eq!(*of, latents, "expand_latents: latents of one element type");
+        Ok(loaded)
     }
 
     /// How rows lie in the pages of a layer.
@@ -420,9 +438,10 @@ impl PartPages {
         let Self { heads, kv_element, layout, .. } = *self;
         let run = move |width: usize| {
             let row = width * kv_element.element_bytes(dtype);
+            let of_panel = if kv_element == KvElement::Fp8 { PANEL_ROW_BYTES / 2 } else { PANEL_ROW_BYTES };
             match layout {
                 PageLayout::Swizzled if row <= 2 * PANEL_ROW_BYTES => repeat_n(row, 1),
-                PageLayout::Swizzled | PageLayout::Panels => repeat_n(PANEL_ROW_BYTES, row / PANEL_ROW_BYTES),
+                PageLayout::Swizzled | PageLayout::Panels => repeat_n(of_panel, row / of_panel),
                 PageLayout::Plain => repeat_n(row, 1),
             }
         };
@@ -488,6 +507,17 @@ mod tests {
         for head_dim in [64, 128] {
             let bytes = page_bytes(&shape(1, 1, head_dim, 1), &|_| KvElement::Fp8);
             assert_eq!(bytes % 128, 0, "head_dim {head_dim}");
+        }
+        for width in [18, 24, 320, 576] {
+            let latents = HeadLayout {
+                q_heads: 4,
+                kv_heads: 1,
+                head_dim: width,
+                values: Values::InKeys(width - 8),
+                expanded: false,
+            };
+            let bytes = page_bytes(&KvShape::uniform(1, latents, Dtype::Bf16, 1), &|_| KvElement::Fp8);
+            assert_eq!((bytes, bytes % 64), (PAGE_TOKENS as usize * width, 0), "latents of {width}");
         }
     }
 

@@ -289,8 +289,14 @@ fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
         Workers::BlocksAndDecodeWarps(132),
         Workers::BlocksThenTeams { blocks: 132, teams: 4 },
     ]);
-    let tiling =
-        Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers, most_slots: usize::MAX, openings_spare: None };
+    let tiling = Tiling {
+        narrow_rows: dice.pick(&[8, 16]),
+        wide_rows,
+        workers,
+        most_slots: usize::MAX,
+        openings_spare: None,
+        cached_kv_blocks: None,
+    };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
     let tile = dice.pick(&[1, 1, 64, 128, 256]);
     // As deterministic kernels have it, with openings even if they spare one step.
@@ -561,6 +567,7 @@ fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
         workers: Workers::Blocks(264),
         most_slots: usize::MAX,
         openings_spare: None,
+        cached_kv_blocks: None,
     };
     let few = Tiling { workers: Workers::Blocks(16), ..many };
     let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None, 1), planner);

@@ -88,9 +88,10 @@ fn hold_member(
             let keys = heads.kv_heads * heads.head_dim;
             let (before, of_kind, width) =
                 if i < keys { (0, i, heads.head_dim) } else { (heads.head_dim, i - keys, beside) };
-            let (head, row_bytes, byte) = (of_kind / width, width * element, of_kind % width * element);
+            let (head, in_head) = (of_kind / width, of_kind % width);
             let of_head = (slot.page.ix() * heads.kv_heads + head) * (heads.head_dim + beside);
-            let place = (of_head + before) * PAGE * element + page_place(layout, slot.slot as usize, byte, row_bytes);
+            let in_run = page_place(layout, slot.slot as usize, in_head, width, element);
+            let place = (of_head + before) * PAGE * element + in_run;
             let found = &bytes[place..place + element];
             let expected = match kept {
                 KvElement::Plain => dtype.encode(&[x]),
@@ -138,7 +139,7 @@ fn slots_have_the_numbers() {
 
 #[test]
 fn values_have_a_width_of_their_own_or_lie_in_the_keys() {
-    let heads = |kv_heads, head_dim, values| HeadLayout { q_heads: 4, kv_heads, head_dim, values };
+    let heads = |kv_heads, head_dim, values| HeadLayout { q_heads: 4, kv_heads, head_dim, values, expanded: false };
     let (latents, copies) = (heads(1, 576, Values::InKeys(512)), heads(2, 192, Values::Beside(128)));
     for dtype in [Dtype::F16, Dtype::Bf16] {
         for layout in [PageLayout::Plain, PageLayout::Panels] {

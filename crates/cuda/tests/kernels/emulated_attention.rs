@@ -119,7 +119,7 @@ fn place(setting: &Setting, layout: PageLayout, slot: KvSlot, element: usize) ->
     };
     let run = ((slot.page.ix() * kv_heads + head) * of_head + before) * PAGE;
     let bytes = element_bytes(setting);
-    run * bytes + page_place(layout, slot.slot as usize, element * bytes, width * bytes)
+    run * bytes + page_place(layout, slot.slot as usize, element, width, bytes)
 }
 
 /// The slots that rows of a forest see, each once, by page and place there.
@@ -216,8 +216,8 @@ impl Kernel {
     }
 
     /// That of other GPUs, and of deterministic mode.
-    fn portable(dtype: Dtype, widths: HeadWidths, deterministic: bool) -> Option<Self> {
-        let [unit, merge] = units::attention(dtype, widths, deterministic);
+    fn portable(dtype: Dtype, widths: HeadWidths, kv: KvDtype, deterministic: bool) -> Option<Self> {
+        let [unit, merge] = units::attention(dtype, kept(kv), widths, deterministic);
         let (name, shared_bytes) = match unit.source == &units::TREE_ATTENTION {
             // What is left of half the shared memory of a multiprocessor of Hopper, as the emulator is one.
             true => ("tree_attention", (227 / 2 - 6) * 1024),
@@ -229,12 +229,12 @@ impl Kernel {
     }
 
     /// That of other GPUs for latents, by tiles of `groups` times 16 rows.
-    fn latent(dtype: Dtype, widths: HeadWidths, groups: usize) -> Option<Self> {
-        let unit = units::attention_latent(dtype, widths, groups).expect("widths of latents");
+    fn latent(dtype: Dtype, widths: HeadWidths, kv: KvDtype, groups: usize) -> Option<Self> {
+        let unit = units::attention_latent(dtype, kept(kv), widths, groups).expect("widths of latents");
         let attention = Emulated::compile(&unit, "tree_attention_latent_mma")?;
         let launch = LatentLaunch::of(widths, groups);
         let LatentLaunch { threads, shared_bytes, .. } = launch;
-        let [_, merge] = units::attention(dtype, widths, false);
+        let [_, merge] = units::attention(dtype, kept(kv), widths, false);
         let ways = Ways::Latent { launch, merge: Emulated::compile(&merge, "merge_states")? };
         Some(Self { attention, widths, layout: PageLayout::Plain, threads, shared_bytes, ways })
     }
@@ -243,7 +243,9 @@ impl Kernel {
         match &self.ways {
             Ways::Latent { launch, .. } => launch.tiling(blocks),
             Ways::Hopper { kernel, deterministic } => {
-                hopper_tiling(*kernel, kept(setting.kv), self.widths, blocks, *deterministic)
+                let tiling = hopper_tiling(*kernel, kept(setting.kv), self.widths, blocks, *deterministic);
+                // So little that groups have fewer heads than there are.
+                Tiling { cached_kv_blocks: tiling.cached_kv_blocks.map(|_| blocks), ..tiling }
             }
             Ways::Two { unit, .. } => portable_tiling(unit, self.widths, blocks),
         }
@@ -704,7 +706,7 @@ impl Variant {
             _ => 1.0,
         };
         let terms = ScoreTerms { softcap: (seed % 3 == 2).then_some(20.0), has_sinks: seed % 2 == 1 };
-        let heads = HeadLayout { q_heads, kv_heads, head_dim, values };
+        let heads = HeadLayout { q_heads, kv_heads, head_dim, values, expanded: false };
         Setting { heads, dtype, kv, window, sharpness, terms }
     }
 
@@ -715,7 +717,7 @@ impl Variant {
 
     /// The kernel of other GPUs with heads so many, of which the `seed`-th is that of a seed.
     fn portable_shapes(self, layouts: &[(usize, usize)], seeds: Range<u64>) {
-        let Some(kernel) = Kernel::portable(self.dtype, self.widths, false) else { return };
+        let Some(kernel) = Kernel::portable(self.dtype, self.widths, self.kv, false) else { return };
         self.shapes_by(&kernel, layouts, seeds);
     }
 
@@ -766,6 +768,7 @@ impl Variant {
                 workers: Workers::BlocksAndDecodeWarps(blocks),
                 most_slots: usize::MAX,
                 openings_spare: None,
+                cached_kv_blocks: None,
             };
             let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
             let [wide, narrow] = [PlanWord::WideTiles, PlanWord::NarrowTiles].map(|at| made.words()[at as usize]);
@@ -922,18 +925,20 @@ fn deterministic_rows_of_eight_bits_do_too() {
 /// values that take turns with keys, or not. Few rows, as a thread asks the others for each of their weights.
 #[test]
 fn heads_with_other_values() {
-    let check_widths = |key, values, dtype, heads| {
-        let variant = Variant { widths: HeadWidths { key, values }, dtype, kv: KvDtype::Model };
-        let Some(kernel) = Kernel::portable(dtype, variant.widths, false) else { return };
+    let check_widths = |key, values, (dtype, kv), heads| {
+        let variant = Variant { widths: HeadWidths { key, values }, dtype, kv };
+        let Some(kernel) = Kernel::portable(dtype, variant.widths, kv, false) else { return };
         for seed in 0..some_or_full(1, 3) {
             let window = (seed == 1).then_some(100);
             check(&kernel, &variant.setting(heads, window, seed + 1), ForestShape::Many(6), seed, 2);
         }
     };
-    check_widths(24, Values::InKeys(16), Dtype::F16, (7, 1));
-    check_widths(576, Values::InKeys(512), Dtype::Bf16, (3, 1));
-    check_widths(24, Values::Beside(40), Dtype::Bf16, (6, 2));
-    check_widths(264, Values::Beside(136), Dtype::F16, (2, 2));
+    let [f16, bf16] = [Dtype::F16, Dtype::Bf16].map(|dtype| (dtype, KvDtype::Model));
+    check_widths(24, Values::InKeys(16), f16, (7, 1));
+    check_widths(576, Values::InKeys(512), bf16, (3, 1));
+    check_widths(24, Values::InKeys(16), (Dtype::Bf16, KvDtype::Fp8), (7, 1));
+    check_widths(24, Values::Beside(40), bf16, (6, 2));
+    check_widths(264, Values::Beside(136), f16, (2, 2));
 }
 
 /// Latents by the kernel of other GPUs with tensor cores: in tiles of one row and of several, also where a row fills
@@ -943,9 +948,11 @@ fn latents_by_other_tensor_cores() {
     let layouts = [(256, 64, 2, (5, 1), 1), (256, 32, 1, (20, 1), 2)];
     for (rank, rope, groups, heads, seed) in layouts.into_iter().take(some_or_full(1, 2)) {
         let widths = HeadWidths { key: rank + rope, values: Values::InKeys(rank) };
-        let variant = Variant { widths, dtype: Dtype::Bf16, kv: KvDtype::Model };
-        let Some(kernel) = Kernel::latent(Dtype::Bf16, widths, groups) else { return };
-        variant.shapes_by(&kernel, &[heads], seed..seed + some_or_full(1, 3));
+        for kv in [KvDtype::Model, KvDtype::Fp8] {
+            let variant = Variant { widths, dtype: Dtype::Bf16, kv };
+            let Some(kernel) = Kernel::latent(Dtype::Bf16, widths, kv, groups) else { return };
+            variant.shapes_by(&kernel, &[heads], seed..seed + some_or_full(1, 3));
+        }
     }
 }
 
@@ -967,6 +974,20 @@ fn latents() {
     // The same code but for its counts; a GPU's check has both.
     let layouts = some_or_full(&[][..], &[(16, 1), (128, 1), (20, 1)][..]);
     shapes(variant(512, Dtype::Bf16), layouts, 0..some_or_full(0, 5));
+}
+
+/// The same of eight bits: queries become f16, or are.
+#[test]
+fn latents_of_eight_bits() {
+    let shapes = |rank, dtype, layouts: &[(usize, usize)], seeds| {
+        let widths = HeadWidths { key: rank + 64, values: Values::InKeys(rank) };
+        let variant = Variant { widths, dtype, kv: KvDtype::Fp8 };
+        let Some(kernel) = variant.compile(false) else { return };
+        variant.shapes_by(&kernel, layouts, seeds);
+    };
+    shapes(256, Dtype::Bf16, some_or_full(&[(20, 1)][..], &[(16, 1), (20, 1), (64, 1)][..]), 0..some_or_full(1, 5));
+    shapes(256, Dtype::F16, some_or_full(&[][..], &[(16, 1), (20, 1)][..]), 1..some_or_full(1, 3));
+    shapes(512, Dtype::Bf16, some_or_full(&[][..], &[(16, 1), (128, 1)][..]), 0..some_or_full(0, 2));
 }
 
 /// The same by the kernel of other GPUs, and narrower ones.
@@ -995,5 +1016,7 @@ fn expanded_heads_of_192_bf16() {
 #[test]
 fn deterministic_rows_of_latents_do_too() {
     let widths = HeadWidths { key: 320, values: Values::InKeys(256) };
-    Variant { widths, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..1);
+    for kv in [KvDtype::Model, KvDtype::Fp8] {
+        Variant { widths, dtype: Dtype::Bf16, kv }.deterministic(0..1);
+    }
 }

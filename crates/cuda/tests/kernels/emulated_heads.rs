@@ -178,9 +178,9 @@ fn hold(case: Case) {
     for (row, slot) in stored {
         for (i, &x) in row[heads.q_width()..].iter().enumerate() {
             let (value, head) = (i / heads.head_dim / heads.kv_heads, i / heads.head_dim % heads.kv_heads);
-            let (row_bytes, byte) = (heads.head_dim * element, i % heads.head_dim * element);
-            let run = ((slot.page.ix() * heads.kv_heads + head) * 2 + value) * PAGE * row_bytes;
-            let place = run + page_place(layout, slot.slot as usize, byte, row_bytes);
+            let (width, in_head) = (heads.head_dim, i % heads.head_dim);
+            let run = ((slot.page.ix() * heads.kv_heads + head) * 2 + value) * PAGE * width * element;
+            let place = run + page_place(layout, slot.slot as usize, in_head, width, element);
             let expected = match kept {
                 KvElement::Plain => dtype.encode(&[x]),
                 KvElement::Fp8 => vec![F8E4M3::from_f32(x).to_bits()],

@@ -6,6 +6,7 @@ use crate::emulator;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When, page_place};
+use float8::F8E4M3;
 use offshoot_backend::{Dtype, HeadLayout, LatentHeads, RopePairs, WeightView, e4m3};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::PageId;
@@ -52,7 +53,7 @@ fn place(heads: HeadLayout, layout: PageLayout, bytes: usize, slot: KvSlot, of: 
     let beside = value_beside(heads);
     let of_head = (slot.page.ix() * heads.kv_heads + head) * (heads.head_dim + beside);
     let (before, width) = if is_value { (heads.head_dim, beside) } else { (0, heads.head_dim) };
-    (of_head + before) * PAGE * bytes + page_place(layout, slot.slot as usize, element * bytes, width * bytes)
+    (of_head + before) * PAGE * bytes + page_place(layout, slot.slot as usize, element, width, bytes)
 }
 
 /// A table of rotations: what of [`offshoot_backend::RopeTable`] the kernels are given.
@@ -185,14 +186,18 @@ fn hold_prepared(case: &Case) {
         }
         for (i, (y, differs)) in made.into_iter().enumerate() {
             let place = place(heads.absorbed(), layout, bytes, slot, (false, 0, i));
-            let found = f64::from(numbers_of(dtype, &words(&layer[place..place + bytes]), 1)[0]);
+            let stored = &layer[place..place + bytes];
+            let found = f64::from(match kept {
+                KvElement::Plain | KvElement::Rounded => numbers_of(dtype, &words(stored), 1)[0],
+                KvElement::Fp8 => F8E4M3::from_bits(stored[0]).to_f32(),
+            });
             written[place..place + bytes].fill(true);
             match kept {
-                KvElement::Rounded => {
+                KvElement::Rounded | KvElement::Fp8 => {
                     let [low, high] = [y - differs, y + differs].map(|x| f64::from(e4m3(x as f32)));
                     assert!((low..=high).contains(&found), "{case:?}: latent {row}, {i}: {found}, not {y} as e4m3");
                 }
-                _ => assert!(
+                KvElement::Plain => assert!(
                     (found - y).abs() <= differs,
                     "{case:?}: latent {row}, {i}: {found}, not {y} within {differs:e}"
                 ),
@@ -226,7 +231,10 @@ fn rows_are_prepared_as_by_norm_rope_and_append() {
     hold_prepared(&case(Dtype::F32, plain, SMALL, &small, &later));
     hold_prepared(&case(Dtype::Bf16, plain, SMALL, &small, &None));
     hold_prepared(&case(Dtype::F16, plain, SMALL, &None, &None));
-    hold_prepared(&Case { kept: KvElement::Rounded, ..case(Dtype::Bf16, panels, LITE, &of_lite, &None) });
+    for kept in [KvElement::Rounded, KvElement::Fp8] {
+        hold_prepared(&Case { kept, ..case(Dtype::Bf16, panels, LITE, &of_lite, &None) });
+        hold_prepared(&Case { kept, ..case(Dtype::F32, plain, SMALL, &small, &later) });
+    }
     hold_prepared(&Case { heads_a_block: 5, ..case(Dtype::F32, plain, SMALL, &small, &None) });
     for (number, of) in [(1, 2), (3, 4)] {
         let member = Member { number, of, ..WHOLE };
@@ -355,23 +363,38 @@ fn rotated_parts_of_queries_are_kept() {
     }
 }
 
+/// An element as pages hold it.
+fn stored_as(kept: KvElement, dtype: Dtype, x: f32) -> Vec<u8> {
+    match kept {
+        KvElement::Plain => dtype.encode(&[x]),
+        KvElement::Rounded => dtype.encode(&[e4m3(x)]),
+        KvElement::Fp8 => vec![F8E4M3::from_f32(x).to_bits()],
+    }
+}
+
 /// Expansions of `PAGES` pages of latents to as many of copies, one of them padding.
 const EXPANSIONS: [[u32; 4]; 4] = [[2, 0, 0, 32], [0, 2, 5, 17], [0, 0, 0, 0], [1, 1, 31, 32]];
 
-fn hold_expanded(dtype: Dtype, from: PageLayout, (kept, to): (KvElement, PageLayout), heads: LatentHeads) {
-    let Some(gather) = Emulated::compile(&units::typed(&units::GATHER_LATENTS, dtype), "gather_latents") else {
+/// Of latents of an element type and layout, and copies of a layout.
+fn hold_expanded(dtype: Dtype, (kept, from): (KvElement, PageLayout), to: PageLayout, heads: LatentHeads) {
+    let Some(gather) = Emulated::compile(&units::gather_latents(dtype, kept), "gather_latents") else {
         return;
     };
-    let store = Emulated::compile(&units::store_expanded(dtype, kept, to), "store_expanded").expect("compiled before");
+    let store = units::store_expanded(dtype, kept, to);
+    let store = Emulated::compile(&store, "store_expanded").expect("compiled before");
     let mut dice = Dice::new(heads.rank as u64);
     let (stored, expanded) = (heads.absorbed(), heads.expanded());
-    let all = rounded(&mut dice, dtype, PAGES * PAGE * heads.latent_width());
-    let mut pages = vec![0; all.len() * dtype.bytes()];
+    let mut all = rounded(&mut dice, dtype, PAGES * PAGE * heads.latent_width());
+    if kept != KvElement::Plain {
+        all.iter_mut().for_each(|x| *x = e4m3(*x));
+    }
+    let from_bytes = kept.element_bytes(dtype);
+    let mut pages = vec![0; all.len() * from_bytes];
     for (place_of, &x) in all.iter().enumerate() {
         let (token, i) = (place_of / heads.latent_width(), place_of % heads.latent_width());
         let slot = KvSlot { page: PageId((token / PAGE) as u32), slot: (token % PAGE) as u32 };
-        let at = place(stored, from, dtype.bytes(), slot, (false, 0, i));
-        pages[at..][..dtype.bytes()].copy_from_slice(&dtype.encode(&[x]));
+        let at = place(stored, from, from_bytes, slot, (false, 0, i));
+        pages[at..][..from_bytes].copy_from_slice(&stored_as(kept, dtype, x));
     }
     let pages = words(&pages);
     let latent = |page: u32, slot: u32| &all[(page as usize * PAGE + slot as usize) * heads.latent_width()..];
@@ -399,7 +422,7 @@ fn hold_expanded(dtype: Dtype, from: PageLayout, (kept, to): (KvElement, PageLay
 
     let mapped = rounded(&mut dice, dtype, rows * heads.map_rows());
     let mapped_words = words(&dtype.encode(&mapped));
-    let bytes = kept.element_bytes(dtype);
+    let bytes = dtype.bytes();
     let mut copies = vec![u64::from_ne_bytes([UNTOUCHED; 8]); expanded.stored_width() * PAGES * PAGE * bytes / 8];
     let (mut copies_at, mut mapped_at) = (copies.as_mut_ptr(), mapped_words.as_ptr());
     let mut shape =
@@ -422,12 +445,11 @@ fn hold_expanded(dtype: Dtype, from: PageLayout, (kept, to): (KvElement, PageLay
             for (is_value, i, x) in key.chain(value.iter().enumerate().map(|(i, &x)| (true, i, x))) {
                 let slot = KvSlot { page: PageId(to_page), slot };
                 let at = place(expanded, to, bytes, slot, (is_value, head, i));
-                let expected = match kept {
-                    KvElement::Plain => dtype.encode(&[x]),
-                    KvElement::Rounded => dtype.encode(&[e4m3(x)]),
-                    KvElement::Fp8 => vec![float8::F8E4M3::from_f32(x).to_bits()],
-                };
-                assert_eq!(copies[at..at + bytes], expected, "{dtype:?}, {to:?}: head {head}, {is_value}, {i}");
+                assert_eq!(
+                    copies[at..at + bytes],
+                    dtype.encode(&[x]),
+                    "{dtype:?}, {to:?}: head {head}, {is_value}, {i}"
+                );
                 written[at..at + bytes].fill(true);
             }
         }
@@ -440,13 +462,14 @@ fn hold_expanded(dtype: Dtype, from: PageLayout, (kept, to): (KvElement, PageLay
 fn latents_are_gathered_and_what_they_expand_to_is_stored() {
     let even = LatentHeads { heads: 2, rank: 256, nope: 64, rope: 64, value: 128 };
     let (plain, panels, swizzled) = (PageLayout::Plain, PageLayout::Panels, PageLayout::Swizzled);
-    hold_expanded(Dtype::Bf16, panels, (KvElement::Plain, panels), LITE);
-    hold_expanded(Dtype::F16, plain, (KvElement::Plain, plain), LITE);
-    hold_expanded(Dtype::Bf16, panels, (KvElement::Plain, swizzled), even);
-    hold_expanded(Dtype::Bf16, panels, (KvElement::Fp8, swizzled), even);
-    hold_expanded(Dtype::F16, panels, (KvElement::Rounded, panels), LITE);
-    hold_expanded(Dtype::F32, plain, (KvElement::Plain, plain), SMALL);
-    hold_expanded(Dtype::Bf16, plain, (KvElement::Rounded, plain), SMALL);
+    let (as_is, fp8) = (KvElement::Plain, KvElement::Fp8);
+    hold_expanded(Dtype::Bf16, (as_is, panels), panels, LITE);
+    hold_expanded(Dtype::F16, (as_is, plain), plain, LITE);
+    hold_expanded(Dtype::Bf16, (as_is, panels), swizzled, even);
+    hold_expanded(Dtype::Bf16, (fp8, panels), swizzled, even);
+    hold_expanded(Dtype::F16, (fp8, panels), panels, LITE);
+    hold_expanded(Dtype::F32, (as_is, plain), plain, SMALL);
+    hold_expanded(Dtype::Bf16, (fp8, plain), plain, SMALL);
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn kv(setting: &Setting, layout: PageLayout, contexts: &[Vec<KvSlot>]) -> Vec<u3
         for (i, x) in setting.kv(slot).take(kv_heads * head_dim).enumerate() {
             let (head, element) = (i / head_dim, i % head_dim);
             let run = (slot.page.ix() * kv_heads + head) * of_head * PAGE;
-            let place = page_place(layout, slot.slot as usize, element * bytes, head_dim * bytes) / bytes;
+            let place = page_place(layout, slot.slot as usize, element, head_dim, bytes) / bytes;
             kv[run + place] = x;
         }
     }
@@ -199,7 +199,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
     {
         // Those of latents have their values in them.
         let values = if head_dim == 576 { Values::InKeys(512) } else { Values::Beside(head_dim) };
-        let heads = HeadLayout { q_heads, kv_heads, head_dim, values };
+        let heads = HeadLayout { q_heads, kv_heads, head_dim, values, expanded: false };
         let terms = ScoreTerms { softcap: (number % 3 == 1).then_some(3.0), has_sinks: true };
         let of = |window| Setting { heads, dtype, kv: kept, window, sharpness: 4.0, terms };
         let Some(kernel) = compile(&of(None), layout) else { return };

@@ -1,6 +1,6 @@
 //! config.json files of families with latent attention: widths, ropes, scales, and what is refused.
 
-use offshoot_backend::{HeadLayout, LatentHeads, RopePairs, Values};
+use offshoot_backend::{LatentHeads, RopePairs, Values};
 use offshoot_model::ModelConfig;
 use offshoot_model::config::{AttentionSpec, Family, KeySource, LatentSpec};
 use serde_json::{Value, json};
@@ -80,7 +80,8 @@ fn layers_store_latents_alone() {
         let heads = LatentHeads { heads: 4, rank: 16, nope: 12, rope: 4, value: 20 };
         let layer = attention(&config);
         assert_eq!((config.family, config.latents()), (family, Some(heads)));
-        assert_eq!(layer.heads, HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 20, values: Values::InKeys(16) });
+        assert_eq!(layer.heads, heads.absorbed());
+        assert_eq!((layer.heads.head_dim, layer.heads.values), (20, Values::InKeys(16)));
         assert_eq!(config.attention_kinds().len(), 1);
         assert_eq!(config.kv_bytes_per_token(|_| 2), config.layers.len() * 20 * 2, "{name}");
         let KeySource::Latent(LatentSpec { eps, query_rank: Some(24), latent_scale, .. }) = layer.keys else {

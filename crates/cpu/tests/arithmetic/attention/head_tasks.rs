@@ -51,7 +51,8 @@ fn have_all(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>
 
 #[test]
 fn query_heads_of_one_key_head_are_divided_where_threads_have_too_few_tasks_or_states_are_many() {
-    let heads = |q_heads| HeadLayout { q_heads, kv_heads: 1, head_dim: 576, values: Values::InKeys(512) };
+    let heads =
+        |q_heads| HeadLayout { q_heads, kv_heads: 1, head_dim: 576, values: Values::InKeys(512), expanded: false };
     let tasks = |threads, q_heads, rows| HeadTasks::new(threads, heads(q_heads), rows, 0..1, VECTOR_ROWS);
     assert_eq!(tasks(1, 128, 1).head_shares(), 1);
     assert_eq!(tasks(4, 128, 1).head_shares(), 4);

@@ -9,8 +9,9 @@ use offshoot_cpu::kv::{CpuPageLayout, SLOTS};
 
 /// Keys and values as they would be stored beside each other, of words of 32 bits.
 fn layouts(dtype: Dtype, head_dim: usize, value_dim: usize) -> [CpuPageLayout; 2] {
-    [Values::InKeys(value_dim), Values::Beside(value_dim)]
-        .map(|values| CpuPageLayout::new(dtype, &HeadLayout { q_heads: 1, kv_heads: 1, head_dim, values }))
+    [Values::InKeys(value_dim), Values::Beside(value_dim)].map(|values| {
+        CpuPageLayout::new(dtype, &HeadLayout { q_heads: 1, kv_heads: 1, head_dim, values, expanded: false })
+    })
 }
 
 /// Element `i` of the words of a page.

@@ -22,12 +22,16 @@ pub fn swizzled_place(slot: usize, byte: usize, row_bytes: usize) -> usize {
     slot * row_bytes + (chunk ^ turn) * 16 + within
 }
 
-/// Where byte `byte` of the row in `slot` lies among the rows of a page.
-pub fn page_place(layout: PageLayout, slot: usize, byte: usize, row_bytes: usize) -> usize {
+/// The byte at which element `element` of `width` of the row in `slot` begins among the rows of a page.
+pub fn page_place(layout: PageLayout, slot: usize, element: usize, width: usize, element_bytes: usize) -> usize {
+    let (byte, row_bytes) = (element * element_bytes, width * element_bytes);
     match layout {
         PageLayout::Plain => slot * row_bytes + byte,
         PageLayout::Swizzled => swizzled_place(slot, byte, row_bytes),
-        PageLayout::Panels => byte / 128 * 32 * 128 + swizzled_place(slot, byte % 128, 128),
+        PageLayout::Panels => {
+            let panel = 64 * element_bytes;
+            byte / panel * 32 * panel + swizzled_place(slot, byte % panel, panel)
+        }
     }
 }
 
