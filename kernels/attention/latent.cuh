@@ -1,5 +1,7 @@
 // The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1
-// the second, so that the softmax of one overlaps the products of the other. A row's steps follow one another:
+// the second, so that the softmax of one overlaps the products of the other. Warpgroup 1 begins to multiply the weights
+// of the first step before its own softmax, which no scores of the next pair could overlap: their keys are not there yet.
+// A row's steps follow one another:
 // warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both
 // steps, in their order. m is raised before weights are computed, from the scores of the row alone, so that its bits
 // are, too. Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
@@ -7,7 +9,7 @@
 
 #include "attention/fp8.cuh"
 #include "attention/latent_ring.cuh"
-#include "attention/rows.cuh"
+#include "attention/latent_states.cuh"
 
 // The 64 rows of a tile, as a warpgroup holds them: its half of the results.
 struct LatentRows : SoftmaxRows {
@@ -250,6 +252,11 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                 read(latent.factor[0], factors);
                 rows.rescale({factors[0], factors[1]});
                 scale_sums({factors[0], factors[1]});
+                // Before its own softmax, beside which they are multiplied.
+                wait(latent.weighed[0], pairs_before);
+                wait(latent.full[0][RIGHT], pairs_before);
+                begin_products();
+                rows.issue_shared(at(0, ROTATED), at(0, RIGHT));
                 if (has_second) {
                     factor = rows.raise(before, job.scale);
                     tell(latent.top[1], rows.m[0], rows.m[1]);
@@ -260,10 +267,6 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                     rows.m[0] = before[0];
                     rows.m[1] = before[1];
                 }
-                wait(latent.weighed[0], pairs_before);
-                wait(latent.full[0][RIGHT], pairs_before);
-                begin_products();
-                rows.issue_shared(at(0, ROTATED), at(0, RIGHT));
                 if (step + 2 >= steps) {
                     copy_next_queries();
                 }
@@ -291,11 +294,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         meet(SUMMED + warp, 64);
         float other[2];
         read(sums[1 - group], other);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            // `store_wide` adds up the lanes of a quad.
-            rows.l[r] = lane % 4 == 0 ? own[r] + other[r] : 0.0f;
-        }
-        store_wide(job, tiles.tile(job), head, first, rows, group * COLUMNS);
+        const float l[2] = {own[0] + other[0], own[1] + other[1]};
+        store_latents(job, tiles.tile(job), head, first, rows.o, rows.m, l, group * COLUMNS);
     }
 }

@@ -1,10 +1,10 @@
 // The last part of the kernels for Hopper: after all blocks have written their partial states, all warps merge them:
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over a row's list of states, in its order,
 // with the sink, if there are any, as one more term of the divisor.
-// All blocks are resident, so they can wait for one another; this is faster than launching a second kernel. Limited by
-// latency or, with many rows, by the bandwidth of the states.
+// Limited by latency or, with many rows, by the bandwidth of the states.
 #pragma once
 
+#include "attention/ended.cuh"
 #include "attention/tile.cuh"
 #include "attention/wide_tiles.cuh"
 
@@ -183,23 +183,6 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     }
 }
 
-// Load-acquire: sees everything written before the value it reads.
-__device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
-    unsigned value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    return value;
-}
-
-// Called by one thread of each block: publishes earlier writes and waits until all blocks have arrived.
-__device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
-    __threadfence();
-    atomicAdd(ended, 1);
-    unsigned count;
-    do {
-        count = load_acquire(ended);
-    } while (count < gridDim.x);
-}
-
 // A warp's share of all rows and query heads, HEADS at a time: every `warps`-th unit, from `warp` on. Loads the
 // description of the next unit one ahead; the first before the states are complete.
 template <unsigned HEADS, unsigned AHEAD>
@@ -242,19 +225,8 @@ struct MergeShare {
     }
 };
 
-// Waits until all blocks have written their partial states, if the plan has any. Called by all threads.
-__device__ __forceinline__ void wait_for_states(unsigned* words) {
-    __syncthreads();
-    if (words[PARTIAL_SLOTS] != 0) {
-        if (threadIdx.x == 0) {
-            wait_for_blocks(words + ENDED_BLOCKS);
-        }
-        __syncthreads();
-    }
-}
-
-// Called by one of so many warps, where there are no partial states: zeroes the results of its share of rows without any
-// state. All others are written.
+// Called by one of so many warps, where there are no partial states: zeroes the results of its share of rows without
+// any state. All others are written.
 __device__ __forceinline__ void zero_unseeing(const Job& job, unsigned first, unsigned warps) {
     const unsigned lane = threadIdx.x % 32, rows = job.words[REAL_ROWS], q_heads = job.group * job.kv_heads;
     const unsigned* list = job.words + job.words[MERGE_AT];
@@ -303,33 +275,5 @@ __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsi
         merge_share<2, 4 * TIMES>(job, first, warps, words);
     } else {
         merge_share<1, 8 * TIMES>(job, first, warps, words);
-    }
-}
-
-// Called by one warpgroup of each block: zeroes the output rows past those of the plan, up to `rows_padded`. They see
-// nothing.
-__device__ __forceinline__ void zero_padding(const Job& job, unsigned rows_padded) {
-    const unsigned width = job.group * job.kv_heads * VALUE_DIM / 2, padding = job.words[REAL_ROWS] * width;
-    for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width;
-         i += gridDim.x * GROUP_THREADS) {
-        reinterpret_cast<unsigned*>(job.out)[i] = 0;
-    }
-    if (job.lse) {
-        const unsigned q_heads = job.group * job.kv_heads;
-        for (unsigned i = job.words[REAL_ROWS] * q_heads + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
-             i < rows_padded * q_heads; i += gridDim.x * GROUP_THREADS) {
-            job.lse[i] = NO_SCORE;
-        }
-    }
-}
-
-// Called by one warpgroup of each block, after its wait for the states: the last block resets the counters for the next
-// launch.
-__device__ __forceinline__ void leave(unsigned* words) {
-    if (threadIdx.x % GROUP_THREADS == 0 && atomicAdd(words + LEFT_BLOCKS, 1) == gridDim.x - 1) {
-        words[NARROW_TICKET] = 0;
-        words[ENDED_BLOCKS] = 0;
-        words[LEFT_BLOCKS] = 0;
-        words[OPENED_ROWS] = 0;
     }
 }

@@ -246,42 +246,98 @@ struct SoftmaxRows {
     }
 };
 
+// Transposes 4 x 4 words, of which each lane of a quad holds a row.
+__device__ __forceinline__ void transpose_quad(unsigned (&words)[4]) {
+#pragma unroll
+    for (unsigned by = 1; by <= 2; by *= 2) {
+        const bool upper = threadIdx.x & by;
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++) {
+            unsigned &low = words[by == 1 ? 2 * i : i], &high = words[by == 1 ? 2 * i + 1 : i + 2];
+            const unsigned other = __shfl_xor_sync(ALL_LANES, upper ? low : high, by);
+            (upper ? low : high) = other;
+        }
+    }
+}
+
+// Which results a lane's r-th row makes.
+struct StoredRow {
+    unsigned row, q_head;
+    bool is_real;  // false past the end of the tile
+    bool is_result;  // its only state
+    size_t state;  // its number among all slots and query heads, unless it is the only one
+
+    __device__ __forceinline__ StoredRow(const Job& job, const Tile& tile, unsigned head, unsigned first, int r) {
+        const unsigned i = first + threadIdx.x % 32 / 4 + r * 8, packed = tile.first_row + i;
+        row = job.by_group.quotient(packed);
+        q_head = head * job.group + job.by_group.remainder(packed);
+        is_real = i < tile.rows;
+        is_result = is_real && !(tile.states & OPENS) && has_one_state(job.words, tile.row_states(), row);
+        state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) *
+                    (job.group * job.kv_heads) + q_head;
+    }
+};
+
+// Writes the elements of the result of this lane's r-th row from `from` on to `out`, if it is one. `m` and `l`: of the
+// row. Called by all lanes of a warp. A lane stores 16 bytes at a time where it can: with four, as it holds them, stores
+// take as long as the products of several steps.
+template <int N>
+__device__ __forceinline__ void store_result(const Job& job, const StoredRow& stored, const float (&o)[N][4], int r,
+                                             float m, float l, unsigned from) {
+    if (!__any_sync(ALL_LANES, stored.is_result)) {
+        return;
+    }
+    const unsigned lane = threadIdx.x % 32;
+    const size_t place = static_cast<size_t>(stored.row) * job.group * job.kv_heads + stored.q_head;
+    const float sink = sink_of(job.sinks, stored.q_head), scale = final_factor_fast(m, l, sink);
+    if (job.lse && stored.is_result && lane % 4 == 0 && from == 0) {
+        job.lse[place] = log_sum(m, l, sink);
+    }
+    T* out = job.out + place * VALUE_DIM + from;
+    auto pair = [&](int n) { return pack<T>(o[n][2 * r] * scale, o[n][2 * r + 1] * scale); };
+    constexpr int IN_FOURS = N / 4 * 4;
+#pragma unroll
+    for (int n = 0; n < IN_FOURS; n += 4) {
+        unsigned columns[4] = {pair(n), pair(n + 1), pair(n + 2), pair(n + 3)};
+        transpose_quad(columns);
+        if (stored.is_result) {
+            *reinterpret_cast<uint4*>(out + (n + lane % 4) * 8) = {columns[0], columns[1], columns[2], columns[3]};
+        }
+    }
+#pragma unroll
+    for (int n = IN_FOURS; n < N; n++) {
+        if (stored.is_result) {
+            *reinterpret_cast<unsigned*>(out + n * 8 + lane % 4 * 2) = pair(n);
+        }
+    }
+}
+
+// Writes them as partial state number `state` of all slots and query heads.
+template <int N>
+__device__ __forceinline__ void store_state(const Job& job, size_t state, const float (&o)[N][4], int r, float m,
+                                            float l, unsigned from) {
+    const unsigned lane = threadIdx.x % 32;
+    float* to = job.partials.o + state * VALUE_DIM + from + state_place(lane % 4 * 2);
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        *reinterpret_cast<float4*>(to + n * 8) = {o[n][2 * r], o[n + 1][2 * r], o[n][2 * r + 1], o[n + 1][2 * r + 1]};
+    }
+    if (lane % 4 == 0 && from == 0) {
+        job.partials.extents[state] = {m, l};
+    }
+}
+
 // Writes the elements `from` .. `from` + COLUMNS of each row's result to `out` if this is its only state, else as a
 // partial state. `first`: first row of this warp in the tile.
 __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first,
                                            const SoftmaxRows& rows, unsigned from) {
-    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = job.by_group.quotient(packed);
         const float l = PREFERS_SHORT ? rows.l[r] : quad_sum(rows.l[r]);
-        if (i >= tile.rows) {
-            continue;
-        }
-        const unsigned q_head = head * job.group + job.by_group.remainder(packed);
-        if (!(tile.states & OPENS) && has_one_state(job.words, tile.row_states(), row)) {
-            const float sink = sink_of(job.sinks, q_head), scale = final_factor_fast(rows.m[r], l, sink);
-            if (job.lse && lane % 4 == 0 && from == 0) {
-                job.lse[static_cast<size_t>(row) * q_heads + q_head] = log_sum(rows.m[r], l, sink);
-            }
-            T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * VALUE_DIM + from + lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < static_cast<int>(COLUMNS / 8); n++) {
-                *reinterpret_cast<unsigned*>(out + n * 8) =
-                    pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
-            }
-        } else {
-            const size_t state =
-                static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
-            float* o = job.partials.o + state * VALUE_DIM + from + state_place(lane % 4 * 2);
-#pragma unroll
-            for (int n = 0; n < static_cast<int>(COLUMNS / 8); n += 2) {
-                *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1],
-                                                         rows.o[n + 1][2 * r + 1]};
-            }
-            if (lane % 4 == 0 && from == 0) {
-                job.partials.extents[state] = {rows.m[r], l};
-            }
+        const StoredRow stored(job, tile, head, first, r);
+        store_result(job, stored, rows.o, r, rows.m[r], l, from);
+        if (stored.is_real && !stored.is_result) {
+            store_state(job, stored.state, rows.o, r, rows.m[r], l, from);
         }
     }
 }

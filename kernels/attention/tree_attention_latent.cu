@@ -12,7 +12,7 @@
 #define MULTIPLIES
 #include "attention/latent.cuh"
 #include "attention/latent_copy.cuh"
-#include "attention/merge.cuh"
+#include "attention/latent_merge.cuh"
 #include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 3 * GROUP_THREADS, MULTIPLYING_WARPS = 2 * GROUP_THREADS / 32;
@@ -47,6 +47,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     }
     more_registers<MULTIPLIER_REGISTERS>();
     multiply_latents(job, role, queries, latent);
-    merge_states<MULTIPLYING_WARPS, 2, 2>(job, warp, words);
+    merge_latents(job, warp, reinterpret_cast<char*>(memory) + (queries - shared_address(memory)));
 }
 #endif

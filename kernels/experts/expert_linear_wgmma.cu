@@ -9,7 +9,8 @@
 // Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in experts/panels.cuh; bias f32
 // [experts, outputs]; firsts [experts + 1], rows [places]; out ELEMENT (or f32 if `sums`) [places, outputs, or half of
 // them].
-// A tile has up to CAP places. Its columns are rounded up to a size of `multiply_panels`; the sum over the inputs is
+// A tile has up to CAP places, and those of an expert are spread evenly over its tiles: a rest of few places would read
+// the weights again for little. Its columns are rounded up to a size of `multiply_panels`; the sum over the inputs is
 // the same chain for all sizes, so a result depends on its input and its expert alone.
 // Grid: any number of blocks of (MULTIPLIERS + 1) * 128 threads; dynamic shared memory for the ring (`ExpertTiles` of
 // crates/cuda/src/compile/elements.rs).
@@ -43,6 +44,10 @@ struct Ring {
 
 using RingCursor = Cursor<STAGES>;
 
+// Places of a tile are a multiple, but for an expert's last one: most sizes of a product are.
+constexpr unsigned COLUMN_STEP = 16;
+static_assert(CAP % COLUMN_STEP == 0, "no tile is empty");
+
 // What this block multiplies: every gridDim.x-th of all tiles, those of the same places one after another.
 struct Work {
     Operands operands;
@@ -61,7 +66,7 @@ struct Work {
         index += gridDim.x;
     }
     __device__ __forceinline__ Rows rows(const TileEnds& ends) const {
-        return rows_of(ends, operands, index / across, CAP);
+        return even_rows_of(ends, operands, index / across, COLUMN_STEP);
     }
     // The first row of panels in the tile.
     __device__ __forceinline__ unsigned product() const {
@@ -72,7 +77,7 @@ struct Work {
 // Columns of a product: the fewest, and those of the next larger one.
 constexpr unsigned FEWEST_COLUMNS = CAP == 64 ? 8 : 16;
 __device__ constexpr unsigned more_columns(unsigned columns) {
-    return CAP == 64 ? columns * 2 : columns + 16;
+    return CAP == 64 ? columns * 2 : columns + COLUMN_STEP;
 }
 
 // Runs the warp that copies weights: a lane for each panel of a stage.

@@ -121,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
             }
         }
         const unsigned most = __reduce_max_sync(0xffffffff, best);
-        const unsigned winner = __reduce_min_sync(0xffffffff, best == most ? at : 0xffffffff);
+        // Where no candidate is left, which hosts refuse, the last expert, not a number behind the keys.
+        const unsigned winner = min(__reduce_min_sync(0xffffffff, best == most ? at : 0xffffffff), experts - 1);
         if (lane == choice) {
             mine = winner;
         }

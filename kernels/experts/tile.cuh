@@ -57,8 +57,8 @@ __device__ __forceinline__ void count_tiles(TileEnds& ends, const Operands& oper
     }
 }
 
-// The rows of tile `tile`, below the last entry of `ends`.
-__device__ __forceinline__ Rows rows_of(const TileEnds& ends, const Operands& operands, unsigned tile, unsigned cap) {
+// The expert of tile `tile`, below the last entry of `ends`.
+__device__ __forceinline__ unsigned expert_of(const TileEnds& ends, const Operands& operands, unsigned tile) {
     unsigned low = 0, high = operands.experts - 1;
     while (low < high) {
         const unsigned middle = (low + high) / 2;
@@ -68,9 +68,26 @@ __device__ __forceinline__ Rows rows_of(const TileEnds& ends, const Operands& op
             low = middle + 1;
         }
     }
-    const unsigned within = (tile - (low == 0 ? 0 : ends.of[low - 1])) * cap;
-    const unsigned first = ends.firsts[low] + within, end = ends.firsts[low + 1];
-    return {low, first, end - first < cap ? end - first : cap};
+    return low;
+}
+
+// The rows of tile `tile`, below the last entry of `ends`: all tiles of an expert but the last have `cap`.
+__device__ __forceinline__ Rows rows_of(const TileEnds& ends, const Operands& operands, unsigned tile, unsigned cap) {
+    const unsigned expert = expert_of(ends, operands, tile);
+    const unsigned within = (tile - (expert == 0 ? 0 : ends.of[expert - 1])) * cap;
+    const unsigned first = ends.firsts[expert] + within, end = ends.firsts[expert + 1];
+    return {expert, first, min(end - first, cap)};
+}
+
+// The same if rows are spread evenly: the tiles of an expert have equally many, a multiple of `step` but in the last.
+// The cap that `ends` counts by is a multiple of `step`, so that no tile is empty.
+__device__ __forceinline__ Rows even_rows_of(const TileEnds& ends, const Operands& operands, unsigned tile,
+                                             unsigned step) {
+    const unsigned expert = expert_of(ends, operands, tile), before = expert == 0 ? 0 : ends.of[expert - 1];
+    const unsigned begin = ends.firsts[expert], end = ends.firsts[expert + 1], tiles = ends.of[expert] - before;
+    const unsigned each = (end - begin + tiles * step - 1) / (tiles * step) * step;
+    const unsigned first = begin + (tile - before) * each;
+    return {expert, first, min(end - first, each)};
 }
 
 // The input row of a place.

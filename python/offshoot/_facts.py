@@ -85,9 +85,10 @@ class EngineCounters(TypedDict):
     kv_bytes_peak: int
     kv_tokens_peak: int
     kv_bytes_peak_unshared: int
-    tokens_copied: int
-    copies_evicted: int
-    copies_held: int
+    latent_tokens_expanded: int
+    latent_tokens_expanded_again: int
+    latent_copies_evicted: int
+    latent_copies_held: int
     states_held: int
     states_peak: int
     preemptions: int

@@ -1,5 +1,7 @@
 //! `offshoot serve` as its clients meet it: the built binary with the bundled demo model, over HTTP.
 
+#[path = "../common/latent.rs"]
+mod latent;
 #[path = "../common/lora.rs"]
 mod lora;
 #[path = "../common/signals.rs"]
@@ -14,6 +16,7 @@ mod ends;
 mod files;
 mod forms;
 mod judge;
+mod latents;
 mod page;
 mod pauses;
 mod pooling;

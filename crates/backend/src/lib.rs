@@ -298,6 +298,10 @@ pub trait Backend: Send + 'static {
         let _ = old;
         self.latent_maps(parts, heads, dtype, split)
     }
+    /// How many times the maps of latents are in memory.
+    fn latent_map_copies(&self) -> usize {
+        1
+    }
     /// The elements of the matrix of maps, as [`Backend::read_matrix`] gives those of a matrix.
     fn read_latent_maps(&mut self, maps: &Self::LatentMaps, split: &Split) -> Result<Elements>;
     /// Where weights are replaced in place: puts a matrix, which was loaded for it, in the place of that of expert

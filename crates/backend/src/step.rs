@@ -141,6 +141,8 @@ pub struct StepShape {
     pub samples: bool,
     /// Whether some row has an adapter.
     pub adapters: bool,
+    /// Whether latents are read as they are, by absorbed queries; false for models without latent attention.
+    pub absorbs: bool,
     /// What the step reads of each [`CopyStore`] and makes there, in the order of `CopyStore::ALL`.
     pub copies: [CopiesShape; CopyStore::COUNT],
 }
@@ -161,8 +163,14 @@ impl StepBatch {
             logit_rows: self.logit_rows.len(),
             samples: !self.requests.given().is_empty() || self.requests.are_values(),
             adapters: self.adapters.iter().any(Option::is_some),
+            absorbs: self.absorbs(),
             copies: self.copies_shape(),
         }
+    }
+
+    fn absorbs(&self) -> bool {
+        let latents = &self.plans[..self.growing_plans()];
+        self.expansions.is_some() && latents.iter().any(|plan| !plan.items.is_empty())
     }
 
     fn copies_shape(&self) -> [CopiesShape; CopyStore::COUNT] {

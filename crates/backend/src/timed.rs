@@ -1,5 +1,5 @@
 //! Backends whose steps can be timed, and the peak rates to compare times with. The CPU is timed by the wall clock,
-//! with caches as earlier runs left them; a GPU by its own clock, with empty caches.
+//! with caches as earlier runs left them; a GPU by its own clock, with empty caches unless they are to be kept.
 
 use std::fmt;
 use std::time::Duration;
@@ -33,6 +33,13 @@ pub trait Timed: Backend {
         times: usize,
         ops: impl FnMut(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<Vec<f64>>;
+
+    /// Times steps with caches as the run before left them, from now on.
+    fn keep_caches(&mut self);
+
+    /// Microseconds of each of `times` runs of a kernel that does nothing, timed as steps are; `None` where steps have
+    /// no kernels.
+    fn time_nothing(&mut self, times: usize) -> Result<Option<Vec<f64>>>;
 
     /// Microseconds per call, for each of `times` rounds of `calls` calls in a row. `call` gets its index in the round.
     fn time_calls(&mut self, calls: usize, times: usize, call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>>;

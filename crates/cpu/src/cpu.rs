@@ -8,7 +8,7 @@ use super::experts::{CpuExperts, CpuRoutes};
 use super::fabric::{CpuFabric, attend_as};
 use super::gemm::CpuWeights;
 use super::kv::{CpuPageLayout, KvStore};
-use super::latent::{self, CpuLatentMaps};
+use super::latent::{self, CpuLatentMaps, LATENT_MAP_COPIES};
 use super::lora::{CpuLora, CpuLoraTerm, add_lora};
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
@@ -255,6 +255,10 @@ impl Backend for Cpu {
     fn resize_routes(&mut self, routes: &mut CpuRoutes, rows: usize) -> Result<()> {
         routes.resize(rows);
         Ok(())
+    }
+
+    fn latent_map_copies(&self) -> usize {
+        LATENT_MAP_COPIES
     }
 
     /// fp8 latents are stored as fp8, other fp8 values in the weights' dtype.

@@ -15,10 +15,13 @@ use offshoot_backend::{WeightView, with_bytes, with_dense};
 use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_kv::KvSlot;
 
+/// How many times the maps are in memory: once for all heads, and once by the products of each head.
+pub const LATENT_MAP_COPIES: usize = 2;
+
 /// The maps of a layer, dense, as each product reads them.
 pub struct CpuLatentMaps {
     heads: LatentHeads,
-    /// Those of all heads, `[heads, nope + value]` by `rank`, to expand latents.
+    /// The maps of all heads, `[heads, nope + value]` by `rank`, to expand latents.
     all: CpuMatrix,
     /// `K_h` of each head transposed, `[rank, nope]`.
     absorbing: Vec<CpuMatrix>,

@@ -44,7 +44,7 @@ pub use fabric::CpuFabric;
 pub use gemm::CpuWeights;
 pub use isa::Isa;
 pub use kv::KvStore;
-pub use latent::CpuLatentMaps;
+pub use latent::{CpuLatentMaps, LATENT_MAP_COPIES};
 pub use levels::CpuLevelRows;
 pub use lora::{CpuLora, CpuLoraTerm};
 pub use step::CpuStep;

@@ -26,6 +26,12 @@ impl Timed for Cpu {
         (0..times).map(|_| one()).collect()
     }
 
+    fn keep_caches(&mut self) {}
+
+    fn time_nothing(&mut self, _: usize) -> Result<Option<Vec<f64>>> {
+        Ok(None)
+    }
+
     fn time_calls(&mut self, calls: usize, times: usize, mut call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>> {
         let mut round = || {
             let begun = Instant::now();

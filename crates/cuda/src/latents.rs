@@ -1,6 +1,7 @@
 //! Latent attention's ops beside attention itself: the launchers of kernels/ops/prepare_latents.cu and of those that
 //! expand latents and merge results. `gemm` has the products by maps.
 
+use crate::attention::MOST_LATENT;
 use crate::compile::elements::PageLayout;
 use crate::compile::units;
 use crate::driver::args::Args;
@@ -13,7 +14,7 @@ use crate::memory::kv::{Kv, PAGE_TOKENS, SlotWords};
 use crate::memory::weights::{Matrix, Vector};
 use crate::ops::{HeadWords, Rope, Words, neighbours};
 use offshoot_backend::{Dtype, LatentHeads, LatentSteps, Values};
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::LayerIx;
 
 /// Threads of a block that reduces a row, as in kernels/reduce.cuh.
@@ -32,6 +33,17 @@ pub struct LatentMaps {
     pub matrix: Matrix,
     /// The same memory, from the first head's map of values on.
     pub values: Memory,
+}
+
+/// Refuses latents that no kernel has room for.
+pub fn check(heads: LatentHeads) -> Result<()> {
+    let width = heads.latent_width();
+    if width <= MOST_LATENT {
+        return Ok(());
+    }
+    let expected = format!("at most {MOST_LATENT} on a GPU (--device cpu takes any)");
+    let found = format!("{width} ({} + {})", heads.rank, heads.rope);
+    Err(Error::value("kv_lora_rank + qk_rope_head_dim", expected, found))
 }
 
 impl LatentMaps {
@@ -193,4 +205,21 @@ fn in_panels(from: AtLayer<'_>) -> u32 {
 /// Rows in which latents are expanded, where so many expansions are asked for.
 pub fn expanded_rows(expansions: usize) -> usize {
     expansions.saturating_mul(PAGE_TOKENS as usize).min(MOST_EXPANDED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latents_that_no_kernel_takes_are_named() {
+        let heads = |rank, rope| LatentHeads { heads: 4, rank, nope: 64, rope, value: 128 };
+        assert!(check(heads(512, 64)).is_ok() && check(heads(448, 128)).is_ok());
+        for (rank, rope, found) in [(512, 128, "640 (512 + 128)"), (448, 192, "640 (448 + 192)")] {
+            let error = check(heads(rank, rope)).unwrap_err().to_string();
+            for said in ["kv_lora_rank + qk_rope_head_dim", "at most 576 on a GPU", "--device cpu", found] {
+                assert!(error.contains(said), "`{said}` is not in: {error}");
+            }
+        }
+    }
 }

@@ -116,6 +116,8 @@ pub struct Cuda {
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
+    /// Whether timed runs find in caches what the run before left there.
+    keeps_caches: bool,
     asleep: Asleep,
     /// Whether ops of the last step that was run may have been enqueued on the device.
     has_begun: bool,
@@ -165,6 +167,7 @@ impl Cuda {
             place: None,
             moves: 0,
             skips_attention: false,
+            keeps_caches: false,
             asleep: Asleep::default(),
             has_begun: false,
             deterministic: false,

@@ -13,7 +13,7 @@ use crate::experts::fp8::{Fp8ExpertKernels, Fp8Experts};
 use crate::experts::{ExpertKernels, Experts};
 use crate::gemm::Gemm;
 use crate::gemm::linear_fp8::LinearFp8;
-use crate::latents::{LatentMaps, LatentOps, expanded_rows};
+use crate::latents::{self, LatentMaps, LatentOps, expanded_rows};
 use crate::memory;
 use crate::memory::buffer::Buffer;
 use crate::memory::weights::{Matrix, Vector};
@@ -60,6 +60,7 @@ impl Cuda {
         dtype: Dtype,
         old: Option<&LatentMaps>,
     ) -> Result<LatentMaps> {
+        latents::check(heads)?;
         // Maps are multiplied in the compute dtype alone, whatever formats the device multiplies.
         let parts: Vec<HeldPart<'_>> = parts
             .iter()

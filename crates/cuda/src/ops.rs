@@ -425,7 +425,7 @@ impl Ops {
     }
 }
 
-/// Whether pairs are neighbours, as kernels are told.
+/// Whether pairs are neighbours, as the argument of kernels: 0 or 1.
 pub(crate) fn neighbours(pairs: RopePairs) -> u32 {
     u32::from(pairs == RopePairs::Neighbours)
 }

@@ -1,11 +1,15 @@
 //! Times of steps and single ops by the device's clock: replays of a captured graph; before each replay of a step a
-//! large write clears its data from the second-level cache. For benchmarks.
+//! large write clears its data from the second-level cache, unless caches are to be kept. For benchmarks.
 
 use std::time::Duration;
 
 use rayon::prelude::*;
 
 use super::Cuda;
+use super::compile::unit::Unit;
+use super::compile::units;
+use super::driver::args::Args;
+use super::driver::graph::Graph;
 use super::driver::memory::Memory;
 use super::gemm::chooser::AlgorithmPolicy;
 use super::step::Step;
@@ -37,6 +41,25 @@ impl Cuda {
         }
         Ok(2.0 * COPIED_BYTES as f64 / least * 1e6)
     }
+
+    /// Microseconds of each of `times` replays.
+    fn time_replays(&self, graph: &Graph, times: usize) -> Result<Vec<f64>> {
+        let device = &self.device;
+        let flushed = if self.keeps_caches { None } else { Some(device.alloc(FLUSHED_BYTES)?) };
+        let mut marks = Vec::with_capacity(times);
+        for _ in 0..times {
+            let (before, after) = (device.event()?, device.event()?);
+            if let Some(flushed) = &flushed {
+                device.zero(flushed)?;
+            }
+            before.record()?;
+            graph.launch()?;
+            after.record()?;
+            marks.push((before, after));
+        }
+        device.synchronise()?;
+        marks.iter().map(|(before, after)| before.elapsed_us(after)).collect()
+    }
 }
 
 /// Rows, outputs and inputs of the product that tells a GPU's rate.
@@ -58,7 +81,6 @@ impl Timed for Cuda {
             runs += 1;
         }
         let device = self.device.clone();
-        let flushed = device.alloc(FLUSHED_BYTES)?;
         let captured = match step.repeats() {
             true => None,
             // No step but this one may replay its graph.
@@ -67,17 +89,23 @@ impl Timed for Cuda {
         let Some(graph) = captured.as_ref().or_else(|| step.graphs.graph(shape)) else {
             return Err(Error::Internal("a step that was run often has no graph".to_owned()));
         };
-        let mut marks = Vec::with_capacity(times);
-        for _ in 0..times {
-            let (before, after) = (device.event()?, device.event()?);
-            device.zero(&flushed)?;
-            before.record()?;
-            graph.launch()?;
-            after.record()?;
-            marks.push((before, after));
-        }
-        device.synchronise()?;
-        marks.iter().map(|(before, after)| before.elapsed_us(after)).collect()
+        self.time_replays(graph, times)
+    }
+
+    fn keep_caches(&mut self) {
+        self.keeps_caches = true;
+    }
+
+    fn time_nothing(&mut self, times: usize) -> Result<Option<Vec<f64>>> {
+        let device = self.device.clone();
+        let nothing = device.function(&Unit::new(&units::NOTHING), "nothing")?;
+        let launch = || {
+            device.launch(&nothing, [device.facts().multiprocessors, 1, 1], 32, 0, &Args::new());
+            Ok(())
+        };
+        launch()?;
+        let graph = device.capture(launch)?;
+        Ok(Some(self.time_replays(&graph, times)?))
     }
 
     fn time_calls(&mut self, calls: usize, times: usize, mut call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>> {

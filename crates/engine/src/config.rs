@@ -8,6 +8,7 @@ use crate::gate::{StepGate, StepTurn};
 use crate::pool::{PoolParts, PoolSize};
 use crate::prefix_store::PrefixStoreOptions;
 use offshoot_backend::{CopiesShape, CopyStore, StepShape};
+use offshoot_core::error::Result;
 use offshoot_kv::plan::{FormChoice, Planner};
 use offshoot_kv::{PageCounts, PageGroups, PrefixTree};
 
@@ -112,10 +113,10 @@ impl EngineConfig {
         self.prefix_tree(page_tokens, groups).page_counts()
     }
 
-    /// The memory for copies, of a pool that is divided like this.
-    pub fn copy_memory(&self, pool: &PoolParts, facts: &CopyFacts) -> CopyMemory {
+    /// The memory for copies, of a pool that is divided like this; errors as of [`CopySize::divide`].
+    pub fn copy_memory(&self, pool: &PoolParts, facts: &CopyFacts) -> Result<CopyMemory> {
         let copies = if self.deterministic { CopySize::Bytes(0) } else { self.copies };
-        copies.divide(pool.pages + pool.unused, facts)
+        copies.divide(pool, facts)
     }
 
     /// The shape of the largest step.
@@ -123,7 +124,8 @@ impl EngineConfig {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
         let (logit_rows, adapters) = (self.max_logit_rows(), self.adapters.most > 0);
         let may_copy = !self.deterministic && self.copies != CopySize::Bytes(0);
-        let copies = CopiesShape { is_read: may_copy, expansions: 0 };
-        StepShape { rows, logit_rows, samples: true, adapters, copies: [copies; CopyStore::COUNT] }
+        // A step may expand more pages than it has rows; devices expand no more than some thousand slots at a time.
+        let copies = CopiesShape { is_read: may_copy, expansions: if may_copy { rows } else { 0 } };
+        StepShape { rows, logit_rows, samples: true, adapters, absorbs: true, copies: [copies; CopyStore::COUNT] }
     }
 }

@@ -63,9 +63,10 @@ impl Engine {
         self.metrics.kv_bytes_held = held as u64 * page_bytes;
         self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
         let copies = &self.cache.copies;
-        self.metrics.tokens_copied = copies.slots_expanded;
-        self.metrics.copies_evicted = copies.evicted;
-        self.metrics.copies_held = copies.held() as u64;
+        self.metrics.latent_tokens_expanded = copies.slots_expanded;
+        self.metrics.latent_tokens_expanded_again = copies.slots_expanded_again;
+        self.metrics.latent_copies_evicted = copies.evicted;
+        self.metrics.latent_copies_held = copies.held() as u64;
         self.metrics.states_held = prefix.states_held() as u64;
         self.metrics.states_peak = self.metrics.states_peak.max(self.metrics.states_held);
         if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {

@@ -139,13 +139,16 @@ sums! {
         pub kv_bytes_read_flat: u64,
         /// Tokens whose latents were expanded to copies that are kept, all layers.
         #[serde(default)]
-        pub tokens_copied: u64,
-        /// Pages of copies that were given up for others.
+        pub latent_tokens_expanded: u64,
+        /// Tokens whose latents were expanded for a single step, in each layer; a token counts in every such step.
         #[serde(default)]
-        pub copies_evicted: u64,
-        /// Pages that have copies now.
+        pub latent_tokens_expanded_again: u64,
+        /// Pages of copies of latents that were given up for others.
         #[serde(default)]
-        pub copies_held: u64,
+        pub latent_copies_evicted: u64,
+        /// Pages that have copies of latents now.
+        #[serde(default)]
+        pub latent_copies_held: u64,
         /// Bytes of the pages that branches hold now, without pages that are only cached.
         pub kv_bytes_held: u64,
         /// Bytes of the pages that are only cached now.

@@ -270,18 +270,20 @@ impl Engine {
                 let stamp = |page: PageId| pages.stamp(page);
                 let formed = copies.with_room(stamp, |room| planner.plan_forms(&forest, hints, latent_forms, room));
                 stats.push(formed.stats(hints));
-                forms = self.config.check_plans.then(|| formed.clone());
+                if self.config.check_plans {
+                    // Before the copies count as made.
+                    self.check_forms(&formed, &forest)?;
+                    forms = Some(formed.clone());
+                }
                 plans.push(formed.absorbed);
-                copied = Some(copies.assign(formed.copied, stamp));
+                let KvCache { copies, pages, .. } = &mut self.cache;
+                copied = Some(copies.assign(formed.copied, |page| pages.stamp(page)));
             } else {
                 let plan = self.config.planner.plan(&forest, hints);
                 self.check_plan(&plan, &forest)?;
                 stats.push(plan.stats(hints));
                 plans.push(plan);
             }
-        }
-        if let Some(forms) = &forms {
-            self.check_forms(forms, &forest)?;
         }
         let expansions = copied.map(|copied| {
             plans.extend(copied.plans);

@@ -174,7 +174,7 @@ impl DescribedDevice {
                 format!("a device that multiplies them ({DEVICE_PROFILE} cpu), or weights as they are stored");
             return Err(Error::value(WEIGHTS, expected, format!("{made} on {}", profile.name)));
         }
-        let (weights, memory) = (held.weight_bytes(model.dtype), sim.free_bytes()?);
+        let (weights, memory) = (held.held_bytes(model.dtype, sim.latent_map_copies()), sim.free_bytes()?);
         let beside = second.map_or(0, |second| second.source().weight_bytes_on(&sim));
         if weights + beside > memory {
             let of_both = second.map_or_else(String::new, |second| format!(" of the model and {}", second.kind()));
@@ -230,7 +230,7 @@ impl DescribedDevice {
             held: held.clone(),
             hints,
             states,
-            copies: Some(facts.copies).filter(CopyMemory::is_some),
+            copies: held.latents().map(|_| facts.copies),
             ranks: ranks.map(|ranks| RankSizes {
                 ranks,
                 weight_bytes: ((weights + repeated) / ranks) as u64,

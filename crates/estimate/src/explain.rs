@@ -57,6 +57,9 @@ pub struct ExplainedNode {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct NodeForm {
     pub form: Form,
+    /// Tokens of the beginning that are read so, where there are no pages for copies of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beginning: Option<u32>,
     pub absorbed_ns: f64,
     /// Read from copies.
     pub copied_ns: f64,
@@ -107,8 +110,9 @@ pub fn explain(
                 };
                 explained.shared_ns = segment.weighed.map(|Weighed { shared_ns, .. }| shared_ns);
                 explained.folded_ns = segment.weighed.map(|Weighed { folded_ns, .. }| folded_ns);
-                explained.form = segment.form.map(|ExplainedForm { form, absorbed_ns, copied_ns, expanded_ns }| {
-                    NodeForm { form, absorbed_ns, copied_ns, expanded_ns }
+                explained.form = segment.form.map(|read| {
+                    let ExplainedForm { form, beginning, absorbed_ns, copied_ns, expanded_ns } = read;
+                    NodeForm { form, beginning, absorbed_ns, copied_ns, expanded_ns }
                 });
             }
         }
@@ -135,22 +139,18 @@ impl fmt::Display for NodeForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [absorbed, copied, expanded] =
             [self.absorbed_ns, self.copied_ns, self.expanded_ns].map(|ns| seconds(1e-9 * ns));
+        let kind = match self.form {
+            Form::Absorbed => return write!(f, "absorbed: a layer takes {absorbed}, from copies {copied}"),
+            Form::Kept => "kept copies",
+            Form::Again => "copies of the step",
+        };
+        write!(f, "read from {kind}")?;
+        if let Some(beginning) = self.beginning {
+            write!(f, " as far as there are pages for them ({})", counted(beginning.into(), "token"))?;
+        }
         match self.form {
-            Form::Absorbed => write!(f, "absorbed: a layer takes {absorbed}, from copies {copied}"),
-            Form::Kept => {
-                write!(
-                    f,
-                    "read from kept copies: a layer takes {copied}, absorbed {absorbed}, and {expanded} once to"
-                )?;
-                write!(f, " make them")
-            }
-            Form::Again => {
-                write!(
-                    f,
-                    "read from copies of the step: a layer takes {copied} and {expanded} to make them, absorbed"
-                )?;
-                write!(f, " {absorbed}")
-            }
+            Form::Again => write!(f, ": a layer takes {copied} and {expanded} to make them, absorbed {absorbed}"),
+            _ => write!(f, ": a layer takes {copied}, absorbed {absorbed}, and {expanded} once to make them"),
         }
     }
 }

@@ -104,6 +104,7 @@ pub struct ModelSizes {
 
 impl ModelSizes {
     pub fn of(model: &PlanModel, device: &DescribedDevice) -> Self {
+        let map_copies = device.machine.profile.backend.latent_map_copies();
         Self {
             path: model.path.display().to_string(),
             dtype: model.dtype,
@@ -114,7 +115,7 @@ impl ModelSizes {
                 }
                 None => model.dtype.to_string(),
             },
-            weight_bytes: device.held.weight_bytes(model.dtype) as u64,
+            weight_bytes: device.held.held_bytes(model.dtype, map_copies) as u64,
             active_weight_bytes: device.held.weight_bytes_read(1, model.dtype) as u64,
             kv_bytes_per_token: device.kv_bytes_per_token as u64,
         }

@@ -24,6 +24,8 @@ pub struct CopyCache {
     step: u64,
     /// Slots that were expanded to copies that are kept.
     pub slots_expanded: u64,
+    /// Slots that were expanded to copies of one step.
+    pub slots_expanded_again: u64,
     /// Copies that were given up for others.
     pub evicted: u64,
 }
@@ -42,13 +44,14 @@ struct Copy {
 /// The plans of a step whose pages are those of copies, and what is expanded for it.
 #[derive(Clone, Debug)]
 pub struct Copied {
-    /// By [`CopyStore`].
+    /// The plans of the items that read each [`CopyStore`].
     pub plans: [AttentionPlan; CopyStore::COUNT],
+    /// What is expanded to each of them.
     pub expansions: [Vec<Expansion>; CopyStore::COUNT],
 }
 
 impl Copied {
-    /// Of plans that read no copy.
+    /// These plans, which read no copy.
     pub fn none(plans: [AttentionPlan; CopyStore::COUNT]) -> Self {
         debug_assert!(plans.iter().all(|plan| plan.items.is_empty()));
         Copied { plans, expansions: Default::default() }
@@ -66,6 +69,7 @@ impl CopyCache {
             of_page: HashMap::new(),
             step: 0,
             slots_expanded: 0,
+            slots_expanded_again: 0,
             evicted: 0,
         }
     }
@@ -102,6 +106,8 @@ impl CopyCache {
         self.step += 1;
         let [mut kept, mut again] = plans;
         let expansions = [self.keep(&mut kept, stamp), lay_again(&mut again)];
+        let of_step = &expansions[CopyStore::Again as usize];
+        self.slots_expanded_again += of_step.iter().map(|expansion| expansion.slots.len() as u64).sum::<u64>();
         debug_assert!(again.pages.iter().all(|page| page.ix() < self.pages[CopyStore::Again as usize]));
         Copied { plans: [kept, again], expansions }
     }

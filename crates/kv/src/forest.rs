@@ -70,6 +70,11 @@ impl Forest {
         self.segments.get(index + 1).is_none_or(|next| next.parent != u32::try_from(index).ok())
     }
 
+    /// Whether the rows of segment `index` itself are a prompt's: more than the one row of a leaf that decodes.
+    pub fn has_prompt(&self, index: usize) -> bool {
+        self.own_rows(index).len() > usize::from(self.is_leaf(index))
+    }
+
     /// Checks the invariants stated at the fields. `Err` says what is broken and where.
     pub fn check(&self) -> Result<(), String> {
         let rows = self.row_positions.len();

@@ -355,7 +355,7 @@ impl HeldSizes {
         let HeldSizes { sizes, config, page_tokens, groups, copies, .. } = self;
         let parts = config.pool.divide(room, sizes.state_bytes, config.max_branches)?;
         let PoolParts { states, branches, .. } = parts;
-        let copies = config.copy_memory(&parts, &copies);
+        let copies = config.copy_memory(&parts, &copies)?;
         let pool = parts.pages_beside(&copies);
         let pages = EngineConfig { max_branches: branches, ..config }.page_counts(page_tokens, groups);
         Ok(LaunchSizes { branches, pool, copies, pages, states, ..sizes })
@@ -383,7 +383,8 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
     let held = model.held_by(backend);
     let weights = model.weight_bytes_on(backend);
     // What all have is read by all.
-    let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
+    let active_weights =
+        held.weight_bytes_read(1, model.dtype) + weights - held.held_bytes(model.dtype, backend.latent_map_copies());
     let free = free.saturating_sub(weights);
     let config = launch.engine_config(DeviceKind::of(backend), free, kv_bytes_per_token)?;
     if config.deterministic {
@@ -420,6 +421,7 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
         page_bytes: model.config.copy_page_bytes(backend, model.dtype),
         page_tokens: page_tokens as usize,
         longest: config.context.map_or(model.config.context, |context| context.min(model.config.context)),
+        latent_page_bytes: sizes.page_bytes,
         is_exact: backend.tile() > 1,
     };
     Ok(HeldSizes { sizes, config, taken: all - free, page_tokens, groups, copies })

@@ -114,7 +114,8 @@ impl EngineBudget {
     }
 
     /// The budget of the model beside one of this budget. What it gives up for lack of memory is computed again: host
-    /// memory is the generator's.
+    /// memory is the generator's. Copies of latents, which are set in bytes, are the generator's, too: the other model
+    /// has the usual part of its own memory.
     pub(super) fn of_second(&self) -> Self {
         EngineBudget {
             max_branches: self.max_branches,
@@ -123,7 +124,6 @@ impl EngineBudget {
             gpu_memory: self.gpu_memory,
             swap_bytes: Some(0),
             deterministic: self.deterministic,
-            latent_copies: self.latent_copies,
             ..EngineBudget::default()
         }
     }

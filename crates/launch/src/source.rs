@@ -37,7 +37,8 @@ impl<'a> ModelSource<'a> {
     /// that compute together, of all, each with a copy of what is not divided.
     pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
         let (held, devices) = (self.held_by(backend), backend.devices());
-        held.weight_bytes(self.dtype) + held.repeated_bytes(self.dtype, devices, backend.sharing())
+        held.held_bytes(self.dtype, backend.latent_map_copies())
+            + held.repeated_bytes(self.dtype, devices, backend.sharing())
     }
 
     /// The model as this device holds it.

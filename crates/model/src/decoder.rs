@@ -504,8 +504,8 @@ impl<B: Backend> Decoder<B> {
             let adapters = StepAdapters::of(adapted, StepRows::All, loaded);
             inputs.fill(backend, &mut a.all, loaded, adapters);
         }
-        let (copies, copies_shape) = (self.copies.as_mut(), shape.copies);
-        let mut step = StepOperands { ropes: &self.ropes, kv, copies, copies_shape, loaded, adapted };
+        let (copies, absorbs, copies_shape) = (self.copies.as_mut(), shape.absorbs, shape.copies);
+        let mut step = StepOperands { ropes: &self.ropes, kv, copies, absorbs, copies_shape, loaded, adapted };
         let last = weights.layers.len() - 1;
         // The number of the next layer whose experts are kept.
         let mut kept = 0;

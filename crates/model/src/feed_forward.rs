@@ -59,9 +59,9 @@ pub struct Dense<B: Backend> {
 pub struct Mixture<B: Backend> {
     spec: ExpertsSpec,
     router: Linear<B>,
-    /// Of the router's input.
+    /// The norm of the router's input.
     norm: Option<NormLayer<B>>,
-    /// For each expert.
+    /// A factor of each expert's weight.
     factors: Option<Arc<B::Vector>>,
     choosing_bias: Option<Arc<B::Vector>>,
     up: Arc<B::Experts>,
@@ -149,15 +149,20 @@ impl<B: Backend> FeedForwardLayer<B> {
                 experts.apply(backend, block, normed, mixture);
                 end.add_to(backend, residual, block);
             }
-            (Self::Shared { shared, gate, experts }, BlockEnd::AsItIs) => {
+            (Self::Shared { shared, gate: None, experts }, BlockEnd::AsItIs) => {
+                let mixture = &mut mixtures[buffers.mixture];
+                // No router of such a block has a norm of its own, so `normed` stays.
+                experts.route(backend, residual, normed, mixture, adapters);
+                experts.add_to(backend, residual, normed, mixture);
+                shared.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters);
+            }
+            (Self::Shared { shared, gate: Some(gate), experts }, BlockEnd::AsItIs) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
                 shared.apply(backend, block, normed, &mut inner[buffers.inner], adapters);
-                if let Some(gate) = gate {
-                    let factor = shared_gate.as_mut().expect("a model that gates a shared expert has this buffer");
-                    gate.apply(backend, factor, normed, adapters);
-                    backend.sigmoid_times(block, factor);
-                }
+                let factor = shared_gate.as_mut().expect("a model that gates a shared expert has this buffer");
+                gate.apply(backend, factor, normed, adapters);
+                backend.sigmoid_times(block, factor);
                 experts.route(backend, residual, normed, mixture, adapters);
                 experts.add_to(backend, residual, normed, mixture);
                 backend.add(residual, block);

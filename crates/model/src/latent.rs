@@ -61,7 +61,7 @@ impl<B: Backend> LatentAttention<B> {
     }
 
     /// `attended = attention(x)`, `[R, heads * value]`. Stores the new latents, and expands what the step says. Calls
-    /// `observe` with the operands of the absorbed form.
+    /// `observe` with the operands of the absorbed form if the step has it.
     pub fn attend(
         &self,
         backend: &mut B,
@@ -98,22 +98,32 @@ impl<B: Backend> LatentAttention<B> {
                 backend.expand_latents(copies, layer, step.kv, stored, &self.maps, store, step.loaded);
             }
         }
-        backend.absorb_queries(absorbed, queries, &self.maps);
         let scoring = Scoring { scale: self.scale, softcap: None, sinks: None };
-        match step.copies_shape.iter().any(|shape| shape.is_read) {
-            false => backend.tree_attention(read, absorbed, step.kv, stored, step.loaded, plan, scoring),
-            true => backend.tree_attention_lse(read, lse, absorbed, step.kv, stored, step.loaded, plan, scoring),
+        if step.absorbs {
+            backend.absorb_queries(absorbed, queries, &self.maps);
+            match step.copies_shape.iter().any(|shape| shape.is_read) {
+                false => backend.tree_attention(read, absorbed, step.kv, stored, step.loaded, plan, scoring),
+                true => backend.tree_attention_lse(read, lse, absorbed, step.kv, stored, step.loaded, plan, scoring),
+            }
+            backend.map_values(attended, read, &self.maps);
         }
-        backend.map_values(attended, read, &self.maps);
+        let mut has_result = step.absorbs;
         for store in CopyStore::ALL {
             if step.copies_shape[store as usize].is_read {
-                let [other, other_lse] = expanded;
                 let plan = self.copy_plans[store as usize];
                 let (copies, layer) = copies_of(&mut step.copies, store, stored);
-                backend.tree_attention_lse(other, other_lse, queries, copies, layer, step.loaded, plan, scoring);
-                backend.merge_attended(attended, lse, other, other_lse);
+                let [other, other_lse] = &mut *expanded;
+                let (to, to_lse) = if has_result { (other, other_lse) } else { (&mut *attended, &mut *lse) };
+                backend.tree_attention_lse(to, to_lse, queries, copies, layer, step.loaded, plan, scoring);
+                if has_result {
+                    let [other, other_lse] = &*expanded;
+                    backend.merge_attended(attended, lse, other, other_lse);
+                }
+                has_result = true;
             }
         }
-        observe(backend, Attended { layer, stored, qkv: absorbed, kv: step.kv, plan, scoring });
+        if step.absorbs {
+            observe(backend, Attended { layer, stored, qkv: absorbed, kv: step.kv, plan, scoring });
+        }
     }
 }

@@ -233,10 +233,14 @@ impl Layout {
     /// Beginnings of names that layers may have and nothing reads: of keys, in layers without keys of their own, and of
     /// a bias of LongCat's routers, which transformers ignores, too.
     pub fn unused(&self) -> impl Iterator<Item = String> {
+        self.unused_keys().chain(self.router_biases())
+    }
+
+    /// The names that biases of LongCat's routers have.
+    pub fn router_biases(&self) -> impl Iterator<Item = String> {
         let routers = self.layers.iter().filter_map(|layer| Some(&layer.experts.as_ref()?.router.weights[0].name));
-        let biases = routers.filter_map(|name| name.strip_suffix("router.classifier.weight"));
-        let biases: Vec<String> = biases.map(|layer| format!("{layer}router.classifier.bias")).collect();
-        self.unused_keys().chain(biases)
+        let layers = routers.filter_map(|name| name.strip_suffix("router.classifier.weight"));
+        layers.map(|layer| format!("{layer}router.classifier.bias"))
     }
 
     fn unused_keys(&self) -> impl Iterator<Item = String> {

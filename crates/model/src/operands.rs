@@ -22,7 +22,8 @@ pub struct StepOperands<'a, B: Backend> {
     pub kv: &'a mut B::Kv,
     /// Copies of latents by [`CopyStore`]; `None`: no step has any.
     pub copies: Option<&'a mut [B::Kv; CopyStore::COUNT]>,
-    /// What the step does with copies.
+    /// As in `StepShape`.
+    pub absorbs: bool,
     pub copies_shape: [CopiesShape; CopyStore::COUNT],
     pub loaded: &'a mut B::Step,
     /// The layers that adapters may change; `None`: no row has an adapter.

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn config(scaling: RopeScaling) -> RopeConfig {
-        RopeConfig { theta: 10_000.0, rotary: 16, pairs: RopePairs::Halves, scaling }
+        RopeConfig { theta: 10_000.0, rotary: 16, pairs: RopePairs::Halves, scaling, score_factor: 1.0 }
     }
 
     fn close(found: &[f64], expected: &[f64]) {
@@ -209,7 +209,6 @@ mod tests {
             beta_slow: 1.0,
             truncate,
             attention_factor: 1.0,
-            all_dim: None,
         };
         let ends = ([1.0, 0.316227766, 0.1], [0.00025, 7.90569415e-05]);
         let whole_pairs = [0.02569350599, 0.00625, 0.001383496476];
@@ -233,7 +232,7 @@ mod tests {
     #[test]
     fn proportional_rope_leaves_the_slow_pairs_of_the_head_alone() {
         let scaling = RopeScaling::Proportional { factor: 2.0, head_dim: 16 };
-        let config = RopeConfig { theta: 10_000.0, rotary: 4, pairs: RopePairs::Halves, scaling };
+        let config = RopeConfig { theta: 10_000.0, rotary: 4, pairs: RopePairs::Halves, scaling, score_factor: 1.0 };
         close(&frequencies(&config, 64), &[0.5, 0.158113883, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(Rotary::new(&Turning::Rope(config), 64).table().rotary, 16);
     }
@@ -259,7 +258,6 @@ mod tests {
             beta_slow: 1.0,
             truncate: true,
             attention_factor: 1.5,
-            all_dim: None,
         };
         let mut rotary = Rotary::new(&Turning::Rope(config(scaling)), 4096);
         rotary.cover(10);

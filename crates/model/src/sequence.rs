@@ -1,5 +1,5 @@
-//! Runs a single sequence through the decoder in its own KV memory, without an engine: tokens in, logits out. Of latent
-//! attention it can be told the forms, to compare them.
+//! Runs a single sequence through the decoder in its own KV memory, without an engine: tokens in, logits out. Callers
+//! may choose the forms of latent attention, to compare them.
 
 use std::ops::Range;
 

@@ -35,6 +35,14 @@ impl ModelConfig {
         layout.tensors().map(&size).sum::<usize>() - idle
     }
 
+    /// Bytes of all weights as a device holds them that has the maps of latents in memory `map_copies` times
+    /// (`Backend::latent_map_copies`), dense in the compute dtype `dtype`.
+    pub fn held_bytes(&self, dtype: Dtype, map_copies: usize) -> usize {
+        let layout = Layout::of(self);
+        let maps = layout.layers.iter().filter_map(|layer| Some(layer.latent.as_ref()?.maps.elements()));
+        self.weight_bytes(dtype) + (map_copies - 1) * maps.sum::<usize>() * dtype.bytes()
+    }
+
     /// Bytes of all weights; `dtype`: that of the tensors that are not quantised.
     pub fn weight_bytes(&self, dtype: Dtype) -> usize {
         Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()

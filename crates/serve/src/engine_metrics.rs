@@ -10,7 +10,7 @@ type CounterRow = (&'static str, &'static str, fn(&LiveMetrics) -> u64);
 /// Name (behind `offshoot_engine_`), help and value of what is now.
 type GaugeRow = (&'static str, &'static str, fn(&LiveMetrics) -> usize);
 
-const COUNTERS: [CounterRow; 26] = [
+const COUNTERS: [CounterRow; 29] = [
     ("steps", "Steps submitted", |live| live.metrics.steps),
     ("rows", "Query tokens computed", |live| live.metrics.rows),
     ("prompt_tokens_logical", "Prompt tokens as if nothing were shared", |live| live.metrics.prompt_tokens_logical),
@@ -33,6 +33,15 @@ const COUNTERS: [CounterRow; 26] = [
     ("matchers_replayed", "Places in forms found again from their tokens", |live| live.metrics.matchers_replayed),
     ("matcher_tokens_replayed", "Tokens read for that", |live| live.metrics.matcher_tokens_replayed),
     ("tokens_discarded", "Tokens sampled after their branch had ended", |live| live.metrics.tokens_discarded),
+    ("latent_tokens_expanded", "Tokens whose latents were expanded to copies that are kept", |live| {
+        live.metrics.latent_tokens_expanded
+    }),
+    ("latent_tokens_expanded_again", "Tokens whose latents were expanded for one step, in every such step", |live| {
+        live.metrics.latent_tokens_expanded_again
+    }),
+    ("latent_copies_evicted", "Pages of copies of latents that were given up for others", |live| {
+        live.metrics.latent_copies_evicted
+    }),
     ("tokens_recomputed", "Tokens recomputed after preemption or eviction", |live| live.metrics.tokens_recomputed),
     ("preemptions", "Preemptions of branches", |live| live.metrics.preemptions),
     ("swapped_out_bytes", "Keys and values moved to host memory", |live| live.metrics.swapped_out_bytes),
@@ -41,7 +50,7 @@ const COUNTERS: [CounterRow; 26] = [
     ("kv_read_flat_bytes", "Those that would have been read without sharing", |live| live.metrics.kv_bytes_read_flat),
 ];
 
-const GAUGES: [GaugeRow; 13] = [
+const GAUGES: [GaugeRow; 14] = [
     ("branches", "Branches, also those at rest", |live| live.branches),
     ("branches_running", "Branches that run", |live| live.running),
     ("branches_waiting", "Branches that wait for pages or rows", |live| live.waiting),
@@ -50,6 +59,7 @@ const GAUGES: [GaugeRow; 13] = [
     ("kv_pages_pinned", "Those of them that pins hold", |live| live.pages.pinned),
     ("kv_pages_cached", "Pages that nobody holds, whose keys and values can still be found", |live| live.pages.cached),
     ("kv_pages_free", "Free pages", |live| live.pages.free),
+    ("latent_copies_held", "Pages that have copies of latents", |live| live.metrics.latent_copies_held as usize),
     ("forms", "Forms in use", |live| live.metrics.forms_held as usize),
     ("form_lanes", "Copies of their lexers", |live| live.metrics.form_lanes_held as usize),
     ("form_lane_bytes", "Bytes of these", |live| live.metrics.lane_bytes_held as usize),

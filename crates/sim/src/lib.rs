@@ -297,7 +297,7 @@ impl Backend for Sim {
 
     fn latent_maps(&mut self, _: &[HeldPart<'_>], heads: LatentHeads, dtype: Dtype, _: &Split) -> Result<SimMaps> {
         let maps = SimMaps { heads, bytes: heads.map_rows() * heads.rank * dtype.bytes() };
-        self.allocate(maps.bytes)?;
+        self.allocate(self.latent_map_copies() * maps.bytes)?;
         Ok(maps)
     }
 
@@ -424,6 +424,10 @@ impl Backend for Sim {
         if heads.kv_dtype(self.kv) == KvDtype::Fp8 && is_read { 1 } else { dtype.bytes() }
     }
 
+    fn latent_map_copies(&self) -> usize {
+        self.profile.backend.latent_map_copies()
+    }
+
     fn kv_copies(&self, heads: HeadLayout) -> usize {
         heads.copies(self.profile.devices) / self.profile.sharing
     }
@@ -487,7 +491,12 @@ impl Backend for Sim {
     fn join_saved(_: &KvShape, _: &mut SavedPages, _: usize, _: &SavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, outputs: usize) -> Result<SimStep> {
-        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)));
+        // fp8 latents are widened before they are multiplied, and so take as long as those of twice the bytes.
+        let read_bytes = |heads: HeadLayout| match heads.values_in_keys() {
+            true => dtype.bytes(),
+            false => self.kv_element_bytes(heads, dtype),
+        };
+        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * read_bytes(heads)));
         Ok(SimStep::new(heads.collect(), outputs))
     }
 

@@ -90,6 +90,14 @@ impl BackendKind {
         }
     }
 
+    /// As [`Backend::latent_map_copies`](offshoot_backend::Backend::latent_map_copies).
+    pub fn latent_map_copies(self) -> usize {
+        match self {
+            BackendKind::Cpu => cpu::LATENT_MAP_COPIES,
+            BackendKind::Cuda => 1,
+        }
+    }
+
     fn cost_model(self) -> CostModel {
         match self {
             BackendKind::Cpu => CostModel::CPU,

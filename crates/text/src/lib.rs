@@ -28,6 +28,7 @@ mod shared;
 mod special;
 mod stops;
 mod stream;
+mod tiktoken;
 mod tokenizer;
 pub mod tools;
 
@@ -56,9 +57,9 @@ pub use tokenizer::{AddSpecial, LevelTokens, LongBeginning, Tokenizer};
 use tokenizer::{Encoded, SurroundingTokens};
 
 impl Tokenizer {
-    /// Reads a model folder's tokenizer.json, or else vocab.json and merges.txt, and, if present,
-    /// tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat_template.jinja; or the metadata of a
-    /// GGUF file.
+    /// Reads a model folder's tokenizer.json, or else vocab.json and merges.txt, or else tiktoken.model, and, if
+    /// present, tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat_template.jinja; or the
+    /// metadata of a GGUF file.
     ///
     /// # Errors
     ///
@@ -80,7 +81,7 @@ impl Tokenizer {
     pub fn is_missing(folder: &Path) -> bool {
         match offshoot_gguf::files(folder) {
             Ok(Some(_)) => Gguf::open(folder).is_ok_and(|gguf| gguf::is_missing(&gguf)),
-            _ => ["tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| !folder.join(name).exists()),
+            _ => load::is_missing(folder),
         }
     }
 

@@ -2,7 +2,7 @@
 //! later code uses a finished [`Tokenizer`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
@@ -16,12 +16,15 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
 use super::reasoning::MARKS;
+use super::tiktoken;
 use super::tokenizer::{SurroundingTokens, Tokenizer};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
 
 const CONFIG: &str = "tokenizer_config.json";
+/// Of sentencepiece in most folders, of tiktoken in some.
+const MODEL: &str = "tokenizer.model";
 
 /// The key of the special tokens that a model adds to those with names of their own.
 const ADDITIONAL: &str = "additional_special_tokens";
@@ -29,7 +32,7 @@ const ADDITIONAL: &str = "additional_special_tokens";
 pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     let config = Config::read(folder)?;
     let whole = folder.join("tokenizer.json");
-    let mut inner = if whole.is_file() { read_tokenizer_json(&whole)? } else { read_plain_bpe(folder, &config)? };
+    let mut inner = read(folder, &whole, &config)?;
     inner.with_padding(None);
     inner.with_truncation(None).map_err(|e| Error::format(&whole, e.to_string()))?;
     add_tokens(&mut inner, &config)?;
@@ -48,6 +51,36 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
     let (chat_stops, special_texts) = (config.chat_stops(), OnceLock::new());
     Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates, chat_stops, special_texts })
+}
+
+/// Whether a folder has no file of a tokenizer at all.
+pub(super) fn is_missing(folder: &Path) -> bool {
+    let names = ["tokenizer.json", "vocab.json", "merges.txt"];
+    names.iter().all(|name| !folder.join(name).exists()) && ranks(folder).is_none()
+}
+
+/// The file of tiktoken's ranks in a folder, whatever it is called.
+fn ranks(folder: &Path) -> Option<PathBuf> {
+    tiktoken::find(folder).or_else(|| Some(folder.join(MODEL)).filter(|path| path.is_file() && tiktoken::is_one(path)))
+}
+
+/// The first of the files that a folder has: `whole`, its tokenizer.json, or those that it may be made from.
+fn read(folder: &Path, whole: &Path, config: &Config) -> Result<tokenizers::Tokenizer> {
+    if whole.is_file() {
+        return read_tokenizer_json(whole);
+    }
+    let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
+    if vocab.is_file() && merges.is_file() {
+        return read_plain_bpe(&vocab, &merges, config);
+    }
+    match ranks(folder) {
+        Some(path) => {
+            let added = config.added_tokens();
+            added.iter().try_for_each(|(_, (content, _))| check_added(&config.path, content))?;
+            tiktoken::read(&path, &config.code(), &added)
+        }
+        None => Err(no_tokenizer(folder)),
+    }
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
@@ -80,16 +113,12 @@ pub(super) fn parsed(text: &str) -> tokenizers::Result<tokenizers::Tokenizer> {
 
 /// Byte-level BPE from vocab.json and merges.txt; texts are split into words like GPT-2's, or like Qwen2's if the
 /// config names it.
-fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenizer> {
-    let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
-    if !(vocab.is_file() && merges.is_file()) {
-        return Err(no_tokenizer(folder));
-    }
-    let lines = text_file(&merges)?;
+fn read_plain_bpe(vocab: &Path, merges: &Path, config: &Config) -> Result<tokenizers::Tokenizer> {
+    let lines = text_file(merges)?;
     let lines: Vec<&str> = lines.lines().filter(|line| !line.starts_with("#version")).collect();
-    let described = json!({"version": "1.0", "model": {"type": "BPE", "vocab": read_map(&vocab)?, "merges": lines}});
+    let described = json!({"version": "1.0", "model": {"type": "BPE", "vocab": read_map(vocab)?, "merges": lines}});
     let mut tokenizer = parsed(&described.to_string())
-        .map_err(|e| Error::format(&vocab, format!("not a BPE vocabulary with {}: {e}", merges.display())))?;
+        .map_err(|e| Error::format(vocab, format!("not a BPE vocabulary with {}: {e}", merges.display())))?;
     let prefix_space = config.flag("add_prefix_space").unwrap_or(false);
     if config.class().starts_with("Qwen2") {
         let split = Split::new(SplitPattern::Regex(QWEN2_WORDS.to_string()), SplitDelimiterBehavior::Isolated, false)
@@ -109,14 +138,17 @@ pub(super) const QWEN2_WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 fn no_tokenizer(folder: &Path) -> Error {
-    let sentencepiece = folder.join("tokenizer.model");
+    let sentencepiece = folder.join(MODEL);
     match sentencepiece.is_file() {
         true => Error::format(
             &sentencepiece,
             "a sentencepiece model cannot be read as it is; write a tokenizer.json beside it with: python -c \"from \
              transformers import AutoTokenizer as A; A.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
         ),
-        false => Error::format(folder, "no tokenizer: neither tokenizer.json nor vocab.json with merges.txt"),
+        false => Error::format(
+            folder,
+            "no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor tiktoken.model",
+        ),
     }
 }
 
@@ -203,7 +235,7 @@ pub(super) fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Token
 
 /// The files next to the vocabulary in a model folder.
 struct Config {
-    path: std::path::PathBuf,
+    path: PathBuf,
     /// tokenizer_config.json; empty where there is none.
     main: Map<String, Value>,
     /// special_tokens_map.json.
@@ -239,6 +271,16 @@ impl Config {
 
     fn class(&self) -> &str {
         self.main.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The code that reads the tokenizer where transformers has none: `auto_map` names its module, with or without the
+    /// repository that has it, and the class.
+    fn code(&self) -> tiktoken::Code<'_> {
+        let named = self.main.get("auto_map").and_then(|map| map.get("AutoTokenizer"));
+        let named = named.and_then(|named| named.as_str().or_else(|| named.as_array()?.iter().find_map(Value::as_str)));
+        let named = named.map(|named| named.rsplit_once("--").map_or(named, |(_, name)| name));
+        let (module, class) = named.and_then(|named| named.rsplit_once('.')).unzip();
+        tiktoken::Code { class: class.unwrap_or(self.class()), module }
     }
 
     /// The texts that end the assistant's turn, where no token does.

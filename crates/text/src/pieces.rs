@@ -177,6 +177,15 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
+/// The letters of that alphabet, by their bytes.
+pub(super) fn letters() -> Vec<char> {
+    let mut letters = vec!['\0'; 256];
+    for (byte, c) in ('\0'..'\u{200}').filter_map(|c| Some((byte_of(c)?, c))) {
+        letters[usize::from(byte)] = c;
+    }
+    letters
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +201,7 @@ mod tests {
         let mut all: Vec<u8> = (0..0x200).filter_map(char::from_u32).filter_map(byte_of).collect();
         all.sort_unstable();
         assert_eq!(all, (0..=255).collect::<Vec<u8>>());
+        assert!((0..=255).all(|byte| byte_of(letters()[usize::from(byte)]) == Some(byte)));
     }
 
     /// Steps that lengthen each other's text, as a stranger's file may have them.

@@ -1,5 +1,5 @@
 //! How byte-level tokenizers split text into words, by the names that llama.cpp gives to the kinds
-//! (`tokenizer.ggml.pre`). The patterns are those of the models' own tokenizer.json.
+//! (`tokenizer.ggml.pre`). The patterns are those of the models' own tokenizer.json, or of their published code.
 
 use serde_json::{Value, json};
 
@@ -50,6 +50,16 @@ const O200K: &str = concat!(
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
+/// moonshotai/Kimi-K2-Instruct: as o200k_base, but runs of Han characters are words of their own, and a slash does not
+/// end a run of symbols.
+const KIMI: &str = concat!(
+    r"[\p{Han}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 
 /// Ideographs and syllables of East Asia, as DeepSeek's first tokenizers take them.
 const IDEOGRAPHS: &str = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
@@ -77,7 +87,7 @@ const SYMBOLS: &str = r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{
 const PLAIN: WordSplit =
     WordSplit { names: &[], steps: &[Step::Gpt2], nfc: false, ignore_merges: false, adds_bos: false };
 
-static KINDS: [WordSplit; 11] = [
+static KINDS: [WordSplit; 12] = [
     WordSplit { names: &["gpt-2", "phi-2", "mpt"], ..PLAIN },
     WordSplit { names: &["olmo"], nfc: true, ..PLAIN },
     WordSplit {
@@ -102,6 +112,7 @@ static KINDS: [WordSplit; 11] = [
         ..PLAIN
     },
     WordSplit { names: &["gpt-4o", "llama4"], steps: &[Step::Split(O200K), Step::Bytes], ignore_merges: true, ..PLAIN },
+    WordSplit { names: &["kimi-k2"], steps: &[Step::Split(KIMI), Step::Bytes], ignore_merges: true, ..PLAIN },
     WordSplit { names: &["smollm", "starcoder", "refact", "command-r"], steps: &[Step::Digits, Step::Gpt2], ..PLAIN },
     WordSplit {
         names: &["deepseek-llm"],

@@ -603,6 +603,10 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.kv_element_bytes(self.heads(heads), dtype)
     }
 
+    fn latent_map_copies(&self) -> usize {
+        self.0.latent_map_copies()
+    }
+
     fn kv_copies(&self, heads: HeadLayout) -> usize {
         heads.copies(self.devices()) / self.sharing()
     }

@@ -25,12 +25,12 @@ pub struct InKeys {
     pair: usize,
     /// Elements of a value.
     value_dim: usize,
-    /// Those, rounded up to whole vectors.
+    /// `value_dim`, rounded up to whole vectors.
     width: usize,
 }
 
 impl InKeys {
-    /// Those of a page whose keys have words of `pair` elements; `None` if values lie beside keys.
+    /// The shape of a page whose keys have words of `pair` elements; `None` if values lie beside keys.
     pub fn of(layout: CpuPageLayout, pair: usize) -> Option<Self> {
         let CpuPageLayout { head_dim, width, values, .. } = layout;
         match values {

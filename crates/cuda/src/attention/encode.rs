@@ -345,7 +345,7 @@ fn narrow_heads(
         }
     }
     let workers = match workers {
-        Workers::Blocks(blocks) => blocks,
+        Workers::Blocks(blocks) | Workers::LatentBlocks(blocks) => blocks,
         Workers::BlocksAndDecodeWarps(blocks) => NARROW_WARPS * blocks,
         Workers::BlocksThenTeams { blocks, teams } => blocks * teams,
     };

@@ -68,6 +68,9 @@ pub enum Workers {
     BlocksAndDecodeWarps(usize),
     /// This many blocks compute wide tiles; then so many teams of warps of each compute narrow ones.
     BlocksThenTeams { blocks: usize, teams: usize },
+    /// This many blocks of the kernel of latents, which has wide tiles alone. They are split behind whole steps of
+    /// [`STEP_KV_BLOCKS`].
+    LatentBlocks(usize),
 }
 
 /// As in kernels/attention/stream.cuh.

@@ -54,7 +54,7 @@ const PART_DIM: usize = 128;
 const TEAM_WARPS: usize = 8;
 /// The widest keys that have values in them: with more, a KV block of tree_attention_any and the queries of a tile are
 /// too large for the shared memory of a block.
-const MOST_LATENT: usize = 576;
+pub const MOST_LATENT: usize = 576;
 /// Positions per tile of plans for deterministic kernels: a multiple of the page and of a step of tree_attention_wgmma
 /// (64). A row has a state for each tile; they merge in the order of positions.
 const TILE: u32 = 512;
@@ -149,8 +149,8 @@ enum KernelSet {
 
 impl AttentionKernels {
     /// `element`: dtype of queries and results, and of keys and values unless `kv_element` differs. If `deterministic`,
-    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], and keys with values
-    /// in them wider than `MOST_LATENT`, which model loading refuses.
+    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], which no config may have,
+    /// and on keys with values in them wider than [`MOST_LATENT`], which `latents::check` refuses before.
     pub fn load(
         device: &Device,
         element: Dtype,
@@ -326,7 +326,7 @@ pub fn hopper_tiling(
             };
             (rows, workers)
         }
-        HopperKernel::Latent => (LATENT_ROWS, Workers::Blocks(multiprocessors)),
+        HopperKernel::Latent => (LATENT_ROWS, Workers::LatentBlocks(multiprocessors)),
     };
     Tiling {
         narrow_rows,

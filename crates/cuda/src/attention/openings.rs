@@ -46,7 +46,8 @@ impl PlanBuilder<'_> {
         let blocks = match self.tiling.workers {
             Workers::Blocks(blocks)
             | Workers::BlocksAndDecodeWarps(blocks)
-            | Workers::BlocksThenTeams { blocks, .. } => blocks,
+            | Workers::BlocksThenTeams { blocks, .. }
+            | Workers::LatentBlocks(blocks) => blocks,
         };
         if spared < least * blocks {
             self.scratch.openings.clear();

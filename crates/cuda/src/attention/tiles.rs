@@ -69,19 +69,20 @@ impl AttentionTile<'_> {
 pub enum SplitLimit {
     /// Whole tiles of the plan: items, which begin at one, are split at its multiples.
     Tiles(usize),
-    /// Longer items are split evenly.
-    KvBlocks { wide: usize, narrow: usize },
+    /// Longer items are split evenly, behind whole steps of so many KV blocks.
+    KvBlocks { wide: usize, narrow: usize, step: usize },
 }
 
 impl SplitLimit {
     /// The next limit, by which items are split less; `None` if none is split, or if splits are at fixed positions.
     pub fn coarser(self, row_tiles: &[RowTile]) -> Option<Self> {
-        let SplitLimit::KvBlocks { wide, narrow } = self else { return None };
+        let SplitLimit::KvBlocks { wide, narrow, step } = self else { return None };
         let is_divided = |row_tile: &RowTile| self.splits(&row_tile.item) > 1;
-        row_tiles
-            .iter()
-            .any(is_divided)
-            .then(|| SplitLimit::KvBlocks { wide: 2 * wide.max(1), narrow: 2 * narrow.max(1) })
+        row_tiles.iter().any(is_divided).then(|| SplitLimit::KvBlocks {
+            wide: 2 * wide.max(1),
+            narrow: 2 * narrow.max(1),
+            step,
+        })
     }
 
     /// Number of splits of an item.
@@ -102,7 +103,7 @@ impl SplitLimit {
         let kv_blocks = item.kv_blocks.len();
         let before = match self {
             SplitLimit::Tiles(most) => split * most,
-            SplitLimit::KvBlocks { .. } => kv_blocks * split / splits,
+            SplitLimit::KvBlocks { step, .. } => kv_blocks.div_ceil(step) * split / splits * step,
         };
         item.kv_blocks.start + word(before)
     }

@@ -48,7 +48,7 @@ impl DevicePlan {
             true => SplitLimit::Tiles((plan.tile / KV_BLOCK_TOKENS) as usize),
             false => {
                 let narrow = workload.most_narrow_kv_blocks();
-                SplitLimit::KvBlocks { wide: workload.most_wide_kv_blocks(narrow), narrow }
+                SplitLimit::KvBlocks { wide: workload.most_wide_kv_blocks(narrow), narrow, step: workload.step() }
             }
         };
         builder.write(limit, rows_padded);

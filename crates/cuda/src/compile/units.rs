@@ -24,13 +24,16 @@ macro_rules! source {
 pub static HEADERS: &[Source] = &[
     source!("attention/barrier.cuh"),
     source!("attention/copy.cuh"),
+    source!("attention/ended.cuh"),
     source!("attention/fp8.cuh"),
     source!("attention/large.cuh"),
     source!("attention/large_copy.cuh"),
     source!("attention/large_ring.cuh"),
     source!("attention/latent.cuh"),
     source!("attention/latent_copy.cuh"),
+    source!("attention/latent_merge.cuh"),
     source!("attention/latent_ring.cuh"),
+    source!("attention/latent_states.cuh"),
     source!("attention/merge.cuh"),
     source!("attention/mma.cuh"),
     source!("attention/narrow.cuh"),
@@ -126,6 +129,7 @@ pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
 pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
 pub static ROUND_TRIP: Source = source!("ranks/round_trip.cu");
 pub static KV_PAGES: Source = source!("ops/kv_pages.cu");
+pub static NOTHING: Source = source!("ops/nothing.cu");
 pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
 pub static LEVEL_MASS: Source = source!("attention/level_mass.cu");
@@ -191,6 +195,7 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.push(Unit::new(&NOT_FINITE));
+    all.push(Unit::new(&NOTHING));
     all.extend(casts());
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(DTYPES.into_iter().flat_map(lora));

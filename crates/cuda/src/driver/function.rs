@@ -140,7 +140,7 @@ fn parameter_count(source: &str, name: &str) -> Option<usize> {
     let list = |kernel: &str| {
         let (_, behind) =
             kernel.split_once(&format!(" {name}(")).or_else(|| kernel.split_once(&format!("\n{name}(")))?;
-        behind.split_once(')').map(|(list, _)| list.split(',').count())
+        behind.split_once(')').map(|(list, _)| list.split(',').filter(|part| !part.trim().is_empty()).count())
     };
     kernels.into_iter().find_map(list)
 }
@@ -152,9 +152,11 @@ mod tests {
     #[test]
     fn parameters_are_counted_in_the_source() {
         let source = "__device__ void f(int a);\nextern \"C\" __global__ void __launch_bounds__(128, 2)\n\
-                      f(int* a, const float* b,\n  unsigned c) {\n}\nextern \"C\" __global__ void g(int x) {}";
+                      f(int* a, const float* b,\n  unsigned c) {\n}\nextern \"C\" __global__ void g(int x) {}\n\
+                      extern \"C\" __global__ void nothing() {}";
         assert_eq!(parameter_count(source, "f"), Some(3));
         assert_eq!(parameter_count(source, "g"), Some(1));
+        assert_eq!(parameter_count(source, "nothing"), Some(0));
         assert_eq!(parameter_count(source, "h"), None);
     }
 }

@@ -71,20 +71,10 @@ impl Choices {
 }
 
 impl Routes {
-    /// Routes without rows. An error if there are more experts or groups, or more of them are chosen, than the kernels
-    /// take.
+    /// Routes without rows. An error by [`check`].
     pub fn new(device: &Device, experts: usize, router: Router) -> Result<Self> {
         assert!(router.chooses_among(experts), "routes: {router:?} among {experts} experts");
-        check_count(experts)?;
-        let groups = router.groups.map_or(0, |groups| groups.count);
-        if groups > MOST_GROUPS {
-            let expected = format!("at most {MOST_GROUPS} on a GPU");
-            return Err(Error::value("the number of groups of experts", expected, groups.to_string()));
-        }
-        if router.chosen > MOST_CHOSEN {
-            let expected = format!("at most {MOST_CHOSEN} on a GPU");
-            return Err(Error::value("the number of experts per token", expected, router.chosen.to_string()));
-        }
+        check(experts, router)?;
         device.prepare(&units::routes())?;
         Ok(Self {
             choose: device.function(&Unit::new(&units::ROUTE_CHOOSE), "route_choose")?,
@@ -222,12 +212,23 @@ impl Drop for Routes {
     }
 }
 
+/// An error if there are more experts or groups, or more of them are chosen, than the kernels' tables hold.
+fn check(experts: usize, router: Router) -> Result<()> {
+    check_count(experts)?;
+    within("groups of experts (n_group)", router.groups.map_or(0, |groups| groups.count), MOST_GROUPS)?;
+    within("experts per token (num_experts_per_tok)", router.chosen, MOST_CHOSEN)
+}
+
 /// An error if there are more experts than the kernels' tables hold.
 pub fn check_count(experts: usize) -> Result<()> {
-    match experts {
-        1..=MOST_EXPERTS => Ok(()),
-        _ => Err(Error::value("the number of experts", format!("1 to {MOST_EXPERTS} on a GPU"), experts.to_string())),
+    within("experts of a layer", experts, MOST_EXPERTS)
+}
+
+fn within(what: &str, found: usize, most: usize) -> Result<()> {
+    if found <= most {
+        return Ok(());
     }
+    Err(Error::value(what, format!("at most {most} on a GPU (--device cpu takes any)"), found.to_string()))
 }
 
 /// As in kernels/experts/route_choose.cu.
@@ -237,5 +238,29 @@ fn scores_number(scores: RouterScores) -> u32 {
         RouterScores::Softmax { normalise: true } | RouterScores::SoftmaxOfChosen => 1,
         RouterScores::Sigmoid { normalise: false } => 2,
         RouterScores::Sigmoid { normalise: true } => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offshoot_backend::{GroupMerit, RouterGroups};
+
+    use super::*;
+
+    #[test]
+    fn routers_that_no_kernel_takes_are_named() {
+        let router = |chosen: usize, count: usize| {
+            let groups = RouterGroups { count, chosen: count / 2, merit: GroupMerit::Best };
+            Router { groups: Some(groups), ..Router::new(chosen, RouterScores::Softmax { normalise: false }) }
+        };
+        assert!(check(1024, router(32, 32)).is_ok());
+        for (experts, router, said) in [
+            (1025, router(8, 8), "experts of a layer"),
+            (1024, router(8, 64), "n_group"),
+            (1024, router(33, 8), "num_experts_per_tok"),
+        ] {
+            let error = check(experts, router).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("on a GPU (--device cpu takes any)"), "{error}");
+        }
     }
 }

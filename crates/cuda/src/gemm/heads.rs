@@ -12,10 +12,10 @@ use crate::memory::buffer::Buffer;
 #[derive(Clone, Copy, Debug)]
 pub struct HeadProducts {
     pub heads: usize,
-    /// Of a head.
+    /// Outputs and inputs of a head's matrix.
     pub outputs: usize,
     pub inner: usize,
-    /// From one head to the next in a row of the operand and of the result.
+    /// The distance from one head to the next in a row of the operand and of the result.
     pub x_apart: usize,
     pub out_apart: usize,
     /// From one head's matrix to the next one's, and how a matrix lies.

@@ -1,10 +1,11 @@
 //! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow
 //! each other and kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
-//! # Layout One allocation: `[layer][page][kv_head][keys, values][32 slots][width]`, with the heads of each layer. So a
-//! page of one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs,
-//! a multiple of 128 bytes, or of fp8, which only pages of heads of 64 or 128 and of latents hold ([`KvElement`]), one
-//! of 64. Where values lie in the keys, it is the run of keys alone. The order within a run depends on who reads it
+//! # Layout
+//! One allocation: `[layer][page][kv_head][keys, values][32 slots][width]`, with the heads of each layer. So a page of
+//! one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a
+//! multiple of 128 bytes, or of fp8, which only pages of heads of 64 or 128 and of latents hold ([`KvElement`]), one of
+//! 64. Where values lie in the keys, it is the run of keys alone. The order within a run depends on who reads it
 //! ([`PageLayout`]). Behind all layers follow the experts of the tokens, if they are kept:
 //! `[page][32 slots][layer][chosen]` (`RouteShape`).
 
@@ -387,7 +388,7 @@ impl Kv {
         let (mut to, mut from) =
             (&mut saved[page * page_bytes..][..page_bytes], &others[from * page_bytes..][..page_bytes]);
         for part in &self.parts {
-            for row in part.row_bytes(self.shape.dtype) {
+            for row in row_bytes(part.heads, self.shape.dtype, part.kv_element, part.layout) {
                 let rows = slots.start as usize * row..slots.end as usize * row;
                 let (to_run, to_rest) = to.split_at_mut(PAGE_TOKENS as usize * row);
                 let (from_run, from_rest) = from.split_at(PAGE_TOKENS as usize * row);
@@ -432,23 +433,25 @@ impl Kv {
     }
 }
 
-impl PartPages {
-    /// For each run of keys or values of a page, or each panel of one (kernels/kv_page.cuh), the bytes of a row.
-    fn row_bytes(&self, dtype: Dtype) -> impl Iterator<Item = usize> {
-        let Self { heads, kv_element, layout, .. } = *self;
-        let run = move |width: usize| {
-            let row = width * kv_element.element_bytes(dtype);
-            let of_panel = if kv_element == KvElement::Fp8 { PANEL_ROW_BYTES / 2 } else { PANEL_ROW_BYTES };
-            match layout {
-                PageLayout::Swizzled if row <= 2 * PANEL_ROW_BYTES => repeat_n(row, 1),
-                PageLayout::Swizzled | PageLayout::Panels => repeat_n(of_panel, row / of_panel),
-                PageLayout::Plain => repeat_n(row, 1),
-            }
-        };
-        let beside = value_beside(heads);
-        let of_head = [heads.head_dim].into_iter().chain((beside > 0).then_some(beside));
-        repeat_n(of_head, heads.kv_heads).flatten().flat_map(run)
-    }
+/// For each run of keys or values of a page, or each panel of one (kernels/kv_page.cuh), the bytes of a row.
+fn row_bytes(
+    heads: HeadLayout,
+    dtype: Dtype,
+    kv_element: KvElement,
+    layout: PageLayout,
+) -> impl Iterator<Item = usize> {
+    let run = move |width: usize| {
+        let row = width * kv_element.element_bytes(dtype);
+        let of_panel = if kv_element == KvElement::Fp8 { PANEL_ROW_BYTES / 2 } else { PANEL_ROW_BYTES };
+        match layout {
+            PageLayout::Swizzled if row <= 2 * PANEL_ROW_BYTES => repeat_n(row, 1),
+            PageLayout::Swizzled | PageLayout::Panels => repeat_n(of_panel, row / of_panel),
+            PageLayout::Plain => repeat_n(row, 1),
+        }
+    };
+    let beside = value_beside(heads);
+    let of_head = [heads.head_dim].into_iter().chain((beside > 0).then_some(beside));
+    repeat_n(of_head, heads.kv_heads).flatten().flat_map(run)
 }
 
 /// Host memory, all zero; an error where there is none.
@@ -518,6 +521,25 @@ mod tests {
             };
             let bytes = page_bytes(&KvShape::uniform(1, latents, Dtype::Bf16, 1), &|_| KvElement::Fp8);
             assert_eq!((bytes, bytes % 64), (PAGE_TOKENS as usize * width, 0), "latents of {width}");
+        }
+    }
+
+    #[test]
+    fn rows_of_all_runs_and_panels_make_a_page() {
+        let latents = HeadLayout { head_dim: 576, values: Values::InKeys(512), ..HeadLayout::new(16, 1, 576) };
+        let expanded = HeadLayout { head_dim: 192, values: Values::Beside(128), ..HeadLayout::new(2, 2, 192) };
+        for (heads, kv_element, rows) in [
+            (HeadLayout::new(4, 1, 128), KvElement::Fp8, vec![128; 2]),
+            (HeadLayout::new(4, 1, 256), KvElement::Plain, vec![128; 8]),
+            (expanded, KvElement::Plain, vec![128; 2 * (3 + 2)]),
+            (latents, KvElement::Plain, vec![128; 9]),
+            (latents, KvElement::Fp8, vec![64; 9]),
+        ] {
+            let layout = PageLayout::of(9, Dtype::Bf16, HeadWidths::of(heads));
+            let found: Vec<usize> = row_bytes(heads, Dtype::Bf16, kv_element, layout).collect();
+            assert_eq!(found, rows, "{heads}, {kv_element:?}");
+            let page = layer_page_bytes(heads, Dtype::Bf16, kv_element);
+            assert_eq!(PAGE_TOKENS as usize * found.iter().sum::<usize>(), page, "{heads}, {kv_element:?}");
         }
     }
 

@@ -119,7 +119,8 @@ mod tests {
     use offshoot_backend::CopiesShape;
 
     const COPIES: CopiesShape = CopiesShape { is_read: false, expansions: 0 };
-    const SHAPE: StepShape = StepShape { rows: 8, logit_rows: 8, samples: true, adapters: false, copies: [COPIES; 2] };
+    const SHAPE: StepShape =
+        StepShape { rows: 8, logit_rows: 8, samples: true, adapters: false, absorbs: false, copies: [COPIES; 2] };
 
     #[test]
     fn a_shape_is_tried_once_when_it_first_recurs() {

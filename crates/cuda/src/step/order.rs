@@ -2,7 +2,7 @@
 //!
 //! # Why steps follow each other
 //! The blocks of an attention kernel wait for one another, which they may because all of them are resident at a time
-//! (`kernels/attention/merge.cuh`). Of two such kernels on two streams each might have a part of its blocks resident
+//! (`kernels/attention/ended.cuh`). Of two such kernels on two streams each might have a part of its blocks resident
 //! and wait for the rest for ever. So a step begins on the device behind the one that was enqueued before it, whichever
 //! backend's that was. The host waits for nothing: it enqueues the wait.
 

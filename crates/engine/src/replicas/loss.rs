@@ -35,8 +35,13 @@ impl Router {
         replica.begun = KnownPrefixes::default();
         // What it has done still counts; it holds nothing any more.
         let live = replica.engine.live_place();
-        let held =
-            Metrics { kv_bytes_held: 0, kv_bytes_cached: 0, states_held: 0, copies_held: 0, ..live.read().metrics };
+        let held = Metrics {
+            kv_bytes_held: 0,
+            kv_bytes_cached: 0,
+            states_held: 0,
+            latent_copies_held: 0,
+            ..live.read().metrics
+        };
         live.publish(LiveMetrics { metrics: held, ..LiveMetrics::default() });
         let waiting = replica.queue.take_all();
         if self.replicas.iter().all(|replica| !replica.lives()) {

@@ -103,7 +103,7 @@ fn all_of(finish: &Finish) -> Vec<SampledToken> {
 }
 
 fn samples_in_a_form_are_those_of_a_plain_loop(mode: Mode) {
-    for shape in [Shape::Full, Shape::Hybrid] {
+    for shape in [Shape::Full, Shape::Hybrid, Shape::Latent] {
         for joins_forced in [true, false] {
             let engine = mode.engine_of(shape, EngineConfig { joins_forced, ..roomy() });
             let root = engine.root(prompt(3, 18)).unwrap();

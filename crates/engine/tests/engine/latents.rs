@@ -3,19 +3,19 @@
 
 use std::path::Path;
 
-use offshoot_backend::Dtype;
 use offshoot_backend::ranks::Ranks;
+use offshoot_backend::{Dtype, KvDtype};
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
-    CopySize, Engine, EngineConfig, EngineHandle, Finish, Metrics, PauseMode, PoolSize, PrefixStoreOptions,
-    StoredPrefixes,
+    CopySize, Engine, EngineConfig, EngineHandle, Extend, Finish, Metrics, PauseMode, PoolSize, PrefixStoreOptions,
+    Stop, StoredPrefixes,
 };
 use offshoot_kv::plan::{Form, FormChoice, Planner};
 use offshoot_model::{Decoder, LoadedRanks, ModelWeights, Sleep, SleepParts};
 
 use super::bench::{
-    CONTEXT, Mode, Shape, decoder, draw, finishes, key, length, mislead, model, params, prompt, score, tokenizer,
-    unsure,
+    CONTEXT, Mode, Shape, decoder, draw, finishes, in_turn, key, length, mislead, model, params, prompt, score,
+    tokenizer, unsure,
 };
 use super::world::{Seeds, World};
 
@@ -80,6 +80,29 @@ fn check_alike(found: &[Finish], expected: &[Finish], case: &str) {
     }
 }
 
+/// Whether latents were expanded to copies of each store.
+fn expanded(metrics: &Metrics) -> [bool; 2] {
+    [metrics.latent_tokens_expanded, metrics.latent_tokens_expanded_again].map(|tokens| tokens > 0)
+}
+
+/// The stores that a choice reads where there is room.
+fn copied_by(choice: FormChoice) -> [bool; 2] {
+    match choice {
+        FormChoice::All(Form::Kept) => [true, false],
+        FormChoice::All(Form::Again) => [false, true],
+        FormChoice::Random(_) => [true, true],
+        FormChoice::All(Form::Absorbed) | FormChoice::Cheapest => [false, false],
+    }
+}
+
+/// Copies were made of a store that `choice` reads, and of no other. Dice may not have met both in a few steps.
+#[track_caller]
+fn assert_copied(choice: FormChoice, metrics: &Metrics) {
+    let (found, may_be) = (expanded(metrics), copied_by(choice));
+    let is_some = found.contains(&true) && (0..2).all(|store| may_be[store] || !found[store]);
+    assert!(is_some, "{choice:?}: {metrics:?}");
+}
+
 fn run(mode: Mode, config: EngineConfig) -> (Vec<Finish>, Metrics) {
     let engine = engine(mode, config);
     (tree(&engine), engine.metrics().unwrap())
@@ -87,7 +110,7 @@ fn run(mode: Mode, config: EngineConfig) -> (Vec<Finish>, Metrics) {
 
 fn all_forms_draw_alike(mode: Mode) {
     let (expected, metrics) = run(mode, config(0, FormChoice::Cheapest));
-    assert_eq!((metrics.tokens_copied, metrics.copies_held), (0, 0));
+    assert_eq!((expanded(&metrics), metrics.latent_copies_held), ([false; 2], 0));
     for choice in CHOICES {
         // Room for all; for what the first tile of one prompt takes; and for less than any item.
         for (bytes, copies, evicts) in
@@ -95,20 +118,71 @@ fn all_forms_draw_alike(mode: Mode) {
         {
             let (found, metrics) = run(mode, config(bytes, choice));
             check_alike(&found, &expected, &format!("{choice:?}, {bytes} bytes"));
+            if copies && !evicts {
+                assert_eq!(expanded(&metrics), copied_by(choice), "{choice:?}: {metrics:?}");
+            }
             if choice == FormChoice::All(Form::Kept) {
-                assert_eq!(metrics.tokens_copied > 0, copies, "{bytes} bytes: {metrics:?}");
-                assert!((metrics.copies_evicted > 0) == evicts || mode.replicas > 1, "{bytes} bytes: {metrics:?}");
+                assert_eq!(metrics.latent_tokens_expanded > 0, copies, "{bytes} bytes: {metrics:?}");
+                assert!(
+                    (metrics.latent_copies_evicted > 0) == evicts || mode.replicas > 1,
+                    "{bytes} bytes: {metrics:?}"
+                );
             }
         }
+    }
+}
+
+/// Three samples in each form of an answer below one prompt, and below another texts that are scored with the likeliest
+/// tokens beside each of theirs.
+fn answers_and_scores(engine: &EngineHandle) -> Vec<Finish> {
+    let mut told = Vec::new();
+    let root = engine.root(prompt(3, 70)).unwrap();
+    for (number, form) in (0..).zip(super::forms::forms()) {
+        let children = engine.fork(root, 3).unwrap();
+        let params = params().form(form);
+        let draws = (0..).zip(&children);
+        let draws =
+            draws.map(|(i, &child)| draw(child, key("form", 10 * number + i), params.clone(), Stop::max_tokens(24)));
+        told.extend(finishes(engine, draws.collect()));
+        engine.prune(&children);
+    }
+    let root = engine.root(prompt(4, 70)).unwrap();
+    let texts = engine.fork(root, 4).unwrap();
+    let given = (0..).zip(&texts).map(|(i, &text)| Extend::given(text, prompt(40 + i, 30), Some(3)));
+    told.extend(finishes(engine, given.collect()));
+    told
+}
+
+fn answers_in_a_form_and_scores_are_alike_in_every_form(mode: Mode) {
+    let of = |copies, choice| {
+        let engine = engine(mode, config(copies, choice));
+        (answers_and_scores(&engine), engine.metrics().unwrap())
+    };
+    let (expected, metrics) = of(0, FormChoice::Cheapest);
+    assert!(metrics.tokens_forced > 20, "{metrics:?}");
+    for choice in CHOICES {
+        let (found, metrics) = of(ROOM / 2, choice);
+        check_alike(&found, &expected, &format!("{choice:?}"));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!((&found.reason, found.form_ended), (&expected.reason, expected.form_ended), "{choice:?}");
+            assert_eq!(found.records.forced(), expected.records.forced(), "{choice:?}");
+            let [found, expected] = [found, expected].map(|finish| finish.records.tops().iter().flatten());
+            for (found, expected) in found.zip(expected) {
+                assert!((found.1 - expected.1).abs() < 1e-3, "{choice:?}: {found:?} beside {expected:?}");
+            }
+        }
+        assert_copied(choice, &metrics);
     }
 }
 
 fn deterministic_engines_read_latents_alone(mode: Mode) {
     let exact = |choice| run(mode, EngineConfig { deterministic: true, ..config(ROOM / 2, choice) });
     let (expected, _) = exact(FormChoice::Cheapest);
-    let (found, metrics) = exact(FormChoice::All(Form::Again));
-    assert_eq!(found, expected);
-    assert_eq!(metrics.tokens_copied, 0);
+    for form in [Form::Kept, Form::Again] {
+        let (found, metrics) = exact(FormChoice::All(form));
+        assert_eq!(found, expected);
+        assert_eq!(expanded(&metrics), [false; 2]);
+    }
     assert!(engine(mode, config(0, FormChoice::Cheapest)).facts().batch_invariant);
     assert!(!engine(mode, config(ROOM / 2, FormChoice::Cheapest)).facts().batch_invariant);
 }
@@ -141,21 +215,29 @@ fn branches_that_yield_draw_alike(mode: Mode) {
         check_alike(&crowd(&engine), &expected, &format!("{choice:?}, {swap_bytes} bytes for swaps"));
         let metrics = engine.metrics().unwrap();
         assert!(metrics.preemptions > 0 || mode.replicas > 1, "{metrics:?}");
+        assert_copied(choice, &metrics);
     }
 }
 
-fn what_was_stored_is_read_alike(mode: Mode) {
-    let store = |folder: &Path| PrefixStoreOptions {
+fn store(folder: &Path) -> PrefixStoreOptions {
+    PrefixStoreOptions {
         folder: folder.to_owned(),
         most_bytes: 1 << 30,
         weights: "the model".to_owned(),
         formats: String::new(),
         keeps: StoredPrefixes::Prompts,
-    };
+    }
+}
+
+fn what_was_stored_is_read_alike(mode: Mode) {
     let world = World::new(Shape::Latent);
     let samples = |prefix_store, choice| {
         let engine = world.engine(mode, EngineConfig { prefix_store, ..config(ROOM / 2, choice) });
-        super::bench::sample(&engine, "item", prompt(1, offshoot_engine::CHUNK_TOKENS + 77), 3, length(9))
+        let told = super::bench::sample(&engine, "item", prompt(1, offshoot_engine::CHUNK_TOKENS + 77), 3, length(9));
+        if choice != FormChoice::All(Form::Absorbed) {
+            assert_copied(choice, &engine.metrics().unwrap());
+        }
+        told
     };
     let expected = samples(None, FormChoice::All(Form::Absorbed));
     let folder = tempfile::tempdir().unwrap();
@@ -176,6 +258,50 @@ fn copies_are_forgotten_with_what_they_were_made_of(mode: Mode) {
         check_alike(&short(&engine), &first, &format!("{choice:?}, after sleep"));
         engine.update_weights(world.whole(Seeds::both(2))).unwrap();
         check_alike(&short(&engine), &second, &format!("{choice:?}, after an update"));
+        assert_copied(choice, &engine.metrics().unwrap());
+    }
+}
+
+/// An engine whose latents are fp8.
+fn fp8_engine(config: EngineConfig) -> EngineHandle {
+    let (mut backend, mut decoder) = decoder(Shape::Latent);
+    decoder.set_kv_dtype(&mut backend, KvDtype::Fp8);
+    let config = EngineConfig { check_plans: true, ..config };
+    Engine::start(decoder.on(backend), Some(tokenizer()), config).unwrap()
+}
+
+/// Copies are made of the latents as they are stored; swaps and stores keep their codes.
+#[test]
+fn fp8_latents_draw_alike_in_every_form_and_wherever_they_were() {
+    let absorbed = || config(0, FormChoice::Cheapest);
+    let wide = engine(in_turn(), absorbed());
+    let page_bytes = fp8_engine(absorbed()).facts().page_bytes;
+    assert_eq!(4 * page_bytes, wide.facts().page_bytes, "a byte for four of f32");
+    let expected = tree(&fp8_engine(absorbed()));
+    assert_ne!(expected, tree(&wide));
+    for choice in CHOICES {
+        check_alike(&tree(&fp8_engine(config(ROOM / 2, choice))), &expected, &format!("{choice:?}"));
+    }
+
+    let swapping = EngineConfig {
+        pool: PoolSize::Bytes(18 * page_bytes),
+        swap_bytes: 1 << 20,
+        swap_at_any_cost: true,
+        ..absorbed()
+    };
+    let engine = fp8_engine(swapping);
+    check_alike(&crowd(&engine), &crowd(&fp8_engine(absorbed())), "swaps");
+    let metrics = engine.metrics().unwrap();
+    assert!(metrics.preemptions > 0, "{metrics:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let samples = |prefix_store| {
+        let engine = fp8_engine(EngineConfig { prefix_store, ..absorbed() });
+        super::bench::sample(&engine, "item", prompt(1, offshoot_engine::CHUNK_TOKENS + 77), 3, length(9))
+    };
+    let expected = samples(None);
+    for case in ["written", "read"] {
+        check_alike(&samples(Some(store(folder.path()))), &expected, case);
     }
 }
 
@@ -187,7 +313,10 @@ fn ranks_draw_alike_in_every_form() {
         let ranks = Ranks::new(cpus, true).unwrap();
         let model = LoadedRanks::start(ranks, |rank| Decoder::of(rank, &weights)).unwrap();
         let config = EngineConfig { check_plans: true, ..config(ROOM / 2, choice) };
-        tree(&Engine::start(model, Some(tokenizer()), config).unwrap())
+        let engine = Engine::start(model, Some(tokenizer()), config).unwrap();
+        let told = tree(&engine);
+        assert_eq!(expanded(&engine.metrics().unwrap()), copied_by(choice), "{choice:?}");
+        told
     };
     let expected = run(1, FormChoice::All(Form::Absorbed));
     assert_eq!(run(2, FormChoice::All(Form::Absorbed)), expected, "sums of ranks are exact");
@@ -201,6 +330,7 @@ fn ranks_draw_alike_in_every_form() {
 in_modes! {
     in_turn, run_ahead, replicas:
     all_forms_draw_alike,
+    answers_in_a_form_and_scores_are_alike_in_every_form,
     branches_that_yield_draw_alike,
     copies_are_forgotten_with_what_they_were_made_of,
     deterministic_engines_read_latents_alone,

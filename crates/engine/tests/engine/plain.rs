@@ -3,7 +3,7 @@
 use offshoot_backend::{Backend, Filters, Pick, RowToken, SampleRequest, SampledToken, StepBatch};
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
 use offshoot_cpu::{Cpu, KvStore};
-use offshoot_kv::plan::Planner;
+use offshoot_kv::plan::{CopyRoom, FormChoice, FormPlans, Planner};
 use offshoot_kv::{Forest, ForestSegment, KvSlot, StateRun};
 use offshoot_model::Decoder;
 
@@ -56,11 +56,22 @@ pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], plan
         row_segments: vec![0; tokens.len()],
     };
     let slot = |group, p: u32| KvSlot { page: page(group, p / page_tokens), slot: p % page_tokens };
+    // Latents are read absorbed.
+    let (mut plans, mut of_copies) = (Vec::new(), Vec::new());
+    for hints in decoder.plan_hints() {
+        let FormPlans { absorbed, copied } =
+            planner.plan_forms(&forest(hints.group), hints, FormChoice::Cheapest, &CopyRoom::NONE);
+        plans.push(absorbed);
+        of_copies.extend(hints.latents.map(|_| copied).into_iter().flatten());
+    }
+    let expansions = (!of_copies.is_empty()).then(Default::default);
+    plans.extend(of_copies);
     let batch = StepBatch {
         tokens: tokens.iter().copied().map(RowToken::Known).collect(),
         positions: (0..n).collect(),
         slots: groups.iter().map(|group| (0..n).map(|p| slot(group, p)).collect()).collect(),
-        plans: decoder.plan_hints().iter().map(|hints| planner.plan(&forest(hints.group), hints)).collect(),
+        plans,
+        expansions,
         state_runs: vec![StateRun { rows: 0..n, from: None, is_in: false, to: Some(StateId(0)) }],
         ..StepBatch::default()
     };
@@ -75,6 +86,7 @@ fn greedy_equals_a_plain_loop(mode: Mode) {
         (Shape::Windowed, 50),
         (Shape::Hybrid, 1),
         (Shape::Hybrid, 75),
+        (Shape::Latent, 75),
     ];
     for (shape, len) in cases {
         let mut tokens = prompt(3, len);
@@ -110,7 +122,7 @@ fn coins_are_those_of_the_tokens_own_position(mode: Mode) {
 }
 
 fn scores_equal_a_plain_forward(mode: Mode) {
-    [Shape::Full, Shape::Hybrid].into_iter().for_each(|shape| scores_equal_those_of(mode, shape));
+    [Shape::Full, Shape::Hybrid, Shape::Latent].into_iter().for_each(|shape| scores_equal_those_of(mode, shape));
 }
 
 fn scores_equal_those_of(mode: Mode, shape: Shape) {

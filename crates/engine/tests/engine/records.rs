@@ -102,7 +102,7 @@ fn what_was_sampled_in_a_form_is_scored_alike(mode: Mode) {
         for of in [LogprobsMode::RawLogprobs, LogprobsMode::ProcessedLogprobs] {
             let penalised = SamplingParams { repetition_penalty: 1.3, frequency_penalty: 0.4, ..params() };
             let params = recorded(if number % 2 == 0 { params() } else { penalised }, of).form(form.clone());
-            for (shape, step_rows) in [(Shape::Full, 64), (Shape::Full, 5), (Shape::Hybrid, 9)] {
+            for (shape, step_rows) in [(Shape::Full, 64), (Shape::Full, 5), (Shape::Hybrid, 9), (Shape::Latent, 9)] {
                 let config = EngineConfig { step_rows, ..roomy() };
                 scored_as_sampled(mode, shape, config, &params, &Stop::max_tokens(24));
             }
@@ -112,7 +112,7 @@ fn what_was_sampled_in_a_form_is_scored_alike(mode: Mode) {
 
 #[test]
 fn what_was_sampled_is_scored_alike() {
-    let shapes = prop::sample::select(vec![Shape::Full, Shape::LongWindowed, Shape::Hybrid]);
+    let shapes = prop::sample::select(vec![Shape::Full, Shape::LongWindowed, Shape::Hybrid, Shape::Latent]);
     let modes = prop::sample::select(vec![in_turn(), run_ahead(), replicas()]);
     let cases = (any_params(), shapes, modes, 1usize..40);
     for_any(cases, |((params, stop), shape, mode, step_rows)| {

@@ -187,12 +187,12 @@ fn corner() -> impl Strategy<Value = (usize, usize, usize, usize)> {
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
-    prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Hybrid])
+    prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Hybrid, Shape::Latent])
 }
 
 /// Shapes of models whose branches can be cut anywhere: no state has to be computed again.
 fn shapes_without_states() -> impl Strategy<Value = Shape> {
-    prop::sample::select(vec![Shape::Full, Shape::Windowed])
+    prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Latent])
 }
 
 /// In pools down to the smallest that hold one text, where branches are preempted and pages evicted.

@@ -232,7 +232,7 @@ fn corner() -> impl Strategy<Value = (usize, usize, usize, usize)> {
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
-    prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::LongMixed, Shape::Hybrid])
+    prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::LongMixed, Shape::Hybrid, Shape::Latent])
 }
 
 /// In pools down to the smallest that hold one text, where branches are preempted and pages evicted.
@@ -273,7 +273,7 @@ fn distinct_tokens(texts: &[Text]) -> u64 {
 /// Texts that ask for the same positions of what they share, one value for each level, in a pool that holds them all:
 /// their rows are their distinct tokens, and each value is computed once.
 fn nothing_is_computed_twice(mode: Mode) {
-    let shapes = prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Hybrid]);
+    let shapes = prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Hybrid, Shape::Latent]);
     let paths = prop::collection::vec((prop::collection::vec(0..3usize, 1..5), 0..40usize), 1..20);
     for_any((paths, corner(), shapes), |(paths, (step_rows, max_branches, ..), shape)| {
         let texts = paths.into_iter().map(|(path, arrives)| {

@@ -39,7 +39,7 @@ fn best_of_1024(kv: KvDtype, copies: Option<usize>) -> JobRecord {
 fn pages_hold_latents_alone() {
     let record = best_of_1024(KvDtype::Model, Some(0));
     let metrics = &record.metrics;
-    assert_eq!((metrics.tokens_copied, metrics.copies_held), (0, 0));
+    assert_eq!((metrics.latent_tokens_expanded, metrics.latent_copies_held), (0, 0));
     // The last token of a sample has no latent.
     let latents = (8192 + 1024 * 127) * LAYERS * (RANK + ROPE) * 2;
     let held = metrics.kv_bytes_peak as f64 / latents as f64;
@@ -56,7 +56,7 @@ fn fp8_latents_take_half() {
 fn copies_spare_time_where_many_rows_share_a_prompt() {
     let [absorbed, copied] = [Some(0), None].map(|copies| best_of_1024(KvDtype::Model, copies));
     // The prompt, once.
-    assert_eq!(copied.metrics.tokens_copied, 8192);
+    assert_eq!(copied.metrics.latent_tokens_expanded, 8192);
     assert_eq!(copied.metrics.kv_bytes_peak, absorbed.metrics.kv_bytes_peak, "copies are no part of it");
     let [absorbed, copied] = [absorbed, copied].map(|record| record.totals(2048).seconds);
     assert!(1.5 * copied < absorbed, "{copied} s with copies, {absorbed} s without");

@@ -109,7 +109,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         false => String::new(),
     };
     line("kv pool", format!("{}{of_each}{too_little}", bytes(pool as u64)));
-    if let Some(copies) = Some(each[0].copies).filter(CopyMemory::is_some) {
+    if let Some(copies) = Some(each[0].copies).filter(CopyMemory::is_of_latents) {
         line("copies", format!("{copies}{of_each}"));
     }
     if let Some(SecondSizes { kind, sizes: second }) = &each[0].second {

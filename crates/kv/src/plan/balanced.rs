@@ -3,6 +3,7 @@
 //! split at tile borders among several workers. In a deep thin chain everything folds into the leaf.
 
 use super::builder::{Division, Node, build};
+use super::latents::Readers;
 use super::{AttentionPlan, PlanHints};
 use crate::{Forest, ForestSegment};
 
@@ -10,6 +11,8 @@ pub(super) struct Balanced<'a> {
     hints: &'a PlanHints,
     /// For each segment the cost of one of its tokens, in nanoseconds, if it is folded into the items beneath it.
     folded: Vec<f64>,
+    /// For each segment whether it or one beneath it has rows of a prompt: others than a leaf's one row.
+    has_prompt: Vec<bool>,
     /// Rows x tokens of all segments, each read once.
     work: u64,
 }
@@ -33,17 +36,20 @@ impl<'a> Balanced<'a> {
     pub(super) fn new(forest: &Forest, hints: &'a PlanHints) -> Self {
         let rows = |segment: &ForestSegment| segment.rows.len();
         let work = forest.segments.iter().map(|segment| rows(segment) as u64 * u64::from(segment.tokens)).sum();
-        let mut balanced = Self { hints, folded: vec![0.0; forest.segments.len()], work };
-        let alone = hints.cost.token(hints, 1);
+        let count = forest.segments.len();
+        let mut balanced = Self { hints, folded: vec![0.0; count], has_prompt: vec![false; count], work };
+        let alone = hints.cost.token(hints, Readers::ONE);
         // Children come after their parents.
         for (index, segment) in forest.segments.iter().enumerate().rev() {
             let own = forest.own_rows(index);
+            balanced.has_prompt[index] |= forest.has_prompt(index);
             match own.len() {
                 0 => {}
                 1 => balanced.folded[index] += alone,
-                own => balanced.folded[index] += hints.cost.token(hints, own),
+                own => balanced.folded[index] += hints.cost.token(hints, Readers { rows: own, has_prompt: true }),
             }
             let Some(parent) = segment.parent else { continue };
+            balanced.has_prompt[parent as usize] |= balanced.has_prompt[index];
             if forest.is_leaf(index) {
                 // With an item or not, its rows read what is above it together.
                 balanced.folded[parent as usize] += balanced.folded[index];
@@ -51,19 +57,27 @@ impl<'a> Balanced<'a> {
             }
             let shares = balanced.weigh(index, rows(segment), segment.tokens, 1).sharing_pays();
             // Tokens folded from above are read by this segment's item, or by all items beneath it.
-            let through = if shares { hints.cost.token(hints, rows(segment)) } else { balanced.folded[index] };
+            let through = match shares {
+                true => hints.cost.token(hints, balanced.readers(index, rows(segment))),
+                false => balanced.folded[index],
+            };
             balanced.folded[parent as usize] += through;
         }
         balanced
     }
 
+    /// So many rows of a segment and of those beneath it.
+    fn readers(&self, index: usize, rows: usize) -> Readers {
+        Readers { rows, has_prompt: self.has_prompt[index] }
+    }
+
     /// Cost of reading `tokens` of a segment: once for all its rows, which adds `states` partial states per row, or in
     /// the items beneath it.
     fn weigh(&self, index: usize, rows: usize, tokens: u32, states: usize) -> Weighed {
-        let (hints, cost) = (self.hints, &self.hints.cost);
-        let states = (rows * states) as f64 * hints.state_bytes() as f64 * cost.state_byte;
+        let (hints, cost, readers) = (self.hints, &self.hints.cost, self.readers(index, rows));
+        let states = states as f64 * cost.states(hints, readers);
         Weighed {
-            shared_ns: cost.token(hints, rows) * f64::from(tokens) + cost.start(hints, rows) + states,
+            shared_ns: cost.token(hints, readers) * f64::from(tokens) + cost.start(hints, rows) + states,
             folded_ns: self.folded[index] * f64::from(tokens),
         }
     }

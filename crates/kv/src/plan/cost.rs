@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::latents::{FormCosts, LatentHints, LatentRates};
+use super::latents::{FormCosts, LatentHints, LatentRates, Readers};
 use offshoot_core::ids::GroupIx;
 
 /// Facts of the model and the device that a planner needs.
@@ -20,7 +20,7 @@ pub struct PlanHints {
     pub head_dim: u32,
     /// Bytes of one stored key or value element.
     pub kv_element_bytes: u32,
-    /// Of latent attention alone: its expanded form.
+    /// The expanded form of latent attention; `None`: attention is not latent.
     pub latents: Option<LatentHints>,
     pub cost: CostModel,
 }
@@ -125,15 +125,23 @@ impl CostModel {
         }
     }
 
-    /// Cost of each of its tokens, in nanoseconds.
-    pub(super) fn token(&self, hints: &PlanHints, rows: usize) -> f64 {
+    /// Cost of each token of an item with these rows, in nanoseconds.
+    pub(super) fn token(&self, hints: &PlanHints, readers: Readers) -> f64 {
         if let Some(forms) = FormCosts::of(hints) {
-            return forms.least(rows);
+            return forms.least(readers);
         }
         match self.tiles {
-            Some(tiles) if hints.packed(rows) > u64::from(tiles.narrow_rows) => tiles.token(hints, rows),
+            Some(tiles) if hints.packed(readers.rows) > u64::from(tiles.narrow_rows) => {
+                tiles.token(hints, readers.rows)
+            }
             _ => hints.token_bytes() as f64 * self.kv_byte,
         }
+    }
+
+    /// Cost of the partial states of such an item's rows, one each, in nanoseconds.
+    pub(super) fn states(&self, hints: &PlanHints, readers: Readers) -> f64 {
+        let bytes = FormCosts::of(hints).map_or(hints.state_bytes(), |forms| forms.state_bytes(readers));
+        (readers.rows as u64 * bytes) as f64 * self.state_byte
     }
 }
 

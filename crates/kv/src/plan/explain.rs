@@ -44,6 +44,8 @@ pub enum Treatment {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExplainedForm {
     pub form: Form,
+    /// Tokens of the beginning that are read so, where there are no pages for all of them.
+    pub beginning: Option<u32>,
     pub absorbed_ns: f64,
     /// Read from copies that are there.
     pub copied_ns: f64,
@@ -58,7 +60,7 @@ pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (Atte
     let plan = build(forest, hints, &notes);
     let read = read_tokens(forest, &plan);
     let flat = flat_tokens(forest, &plan);
-    let forms = forms(&plan, forest, hints, FormChoice::Cheapest, room);
+    let chosen = forms(&plan, forest, hints, FormChoice::Cheapest, room);
     let costs = FormCosts::of(hints).filter(|_| room.pages != CopyRoom::NONE.pages);
     let notes = notes.segments.into_inner();
     let mut explained = Vec::with_capacity(notes.len());
@@ -73,15 +75,21 @@ pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (Atte
         let form = note.first_shared.zip(costs.as_ref()).map(|(item, costs)| {
             let (tokens, rows) = (tokens_of(&plan, item) as f64, plan.items[item].rows.len());
             ExplainedForm {
-                form: forms[item],
+                form: chosen[item].form,
+                beginning: chosen[item].upto.map(|upto| upto - first_position(&plan, item)),
                 absorbed_ns: tokens * costs.absorbed(rows),
                 copied_ns: tokens * costs.copied(rows),
                 expanded_ns: tokens * costs.expanded(),
             }
         });
-        let token_bytes = match form.map(|form| form.form) {
-            None | Some(Form::Absorbed) => hints.token_bytes(),
-            Some(Form::Kept | Form::Again) => hints.copied_token_bytes(),
+        let read_bytes = match note.first_shared.zip(form) {
+            Some((item, ExplainedForm { form: Form::Kept | Form::Again, beginning, .. })) => {
+                // As much of all that is read of the segment as of its first item.
+                let all = tokens_of(&plan, item);
+                let copied = read[index] * beginning.map_or(all, u64::from) / all;
+                copied * hints.copied_token_bytes() + (read[index] - copied) * hints.token_bytes()
+            }
+            _ => read[index] * hints.token_bytes(),
         };
         explained.push(Explained {
             rows: segment.rows.len(),
@@ -89,7 +97,7 @@ pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (Atte
             weighed: note.weighed,
             flat_bytes: flat[index] * hints.token_bytes(),
             form,
-            read_bytes: read[index] * token_bytes,
+            read_bytes,
         });
     }
     (plan, explained)
@@ -142,6 +150,11 @@ impl Division for Notes<'_> {
             false => note.own_items += 1,
         }
     }
+}
+
+/// The first position that an item reads.
+fn first_position(plan: &AttentionPlan, item: usize) -> u32 {
+    plan.spans[plan.items[item].spans.start as usize].first_position
 }
 
 /// Tokens that an item reads.

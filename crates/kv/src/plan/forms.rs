@@ -1,6 +1,7 @@
 //! Divides a plan of latent attention among its forms. Each item of a plan that a planner has made is read in one form:
 //! absorbed, or from copies of the latents that are expanded to keys and values. So sharing is decided as for all other
-//! attention, and only then how shared latents are read: copies pay under many rows.
+//! attention, and only then how shared latents are read: copies pay under many rows. An item for whose copies too few
+//! pages are left is cut in two: its beginning is read from copies, the rest as latents.
 //!
 //! # What may be read from copies
 //! Copies that are kept must be made of what earlier steps have computed, in segments that no row of this step belongs
@@ -12,7 +13,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::latents::FormCosts;
+use super::latents::{FormCosts, Readers};
 use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, NewPage, PlanFault, PlanHints, PlanStats, Planner, WorkItem};
 use crate::{CopyStore, Forest};
 
@@ -23,7 +24,7 @@ use offshoot_core::ids::PageId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// As latents.
+    /// From the latents themselves, by queries that are mapped to their space.
     Absorbed,
     /// From copies that stay for later steps.
     Kept,
@@ -59,7 +60,7 @@ pub enum FormChoice {
     /// The cost model.
     #[default]
     Cheapest,
-    /// All items have this form if they may and pages are left, else they are absorbed. For checks.
+    /// All items have this form if they may, as far as pages are left; the rest is absorbed. For checks.
     All(Form),
     /// Dice of this seed, among the forms that an item may have. For checks.
     Random(u64),
@@ -90,73 +91,115 @@ pub struct FormPlans {
 impl Planner {
     /// Plans the step's latent attention. Every result passes [`FormPlans::check`].
     pub fn plan_forms(self, forest: &Forest, hints: &PlanHints, choice: FormChoice, room: &CopyRoom<'_>) -> FormPlans {
-        let plan = self.plan(forest, hints);
-        let forms = forms(&plan, forest, hints, choice, room);
-        let plans = FormPlans::new(plan, hints, &forms);
+        let mut plan = self.plan(forest, hints);
+        let chosen = forms(&plan, forest, hints, choice, room);
+        plan.cut_items(&chosen);
+        let plans = FormPlans::new(plan, hints, &forms_of_parts(&chosen));
         debug_assert_eq!(plans.check(forest), Ok(()));
         plans
     }
 }
 
-/// The form of each item of `plan`.
+/// How an item is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chosen {
+    pub form: Form,
+    /// The position from which it is absorbed all the same, where a tile and a page begin; `None`: it has one form.
+    pub upto: Option<u32>,
+}
+
+impl Chosen {
+    const ABSORBED: Chosen = Chosen { form: Form::Absorbed, upto: None };
+}
+
+/// The forms of the parts that items are cut to.
+fn forms_of_parts(chosen: &[Chosen]) -> Vec<Form> {
+    let parts = |of: &Chosen| [Some(of.form), of.upto.map(|_| Form::Absorbed)];
+    chosen.iter().flat_map(parts).flatten().collect()
+}
+
+/// How each item of `plan` is read.
 pub(super) fn forms(
     plan: &AttentionPlan,
     forest: &Forest,
     hints: &PlanHints,
     choice: FormChoice,
     room: &CopyRoom<'_>,
-) -> Vec<Form> {
-    let mut chosen = vec![Form::Absorbed; plan.items.len()];
+) -> Vec<Chosen> {
+    let mut chosen = vec![Chosen::ABSORBED; plan.items.len()];
     let (Some(latents), Some(costs)) = (hints.latents, FormCosts::of(hints)) else { return chosen };
     if !latents.has_copies || !hints.tile.is_multiple_of(latents.tile) || room.pages == [0; CopyStore::COUNT] {
         return chosen;
     }
     let fresh: Vec<bool> = (0..forest.segments.len()).map(|index| !forest.own_rows(index).is_empty()).collect();
     let grows: HashSet<u32> = plan.growing.iter().map(|growing| growing.span).collect();
-    let may_have = |item: &WorkItem, form: Form| match form {
-        Form::Absorbed => true,
-        Form::Kept => !plan.segments_of(item, forest).any(|index| fresh[index]),
-        Form::Again => !grows.contains(&(item.spans.end - 1)),
+    let may_have = |item: &WorkItem, store: CopyStore| match store {
+        CopyStore::Kept => !plan.segments_of(item, forest).any(|index| fresh[index]),
+        CopyStore::Again => !grows.contains(&(item.spans.end - 1)),
     };
     let mut taken = Taken { room, pages: Default::default() };
     match choice {
         FormChoice::Cheapest => {
-            let wishes = wishes(plan, &costs, room, |item, form| may_have(item, form));
-            let mut saved = 0.0;
-            for Wish { item, form, saving, .. } in wishes {
-                if chosen[item] == Form::Absorbed && taken.take(plan, item, form) {
-                    chosen[item] = form;
-                    saved += saving;
-                }
-            }
-            if saved <= hints.cost.latents.start {
-                chosen.fill(Form::Absorbed);
+            let has_prompt = |item: &WorkItem| {
+                let segments = &forest.row_segments[item.rows.start as usize..item.rows.end as usize];
+                segments.iter().any(|&index| forest.has_prompt(index as usize))
+            };
+            let wishes = wishes(plan, &costs, room, has_prompt, may_have);
+            if choose_cheapest(plan, &costs, &wishes, taken, &mut chosen) <= hints.cost.latents.start {
+                chosen.fill(Chosen::ABSORBED);
             }
         }
         FormChoice::All(form) => {
-            for (number, item) in plan.items.iter().enumerate() {
-                if may_have(item, form) && taken.take(plan, number, form) {
-                    chosen[number] = form;
-                }
-            }
+            let all = chosen.iter_mut().enumerate();
+            all.for_each(|(item, chosen)| *chosen = taken.take_if(plan, item, form, may_have));
         }
         FormChoice::Random(seed) => {
             let mut dice = Dice::new(seed);
-            for (number, item) in plan.items.iter().enumerate() {
-                let form = dice.pick(&Form::ALL);
-                if may_have(item, form) && taken.take(plan, number, form) {
-                    chosen[number] = form;
-                }
-            }
+            let all = chosen.iter_mut().enumerate();
+            all.for_each(|(item, chosen)| *chosen = taken.take_if(plan, item, dice.pick(&Form::ALL), may_have));
         }
     }
     chosen
 }
 
+/// Fulfils wishes as far as pages are left: all that can be whole first, then the beginnings of others. Returns the
+/// nanoseconds of a layer that are saved.
+fn choose_cheapest(
+    plan: &AttentionPlan,
+    costs: &FormCosts<'_>,
+    wishes: &[Wish],
+    mut taken: Taken<'_>,
+    chosen: &mut [Chosen],
+) -> f64 {
+    let mut saved = 0.0;
+    for is_whole in [true, false] {
+        for wish in wishes {
+            if chosen[wish.item].form != Form::Absorbed {
+                continue;
+            }
+            let Some(left) = taken.left(plan, wish.item, wish.store) else { continue };
+            let saving = match left.upto {
+                None => wish.saving,
+                Some(_) if is_whole => continue,
+                Some(_) => {
+                    let part = left.tokens as f64 / wish.tokens as f64;
+                    part * wish.saving - costs.states(plan.items[wish.item].rows.len())
+                }
+            };
+            if saving > 0.0 {
+                chosen[wish.item] = taken.take(left, wish.store);
+                saved += saving;
+            }
+        }
+    }
+    saved
+}
+
 /// An item that costs less in another form than the absorbed one.
 struct Wish {
     item: usize,
-    form: Form,
+    store: CopyStore,
+    tokens: usize,
     /// Nanoseconds of a layer that it costs less, and those for each page of the copy.
     saving: f64,
     of_page: f64,
@@ -167,15 +210,19 @@ fn wishes(
     plan: &AttentionPlan,
     costs: &FormCosts<'_>,
     room: &CopyRoom<'_>,
-    may_have: impl Fn(&WorkItem, Form) -> bool,
+    has_prompt: impl Fn(&WorkItem) -> bool,
+    may_have: impl Fn(&WorkItem, CopyStore) -> bool,
 ) -> Vec<Wish> {
     let mut wishes = Vec::new();
     for (number, item) in plan.items.iter().enumerate().filter(|(_, item)| item.rows.len() > 1) {
-        let less = costs.absorbed(item.rows.len()) - costs.copied(item.rows.len());
+        let rows = item.rows.len();
+        let less = costs.absorbed(rows) - costs.copied(rows);
         if less <= 0.0 {
             continue;
         }
-        for store in CopyStore::ALL.into_iter().filter(|&store| may_have(item, store.into())) {
+        let readers = Readers { rows, has_prompt: has_prompt(item) };
+        let seen = plan.seen_tokens(item) as f64 / rows as f64;
+        for store in CopyStore::ALL.into_iter().filter(|&store| may_have(item, store)) {
             let (mut tokens, mut missing, mut pages) = (0, 0, 0);
             for (page, slots) in plan.page_slots(item) {
                 let count = slots.len();
@@ -183,13 +230,9 @@ fn wishes(
                 let is_held = store == CopyStore::Kept && (room.holds)(page, slots);
                 missing += if is_held { 0 } else { count };
             }
-            let made = match store {
-                CopyStore::Kept => costs.kept_share(),
-                CopyStore::Again => costs.expanded(),
-            };
-            let saving = tokens as f64 * less - missing as f64 * made;
+            let saving = seen * less - missing as f64 * costs.made(store, readers);
             if saving > 0.0 {
-                wishes.push(Wish { item: number, form: store.into(), saving, of_page: saving / f64::from(pages) });
+                wishes.push(Wish { item: number, store, tokens, saving, of_page: saving / f64::from(pages) });
             }
         }
     }
@@ -203,23 +246,60 @@ struct Taken<'a> {
     pages: [HashSet<PageId>; CopyStore::COUNT],
 }
 
+/// The beginning of an item for whose copies there are pages.
+struct Left {
+    tokens: usize,
+    /// The pages that are taken for it.
+    new: Vec<PageId>,
+    /// Its end; `None`: it is all of the item.
+    upto: Option<u32>,
+}
+
 impl Taken<'_> {
-    /// Takes pages for the copies of an item, all or none. Whether there were enough.
-    fn take(&mut self, plan: &AttentionPlan, item: usize, form: Form) -> bool {
-        let Some(store) = form.store() else { return true };
-        let (taken, most) = (&mut self.pages[store as usize], self.room.pages[store as usize]);
-        // Spans of one item may share a page.
-        let new: HashSet<PageId> = plan
-            .page_slots(&plan.items[item])
-            .map(|(page, _)| page)
-            .filter(|page| !taken.contains(page))
-            .take(most + 1)
-            .collect();
-        let fits = taken.len() + new.len() <= most;
-        if fits {
-            taken.extend(new);
+    /// As much of an item as there are pages for in `store`, up to a place where a tile and a page begin, or all.
+    /// `None`: not even that much.
+    fn left(&self, plan: &AttentionPlan, item: usize, store: CopyStore) -> Option<Left> {
+        let (taken, most) = (&self.pages[store as usize], self.room.pages[store as usize]);
+        let item = &plan.items[item];
+        let first = plan.spans[item.spans.start as usize].first_position;
+        let unit = plan.tile.max(plan.page_tokens) as usize;
+        let (mut tokens, mut new) = (0, Vec::new());
+        // Tokens and new pages up to the last such place.
+        let mut aligned = (0, 0);
+        for (page, slots) in plan.page_slots(item) {
+            // Neighbouring spans may share a page.
+            if !taken.contains(&page) && new.last() != Some(&page) {
+                if taken.len() + new.len() >= most {
+                    let (tokens, pages) = aligned;
+                    new.truncate(pages);
+                    return (tokens > 0).then(|| Left { tokens, new, upto: Some(first + number(tokens)) });
+                }
+                new.push(page);
+            }
+            tokens += slots.len();
+            if (first as usize + tokens).is_multiple_of(unit) {
+                aligned = (tokens, new.len());
+            }
         }
-        fits
+        Some(Left { tokens, new, upto: None })
+    }
+
+    /// Takes what is left for an item, if it may be read in that form.
+    fn take_if(
+        &mut self,
+        plan: &AttentionPlan,
+        item: usize,
+        form: Form,
+        may_have: impl Fn(&WorkItem, CopyStore) -> bool,
+    ) -> Chosen {
+        let store = form.store().filter(|&store| may_have(&plan.items[item], store));
+        let left = store.and_then(|store| Some((self.left(plan, item, store)?, store)));
+        left.map_or(Chosen::ABSORBED, |(left, store)| self.take(left, store))
+    }
+
+    fn take(&mut self, left: Left, store: CopyStore) -> Chosen {
+        self.pages[store as usize].extend(left.new);
+        Chosen { form: store.into(), upto: left.upto }
     }
 }
 
@@ -300,11 +380,30 @@ impl FormPlans {
     }
 }
 
+impl KvSpan {
+    /// What of it lies in `positions`, which begin and end where a page does, or outside of it.
+    fn within(&self, positions: &Range<u32>, page_tokens: u32) -> Option<KvSpan> {
+        let end = self.first_position + self.tokens;
+        let (from, to) = (self.first_position.max(positions.start), end.min(positions.end));
+        let page = |position: u32| self.pages.start + position / page_tokens - self.first_position / page_tokens;
+        (from < to).then(|| KvSpan { pages: page(from)..page(to - 1) + 1, first_position: from, tokens: to - from })
+    }
+}
+
 impl AttentionPlan {
     /// The pages that an item reads, each with its slots. A page that two spans share comes twice.
     pub(crate) fn page_slots(&self, item: &WorkItem) -> impl Iterator<Item = (PageId, Range<u32>)> {
         let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
         spans.iter().flat_map(|span| self.slots_of(span))
+    }
+
+    /// The sum over an item's rows of its tokens that each sees, without regard to a window.
+    fn seen_tokens(&self, item: &WorkItem) -> u64 {
+        let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
+        let first = spans[0].first_position;
+        let tokens: u32 = spans.iter().map(|span| span.tokens).sum();
+        let rows = &self.row_positions[item.rows.start as usize..item.rows.end as usize];
+        rows.iter().map(|&position| u64::from((position + 1).saturating_sub(first).min(tokens))).sum()
     }
 
     /// The pages of a span, each with the slots that belong to it.
@@ -327,6 +426,35 @@ impl AttentionPlan {
             }
             at
         })
+    }
+
+    /// Cuts each item that has two forms in two, one behind the other.
+    fn cut_items(&mut self, chosen: &[Chosen]) {
+        if chosen.iter().all(|chosen| chosen.upto.is_none()) {
+            return;
+        }
+        let (items, spans) = (std::mem::take(&mut self.items), std::mem::take(&mut self.spans));
+        // Where the end of each span went.
+        let mut moved = vec![0; spans.len()];
+        for (item, chosen) in items.into_iter().zip(chosen) {
+            let cut = chosen.upto.unwrap_or(u32::MAX);
+            for part in [0..cut, cut..u32::MAX].into_iter().take(1 + usize::from(chosen.upto.is_some())) {
+                let first = number(self.spans.len());
+                for index in item.spans.clone() {
+                    if let Some(span) = spans[index as usize].within(&part, self.page_tokens) {
+                        moved[index as usize] = number(self.spans.len());
+                        self.spans.push(span);
+                    }
+                }
+                // Its own rows come first and rise: those before the part see nothing of it.
+                let rows = &self.row_positions[item.rows.start as usize..item.rows.end as usize];
+                let before = number(rows.iter().take_while(|&&position| position < part.start).count());
+                let rows = item.rows.start + before..item.rows.end;
+                self.items.push(WorkItem { rows, spans: first..number(self.spans.len()) });
+            }
+        }
+        self.merge = Csr::of_items(&self.items, self.row_positions.len());
+        self.growing.iter_mut().for_each(|growing| growing.span = moved[growing.span as usize]);
     }
 
     /// A plan of those items alone, none of which grows.

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::PlanHints;
+use crate::CopyStore;
 
 /// Latent attention, beside [`PlanHints`], whose heads are those of the absorbed form: `head_dim` is the width of a
 /// latent and its rotated part.
@@ -64,19 +65,33 @@ impl LatentRates {
 
     /// Measured on an H200 in the absorbed form: 620 TFLOP/s, two operations a product, under 1,024 rows of 128 heads;
     /// 4.0 TB/s where each row reads latents of its own; and what attention takes that follows other attention of the
-    /// same step. Estimated: 500 TFLOP/s of the products that expand.
+    /// same step. 2,048 latents are expanded in 29 us for 16 heads and in 192 us for 128: within an eighth of what 400
+    /// TFLOP/s beside their bytes are.
     pub const CUDA: LatentRates = LatentRates {
         byte: 1.0 / 4000.0,
         converted: 0.0,
         product: 1.0 / 310_000.0,
-        expanding: 1.0 / 250_000.0,
+        expanding: 1.0 / 200_000.0,
         rows: 64,
         start: 15_000.0,
     };
 }
 
-/// Steps for which a copy that is kept is expected to serve: a part of its cost belongs to each.
+/// Steps for which a copy that is kept is expected to serve rows that decode: a part of its cost belongs to each.
 const SERVED_STEPS: f64 = 32.0;
+
+/// The rows of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Readers {
+    pub rows: usize,
+    /// Whether some are a prompt's: the next step has other rows, so a copy that is made for these must pay at once.
+    pub has_prompt: bool,
+}
+
+impl Readers {
+    /// A row that decodes.
+    pub const ONE: Readers = Readers { rows: 1, has_prompt: false };
+}
 
 /// What a token of an item costs, in nanoseconds.
 pub(super) struct FormCosts<'a> {
@@ -90,7 +105,7 @@ impl<'a> FormCosts<'a> {
         hints.latents.map(|latents| Self { hints, latents })
     }
 
-    /// In the absorbed form, under so many rows.
+    /// Nanoseconds of a token that is read in the absorbed form, under so many rows.
     pub fn absorbed(&self, rows: usize) -> f64 {
         let widths = self.hints.head_dim + self.hints.value_dim();
         let packed = self.in_tiles(rows as u64 * u64::from(self.hints.q_heads));
@@ -98,14 +113,14 @@ impl<'a> FormCosts<'a> {
         self.slower(bytes, packed * u64::from(widths)) + bytes as f64 * self.hints.cost.latents.converted
     }
 
-    /// Read from a copy.
+    /// Nanoseconds of a token that is read from a copy, under so many rows.
     pub fn copied(&self, rows: usize) -> f64 {
         let LatentHints { nope, rope, value, .. } = self.latents;
         let packed = u64::from(self.hints.q_heads) * self.in_tiles(rows as u64);
         self.slower(self.hints.copied_token_bytes(), packed * u64::from(nope + rope + value))
     }
 
-    /// To be expanded to a copy.
+    /// Nanoseconds of a token that is expanded to a copy.
     pub fn expanded(&self) -> f64 {
         let (rates, LatentHints { nope, value, .. }) = (&self.hints.cost.latents, self.latents);
         let of_head = u64::from(self.hints.value_dim()) * u64::from(nope + value);
@@ -114,18 +129,37 @@ impl<'a> FormCosts<'a> {
         products as f64 * rates.expanding + bytes as f64 * rates.byte
     }
 
-    /// The part of [`FormCosts::expanded`] that belongs to one of the steps that a kept copy serves.
-    pub fn kept_share(&self) -> f64 {
-        self.expanded() / SERVED_STEPS
+    /// What a copy of such a store, which is not there yet, costs one step of these readers.
+    pub fn made(&self, store: CopyStore, readers: Readers) -> f64 {
+        match store {
+            CopyStore::Kept if !readers.has_prompt => self.expanded() / SERVED_STEPS,
+            CopyStore::Kept | CopyStore::Again => self.expanded(),
+        }
     }
 
-    /// In the form that costs least, if a copy is kept that is not there yet.
-    pub fn least(&self, rows: usize) -> f64 {
-        let absorbed = self.absorbed(rows);
-        match self.latents.has_copies && rows > 1 {
-            true => absorbed.min(self.copied(rows) + self.kept_share()),
-            false => absorbed,
+    /// One more partial state for each of so many rows: of an item that is cut in two.
+    pub fn states(&self, rows: usize) -> f64 {
+        rows as f64 * self.hints.state_bytes() as f64 * self.hints.cost.state_byte
+    }
+
+    /// In the form that costs least, if copies are kept that are not there yet.
+    pub fn least(&self, readers: Readers) -> f64 {
+        let absorbed = self.absorbed(readers.rows);
+        self.copied_anew(readers).map_or(absorbed, |copied| absorbed.min(copied))
+    }
+
+    /// Bytes of a row's partial state in the form that costs least.
+    pub fn state_bytes(&self, readers: Readers) -> u64 {
+        match self.copied_anew(readers).is_some_and(|copied| copied < self.absorbed(readers.rows)) {
+            true => 4 * u64::from(self.hints.q_heads) * (u64::from(self.latents.value) + 2),
+            false => self.hints.state_bytes(),
         }
+    }
+
+    /// Nanoseconds of a token that is read from a copy which is not there yet; `None`: these readers get none.
+    fn copied_anew(&self, readers: Readers) -> Option<f64> {
+        let may = self.latents.has_copies && readers.rows > 1;
+        may.then(|| self.copied(readers.rows) + self.made(CopyStore::Kept, readers))
     }
 
     fn in_tiles(&self, rows: u64) -> u64 {

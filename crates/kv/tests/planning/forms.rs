@@ -6,6 +6,7 @@ use offshoot_core::ids::PageId;
 use offshoot_fixtures::forests::{ForestShape, context, grow};
 use offshoot_kv::plan::{
     AttentionPlan, CopyRoom, CostModel, Form, FormChoice, FormPlans, LatentHints, PlanFault, PlanHints, Planner,
+    WorkItem,
 };
 use offshoot_kv::{CopyCache, CopyStore, Forest};
 
@@ -59,11 +60,15 @@ fn all(plans: &FormPlans) -> [&AttentionPlan; 3] {
 
 #[test]
 fn the_plans_of_all_forms_cover_what_their_rows_see_exactly_once() {
-    let mut items = [0; 3];
+    let (mut items, mut forests) = ([0; 3], 0);
     for_each_forest(2, |case, forest| {
+        forests += 1;
         for (planner, tile) in Planner::ALL.into_iter().flat_map(|planner| [(planner, 1), (planner, 64)]) {
-            for choice in CHOICES {
-                let plans = planner.plan_forms(forest, &latent_hints(tile), choice, &PLENTY);
+            for (number, choice) in CHOICES.into_iter().enumerate() {
+                // Plenty of pages, or so few that items are cut: one for each choice, and the other in the next forest.
+                let few = CopyRoom { pages: [7, 5], ..PLENTY };
+                let room = if (forests + number) % 2 == 0 { &PLENTY } else { &few };
+                let plans = planner.plan_forms(forest, &latent_hints(tile), choice, room);
                 plans.check(forest).unwrap_or_else(|fault| panic!("{case}, {planner:?}, {choice:?}: {fault}"));
                 for row in (0..forest.row_positions.len()).step_by(7) {
                     let mut counts = vec![0; context(forest, row).len()];
@@ -121,6 +126,36 @@ fn few_rows_are_absorbed_and_many_read_copies() {
 }
 
 #[test]
+fn prompts_read_one_copy_of_what_they_share() {
+    let rows = |trunk_rows: u32, leaf: u32| {
+        let leaves = (0..10).map(|_| (Some(0), leaf, leaf));
+        let forest = crate::plans::forest(&[(None, 2000, trunk_rows)].into_iter().chain(leaves).collect::<Vec<_>>());
+        let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        let rows = |plan: &AttentionPlan| plan.items.iter().map(|item| item.rows.len()).collect::<Vec<_>>();
+        all(&plans).map(rows)
+    };
+    // The step computes the trunk, too: its copy is made in the step. Short ends are absorbed.
+    assert_eq!(rows(2000, 200), [vec![200; 10], vec![], vec![4000]]);
+    assert_eq!(rows(0, 200), [vec![200; 10], vec![2000], vec![]]);
+    // Long ends are worth copies of their own, by the tokens that their rows see: half of them.
+    assert_eq!(rows(0, 2000), [vec![], vec![20_000], vec![2000; 10]]);
+}
+
+#[test]
+fn a_copy_for_a_prompt_pays_in_its_step() {
+    // As many rows decode beneath a trunk as a prompt has behind it.
+    let kept = |prompt: bool, rows: u32| {
+        let leaves = if prompt { vec![(Some(0), rows, rows)] } else { vec![(Some(0), 1, 1); rows as usize] };
+        let forest = crate::plans::forest(&[vec![(None, 10_000, 0)], leaves].concat());
+        let plans = Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        !plans.copied[CopyStore::Kept as usize].items.is_empty()
+    };
+    let least = |prompt| (2..2048).find(|&rows| kept(prompt, rows)).expect("many rows read copies");
+    let (decode, prompt) = (least(false), least(true));
+    assert!(2 * decode < prompt, "{decode} rows that decode, {prompt} of a prompt");
+}
+
+#[test]
 fn copies_that_are_there_are_read_under_fewer_rows() {
     let held = CopyRoom { holds: &|_, _| true, ..PLENTY };
     let least = |room: &CopyRoom<'_>| {
@@ -152,6 +187,41 @@ fn no_more_pages_are_copied_than_there_are() {
             }
         }
     });
+}
+
+/// The positions that the items of a plan read.
+fn read(plan: &AttentionPlan) -> Vec<std::ops::Range<u32>> {
+    let of_item = |item: &WorkItem| {
+        let spans = &plan.spans[item.spans.start as usize..item.spans.end as usize];
+        let last = spans.last().expect("an item has spans");
+        spans[0].first_position..last.first_position + last.tokens
+    };
+    plan.items.iter().map(of_item).collect()
+}
+
+#[test]
+fn what_no_pages_are_left_for_is_read_as_latents() {
+    let forest = star(32_768, 512, 0);
+    let room = |pages| CopyRoom { pages: [pages, 1], ..PLENTY };
+    for (choice, tile) in [(FormChoice::Cheapest, 1), (FormChoice::All(Form::Kept), 1), (FormChoice::Cheapest, 64)] {
+        let plans = |pages| {
+            let plans = Planner::Tree.plan_forms(&forest, &latent_hints(tile), choice, &room(pages));
+            all(&plans).map(read)
+        };
+        let whole = plans(2048);
+        assert_eq!((&whole[1], whole[0].len()), (&vec![0..32_768], 512), "{choice:?}");
+        // One page less than a whole tile.
+        let cut = plans(1027);
+        let end = if tile == 1 { 16 * 1027 } else { 16 * 1024 };
+        assert_eq!((&cut[1], &cut[0][0], cut[0].len()), (&vec![0..end], &(end..32_768), 513), "{choice:?}");
+    }
+    // Rows of a prompt before the cut see nothing behind it.
+    let prompt = star(1000, 0, 400);
+    let room = CopyRoom { pages: [1, 50], ..PLENTY };
+    let plans = Planner::Tree.plan_forms(&prompt, &latent_hints(1), FormChoice::All(Form::Again), &room);
+    let again = &plans.copied[CopyStore::Again as usize];
+    assert_eq!((read(again), read(&plans.absorbed)), (vec![0..800], vec![800..1000]));
+    assert_eq!((again.items[0].rows.clone(), plans.absorbed.items[0].rows.clone()), (0..400, 200..400));
 }
 
 #[test]

@@ -175,7 +175,8 @@ impl AdapterOptions {
     fn floor_of(&self, floor: &StepFloor<'_>, rows: usize, adapters: usize) -> f64 {
         let (prompt, own) = (self.prompt as f64, 1.0 + WARM_UP as f64 + self.steps as f64 / 2.0);
         let all = rows as f64;
-        let tokens = FloorTokens { stored: prompt + all * own, seen: all * (prompt + own) };
+        let shared = FloorTokens { stored: prompt, seen: all * prompt };
+        let tokens = [shared, FloorTokens { stored: all * own, seen: all * own }];
         floor.seconds(FloorRows { rows, logit_rows: rows, branches: rows, adapters }, |_| tokens)
     }
 }
@@ -211,6 +212,7 @@ impl Decode {
             logit_rows: most_rows,
             samples: true,
             adapters: options.adapters.iter().any(|&adapters| adapters > 0),
+            absorbs: false,
             copies: Default::default(),
         };
         model.prepare(StepLimits { deterministic, longest: prompt + own, largest, keeps_routes: false })?;

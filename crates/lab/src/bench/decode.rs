@@ -214,7 +214,8 @@ pub fn floor_rate(config: &ModelConfig, dtype: Dtype, facts: &EngineFacts, case:
     let tokens = |window: f64| {
         let own = own.min(window);
         let shared = prompt.min(window - own);
-        FloorTokens { stored: shared + rows * own, seen: rows * (shared + own) }
+        let (of_prompt, all_own) = (rows * shared, rows * own);
+        [FloorTokens { stored: shared, seen: of_prompt }, FloorTokens { stored: all_own, seen: all_own }]
     };
     let step = FloorRows { rows: count, logit_rows: count, branches: count, adapters: 0 };
     rows / StepFloor::new(config, dtype, (facts.kv_bytes_per_token, facts.state_bytes), *machine).seconds(step, tokens)

@@ -4,7 +4,7 @@
 use clap::Args;
 
 use offshoot_args::rate;
-use offshoot_backend::{Dtype, Rates, Timed, WeightFormat};
+use offshoot_backend::{Dtype, HeadLayout, Rates, Timed, WeightFormat};
 use offshoot_core::error::Result;
 use offshoot_launch::ModelSource;
 use offshoot_model::ModelConfig;
@@ -46,7 +46,7 @@ impl FloorArgs {
 
 /// Lower bounds of a model's steps on a machine. A step reads the weights once, those of the experts that its rows need
 /// among them, and multiplies each row by those it uses; it reads each key and value once and multiplies each row by
-/// those it sees. Each of the two parts takes the longer of its reads and its products, which are counted at the rate
+/// those it sees. Latents are read in the form that takes least, from copies that are there. Each of the two parts takes the longer of its reads and its products, which are counted at the rate
 /// of the dtype's, whatever the weights' format.
 pub struct StepFloor<'a> {
     config: &'a ModelConfig,
@@ -65,10 +65,44 @@ pub struct StepFloor<'a> {
 /// What attention of one layer costs.
 struct AttentionCost {
     window: f64,
+    /// In each form that there is: of latents absorbed and from copies, else one.
+    forms: Vec<FormCost>,
+}
+
+/// What attention costs in one form.
+struct FormCost {
     /// Operations for a row and a token that it sees.
     products: f64,
-    /// Bytes of the keys and values of a token.
+    /// Bytes of what is read of a token.
     bytes: f64,
+}
+
+impl FormCost {
+    fn of(heads: HeadLayout, bytes: f64) -> Self {
+        FormCost { products: 2.0 * (heads.q_width() + heads.out_width()) as f64, bytes }
+    }
+
+    fn work(&self, tokens: FloorTokens) -> Work {
+        Work { bytes: self.bytes * tokens.stored, flops: self.products * tokens.seen }
+    }
+}
+
+/// Bytes and operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    pub bytes: f64,
+    pub flops: f64,
+}
+
+impl Work {
+    /// The longer of its reads and its products.
+    pub fn seconds(self, rates: Rates) -> f64 {
+        (self.bytes / rates.bytes_per_s).max(self.flops / rates.flops_per_s)
+    }
+
+    pub fn plus(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, flops: self.flops + other.flops }
+    }
 }
 
 /// The rows of a step.
@@ -83,7 +117,7 @@ pub struct FloorRows {
     pub adapters: usize,
 }
 
-/// Tokens that the rows of a step attend to.
+/// Tokens that the rows of a step attend to, all under about as many rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FloorTokens {
     /// Different ones, each of which is read once.
@@ -104,10 +138,15 @@ impl<'a> StepFloor<'a> {
         let head = config.vocab * config.hidden;
         let stored: usize = config.stored_heads().map(|heads| heads.kv_heads * heads.head_dim).sum();
         let a_number = kv_bytes_per_token as f64 / stored.max(1) as f64;
-        let cost = config.attention().map(|layer| AttentionCost {
-            window: layer.window.map_or(f64::INFINITY, f64::from),
-            products: 4.0 * layer.heads.q_width() as f64,
-            bytes: a_number * (layer.heads.kv_heads * layer.heads.head_dim) as f64,
+        let cost = config.attention().map(|layer| {
+            let heads = layer.heads;
+            let stored = FormCost::of(heads, a_number * (heads.kv_heads * heads.head_dim) as f64);
+            let copied = layer.latent().map(|latent| {
+                let heads = latent.heads.expanded();
+                FormCost::of(heads, (heads.stored_width() * dtype.bytes()) as f64)
+            });
+            let window = layer.window.map_or(f64::INFINITY, f64::from);
+            AttentionCost { window, forms: std::iter::once(stored).chain(copied).collect() }
         });
         Self {
             row_weights: config.active_parameters() - unread(config) - head,
@@ -136,21 +175,33 @@ impl<'a> StepFloor<'a> {
     }
 
     /// Seconds of a step. `tokens`: those that its rows attend to in a layer with this window, which may be infinite.
-    pub fn seconds(&self, rows: FloorRows, tokens: impl Fn(f64) -> FloorTokens) -> f64 {
+    pub fn seconds<T: IntoIterator<Item = FloorTokens>>(&self, rows: FloorRows, tokens: impl Fn(f64) -> T) -> f64 {
         self.seconds_of_steps(rows, 1.0, tokens)
     }
 
     /// Seconds of so many steps with rows of these counts each. `tokens`: those of all steps together.
-    pub fn seconds_of_steps(&self, rows: FloorRows, steps: f64, tokens: impl Fn(f64) -> FloorTokens) -> f64 {
-        let (mut products, mut bytes) = (0.0, 0.0);
-        for cost in &self.attention {
-            let FloorTokens { stored, seen } = tokens(cost.window);
-            products += cost.products * seen;
-            bytes += cost.bytes * stored;
-        }
-        let attention = (products / self.machine.flops_per_s).max(bytes / self.machine.bytes_per_s);
+    pub fn seconds_of_steps<T: IntoIterator<Item = FloorTokens>>(
+        &self,
+        rows: FloorRows,
+        steps: f64,
+        tokens: impl Fn(f64) -> T,
+    ) -> f64 {
+        let layers = self.attention.iter().map(|cost| self.least_work(cost, tokens(cost.window)));
+        let attention = layers.fold(Work::default(), Work::plus).seconds(self.machine);
         let states = 2.0 * (rows.branches * self.state_bytes) as f64 / self.machine.bytes_per_s;
         steps * (self.linear(rows) + states) + attention
+    }
+
+    /// Attention of a layer to these tokens, each in the form that takes least there, or all in one form if that takes
+    /// less.
+    fn least_work(&self, cost: &AttentionCost, tokens: impl IntoIterator<Item = FloorTokens>) -> Work {
+        let tokens: Vec<FloorTokens> = tokens.into_iter().collect();
+        let seconds = |work: &Work| work.seconds(self.machine);
+        let shorter = |one: &Work, other: &Work| seconds(one).total_cmp(&seconds(other));
+        let of_form = |form: &FormCost| tokens.iter().map(|&of| form.work(of)).fold(Work::default(), Work::plus);
+        let each = tokens.iter().filter_map(|&of| cost.forms.iter().map(|form| form.work(of)).min_by(shorter));
+        let each = each.fold(Work::default(), Work::plus);
+        cost.forms.iter().map(of_form).fold(each, |least, work| std::cmp::min_by(least, work, shorter))
     }
 }
 
@@ -159,4 +210,39 @@ fn unread(config: &ModelConfig) -> usize {
     let embeddings = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
     let inputs = config.per_layer_inputs.map_or(0, |inputs| inputs.vocab * inputs.width * config.layers.len());
     embeddings + inputs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latents_are_read_in_the_form_that_takes_least() {
+        let config = r#"{ "model_type": "minicpm3", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+            "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 256, "kv_lora_rank": 64,
+            "q_lora_rank": 48, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": false }"#;
+        let config = ModelConfig::from_json(config).expect("a sound shape");
+        let (layers, latent, copy) = (3.0, 80.0 * 2.0, 4.0 * 48.0 * 2.0);
+        let kv_bytes_per_token = 3 * 80 * 2;
+        let attention = |machine: Rates, tokens: &[FloorTokens]| {
+            let floor = StepFloor::new(&config, Dtype::Bf16, (kv_bytes_per_token, 0), machine);
+            let rows = FloorRows { rows: 1, logit_rows: 0, branches: 1, adapters: 0 };
+            floor.seconds(rows, |_| tokens.to_vec()) - floor.seconds(rows, |_| [])
+        };
+        let few = FloorTokens { stored: 10.0, seen: 20.0 };
+        let many = FloorTokens { stored: 10.0, seen: 1e4 };
+        let is_near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-6;
+        let of_bytes = attention(Rates { bytes_per_s: 1.0, flops_per_s: 1e30 }, &[few, many]);
+        assert!(is_near(of_bytes, layers * latent * 20.0), "{of_bytes}");
+        let of_products = attention(Rates { bytes_per_s: 1e30, flops_per_s: 1.0 }, &[few, many]);
+        assert!(is_near(of_products, layers * 2.0 * 4.0 * 48.0 * (20.0 + 1e4)), "{of_products}");
+        // Between the two, latents are read under few rows, copies under many.
+        let machine = Rates { bytes_per_s: 100.0, flops_per_s: 1e5 };
+        let bytes = layers * 10.0 * (latent + copy) / machine.bytes_per_s;
+        let absorbed = 2.0 * 4.0 * (80.0 + 64.0) * 20.0;
+        let products = layers * (absorbed + 2.0 * 4.0 * 48.0 * 1e4) / machine.flops_per_s;
+        let both = attention(machine, &[few, many]);
+        assert!(is_near(both, bytes.max(products)), "{both}, not {bytes} or {products}");
+    }
 }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::floor::Work;
 use super::trees::{TreeNode, TreeSpec};
 use offshoot_backend::{HeadLayout, LatentHeads, Rates};
 
@@ -20,7 +21,7 @@ pub(super) struct LatentLine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LatentForm {
-    /// By queries in their space.
+    /// From the latents themselves, by queries that are mapped to their space.
     #[default]
     Absorbed,
     /// As keys and values of all heads.
@@ -39,23 +40,6 @@ impl LatentForm {
             LatentForm::Absorbed | LatentForm::Cheapest => latents.absorbed(),
             LatentForm::Expanded => latents.expanded(),
         }
-    }
-}
-
-/// Bytes and operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Work {
-    bytes: f64,
-    flops: f64,
-}
-
-impl Work {
-    fn seconds(self, rates: Rates) -> f64 {
-        (self.bytes / rates.bytes_per_s).max(self.flops / rates.flops_per_s)
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self { bytes: self.bytes + other.bytes, flops: self.flops + other.flops }
     }
 }
 

@@ -66,6 +66,9 @@ pub struct TreeOptions {
     /// The form in which trees of latents are attended to; the floor is that of the cheaper form of each node
     #[arg(long, value_enum, default_value_t)]
     pub form: LatentForm,
+    /// Leave in caches what the run before has read, instead of writing over a GPU's second-level cache before each run
+    #[arg(long)]
+    pub warm: bool,
     /// Standard deviation of the attention scores
     #[arg(long, value_name = "TIMES", value_parser = sharpness, default_value = "1")]
     pub sharpness: f32,
@@ -87,6 +90,9 @@ struct MeasuredTree<'a> {
     us: f64,
     min_us: f64,
     floor_us: f64,
+    /// Of a kernel that does nothing, timed likewise; not in the floor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    empty_us: Option<f64>,
     ratio: f64,
     rel_err: f64,
     bytes: f64,
@@ -103,6 +109,7 @@ struct MeasuredTree<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     map_us: Option<f64>,
     deterministic: bool,
+    warm: bool,
     kv_dtype: KvDtype,
     sharpness: f32,
     items: usize,
@@ -124,6 +131,9 @@ impl OnDevice for &TreeOptions {
         }
         if options.deterministic {
             backend.set_batch_invariant();
+        }
+        if options.warm {
+            backend.keep_caches();
         }
         if let Some(first) = trees.first() {
             options.kv.set_on(&mut backend, std::iter::once(first.heads), first.dtype);
@@ -148,7 +158,7 @@ fn measure<'a, B: Timed>(
     options: &TreeOptions,
     rates: Rates,
 ) -> Result<MeasuredTree<'a>> {
-    let TreeOptions { planner, deterministic, kv: kv_dtype, form, sharpness, .. } = *options;
+    let TreeOptions { planner, deterministic, warm, kv: kv_dtype, form, sharpness, .. } = *options;
     let element_bytes = backend.kv_element_bytes(tree.heads, tree.dtype);
     let (tree_bytes, free) = (tree.bytes(element_bytes), backend.free_bytes()?);
     if tree_bytes > free as f64 {
@@ -184,6 +194,7 @@ fn measure<'a, B: Timed>(
         measured = measure_forms(backend, tree, latents, (&paged, &kvs[0]), planner, sharpness)?;
     }
     let MeasuredTreeForms { us, map_us, difference, items } = measured;
+    let empty_us = backend.time_nothing(TIMES)?.map(|us| rounded(median(us), 2));
     let (least, median) = (us.iter().copied().fold(f64::INFINITY, f64::min), median(us));
     let of_form_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
     let cheaper_us = tree.latents.map(|latents| floor_seconds(tree, latents, element_bytes, rates) * 1e6);
@@ -193,6 +204,7 @@ fn measure<'a, B: Timed>(
         us: rounded(median, 2),
         min_us: rounded(least, 2),
         floor_us: rounded(floor_us, 2),
+        empty_us,
         ratio: rounded(median / floor_us, 2),
         rel_err: rounded(difference, 8),
         bytes: tree_bytes,
@@ -203,6 +215,7 @@ fn measure<'a, B: Timed>(
         form_floor_us: tree.latents.filter(|_| chosen.is_none()).map(|_| rounded(of_form_us, 2)),
         map_us: chosen.map(|_| rounded(map_us, 2)),
         deterministic,
+        warm,
         kv_dtype,
         sharpness,
         items,

@@ -24,13 +24,18 @@ pub struct Fields<'a> {
     object: &'a Map<String, Value>,
     /// What errors call the fields instead, by their names with those of the enclosing objects.
     called: Option<&'a BTreeMap<String, String>>,
+    /// Names that the file has for fields of this object, by those that they are read by.
+    own: Option<&'a OwnNames>,
 }
+
+/// A family's own names of fields, by those of the family that they are read as.
+pub type OwnNames = BTreeMap<&'static str, &'static str>;
 
 impl<'a> Fields<'a> {
     /// The top object of a file that was parsed as `value`.
     pub fn of_file(path: &'a Path, value: &'a Value) -> Result<Self> {
         let object = value.as_object().ok_or_else(|| Error::format(path, "expected a JSON object"))?;
-        Ok(Self { path, prefix: String::new(), object, called: None })
+        Ok(Self { path, prefix: String::new(), object, called: None, own: None })
     }
 
     /// Fields that were made from a file of another kind; errors call them as `called` says.
@@ -52,8 +57,13 @@ impl<'a> Fields<'a> {
         self.object.contains_key(name)
     }
 
+    /// What the file calls the field that is read by this name.
+    pub fn name<'n>(&self, name: &'n str) -> &'n str {
+        self.own.and_then(|own| own.get(name).copied()).unwrap_or(name)
+    }
+
     pub fn error(&self, name: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
-        let name = format!("{}{name}", self.prefix);
+        let name = format!("{}{}", self.prefix, self.name(name));
         let name = self.called.and_then(|called| called.get(&name)).cloned().unwrap_or(name);
         Error::field(self.path, name, expected, found)
     }
@@ -108,7 +118,12 @@ impl<'a> Fields<'a> {
     where
         'a: 'b,
     {
-        Fields { path: self.path, prefix: self.prefix.clone(), object, called: self.called }
+        Fields { path: self.path, prefix: self.prefix.clone(), object, called: self.called, own: None }
+    }
+
+    /// The same fields, of which the file has some by names of its own.
+    pub fn with_names(self, own: &'a OwnNames) -> Self {
+        Self { own: Some(own), ..self }
     }
 
     /// All fields.
@@ -119,7 +134,7 @@ impl<'a> Fields<'a> {
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
         let object = self.typed(name, "an object", Value::as_object)?;
         let prefix = format!("{}{name}.", self.prefix);
-        Ok(object.map(|object| Fields { path: self.path, prefix, object, called: self.called }))
+        Ok(object.map(|object| Fields { path: self.path, prefix, object, called: self.called, own: None }))
     }
 }
 

@@ -38,7 +38,7 @@ pub struct DeltaRuleSpec {
 /// Softmax attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// Of latent attention those of the absorbed form, which are what is stored.
+    /// The query heads, and the key heads that are stored: of latent attention those of the absorbed form.
     pub heads: HeadLayout,
     /// The sliding window: positions that a row attends to, its own included. `None`: all.
     pub window: Option<u32>,
@@ -58,8 +58,10 @@ pub struct AttentionSpec {
     /// Whether what each query head reads is multiplied by the sigmoid of a projection of its own (Qwen3-Next,
     /// Qwen3.5).
     pub gated: bool,
-    /// Of latent attention: whether the projections to the ranks of queries and latents have biases, and no others.
+    /// Whether the projections of queries, keys and values have biases; of latent attention those to the ranks of
+    /// queries and latents alone.
     pub qkv_bias: bool,
+    /// Whether the projection of what heads have read has a bias.
     pub out_bias: bool,
 }
 
@@ -154,7 +156,7 @@ pub struct DenseSpec {
 /// A mixture of gated experts: a router chooses some for each row and weighs their outputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
-    /// Those that have matrices; behind them the router may have identities.
+    /// Experts with matrices; behind them the router may have identities.
     pub count: usize,
     /// The intermediate size of one expert, and the field that holds it.
     pub width: usize,

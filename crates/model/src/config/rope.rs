@@ -10,13 +10,14 @@ use offshoot_core::error::Result;
 use super::fields::{Fields, LARGEST_CONTEXT};
 
 /// A rotary embedding. The first `rotary` elements of a head are rotated, of latent attention the last; `theta` is the
-/// base of the wavelengths.
+/// base of the wavelengths. `score_factor` multiplies the scores of latent attention; it is 1 for other attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     pub theta: f64,
     pub rotary: usize,
     pub pairs: RopePairs,
     pub scaling: RopeScaling,
+    pub score_factor: f64,
 }
 
 /// How wavelengths are stretched for contexts longer than `original_context`, the one of the model's first training.
@@ -32,8 +33,7 @@ pub enum RopeScaling {
         high_freq_factor: f64,
         original_context: usize,
     },
-    /// `attention_factor` multiplies cosines and sines. `all_dim`: `mscale_all_dim`, by which latent attention
-    /// multiplies its scores, too ([`RopeConfig::score_factor`]).
+    /// `attention_factor` multiplies cosines and sines.
     Yarn {
         factor: f64,
         original_context: usize,
@@ -41,7 +41,6 @@ pub enum RopeScaling {
         beta_slow: f64,
         truncate: bool,
         attention_factor: f64,
-        all_dim: Option<f64>,
     },
     /// Each pair's wavelength is multiplied by its own factor: `short` in runs up to `original_context` tokens, `long`
     /// in longer ones. `attention_factor` multiplies cosines and sines.
@@ -62,6 +61,7 @@ pub enum RopeScaling {
 }
 
 const PARTIAL: &str = "partial_rotary_factor";
+const ALL_DIM: &str = "mscale_all_dim";
 const SUPPORTED: &str = "one of default, linear, llama3, yarn, longrope, proportional";
 
 /// The kinds of layers, as `layer_types` and `rope_parameters` name them; those with attention may have ropes of their
@@ -102,6 +102,8 @@ pub struct RopeDefaults {
     /// Whether the kinds "su" and "yarn" mean longrope (Phi-3).
     pub is_phi3: bool,
     pub pairs: RopePairs,
+    /// Whether `mscale_all_dim` multiplies scores, too (latent attention).
+    pub scales_scores: bool,
 }
 
 impl RopeConfig {
@@ -153,16 +155,11 @@ impl RopeConfig {
             Some(scaling) => RopeScaling::read(scaling, fields, context, rotary, head_dim, defaults.is_phi3)?,
             None => RopeScaling::Plain,
         };
-        Ok(Self { theta, rotary, pairs: defaults.pairs, scaling })
-    }
-
-    /// What latent attention multiplies its scores by: of a yarn with `mscale_all_dim` the square of its term for all
-    /// elements of queries and keys, of which the rope itself multiplies those that it turns.
-    pub fn score_factor(&self) -> f64 {
-        match self.scaling {
-            RopeScaling::Yarn { factor, all_dim: Some(all_dim), .. } => yarn_term(factor, all_dim).powi(2),
-            _ => 1.0,
-        }
+        let score_factor = match scaling_fields.filter(|_| defaults.scales_scores && kind != "default") {
+            Some(fields) => score_factor(fields, &scaling)?,
+            None => 1.0,
+        };
+        Ok(Self { theta, rotary, pairs: defaults.pairs, scaling, score_factor })
     }
 
     /// Whether sequences of at most these lengths have different wavelengths.
@@ -276,10 +273,9 @@ impl RopeScaling {
             return Err(fields.error("factor", "a number from 1", factor.to_string()));
         }
         let term = |mscale: f64| yarn_term(factor, mscale);
-        let all_dim = scale(fields, "mscale_all_dim")?;
         let attention_factor = match fields.positive("attention_factor")? {
             Some(given) => given,
-            None => match (scale(fields, "mscale")?, all_dim) {
+            None => match (scale(fields, "mscale")?, scale(fields, ALL_DIM)?) {
                 (Some(mscale), Some(all_dim)) => term(mscale) / term(all_dim),
                 _ => term(1.0),
             },
@@ -287,8 +283,25 @@ impl RopeScaling {
         let beta_fast = fields.positive("beta_fast")?.unwrap_or(32.0);
         let beta_slow = fields.positive("beta_slow")?.unwrap_or(1.0);
         let truncate = fields.flag("truncate")?.unwrap_or(true);
-        Ok(Self::Yarn { factor, original_context, beta_fast, beta_slow, truncate, attention_factor, all_dim })
+        Ok(Self::Yarn { factor, original_context, beta_fast, beta_slow, truncate, attention_factor })
     }
+}
+
+/// What latent attention multiplies its scores by where a rope of any kind is stretched and has `mscale_all_dim`: the
+/// square of its term for all elements of queries and keys, of which yarn itself multiplies those that it turns.
+fn score_factor(fields: &Fields<'_>, scaling: &RopeScaling) -> Result<f64> {
+    let Some(all_dim) = scale(fields, ALL_DIM)? else { return Ok(1.0) };
+    let factor = match *scaling {
+        RopeScaling::Linear { factor }
+        | RopeScaling::Llama3 { factor, .. }
+        | RopeScaling::Yarn { factor, .. }
+        | RopeScaling::Proportional { factor, .. } => factor,
+        RopeScaling::Plain | RopeScaling::Long { .. } | RopeScaling::Factors(_) => {
+            let expected = format!("a number ({ALL_DIM} multiplies scores by its logarithm)");
+            fields.positive("factor")?.ok_or_else(|| fields.error("factor", expected, "nothing"))?
+        }
+    };
+    Ok(yarn_term(factor.max(1.0), all_dim).powi(2))
 }
 
 /// How much yarn with this factor enlarges what `mscale` stands for.

@@ -33,8 +33,7 @@ pub struct Checkpoint<'a> {
     pub(super) quantisation: Option<Quantisation>,
     /// Whether the output layer is the embedding table.
     tied: bool,
-    /// Whether all layers behind the model's predict further tokens: those of an update, which may have any of their
-    /// tensors.
+    /// Whether all layers behind the model's predict further tokens, whichever of their tensors there are.
     predicts: bool,
     /// Copies in host memory of tensors on a device, by their names, where the host reads them.
     copies: HashMap<String, OnceLock<Vec<u8>>>,
@@ -46,7 +45,8 @@ impl Checkpoint<'static> {
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
         let naming = Naming::of(names.iter());
         let (tensors, copies) = (Box::new(tensors), HashMap::new());
-        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, predicts: false, copies };
+        let predicts = folder.config.family.predicts_further();
+        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, predicts, copies };
         let config = checkpoint.complete(&folder.config);
         checkpoint.quantisation = config.quantisation;
         checkpoint.tied = config.tied_embeddings;
@@ -66,10 +66,17 @@ impl<'a> Checkpoint<'a> {
         Self { tensors: Box::new(tensors), names, naming, quantisation, tied, predicts, copies }
     }
 
+    /// Whether an output layer is stored that is no copy of the embedding table: of other numbers, in another dtype, or
+    /// as codes.
     fn has_own_head(&self) -> bool {
         let [head, embed] = [HEAD, EMBED].map(|name| self.tensor(&self.name_in_file(name)));
-        let (Some(head), Some(embed)) = (head, embed) else { return false };
-        is_alike(head, embed) && !is_same(head, embed).is_ok_and(|is_same| is_same)
+        match (head, embed) {
+            (Some(head), Some(embed)) => {
+                head.info.shape == embed.info.shape && !is_same(head, embed).is_ok_and(|is_same| is_same)
+            }
+            (None, Some(_)) => self.coded_modules().contains(&*self.name_in_file(module_of(HEAD))),
+            (_, None) => false,
+        }
     }
 
     /// The file that errors about the whole checkpoint name.
@@ -303,10 +310,21 @@ impl ModelFiles for Checkpoint<'_> {
     }
 
     fn note_left_out(&self, layout: &Layout) {
-        let UnreadNames { left_out, predicting, .. } = self.unread(layout);
+        let UnreadNames { left_out, predicting, other_layers, .. } = self.unread(layout);
         let path = self.path().display();
         if predicting > 0 {
             log::info!("{path}: {predicting} tensors of layers that predict further tokens are left out");
+        }
+        if let Some(first) = other_layers {
+            let layers = layout.layers.len();
+            log::warn!(
+                "{path}: layers behind num_hidden_layers ({layers}) are left out, as if they predicted further tokens, \
+                 though not all of them have an eh_proj: `{first}`, ..."
+            );
+        }
+        let has = |name: &String| self.tensor(&self.name_in_file(name)).is_some();
+        if layout.router_biases().any(|name| has(&name)) {
+            log::warn!("{path}: biases of routers are left out, as in transformers");
         }
         let what = if self.naming.is_wrapped() { "beside the text model (of pictures or sound)" } else { "unknown" };
         match &left_out[..] {
@@ -340,10 +358,21 @@ struct UnreadNames<'a> {
     left_out: Vec<&'a str>,
     /// How many there are in layers behind the model's that predict further tokens (multi-token prediction).
     predicting: usize,
+    /// The first of these in a layer without the projection by which such layers are known.
+    other_layers: Option<&'a str>,
+}
+
+/// The number of a layer behind the model's first `count`, and what of it a tensor is. `layers`: how the names of
+/// layers begin.
+fn layer_behind<'n>(name: &'n str, layers: &str, count: usize) -> Option<(usize, &'n str)> {
+    let (number, module) = name.strip_prefix(layers)?.split_once('.')?;
+    let number = number.parse().ok().filter(|&number| number >= count)?;
+    Some((number, module))
 }
 
 impl<'a> UnreadNames<'a> {
-    /// `predicts`: see [`Checkpoint::predicts`]; else those layers do that have a tensor by which they are known.
+    /// `predicts`: see [`Checkpoint::predicts`]; else those layers do that join a row and the next token's embedding by
+    /// `eh_proj`, dense or of codes.
     fn of(
         names: impl Iterator<Item = &'a String> + Clone,
         layout: &Layout,
@@ -362,20 +391,17 @@ impl<'a> UnreadNames<'a> {
             Some(Quantisation::Published(_)) => layout.tensors().map(module).collect(),
             _ => HashSet::new(),
         };
-        // A layer that predicts further tokens is behind the model's, and joins a row and the next token's embedding.
-        let predictor = |name: &&str| -> Option<String> {
-            let (number, module) = name.strip_prefix(&*layers)?.split_once('.')?;
-            if !predicts && module != "eh_proj.weight" {
-                return None;
-            }
-            let is_behind = number.parse::<usize>().ok()? >= layout.layers.len();
-            is_behind.then(|| format!("{layers}{number}."))
-        };
-        let predictors: Vec<String> = names.clone().filter_map(|name| predictor(&name.as_str())).collect();
-        let is_predicting = |name: &&str| predictors.iter().any(|layer| name.starts_with(layer.as_str()));
-        let predicting = names.clone().filter(|name| is_predicting(&name.as_str())).count();
-        let is_unread = |name: &&str| {
-            !is_predicting(name)
+        let behind = |name: &'a str| layer_behind(name, &layers, layout.layers.len());
+        let all_behind = || names.clone().filter_map(|name| Some((name.as_str(), behind(name)?)));
+        let joins = |(_, (number, module)): (&str, (usize, &str))| module.starts_with("eh_proj.").then_some(number);
+        let joining: HashSet<usize> = all_behind().filter_map(joins).collect();
+        let is_joining = |number: &usize| joining.contains(number);
+        let predicting = all_behind().filter(|(_, (number, _))| predicts || is_joining(number)).count();
+        let other_layers =
+            all_behind().filter(|(_, (number, _))| predicts && !is_joining(number)).map(|(name, _)| name);
+        let other_layers = other_layers.min();
+        let is_unread = |name: &&'a str| {
+            !behind(name).is_some_and(|(number, _)| predicts || is_joining(&number))
                 && !read.contains(*name)
                 && !COMPUTED.iter().any(|end| name.ends_with(end))
                 && !unused.iter().any(|module| name.starts_with(module))
@@ -388,7 +414,7 @@ impl<'a> UnreadNames<'a> {
             names.map(String::as_str).filter(is_unread).partition(is_refused);
         refused.sort_unstable();
         left_out.sort_unstable();
-        Self { refused, left_out, predicting }
+        Self { refused, left_out, predicting, other_layers }
     }
 }
 
@@ -433,7 +459,8 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
         let expected = format!("a file with {}", spec.describe_shape());
         return Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"));
     }
-    let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref(), false);
+    let predicts = config.family.predicts_further();
+    let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref(), predicts);
     // Zeros beside codes belong to nothing; whether they are zeros only the files tell.
     let may_be_zeros = |name: &str| published && (name.ends_with(".bias") || name.ends_with(".input_zero_point"));
     if let Some(name) = unread.refused.iter().find(|name| !may_be_zeros(name)) {

@@ -47,8 +47,9 @@ pub struct GgufModel {
     /// Experts of a layer, if it has some.
     experts: usize,
     latents: Option<LatentHeads>,
-    /// Layers of the model; what is behind them predicts further tokens.
+    /// Layers of the model, and whether all that are behind them predict further tokens.
     layers: usize,
+    predicts: bool,
     /// The compute dtype if the layers' matrices are quantised.
     dtype: Option<Dtype>,
 }
@@ -157,14 +158,22 @@ impl<'a> Found<'a> {
                 let (a, b, width) = (first.values(), second.values(), first.info.cols());
                 let rows = a.chunks_exact(width).zip(b.chunks_exact(width));
                 let values: Vec<f32> = rows.flat_map(|(a, b)| [a, b].concat()).collect();
-                (Dtype::F32, Cow::Owned(Dtype::F32.encode(&values)))
+                let dtype = common_dtype(first, second);
+                (dtype, Cow::Owned(dtype.encode(&values)))
             }
             Found::Maps { keys, values, heads } => {
                 let maps = maps_of_heads(&keys.values(), &values.values(), *heads);
-                (Dtype::F32, Cow::Owned(Dtype::F32.encode(&maps)))
+                let dtype = common_dtype(keys, values);
+                (dtype, Cow::Owned(dtype.encode(&maps)))
             }
         }
     }
+}
+
+/// The dtype that two tensors have in the file, if it is the same one without scales; else f32.
+fn common_dtype(a: &Rows<'_>, b: &Rows<'_>) -> Dtype {
+    let of = |rows: &Rows<'_>| dense_dtype(rows.info.kind);
+    of(a).filter(|&dtype| of(b) == Some(dtype)).unwrap_or(Dtype::F32)
 }
 
 impl GgufModel {
@@ -173,7 +182,8 @@ impl GgufModel {
         let paired = paired_heads(&gguf, config)?;
         let experts = config.layers.iter().find_map(|layer| layer.feed_forward.experts());
         let (experts, latents) = (experts.map_or(0, |experts| experts.count), config.latents());
-        Ok(Self { gguf, paired, experts, latents, layers: config.layers.len(), dtype })
+        let (layers, predicts) = (config.layers.len(), config.family.predicts_further());
+        Ok(Self { gguf, paired, experts, latents, layers, predicts, dtype })
     }
 
     /// Refuses tensors in layers that the layout does not read: ignoring them would silently change the arithmetic.
@@ -196,14 +206,14 @@ impl GgufModel {
         Ok(())
     }
 
-    /// Whether a tensor is in a layer that predicts further tokens: one behind the model's that joins a row and the
-    /// next token's embedding.
+    /// Whether a tensor is in a layer that predicts further tokens: one behind the model's, of a family that has such
+    /// layers or with a projection that joins a row and the next token's embedding.
     fn is_predicting(&self, name: &str) -> bool {
         let layer = name.strip_prefix(LAYER.1).and_then(|rest| rest.split_once('.')).map(|(layer, _)| layer);
         let Some(layer) = layer.filter(|layer| layer.parse().is_ok_and(|layer: usize| layer >= self.layers)) else {
             return false;
         };
-        self.gguf.tensor(&format!("{}{layer}.nextn.eh_proj.weight", LAYER.1)).is_some()
+        self.predicts || self.gguf.tensor(&format!("{}{layer}.nextn.eh_proj.weight", LAYER.1)).is_some()
     }
 
     /// How each tensor of the layout is stored, by its name there.

@@ -1,6 +1,5 @@
 //! What loading asks of the device for which it reads matrices. Code that finds, checks and stacks tensors is compiled
-//! once, against the trait [`MatrixLoader`]; only [`Matrices`] and [`Maps`] know the type of the
-//! backend.
+//! once, against the trait [`MatrixLoader`]; only [`Matrices`] and [`Maps`] know the type of the backend.
 
 use offshoot_backend::{Backend, Dtype, HeldPart, LatentHeads, Split, WeightFormat};
 use offshoot_core::error::Result;

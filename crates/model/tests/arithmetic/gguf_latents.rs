@@ -41,7 +41,8 @@ struct Kind {
 const DEEPSEEK_V3: Kind = Kind { query_rank: true, dense: 1, choosing_bias: true, stacked: false };
 const DEEPSEEK_V2: Kind = Kind { query_rank: false, dense: 1, choosing_bias: false, stacked: false };
 const MISTRAL4: Kind = Kind { query_rank: true, dense: 0, choosing_bias: false, stacked: true };
-const MINICPM3: Kind = Kind { query_rank: true, dense: LAYERS, choosing_bias: false, stacked: false };
+/// MiniCPM3, and DeepSeek-V2 where every layer is dense.
+const DENSE: Kind = Kind { query_rank: true, dense: LAYERS, choosing_bias: false, stacked: false };
 
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
@@ -318,6 +319,28 @@ fn a_softmax_that_is_not_normalised_is_deepseek_v2() {
     assert_close(&logits_of_file(&file), &expected);
 }
 
+/// As llama.cpp writes a folder without experts: it counts them nowhere, and every layer among the dense ones.
+#[test]
+fn a_deepseek2_may_have_no_experts() {
+    let mut tensors = tensors(DENSE);
+    tensors.retain(|name, _| !name.starts_with(&format!("model.layers.{LAYERS}.")));
+    let of_folder = json!({
+        "n_routed_experts": null, "n_shared_experts": 0, "num_experts_per_tok": null, "n_group": null,
+        "topk_group": null, "first_k_dense_replace": LAYERS,
+    });
+    let expected = logits_of_folder(&config("deepseek_v2", of_folder), &tensors);
+    let file = file("deepseek2", &tensors, Maps::Two)
+        .without("deepseek2.nextn_predict_layers")
+        .without("deepseek2.expert_count")
+        .without("deepseek2.expert_used_count")
+        .count("deepseek2.block_count", LAYERS as u32)
+        .count("deepseek2.leading_dense_block_count", LAYERS as u32)
+        .count("deepseek2.expert_shared_count", 0)
+        .count("deepseek2.expert_gating_func", 1)
+        .number("deepseek2.expert_weights_scale", 1.0);
+    assert_eq!(logits_of_file(&file), expected);
+}
+
 /// Experts in one tensor of gates and ups, and queries that grow.
 #[test]
 fn a_softmax_that_is_normalised_is_mistral4() {
@@ -347,7 +370,7 @@ fn a_softmax_that_is_normalised_is_mistral4() {
 /// Its files have neither the width of values nor the numbers by which blocks and logits are multiplied.
 #[test]
 fn a_minicpm3_has_ropes_for_short_and_long_contexts() {
-    let mut tensors = tensors(MINICPM3);
+    let mut tensors = tensors(DENSE);
     // Heads of hidden_size / num_attention_heads; no further layer.
     const NARROW: usize = HIDDEN / HEADS;
     for layer in 0..LAYERS {
@@ -423,6 +446,7 @@ fn what_is_wrong_with_a_file_is_named() {
     says(two.clone().without("blk.1.exp_probs_b.bias"), &["blk.1.exp_probs_b.bias", "nothing"]);
     let growing = two.clone().number("deepseek2.attention.temperature_scale", 0.1);
     says(growing, &["deepseek2.attention.temperature_scale", "deepseek_v3", "found 0.1"]);
-    // A layer behind the model's that predicts nothing is not passed over.
-    says(two.without("blk.3.nextn.eh_proj.weight"), &["blk.3.", "nothing of this name"]);
+    // A layer behind the model's is passed over in families that have some which predict further tokens.
+    let joined = two.clone().without("blk.3.nextn.eh_proj.weight");
+    assert_eq!(logits_of_file(&joined), logits_of_file(&two));
 }

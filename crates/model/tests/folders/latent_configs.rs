@@ -1,6 +1,6 @@
 //! config.json files of families with latent attention: widths, ropes, scales, and what is refused.
 
-use offshoot_backend::{LatentHeads, RopePairs, Values};
+use offshoot_backend::{Dtype, LatentHeads, RopePairs, Values};
 use offshoot_model::ModelConfig;
 use offshoot_model::config::{AttentionSpec, Family, KeySource, LatentSpec};
 use serde_json::{Value, json};
@@ -100,9 +100,17 @@ fn layers_store_latents_alone() {
 
 #[test]
 fn kimi_is_deepseek_v3_alone_and_in_its_wrapper() {
-    let alone = good("kimi_k2", json!({}));
-    let wrapped = json!({"model_type": "kimi_k25", "text_config": small("kimi_k2", json!({}))});
-    assert_eq!((alone.family, &alone), (Family::DeepseekV3, &read(&wrapped, None).unwrap()));
+    let alone = |tied: bool| good("kimi_k2", json!({"tie_word_embeddings": tied}));
+    assert_eq!(alone(false), good("kimi_k2", json!({})));
+    // transformers ties the wrapper's output layer unless the wrapper itself says otherwise.
+    for (outer, tied) in [(json!(null), true), (json!(true), true), (json!(false), false)] {
+        for inner in [json!(null), json!(true), json!(false)] {
+            let text = small("kimi_k2", json!({"tie_word_embeddings": inner}));
+            let wrapped = json!({"model_type": "kimi_k25", "text_config": text, "tie_word_embeddings": outer});
+            let config = read(&wrapped, None).unwrap();
+            assert_eq!((config.family, &config), (Family::DeepseekV3, &alone(tied)), "{outer}, {inner}");
+        }
+    }
 }
 
 #[test]
@@ -125,6 +133,34 @@ fn scores_are_multiplied_by_the_square_of_yarns_term() {
 }
 
 #[test]
+fn scores_are_multiplied_where_a_rope_of_any_kind_is_stretched() {
+    let scale = |family: &str, rope: Value| attention(&good(family, json!({"rope_scaling": rope}))).scale;
+    let by = |factor: f64, all_dim: f64| (0.25 * (0.1 * all_dim * factor.ln() + 1.0).powi(2)) as f32;
+    let linear = |all_dim: Value| json!({"type": "linear", "factor": 4, "mscale_all_dim": all_dim});
+    for name in ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "minicpm3", "sarvam_mla"] {
+        assert_eq!(scale(name, linear(json!(1))), by(4.0, 1.0), "{name}");
+        assert_eq!([scale(name, linear(json!(0))), scale(name, linear(Value::Null))], [0.25; 2], "{name}");
+    }
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "mscale_all_dim": 0.5
+    });
+    assert_eq!(scale("deepseek_v3", llama3), by(8.0, 0.5));
+    let long = |factor: Value| {
+        json!({
+            "type": "longrope", "short_factor": [1, 1], "long_factor": [2, 3], "mscale_all_dim": 0.5, "factor": factor,
+            "original_max_position_embeddings": 256
+        })
+    };
+    assert_eq!(scale("minicpm3", long(json!(16))), by(16.0, 0.5));
+    bad("minicpm3", json!({"rope_scaling": long(Value::Null)}), &["rope_scaling.factor", "mscale_all_dim", "nothing"]);
+    // A rope that is not stretched is not.
+    assert_eq!(scale("deepseek_v3", json!({"type": "default", "factor": 4, "mscale_all_dim": 1})), 0.25);
+    // Attention that is not latent does not multiply.
+    let other = json!({"model_type": "ministral3", "rope_scaling": linear(json!(1)), "head_dim": 16});
+    assert_eq!(read(&other, None).unwrap().attention().next().unwrap().scale, 0.25);
+}
+
+#[test]
 fn mistral4_grows_its_queries_and_names_the_part_that_is_rotated_twice() {
     let rope = |fraction: f64| {
         json!({"rope_parameters": {
@@ -137,6 +173,9 @@ fn mistral4_grows_its_queries_and_names_the_part_that_is_rotated_twice() {
     assert_eq!((layer.rope.as_ref().unwrap().rotary, layer.growth.unwrap().original_context), (4, 64));
     bad("mistral4", rope(0.5), &["rope_parameters.partial_rotary_factor", "qk_rope_head_dim", "0.5"]);
     bad("glm4_moe_lite", json!({"partial_rotary_factor": 0.5}), &["partial_rotary_factor", "0.5"]);
+    // Beside the rope it says the same.
+    assert_eq!(good("mistral4", json!({"partial_rotary_factor": 0.25})), good("mistral4", json!({})));
+    bad("mistral4", json!({"partial_rotary_factor": 0.5}), &["`partial_rotary_factor`", "qk_rope_head_dim", "0.5"]);
 }
 
 #[test]
@@ -157,8 +196,21 @@ fn values_that_cannot_be_are_named() {
     assert_eq!(attention(&halves).rope.as_ref().unwrap().pairs, RopePairs::Halves);
     bad("longcat_flash", json!({"mla_scale_q_lora": false}), &["mla_scale_q_lora", "true (longcat_flash)"]);
     bad("longcat_flash", json!({"attention_method": "MHA"}), &["attention_method", "\"MHA\""]);
-    bad("deepseek_v2", json!({"mlp_bias": true}), &["mlp_bias", "false (deepseek_v2)"]);
+    let most = json!({"qk_nope_head_dim": 512});
+    bad("deepseek_v3", most, &["qk_nope_head_dim", "at most 510", "rotated", "found 512"]);
+    bad("deepseek_v3", json!({"qk_nope_head_dim": 510}), &["qk_rope_head_dim", "from 2 to 2", "found 4"]);
     bad("deepseek_v3", json!({"sliding_window": 64}), &["sliding_window", "found 64"]);
+}
+
+#[test]
+fn devices_may_hold_maps_twice() {
+    for changes in [json!({}), json!({"quantization_config": {"quant_method": "fp8"}})] {
+        let config = good("deepseek_v3", changes);
+        let counted = config.weight_bytes(Dtype::Bf16);
+        assert_eq!(config.held_bytes(Dtype::Bf16, 1), counted);
+        // Of each of four layers: 4 heads of 12 + 20 rows of 16, never as codes.
+        assert_eq!(config.held_bytes(Dtype::Bf16, 2), counted + 4 * 4 * (12 + 20) * 16 * 2);
+    }
 }
 
 #[test]

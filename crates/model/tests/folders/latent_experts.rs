@@ -99,6 +99,34 @@ fn a_layer_of_longcat_is_two() {
     let shape = config.route_shape().unwrap();
     assert_eq!((shape.layers, shape.experts), (2, 8 + 256));
     bad("longcat_flash", json!({"num_hidden_layers": 3}), &["num_hidden_layers", "num_layers", "found 3"]);
+    for layers in [0, 2049, 1_u64 << 63] {
+        let found = format!("found {layers}");
+        bad("longcat_flash", json!({"num_layers": layers}), &["`num_layers`", "from 1 to 2048", &found]);
+    }
+}
+
+#[test]
+fn errors_call_fields_as_the_file_does() {
+    bad("longcat_flash", json!({"moe_topk": 0}), &["`moe_topk`", "found 0"]);
+    bad("longcat_flash", json!({"ffn_hidden_size": "wide"}), &["`ffn_hidden_size`", "wide"]);
+    let many = json!({"num_experts": 6, "num_experts_per_tok": 7});
+    bad("sarvam_mla", many, &["`num_experts_per_tok`", "at most num_experts (6)", "found 7"]);
+    let shared = json!({"num_shared_experts": 1_000_000_000_000_u64});
+    bad("sarvam_mla", shared, &["`num_shared_experts`", "moe_intermediate_size 24"]);
+}
+
+#[test]
+fn blocks_of_deepseek_v2_may_have_biases() {
+    let v2 = |bias: bool| good("deepseek_v2", json!({"mlp_bias": bias, "first_k_dense_replace": 1}));
+    for bias in [false, true] {
+        let config = v2(bias);
+        let FeedForward::SharedExpert { shared, experts, .. } = config.layers[1].feed_forward else { panic!() };
+        let dense = *config.layers[0].feed_forward.dense().unwrap();
+        assert_eq!((dense.bias, shared.bias, experts.bias), (bias, bias, false));
+    }
+    // One for each output of a dense block, and of the shared ones of three layers.
+    let (dense, shared) = (2 * 96 + 64, 2 * 48 + 64);
+    assert_eq!(v2(true).parameters() - v2(false).parameters(), dense + 3 * shared);
 }
 
 #[test]
@@ -124,7 +152,7 @@ fn what_routers_do_not_do_is_named() {
     v3(json!({"moe_layer_freq": 2}), &["moe_layer_freq", "1: all layers", "found 2"]);
     v3(json!({"routed_scaling_factor": 0}), &["routed_scaling_factor", "above 0", "found 0"]);
     v3(json!({"n_shared_experts": 1_000_000_000_000_u64}), &["n_shared_experts", "moe_intermediate_size 24"]);
-    bad("sarvam_mla", json!({"score_function": "softmax"}), &["scoring_func", "\"sigmoid\" (sarvam_mla)"]);
+    bad("sarvam_mla", json!({"score_function": "softmax"}), &["`score_function`", "\"sigmoid\" (sarvam_mla)"]);
     bad("deepseek_v2", json!({"scoring_func": "sigmoid"}), &["scoring_func", "\"softmax\" (deepseek_v2)"]);
     bad("deepseek_v2", json!({"topk_method": "noaux_tc"}), &["topk_method", "\"greedy\" or", "\"noaux_tc\""]);
     bad("deepseek_v2", json!({"norm_topk_prob": true}), &["norm_topk_prob", "false (deepseek_v2)", "true"]);

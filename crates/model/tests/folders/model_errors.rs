@@ -180,6 +180,67 @@ fn tensors_that_are_computed_or_tied_may_lie_unused() {
     assert!(logits(&folder(&tied, &all)) == without_head, "a copy of the embedding changes nothing");
     assert!(without_head != plain);
     assert!(logits(&folder(&tied, &tensors())) == plain, "an output layer that differs is used, as in transformers");
+    let narrow = with("lm_head.weight", cast(&tensors()["lm_head.weight"], safetensors::Dtype::BF16));
+    let own = logits(&folder(&config(), &narrow));
+    assert!(logits(&folder(&tied, &narrow)) == own && own != without_head, "one of another dtype, too");
+}
+
+/// A small model of a family that has them, but for the layers that predict further tokens.
+fn deepseek() -> (Value, Tensors) {
+    let config = json!({
+        "model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "vocab_size": 64, "max_position_embeddings": 128, "kv_lora_rank": 16,
+        "q_lora_rank": null, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 2
+    });
+    let mut tensors = tensors();
+    for layer in 0..2 {
+        let at = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        for part in ["self_attn.k_proj", "self_attn.v_proj"] {
+            tensors.remove(&at(part)).unwrap();
+        }
+        let own: [(&str, &[usize]); 5] = [
+            ("self_attn.q_proj", &[24, 32]),
+            ("self_attn.kv_a_proj_with_mqa", &[20, 32]),
+            ("self_attn.kv_a_layernorm", &[16]),
+            ("self_attn.kv_b_proj", &[32, 16]),
+            ("self_attn.o_proj", &[32, 16]),
+        ];
+        for (salt, (part, shape)) in own.into_iter().enumerate() {
+            tensors.insert(at(part), tensor(shape, 100 + salt, if shape.len() == 1 { 1.0 } else { 0.0 }));
+        }
+    }
+    (config, tensors)
+}
+
+#[test]
+fn layers_that_predict_further_tokens_are_passed_over() {
+    let (config, tensors) = deepseek();
+    let plain = logits(&folder(&config, &tensors));
+    let codes = Tensor { dtype: safetensors::Dtype::I32, shape: vec![32, 8], bytes: vec![0; 4 * 32 * 8] };
+    let beside = [
+        ("eh_proj.weight_packed", codes.clone()),
+        ("eh_proj.qweight", codes),
+        ("eh_proj.weight", tensor(&[32, 64], 0, 0.0)),
+        // Some of its tensors are in no file.
+        ("mlp.up_proj.weight", tensor(&[48, 32], 0, 0.0)),
+    ];
+    for (part, tensor) in beside {
+        let mut more = tensors.clone();
+        more.insert(format!("model.layers.2.{part}"), tensor);
+        more.insert("model.layers.2.self_attn.o_proj.weight".to_owned(), more["lm_head.weight"].clone());
+        assert!(logits(&folder(&config, &more)) == plain, "{part}");
+        let listed = more.keys().map(|name| (name.clone(), Value::from("model-00001-of-00001.safetensors")));
+        let index = json!({"weight_map": listed.collect::<serde_json::Map<_, _>>()});
+        let missing = tempfile::tempdir().unwrap();
+        fs::write(missing.path().join("config.json"), config.to_string()).unwrap();
+        fs::write(missing.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+        let said = check::index_facts(&ModelFolder::open(missing.path()).unwrap()).unwrap();
+        assert!(said.is_some_and(|said| said.contains("all that config.json asks for")), "{part}");
+    }
+    // Other families have no such layers, unless they join a row and an embedding.
+    let mut llama = self::tensors();
+    llama.insert("model.layers.2.mlp.up_proj.weight".to_owned(), tensor(&[48, 32], 0, 0.0));
+    refused(&folder(&self::config(), &llama), &["model.layers.2.mlp.up_proj", "num_hidden_layers 2"]);
 }
 
 #[test]

@@ -7,4 +7,5 @@ mod skip;
 
 mod growing;
 mod jinja;
+mod tiktoken;
 mod tokenizers;

@@ -36,7 +36,7 @@ fn stream_all(tokenizer: &Tokenizer, context: &[TokenId], tokens: &[TokenId]) ->
 }
 
 /// The 47 texts of a vocabulary of llama.cpp's tests and the ids that Hugging Face's tokenizer gives.
-fn goldens(vocabulary: &str) -> Option<Vec<(String, Vec<u32>)>> {
+pub fn goldens(vocabulary: &str) -> Option<Vec<(String, Vec<u32>)>> {
     let base = shared(&format!("data/tokenizers/llama_cpp_golden/ggml-vocab-{vocabulary}.gguf.inp"))?;
     let texts = text(&base);
     let expected = text(&base.with_extension("out"));

@@ -68,13 +68,14 @@ fn prefill(job: &Workload, floor: &StepFloor<'_>, step_rows: usize) -> f64 {
     let prompts = job.prompts() / steps;
     let step = FloorRows { rows: rows / steps, logit_rows: prompts, branches: prompts, adapters: 0 };
     floor.seconds_of_steps(step, steps as f64, |window| {
-        let seen = levels.iter().map(|&(nodes, first, tokens)| {
+        let of_level = |&(nodes, first, tokens): &(f64, f64, f64)| {
             // Tokens before the window is full see all before them, and themselves.
             let growing = (window - first).clamp(0.0, tokens);
             let grown = if growing < tokens { (tokens - growing) * window } else { 0.0 };
-            nodes * (growing * first + growing * (growing + 1.0) / 2.0 + grown)
-        });
-        FloorTokens { stored: rows as f64, seen: seen.sum() }
+            let seen = nodes * (growing * first + growing * (growing + 1.0) / 2.0 + grown);
+            FloorTokens { stored: nodes * tokens, seen }
+        };
+        levels.iter().map(of_level).collect::<Vec<_>>()
     })
 }
 
@@ -95,12 +96,11 @@ fn decode(job: &Workload, own: &[usize], floor: &StepFloor<'_>) -> f64 {
         let rows = left(&samples, step);
         let tokens = |window: f64| {
             let own = window.min(step as f64);
-            let mut tokens = FloorTokens { stored: rows as f64 * own, seen: rows as f64 * own };
+            let mut tokens = vec![FloorTokens { stored: rows as f64 * own, seen: rows as f64 * own }];
             let mut rest = window - own;
             for (in_node, lengths) in nodes.iter().rev() {
                 let seen = rest.min(*in_node);
-                tokens.stored += left(lengths, step) as f64 * seen;
-                tokens.seen += rows as f64 * seen;
+                tokens.push(FloorTokens { stored: left(lengths, step) as f64 * seen, seen: rows as f64 * seen });
                 rest -= seen;
             }
             tokens

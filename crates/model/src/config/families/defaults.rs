@@ -3,11 +3,15 @@
 
 use serde_json::{Map, Value, json};
 
+use offshoot_core::error::Result;
+
+use super::super::fields::{Fields, LARGEST_LAYERS, OwnNames};
 use super::family::{Family, GEMMA4_UNIFIED};
 
-/// Inserts the family's defaults where `object` has no such key; a written `null` stays.
-pub fn lay_under(family: Family, object: &mut Map<String, Value>) {
-    rename(family, object);
+/// Inserts the family's defaults where `object`, which has the fields of `written`, has no such key; a written `null`
+/// stays. Returns the names that the file has for fields which are read by other ones.
+pub fn lay_under(family: Family, written: &Fields<'_>, object: &mut Map<String, Value>) -> Result<OwnNames> {
+    let own = rename(family, written, object)?;
     let Value::Object(defaults) = of(family) else { unreachable!("defaults are objects") };
     // In the older notation gpt-oss writes that nothing is scaled as `null`.
     let is_null = |name: &str| object.get(name).is_some_and(Value::is_null);
@@ -34,12 +38,14 @@ pub fn lay_under(family: Family, object: &mut Map<String, Value>) {
         Family::Mistral4 => remove_fraction(object),
         _ => {}
     }
+    Ok(own)
 }
 
 /// Gives fields of families with names of their own those of DeepSeek-V3, as transformers does. Where both are written,
 /// the family's own counts.
-fn rename(family: Family, object: &mut Map<String, Value>) {
-    let names: &[(&str, &str)] = match family {
+fn rename(family: Family, written: &Fields<'_>, object: &mut Map<String, Value>) -> Result<OwnNames> {
+    const LAYERS: &str = "num_layers";
+    let names: &[(&'static str, &'static str)] = match family {
         Family::DeepseekV2 => &[("num_experts", "n_routed_experts")],
         Family::SarvamMla => &[
             ("num_experts", "n_routed_experts"),
@@ -54,28 +60,32 @@ fn rename(family: Family, object: &mut Map<String, Value>) {
         ],
         _ => &[],
     };
+    let mut renamed = OwnNames::new();
     // Each of its layers has two attentions, and is read as two layers.
-    if let (Family::LongcatFlash, Some(layers)) = (family, object.remove("num_layers")) {
-        let twice = layers.as_u64().map(|layers| Value::from(2 * layers));
-        object.insert("num_hidden_layers".to_owned(), twice.unwrap_or(layers));
+    let layers = if family == Family::LongcatFlash { written.size(LAYERS, LARGEST_LAYERS / 2)? } else { None };
+    if let Some(layers) = layers {
+        object.remove(LAYERS);
+        object.insert("num_hidden_layers".to_owned(), (2 * layers).into());
     }
-    for (own, name) in names {
-        if let Some(value) = object.remove(*own) {
-            object.insert((*name).to_owned(), value);
+    for &(own, name) in names {
+        if let Some(value) = object.remove(own) {
+            object.insert(name.to_owned(), value);
+            renamed.insert(name, own);
         }
     }
+    Ok(renamed)
 }
 
-/// Mistral 4 says by a fraction of its heads once more how many of their elements are rotated.
+/// Mistral 4 says by a fraction of its heads once more how many of their elements are rotated, in its rope or beside it.
 fn remove_fraction(object: &mut Map<String, Value>) {
     const NAME: &str = "partial_rotary_factor";
     let size = |name: &str| object.get(name).and_then(Value::as_f64);
     let Some((nope, rope)) = size("qk_nope_head_dim").zip(size("qk_rope_head_dim")) else { return };
     let says_so = |value: &Value| value.as_f64().is_some_and(|x| (x - rope / (nope + rope)).abs() < 1e-6);
+    object.retain(|name, value| name != NAME || !says_so(value));
     for field in ["rope_parameters", "rope_scaling"] {
-        let Some(Value::Object(rope)) = object.get_mut(field) else { continue };
-        if rope.get(NAME).is_some_and(says_so) {
-            rope.remove(NAME);
+        if let Some(Value::Object(rope)) = object.get_mut(field) {
+            rope.retain(|name, value| name != NAME || !says_so(value));
         }
     }
 }

@@ -124,7 +124,9 @@ impl Family {
         let attention = fields.flag("attention_bias")?.unwrap_or(false);
         let mlp = fields.flag("mlp_bias")?.unwrap_or(false);
         Ok(match self {
-            Self::Llama | Self::SmolLm3 | Self::MiniCpm3 => Biases { qkv: attention, out: attention, mlp, head: false },
+            Self::Llama | Self::SmolLm3 | Self::MiniCpm3 | Self::DeepseekV2 => {
+                Biases { qkv: attention, out: attention, mlp, head: false }
+            }
             Self::Mistral | Self::Ministral | Self::Ministral3 | Self::Mixtral | Self::Phi3 => Biases::default(),
             Self::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Self::Phi => Biases { qkv: true, out: true, mlp: true, head: true },

@@ -51,7 +51,7 @@ pub fn rope_pairs(family: Family, fields: &Fields<'_>) -> Result<RopePairs> {
 pub fn scale(family: Family, latent: &LatentSpec, hidden: usize, rope: Option<&RopeConfig>) -> f32 {
     let LatentHeads { nope, rope: turned, .. } = latent.heads;
     let by_width = ((nope + turned) as f64).sqrt().recip();
-    let by_rope = rope.map_or(1.0, RopeConfig::score_factor);
+    let by_rope = rope.map_or(1.0, |rope| rope.score_factor);
     let by_rank = match (family, latent.query_rank) {
         (Family::LongcatFlash, Some(rank)) => (hidden as f64 / rank as f64).sqrt(),
         _ => 1.0,
@@ -78,11 +78,15 @@ fn heads(fields: &Fields<'_>, hidden: usize) -> Result<LatentHeads> {
         None => Some(hidden / heads).filter(|_| hidden.is_multiple_of(heads)),
     };
     let nope = part("qk_nope_head_dim", most, size("qk_nope_head_dim")?)?;
+    if nope + 2 > most {
+        let expected = format!("at most {}: a head has {most} elements at most, some of them rotated", most - 2);
+        return Err(fields.error("qk_nope_head_dim", expected, nope.to_string()));
+    }
     Ok(LatentHeads {
         heads,
         rank: part("kv_lora_rank", most, size("kv_lora_rank")?)?,
         nope,
-        rope: part("qk_rope_head_dim", most.saturating_sub(nope), size("qk_rope_head_dim")?)?,
+        rope: part("qk_rope_head_dim", most - nope, size("qk_rope_head_dim")?)?,
         value: part("v_head_dim", most, value)?,
     })
 }
@@ -109,16 +113,12 @@ fn refuse_others(family: Family, fields: &Fields<'_>) -> Result<()> {
         }
         _ => Ok(()),
     };
-    match family {
-        Family::DeepseekV2 => must_be("mlp_bias", false)?,
-        Family::LongcatFlash => {
-            must_be("mla_scale_q_lora", true)?;
-            must_be("mla_scale_kv_lora", true)?;
-            if let Some(method) = fields.text("attention_method")?.filter(|method| *method != "MLA") {
-                return Err(fields.error("attention_method", "\"MLA\"", format!("\"{method}\"")));
-            }
+    if family == Family::LongcatFlash {
+        must_be("mla_scale_q_lora", true)?;
+        must_be("mla_scale_kv_lora", true)?;
+        if let Some(method) = fields.text("attention_method")?.filter(|method| *method != "MLA") {
+            return Err(fields.error("attention_method", "\"MLA\"", format!("\"{method}\"")));
         }
-        _ => {}
     }
     Ok(())
 }

@@ -22,16 +22,13 @@ pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize) -> Result<Opt
         (fields.required_size(COUNT, LARGEST_EXPERTS)?, fields.required_size(CHOSEN, LARGEST_EXPERTS)?);
     let identities = if family == Family::LongcatFlash { identities(fields)? } else { 0 };
     let routed = count + identities;
-    if layer == 0 && fields.flag("router_bias")?.unwrap_or(false) {
-        log::warn!("router_bias is true: the bias of routers is left out, as in transformers");
-    }
     let scores = scores(family, fields)?;
     let groups = groups(family, fields, routed)?;
     let among = groups.map_or(routed, |groups| groups.chosen * (routed / groups.count));
     if chosen > among {
         let expected = match groups {
-            None if identities == 0 => format!("at most {COUNT} ({count})"),
-            None => format!("at most {COUNT} ({count}) and zero_expert_num ({identities})"),
+            None if identities == 0 => format!("at most {} ({count})", fields.name(COUNT)),
+            None => format!("at most {} ({count}) and zero_expert_num ({identities})", fields.name(COUNT)),
             Some(_) => format!("at most {among}, the experts of {CHOSEN_GROUPS} groups"),
         };
         return Err(fields.error(CHOSEN, expected, chosen.to_string()));
@@ -53,12 +50,13 @@ pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize) -> Result<Opt
 pub fn shared_width(fields: &Fields<'_>) -> Result<Option<usize>> {
     const SHARED: &str = "n_shared_experts";
     let Some(shared) = fields.count(SHARED)?.filter(|&shared| shared > 0) else { return Ok(None) };
-    let one = fields.required_size("moe_intermediate_size", LARGEST_WIDTH)?;
+    const WIDTH: &str = "moe_intermediate_size";
+    let one = fields.required_size(WIDTH, LARGEST_WIDTH)?;
     let width = usize::try_from(shared).ok().and_then(|shared| shared.checked_mul(one));
     match width.filter(|&width| width <= LARGEST_WIDTH) {
         Some(width) => Ok(Some(width)),
         None => {
-            let expected = format!("at most {} (moe_intermediate_size {one})", LARGEST_WIDTH / one);
+            let expected = format!("at most {} ({} {one})", LARGEST_WIDTH / one, fields.name(WIDTH));
             Err(fields.error(SHARED, expected, shared.to_string()))
         }
     }
@@ -163,7 +161,7 @@ fn groups(family: Family, fields: &Fields<'_>, routed: usize) -> Result<Option<R
     let count = fields.required_size(GROUPS, LARGEST_EXPERTS)?;
     let chosen = fields.required_size(CHOSEN_GROUPS, LARGEST_EXPERTS)?;
     if !routed.is_multiple_of(count) {
-        return Err(fields.error(GROUPS, format!("a divisor of {COUNT} ({routed})"), count.to_string()));
+        return Err(fields.error(GROUPS, format!("a divisor of {} ({routed})", fields.name(COUNT)), count.to_string()));
     }
     if chosen > count {
         return Err(fields.error(CHOSEN_GROUPS, format!("at most {GROUPS} ({count})"), chosen.to_string()));

@@ -115,6 +115,7 @@ impl<'a> Reader<'a> {
             let mut defaults = rope_defaults(family, kind);
             if latent.is_some() {
                 defaults.pairs = latent::rope_pairs(family, fields)?;
+                defaults.scales_scores = true;
             }
             let turned = latent.map_or(width, |latent| latent.heads.rope);
             RopeConfig::read(fields, kind, defaults, turned, positions).map(Some)
@@ -326,7 +327,7 @@ impl<'a> Reader<'a> {
         let norm = self.family.norm(fields)?;
         let experts = experts::of_layer(self.family, fields, layer, norm)?;
         if let (Some(experts), false) = (experts, self.family == Family::Gemma4) {
-            let dense = |width| DenseSpec { activation, width, bias: false };
+            let dense = |width| DenseSpec { activation, width, bias: biases.mlp };
             return Ok(match experts::shared_width(self.family, fields)? {
                 _ if self.family == Family::LongcatFlash => {
                     let dense = dense(fields.required_size("intermediate_size", LARGEST_WIDTH)?);
@@ -477,6 +478,7 @@ fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
         scaled: true,
         is_phi3: false,
         pairs: RopePairs::Halves,
+        scales_scores: false,
     };
     match (family, kind) {
         (Family::Phi, _) => RopeDefaults { fraction: 0.5, partial: true, ..plain },

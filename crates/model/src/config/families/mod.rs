@@ -1,9 +1,8 @@
 //! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
 //! data in `ModelConfig`; no other file depends on the family. `classes` tells generators from scorers and refuses
 //! other models, `defaults` holds what transformers assumes where a config is silent, `layers` reads what differs from
-//! layer to layer, `latent` latent attention, `experts` the mixtures, `latent_experts` those of
-//! families with latent attention, `delta_rule` layers with a state, `tokens` special
-//! tokens.
+//! layer to layer, `latent` latent attention, `experts` the mixtures, `latent_experts` those of families with latent
+//! attention, `delta_rule` layers with a state, `tokens` special tokens.
 
 mod classes;
 mod defaults;
@@ -56,7 +55,7 @@ const WRAPPERS: [Wrapper; 8] = [
     wrapper("qwen3_5", "qwen3_5_text", Some(false)),
     wrapper("qwen3_5_moe", "qwen3_5_moe_text", Some(false)),
     wrapper("llava", "llama", None),
-    wrapper("kimi_k25", KIMI_K2, Some(false)),
+    wrapper("kimi_k25", KIMI_K2, Some(true)),
 ];
 
 /// Wrappers whose text model is a supported family, and does something else within them.
@@ -114,8 +113,8 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
             object.insert(name.to_owned(), value.clone());
         }
     }
-    defaults::lay_under(family, &mut object);
-    let text = text.over(&object);
+    let own = defaults::lay_under(family, text, &mut object)?;
+    let text = text.over(&object).with_names(&own);
     let mut config = read_text(family, &text)?;
     read_special_tokens(&text, &mut config)?;
     if nested.is_some() {
