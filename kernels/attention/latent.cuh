@@ -1,10 +1,10 @@
 // The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1
 // the second, so that the softmax of one overlaps the products of the other. Warpgroup 1 begins to multiply the weights
-// of the first step before its own softmax, which no scores of the next pair could overlap: their keys are not there yet.
-// A row's steps follow one another:
-// warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both
-// steps, in their order. m is raised before weights are computed, from the scores of the row alone, so that its bits
-// are, too. Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
+// of the first step before its own softmax, which no scores of the next pair could overlap: their keys are not there
+// yet. A row's steps follow one another: warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what
+// they have summed by the factors of both steps, in their order. m is raised before weights are computed, from the
+// scores of the row alone, so that its bits are, too. Limited by shared memory, which products with keys and queries of
+// 64 rows read; with few rows by bandwidth.
 #pragma once
 
 #include "attention/fp8.cuh"
