@@ -1,10 +1,10 @@
 // The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1
 // the second, so that the softmax of one overlaps the products of the other. Warpgroup 1 begins to multiply the weights
-// of the first step before its own softmax, which no scores of the next pair could overlap: their keys are not there yet.
-// A row's steps follow one another:
-// warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what they have summed by the factors of both
-// steps, in their order. m is raised before weights are computed, from the scores of the row alone, so that its bits
-// are, too. Limited by shared memory, which products with keys and queries of 64 rows read; with few rows by bandwidth.
+// of the first step before its own softmax, which no scores of the next pair could overlap: their keys are not there
+// yet. A row's steps follow one another: warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what
+// they have summed by the factors of both steps, in their order. m is raised before weights are computed, from the
+// scores of the row alone, so that its bits are, too. Limited by shared memory, which products with keys and queries of
+// 64 rows read; with few rows by bandwidth.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -125,11 +125,11 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
     // What a buffer holds is waited for by the number of steps that it has held.
     auto wait = [&](unsigned long long& barrier, unsigned phase) { wait_barrier(shared_address(&barrier), phase % 2); };
     auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
-    if (WideTiles tiles(job); group == 1 && tiles.more()) {
+    if (LatentTiles tiles(job); group == 1 && tiles.more()) {
         copy_queries(job, tiles.tile(job), tiles.head(job), queries);
     }
 #pragma unroll 1
-    for (WideTiles tiles(job); tiles.more(); tiles.next()) {
+    for (LatentTiles tiles(job); tiles.more(); tiles.next()) {
         const unsigned steps = steps_of(tiles.tile(job)), head = tiles.head(job);
         LatentRows rows;
         rows.begin();
@@ -194,7 +194,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         };
         // Called by warpgroup 1 once both have scored the tile's last step.
         auto copy_next_queries = [&] {
-            WideTiles next = tiles;
+            LatentTiles next = tiles;
             next.next();
             if (next.more()) {
                 copy_queries(job, next.tile(job), next.head(job), queries);

@@ -279,8 +279,8 @@ struct StoredRow {
 };
 
 // Writes the elements of the result of this lane's r-th row from `from` on to `out`, if it is one. `m` and `l`: of the
-// row. Called by all lanes of a warp. A lane stores 16 bytes at a time where it can: with four, as it holds them, stores
-// take as long as the products of several steps.
+// row. Called by all lanes of a warp. A lane stores 16 bytes at a time where it can: with four, as it holds them,
+// stores take as long as the products of several steps.
 template <int N>
 __device__ __forceinline__ void store_result(const Job& job, const StoredRow& stored, const float (&o)[N][4], int r,
                                              float m, float l, unsigned from) {
