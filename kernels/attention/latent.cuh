@@ -125,11 +125,11 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
     // What a buffer holds is waited for by the number of steps that it has held.
     auto wait = [&](unsigned long long& barrier, unsigned phase) { wait_barrier(shared_address(&barrier), phase % 2); };
     auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
-    if (LatentTiles tiles(job); group == 1 && tiles.more()) {
+    if (WideTiles tiles(job); group == 1 && tiles.more()) {
         copy_queries(job, tiles.tile(job), tiles.head(job), queries);
     }
 #pragma unroll 1
-    for (LatentTiles tiles(job); tiles.more(); tiles.next()) {
+    for (WideTiles tiles(job); tiles.more(); tiles.next()) {
         const unsigned steps = steps_of(tiles.tile(job)), head = tiles.head(job);
         LatentRows rows;
         rows.begin();
@@ -194,7 +194,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         };
         // Called by warpgroup 1 once both have scored the tile's last step.
         auto copy_next_queries = [&] {
-            LatentTiles next = tiles;
+            WideTiles next = tiles;
             next.next();
             if (next.more()) {
                 copy_queries(job, next.tile(job), next.head(job), queries);

@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
                    moved = steps_since_plan(job.words, job.positions);
     const unsigned buffer = warp % 2;
     const bool copies_right = warp / 2 == 1;
-    LatentTiles tiles(job);
+    WideTiles tiles(job);
     unsigned coming = tiles.word(job);  // of the next tile
     unsigned filled = 0;  // steps that the buffer has held
 #pragma unroll 1

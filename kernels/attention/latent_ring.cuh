@@ -18,29 +18,6 @@ constexpr unsigned KEY_PANELS = KEY_DIM / 64, HALF_PANELS = VALUE_DIM / 128;
 constexpr unsigned OPERAND_BYTES = KEY_PANELS * PANEL_BYTES;  // of queries, or of a buffer
 constexpr unsigned LATENT_BYTES = 3 * OPERAND_BYTES;
 
-// Iterates over the (tile, key head) pairs of this block: of every gridDim.x one, in turns from their beginning and
-// from their end, so that blocks with a long tile have a short one too. Every other block begins with the last pair:
-// short tiles wait for memory, long ones for products, and not all blocks shall do so at the same time.
-struct LatentTiles : WideTiles {
-    unsigned ahead, both;  // pairs to the next one, and to the one behind it
-
-    __device__ __forceinline__ LatentTiles(const Job& job)
-        : WideTiles(job), ahead(2 * (gridDim.x - blockIdx.x) - 1), both(2 * gridDim.x) {
-        if (blockIdx.x % 2 == 1) {
-            const unsigned rounds = count / gridDim.x, in_odd = gridDim.x - 1 - blockIdx.x;
-            const bool is_in_rest = (rounds % 2 == 0 ? blockIdx.x : in_odd) < count % gridDim.x;
-            const unsigned last = is_in_rest ? rounds : rounds - 1;  // behind all pairs if there is none
-            index = last * gridDim.x + (last % 2 == 0 ? blockIdx.x : in_odd);
-            ahead = 0 - (last % 2 == 0 ? 2 * blockIdx.x + 1 : 2 * in_odd + 1);
-            both = 0 - both;
-        }
-    }
-    __device__ __forceinline__ void next() {
-        index += ahead;
-        ahead = both - ahead;
-    }
-};
-
 enum Share { LEFT, RIGHT, ROTATED, SHARES };
 
 // Bytes of a buffer before a share.

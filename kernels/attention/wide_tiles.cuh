@@ -28,17 +28,25 @@ struct StageInfo {
 constexpr bool IN_GROUPS = KEY_DIM > 128 && !VALUES_IN_KEYS;
 
 // Iterates over the (tile, key head) pairs of this block: one of every gridDim.x, group after group of WIDE_HEADS key
-// heads; in a group openings first, then the longest tiles, each for all heads of the group.
+// heads; in a group openings first, then the longest tiles, each for all heads of the group. In the kernel of latents
+// blocks choose in turns from both ends, so that after a long tile comes a short one.
 struct WideTiles {
     unsigned index, count, at;  // at: the first tile's word
+    unsigned ahead;  // pairs to the next one
 
     __device__ __forceinline__ WideTiles(const Job& job)
-        : index(blockIdx.x), count(job.words[WIDE_TILES] * job.kv_heads), at(job.words[WIDE_AT]) {}
+        : index(blockIdx.x),
+          count(job.words[WIDE_TILES] * job.kv_heads),
+          at(job.words[WIDE_AT]),
+          ahead(VALUES_IN_KEYS ? 2 * (gridDim.x - blockIdx.x) - 1 : gridDim.x) {}
     __device__ __forceinline__ bool more() const {
         return index < count;
     }
     __device__ __forceinline__ void next() {
-        index += gridDim.x;
+        index += ahead;
+        if (VALUES_IN_KEYS) {
+            ahead = 2 * gridDim.x - ahead;
+        }
     }
     struct Place {
         unsigned tile, head;
