@@ -202,6 +202,7 @@ fn read(plan: &AttentionPlan) -> Vec<std::ops::Range<u32>> {
 #[test]
 fn what_no_pages_are_left_for_is_read_as_latents() {
     let forest = star(32_768, 512, 0);
+    let only = |range| vec![range];
     let room = |pages| CopyRoom { pages: [pages, 1], ..PLENTY };
     for (choice, tile) in [(FormChoice::Cheapest, 1), (FormChoice::All(Form::Kept), 1), (FormChoice::Cheapest, 64)] {
         let plans = |pages| {
@@ -209,18 +210,18 @@ fn what_no_pages_are_left_for_is_read_as_latents() {
             all(&plans).map(read)
         };
         let whole = plans(2048);
-        assert_eq!((&whole[1], whole[0].len()), (&vec![0..32_768], 512), "{choice:?}");
+        assert_eq!((&whole[1], whole[0].len()), (&only(0..32_768), 512), "{choice:?}");
         // One page less than a whole tile.
         let cut = plans(1027);
         let end = if tile == 1 { 16 * 1027 } else { 16 * 1024 };
-        assert_eq!((&cut[1], &cut[0][0], cut[0].len()), (&vec![0..end], &(end..32_768), 513), "{choice:?}");
+        assert_eq!((&cut[1], &cut[0][0], cut[0].len()), (&only(0..end), &(end..32_768), 513), "{choice:?}");
     }
     // Rows of a prompt before the cut see nothing behind it.
     let prompt = star(1000, 0, 400);
     let room = CopyRoom { pages: [1, 50], ..PLENTY };
     let plans = Planner::Tree.plan_forms(&prompt, &latent_hints(1), FormChoice::All(Form::Again), &room);
     let again = &plans.copied[CopyStore::Again as usize];
-    assert_eq!((read(again), read(&plans.absorbed)), (vec![0..800], vec![800..1000]));
+    assert_eq!((read(again), read(&plans.absorbed)), (only(0..800), only(800..1000)));
     assert_eq!((again.items[0].rows.clone(), plans.absorbed.items[0].rows.clone()), (0..400, 200..400));
 }
 
