@@ -8,7 +8,8 @@ use crate::served::{Served, joined};
 
 /// Of several tiles of attention: less than one is never read from copies.
 const PROMPT: &str = "Question: Mia has 3 pens and buys 4 more. How many pens does Mia have now?\n\
-    Answer: Then Mia has 3 + 4 = 7 pens.\n\nQuestion: Tom has 8 maps and finds 5 more. How many maps does Tom have now?\n\
+    Answer: Then Mia has 3 + 4 = 7 pens.\n\n\
+    Question: Tom has 8 maps and finds 5 more. How many maps does Tom have now?\n\
     Answer: Then Tom has 8 + 5 = 13 maps.\n\nQuestion: Zoe has 9 cups and loses 2. How many cups does Zoe have now?\n\
     Answer: Then Zoe has";
 

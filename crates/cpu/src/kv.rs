@@ -18,8 +18,8 @@
 //! slot clears such a value in the odd slot of its pair.
 //!
 //! fp8 keys and values are rounded when they are appended, but not copies of latents. Of those whose values lie in the
-//! keys, latents, a page holds the codes, a byte each, in the places that elements of the weights' dtype would have; the
-//! fast paths widen a tile's pages before they read them. Others are stored in the weights' dtype.
+//! keys, latents, a page holds the codes, a byte each, in the places that elements of the weights' dtype would have;
+//! the fast paths widen a tile's pages before they read them. Others are stored in the weights' dtype.
 
 use std::ops::Range;
 

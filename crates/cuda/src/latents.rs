@@ -41,7 +41,7 @@ pub fn check(heads: LatentHeads) -> Result<()> {
     if width <= MOST_LATENT {
         return Ok(());
     }
-    let expected = format!("at most {MOST_LATENT} on a GPU (--device cpu takes any)");
+    let expected = format!("at most {MOST_LATENT} on a GPU; the CPU takes any");
     let found = format!("{width} ({} + {})", heads.rank, heads.rope);
     Err(Error::value("kv_lora_rank + qk_rope_head_dim", expected, found))
 }
@@ -217,7 +217,7 @@ mod tests {
         assert!(check(heads(512, 64)).is_ok() && check(heads(448, 128)).is_ok());
         for (rank, rope, found) in [(512, 128, "640 (512 + 128)"), (448, 192, "640 (448 + 192)")] {
             let error = check(heads(rank, rope)).unwrap_err().to_string();
-            for said in ["kv_lora_rank + qk_rope_head_dim", "at most 576 on a GPU", "--device cpu", found] {
+            for said in ["kv_lora_rank + qk_rope_head_dim", "at most 576 on a GPU", "the CPU takes any", found] {
                 assert!(error.contains(said), "`{said}` is not in: {error}");
             }
         }

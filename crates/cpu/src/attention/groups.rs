@@ -1,7 +1,7 @@
-//! Attention to values that lie in keys, as latents do. Such keys are wide and read by many rows, so a tile's do not fit
-//! the first-level cache beside anything else. They are read in blocks of words, and values in panels, each by all rows
-//! of the task before the next one. Rows are taken in groups, whose sums fill the registers; scores and sums wait in
-//! memory between blocks. So a row's products are added in the order of `fold`, whatever other rows there are.
+//! Attention to values that lie in keys, as latents do. Such keys are wide and read by many rows, so a tile's do not
+//! fit the first-level cache beside anything else. They are read in blocks of words, and values in panels, each by all
+//! rows of the task before the next one. Rows are taken in groups, whose sums fill the registers; scores and sums wait
+//! in memory between blocks. So a row's products are added in the order of `fold`, whatever other rows there are.
 // Loops index several arrays of registers and pointers at once.
 #![allow(clippy::needless_range_loop)]
 
@@ -21,7 +21,7 @@ use crate::memory::{CacheLevel, CacheLine};
 const BLOCK: usize = 96;
 
 /// Rows that are multiplied at once.
-pub struct RowGroup {
+pub struct TaskRows {
     /// At most `VECTOR_ROWS`, counted from the first of [`GroupedRows`].
     pub rows: Range<usize>,
     /// Not none.
@@ -33,7 +33,7 @@ pub struct RowGroup {
 pub struct GroupedRows<'a, F> {
     /// Of all rows.
     pub states: RowStates<F>,
-    pub groups: &'a [RowGroup],
+    pub groups: &'a [TaskRows],
     /// The tile's lanes.
     pub lanes: Range<usize>,
 }
@@ -87,7 +87,7 @@ pub unsafe fn fold_groups<P: GroupPath>(
     unsafe {
         for first in (0..geometry.key_words).step_by(BLOCK) {
             let words = first..geometry.key_words.min(first + BLOCK);
-            for (number, RowGroup { rows, visible }) in groups.iter().enumerate() {
+            for (number, TaskRows { rows, visible }) in groups.iter().enumerate() {
                 let share = |of: usize| words.start + of * words.len() / groups.len();
                 for page in prefetch {
                     (share(number)..share(number + 1)).for_each(|word| page.keys(word, CacheLevel::Second));
@@ -97,7 +97,7 @@ pub unsafe fn fold_groups<P: GroupPath>(
                 P::score_group(rows.len(), geometry, q, &tile.keys, &words, &visible.pages(), scores);
             }
         }
-        for RowGroup { rows, visible } in *groups {
+        for TaskRows { rows, visible } in *groups {
             let (m, l) = (states.m.add(rows.start), states.l.add(rows.start * SLOTS));
             let own = RowStates { count: rows.len(), m, l, ..*states };
             let at = rows.start * LANES;
@@ -109,7 +109,7 @@ pub unsafe fn fold_groups<P: GroupPath>(
             values.fill_panel(number, &tile.keys.map(|keys| keys.cast()), lanes, panel);
             let first = number * PANEL;
             let width = PANEL.min(geometry.width - first);
-            for (RowGroup { rows, visible }, shrinks) in groups.iter().zip(&*shrinks) {
+            for (TaskRows { rows, visible }, shrinks) in groups.iter().zip(&*shrinks) {
                 let o = states.o.add(rows.start * geometry.width + first);
                 let sums = PanelSums { geometry, o, shrinks, lanes: &visible.lanes, vectors: width / SLOTS };
                 let numerators = numerators.add(rows.start * LANES);
@@ -194,7 +194,8 @@ unsafe fn score_words<P: KernelPath, const R: usize, const N: usize>(
 /// [`update_softmax`] for a group of `R` rows.
 ///
 /// # Safety
-/// As there; `rows`, `scores` and `numerators` are those of the group, whose scores of all pages that it sees are there.
+/// As there; `rows`, `scores` and `numerators` are those of the group, whose scores of all pages that it sees are
+/// there.
 #[inline(always)]
 pub unsafe fn soften_group<P: KernelPath, const R: usize>(
     geometry: &Geometry,

@@ -1,6 +1,6 @@
-//! Values that lie in keys ([`Values::InKeys`]): they are stored once, as keys, and a task writes those of a tile as the
-//! kernels read values, once for all of its rows: all at once, or panel by panel. Slots that are no part of the tile
-//! become zeros, so what they hold never enters a sum.
+//! Values that lie in keys ([`Values::InKeys`]): they are stored once, as keys, and a task writes those of a tile as
+//! the kernels read values, once for all of its rows: all at once, or panel by panel. Slots that are no part of the
+//! tile become zeros, so what they hold never enters a sum.
 
 use std::arch::x86_64::*;
 use std::ops::Range;

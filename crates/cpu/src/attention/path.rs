@@ -1,5 +1,6 @@
 //! A code path of the kernels ([`KernelPath`]): an instruction set over keys and values stored in one dtype, with the
-//! operands of its kernels. The kernels themselves are in `fold` and `groups`; `avx2`, `avx512` and `amx` are the paths.
+//! operands of its kernels. The kernels themselves are in `fold` and `groups`; `avx2`, `avx512` and `amx` are the
+//! paths.
 #![expect(clippy::missing_safety_doc, reason = "a trait says it once for all of its functions")]
 
 use std::ops::Range;
@@ -64,8 +65,8 @@ pub trait KernelPath {
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
 }
 
-/// A path that goes through the keys of a tile block by block, for rows in groups; see [`super::groups`]. Factors are as
-/// long as words: 32 bits.
+/// A path that goes through the keys of a tile block by block, for rows in groups; see [`super::groups`]. Factors are
+/// as long as words: 32 bits.
 ///
 /// # Safety
 /// As for [`KernelPath`]. Groups have `rows` rows, at most `VECTOR_ROWS`.

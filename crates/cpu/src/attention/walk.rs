@@ -7,7 +7,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use super::gather;
-use super::groups::{GroupScratch, GroupedRows, RowGroup};
+use super::groups::{GroupScratch, GroupedRows, TaskRows};
 use super::head_tasks::{HeadTask, HeadTasks};
 use super::in_keys::InKeys;
 use super::path::{Geometry, PathKernels, Prefetch, StatesRef, TileView, VisibleLanes, WidenBytes};
@@ -54,7 +54,7 @@ struct TaskScratch {
     /// The values of the current tile, if they lie in keys and are made at once.
     values: Vec<CacheLine>,
     /// The groups of the current tile's rows, if its values lie in keys and are made by panels.
-    groups: Vec<RowGroup>,
+    groups: Vec<TaskRows>,
     of_groups: GroupScratch,
 }
 
@@ -256,7 +256,7 @@ unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskS
         let queries = &bytemuck::cast_slice::<CacheLine, u8>(&scratch.q)[first_query * query_bytes..];
         match (InKeys::of(layout, pair), kernels.groups) {
             (Some(values), Some(fold_groups)) => {
-                let of_rows = |rows: Range<usize>| RowGroup { visible: visible_to(&rows), rows };
+                let of_rows = |rows: Range<usize>| TaskRows { visible: visible_to(&rows), rows };
                 scratch.groups.clear();
                 scratch.groups.extend(row_groups.map(of_rows).filter(|group| !group.visible.lanes.is_empty()));
                 let count = rows.len() * group;

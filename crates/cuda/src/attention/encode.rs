@@ -313,8 +313,8 @@ fn states_of(lists: &[u32], is_merged: bool) -> u32 {
     }
 }
 
-/// Key heads whose wide tiles are taken before those of others: as many as the cache holds, if each has tiles of so many
-/// KV blocks.
+/// Key heads whose wide tiles are taken before those of others: as many as the cache holds, if each has tiles of so
+/// many KV blocks.
 fn wide_heads(kv_heads: usize, kv_blocks: usize, cached: Option<usize>) -> usize {
     cached.map_or(kv_heads, |cached| (cached / kv_blocks.max(1)).clamp(1, kv_heads))
 }

@@ -52,9 +52,9 @@ pub struct Tiling {
     /// Openings are made if they spare each worker of wide tiles as many steps (`tiling`); `None`: never. Needs kernels
     /// that have no narrow tiles.
     pub openings_spare: Option<usize>,
-    /// KV blocks of a key head that the second-level cache holds: wide tiles are taken in groups of as many key heads as
-    /// fit, so that all of them that read the same keys find them there. `None`: the key heads of a tile come one after
-    /// another, all of them.
+    /// KV blocks of a key head that the second-level cache holds: wide tiles are taken in groups of as many key heads
+    /// as fit, so that all of them that read the same keys find them there. `None`: the key heads of a tile come one
+    /// after another, all of them.
     pub cached_kv_blocks: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ pub enum Workers {
     /// This many blocks compute wide tiles; then so many teams of warps of each compute narrow ones.
     BlocksThenTeams { blocks: usize, teams: usize },
     /// This many blocks of the kernel of latents, which has wide tiles alone. They are split behind whole steps of
-    /// [`STEP_KV_BLOCKS`].
+    /// `STEP_KV_BLOCKS`.
     LatentBlocks(usize),
 }
 

@@ -41,8 +41,8 @@ const NARROW_ROWS: usize = 16;
 /// Packed rows of a narrow and of a wide tile of the kernels for Hopper; with heads of 512 half as many of the latter.
 const HOPPER_NARROW_ROWS: usize = 8;
 const HOPPER_WIDE_ROWS: usize = 128;
-/// Bytes of keys and values that wide tiles of tree_attention_large read at a time: half of an H200's second-level cache,
-/// which has each line twice while both halves of the device read it.
+/// Bytes of keys and values that wide tiles of tree_attention_large read at a time: half of an H200's second-level
+/// cache, which has each line twice while both halves of the device read it.
 const CACHED_BYTES: usize = 24 << 20;
 /// Packed rows of a tile of tree_attention_latent, whose tiles are all wide.
 const LATENT_ROWS: usize = 64;
@@ -149,8 +149,8 @@ enum KernelSet {
 
 impl AttentionKernels {
     /// `element`: dtype of queries and results, and of keys and values unless `kv_element` differs. If `deterministic`,
-    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], which no config may have,
-    /// and on keys with values in them wider than [`MOST_LATENT`], which `latents::check` refuses before.
+    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], which no config may
+    /// have, and on keys with values in them wider than [`MOST_LATENT`], which `latents::check` refuses before.
     pub fn load(
         device: &Device,
         element: Dtype,

@@ -43,7 +43,8 @@ pub struct TileWorkload {
     narrow: TileLengths,
 }
 
-/// Number of tiles by their number of KV blocks, or of steps where tiles consist of these. Tiles without any, whose rows see nothing of an item, are not counted.
+/// Number of tiles by their number of KV blocks, or of steps where tiles consist of these. Tiles without any, whose
+/// rows see nothing of an item, are not counted.
 #[derive(Default)]
 struct TileLengths(Vec<usize>);
 

@@ -71,7 +71,7 @@ impl Choices {
 }
 
 impl Routes {
-    /// Routes without rows. An error by [`check`].
+    /// Routes without rows. An error by `check`.
     pub fn new(device: &Device, experts: usize, router: Router) -> Result<Self> {
         assert!(router.chooses_among(experts), "routes: {router:?} among {experts} experts");
         check(experts, router)?;
@@ -228,7 +228,7 @@ fn within(what: &str, found: usize, most: usize) -> Result<()> {
     if found <= most {
         return Ok(());
     }
-    Err(Error::value(what, format!("at most {most} on a GPU (--device cpu takes any)"), found.to_string()))
+    Err(Error::value(what, format!("at most {most} on a GPU; the CPU takes any"), found.to_string()))
 }
 
 /// As in kernels/experts/route_choose.cu.
@@ -260,7 +260,7 @@ mod tests {
             (1024, router(33, 8), "num_experts_per_tok"),
         ] {
             let error = check(experts, router).unwrap_err().to_string();
-            assert!(error.contains(said) && error.contains("on a GPU (--device cpu takes any)"), "{error}");
+            assert!(error.contains(said) && error.contains("on a GPU; the CPU takes any"), "{error}");
         }
     }
 }

@@ -46,8 +46,9 @@ impl FloorArgs {
 
 /// Lower bounds of a model's steps on a machine. A step reads the weights once, those of the experts that its rows need
 /// among them, and multiplies each row by those it uses; it reads each key and value once and multiplies each row by
-/// those it sees. Latents are read in the form that takes least, from copies that are there. Each of the two parts takes the longer of its reads and its products, which are counted at the rate
-/// of the dtype's, whatever the weights' format.
+/// those it sees. Latents are read in the form that takes least, from copies that are there. Each of the two parts
+/// takes the longer of its reads and its products, which are counted at the rate of the dtype's, whatever the weights'
+/// format.
 pub struct StepFloor<'a> {
     config: &'a ModelConfig,
     dtype: Dtype,

@@ -288,8 +288,9 @@ impl Adapter {
                 let expected = match module {
                     _ if module.contains(".experts") => "no adapters of experts, which are not supported",
                     _ if module.ends_with(".kv_b_proj") => {
-                        "no adapter of kv_b_proj, which is no linear layer here, but maps latents: merge the adapter into \
-                         the model, or train without this layer (PEFT's \"all-linear\" has it: list target_modules)"
+                        "no adapter of kv_b_proj, which is no linear layer here, but maps latents: merge the adapter \
+                         into the model, or train without this layer (PEFT's \"all-linear\" has it: list \
+                         target_modules)"
                     }
                     _ => "a linear layer of the model (its attention, dense feed-forward block or lm_head)",
                 };

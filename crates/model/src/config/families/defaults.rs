@@ -76,7 +76,8 @@ fn rename(family: Family, written: &Fields<'_>, object: &mut Map<String, Value>)
     Ok(renamed)
 }
 
-/// Mistral 4 says by a fraction of its heads once more how many of their elements are rotated, in its rope or beside it.
+/// Mistral 4 says by a fraction of its heads once more how many of their elements are rotated, in its rope or beside
+/// it.
 fn remove_fraction(object: &mut Map<String, Value>) {
     const NAME: &str = "partial_rotary_factor";
     let size = |name: &str| object.get(name).and_then(Value::as_f64);
