@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::balanced::{Balanced, Weighed};
 use super::builder::{Division, Node, build};
-use super::forms::{CopyRoom, Form, FormChoice, forms};
+use super::forms::{CopyRoom, Form, FormChoice, all_absorbed, forms};
 use super::latents::FormCosts;
 use super::{AttentionPlan, PlanHints};
 use crate::Forest;
@@ -61,6 +61,11 @@ pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (Atte
     let read = read_tokens(forest, &plan);
     let flat = flat_tokens(forest, &plan);
     let chosen = forms(&plan, forest, hints, FormChoice::Cheapest, room);
+    if all_absorbed(&chosen)
+        && let Some(without) = hints.without_copies()
+    {
+        return explain(forest, &without, room);
+    }
     let costs = FormCosts::of(hints).filter(|_| room.pages != CopyRoom::NONE.pages);
     let notes = notes.segments.into_inner();
     let mut explained = Vec::with_capacity(notes.len());

@@ -92,7 +92,15 @@ impl Planner {
     /// Plans the step's latent attention. Every result passes [`FormPlans::check`].
     pub fn plan_forms(self, forest: &Forest, hints: &PlanHints, choice: FormChoice, room: &CopyRoom<'_>) -> FormPlans {
         let mut plan = self.plan(forest, hints);
-        let chosen = forms(&plan, forest, hints, choice, room);
+        let mut chosen = forms(&plan, forest, hints, choice, room);
+        if choice == FormChoice::Cheapest
+            && all_absorbed(&chosen)
+            && let Some(without) = hints.without_copies()
+        {
+            // What is shared for the sake of copies does not pay without them.
+            plan = self.plan(forest, &without);
+            chosen = forms(&plan, forest, &without, choice, room);
+        }
         plan.cut_items(&chosen);
         let plans = FormPlans::new(plan, hints, &forms_of_parts(&chosen));
         debug_assert_eq!(plans.check(forest), Ok(()));
@@ -110,6 +118,11 @@ pub(super) struct Chosen {
 
 impl Chosen {
     const ABSORBED: Chosen = Chosen { form: Form::Absorbed, upto: None };
+}
+
+/// Whether no item reads copies.
+pub(super) fn all_absorbed(chosen: &[Chosen]) -> bool {
+    chosen.iter().all(|chosen| chosen.form == Form::Absorbed)
 }
 
 /// The forms of the parts that items are cut to.

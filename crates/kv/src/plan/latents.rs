@@ -93,6 +93,14 @@ impl Readers {
     pub const ONE: Readers = Readers { rows: 1, has_prompt: false };
 }
 
+impl PlanHints {
+    /// These hints without copies of latents; `None`: they have none.
+    pub(super) fn without_copies(&self) -> Option<PlanHints> {
+        let latents = self.latents.filter(|latents| latents.has_copies)?;
+        Some(PlanHints { latents: Some(LatentHints { has_copies: false, ..latents }), ..*self })
+    }
+}
+
 /// What a token of an item costs, in nanoseconds.
 pub(super) struct FormCosts<'a> {
     hints: &'a PlanHints,

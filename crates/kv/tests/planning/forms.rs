@@ -142,6 +142,33 @@ fn prompts_read_one_copy_of_what_they_share() {
 }
 
 #[test]
+fn few_rows_below_each_trunk_read_no_copy_that_prompts_have_left() {
+    // As a job's samples after its prompts: 16 trunks, 16 rows each.
+    let group = |trunk: u32| [vec![(None, 2000, 0)], vec![(Some(17 * trunk), 250, 1); 16]].concat();
+    let forest = crate::plans::forest(&(0..16).flat_map(group).collect::<Vec<_>>());
+    let held = CopyRoom { holds: &|_, _| true, ..PLENTY };
+    let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &held);
+    assert_eq!(all(&plans).map(|plan| plan.items.len()), [16 * 17, 0, 0]);
+}
+
+#[test]
+fn what_is_shared_for_copies_alone_is_not_shared_without_them() {
+    let hints = PlanHints { q_heads: 128, ..latent_hints(1) };
+    let never = hints.latents.map(|latents| LatentHints { has_copies: false, ..latents });
+    let mut differ = 0;
+    for (trunk, rows) in [512, 1024, 2048].into_iter().flat_map(|trunk| [16, 32, 64, 96].map(|rows| (trunk, rows))) {
+        let forest = star(trunk, rows, 0);
+        let plans = Planner::Balanced.plan_forms(&forest, &hints, FormChoice::Cheapest, &PLENTY);
+        if plans.copied.iter().all(|plan| plan.items.is_empty()) {
+            let expected = Planner::Balanced.plan(&forest, &PlanHints { latents: never, ..hints });
+            assert_eq!(plans.absorbed, expected, "{rows} rows below {trunk} tokens");
+            differ += u32::from(Planner::Balanced.plan(&forest, &hints) != expected);
+        }
+    }
+    assert!(differ > 0, "no tree is shared for the sake of copies that are not made");
+}
+
+#[test]
 fn a_copy_for_a_prompt_pays_in_its_step() {
     // As many rows decode beneath a trunk as a prompt has behind it.
     let kept = |prompt: bool, rows: u32| {
