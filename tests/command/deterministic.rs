@@ -55,5 +55,8 @@ fn a_resume_says_where_samples_may_differ() {
         assert!(said.contains("started on a GPU") && said.contains("samples may differ"), "{other}: {said}");
     }
     let said = resumed_after(json!({"exact": false}), &[]);
-    assert!(said.contains("without --deterministic") && said.contains("samples may differ"), "{said}");
+    assert!(
+        said.contains("--deterministic") && said.contains("--latent-copies") && said.contains("samples may differ"),
+        "{said}"
+    );
 }

@@ -58,7 +58,7 @@ pub struct EngineArgs {
     #[command(flatten)]
     pub budget: BudgetArgs,
     /// Make samples depend only on their own tokens and random numbers, to the last bit: not on other samples, the
-    /// plan, or where a run was resumed. Always true on the CPU; slower on a GPU
+    /// plan, or where a run was resumed. On the CPU always true without `--latent-copies`; slower on a GPU
     #[arg(long)]
     pub deterministic: bool,
 }

@@ -16,7 +16,7 @@ pub const KV_DTYPES: &[Word<KvDtype>] = &[
     (
         "fp8",
         KvDtype::Fp8,
-        "8 bits (e4m3, no scale): half the memory on Hopper, and results that differ by its rounding",
+        "8 bits (e4m3, no scale): half the memory on Hopper and of latents, and results that differ by its rounding",
     ),
 ];
 

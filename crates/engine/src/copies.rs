@@ -103,12 +103,18 @@ impl CopySize {
     ///
     /// # Errors
     ///
-    /// [`Error::Value`] if bytes are set in which there is no page of each store.
+    /// [`Error::Value`] if bytes are set in which there is no page of each store, or beside which there is none of
+    /// latents.
     pub fn divide(self, pool: &PoolParts, facts: &CopyFacts) -> Result<CopyMemory> {
         let CopyFacts { page_bytes, page_tokens, .. } = *facts;
         let least: usize = page_bytes.iter().sum();
+        let most = (pool.pages + pool.unused).saturating_sub(facts.latent_page_bytes);
         let pages = self.pages(pool, facts);
         match self {
+            CopySize::Bytes(found) if least > 0 && found > most => {
+                let expected = format!("at most {} MiB, which leaves a page of latents", most >> 20);
+                Err(Error::value(LATENT_COPIES, expected, bytes(found as u64)))
+            }
             CopySize::Bytes(found) if found > 0 && least > 0 && pages == [0; CopyStore::COUNT] => {
                 let expected = format!("0, or at least {}: a page of each kind of copies", bytes(least as u64));
                 Err(Error::value(LATENT_COPIES, expected, bytes(found as u64)))
@@ -126,7 +132,7 @@ impl CopySize {
         let bytes = match self {
             CopySize::Part if facts.is_exact => 0,
             CopySize::Part => all / DEFAULT_PART,
-            CopySize::Bytes(bytes) => bytes.min(all),
+            CopySize::Bytes(bytes) => bytes,
         };
         let useful = facts.longest.div_ceil(facts.page_tokens);
         let beside_one = bytes.saturating_sub(kept_bytes) / again_bytes;
@@ -169,7 +175,6 @@ mod tests {
     fn copies_have_a_part_of_the_memory_or_none() {
         assert_eq!(pages(CopySize::Part, 80_000, &FACTS), [93, 63], "63 pages have the longest sequence");
         assert_eq!(pages(CopySize::Bytes(1000), 80_000, &FACTS), [7, 25]);
-        assert_eq!(pages(CopySize::Bytes(80_000), 1000, &FACTS), [7, 25], "all of the memory at most");
         assert_eq!(pages(CopySize::Bytes(110), 80_000, &FACTS), [1, 1]);
         assert_eq!(pages(CopySize::Bytes(0), 80_000, &FACTS), [0, 0]);
         let exact = CopyFacts { is_exact: true, ..FACTS };
@@ -190,5 +195,13 @@ mod tests {
     fn memory_for_less_than_a_page_of_each_kind_is_named() {
         let error = CopySize::Bytes(109).divide(&parts(80_000, 0), &FACTS).unwrap_err().to_string();
         assert!(error.contains("latent_copies") && error.contains("110 B") && error.contains("109 B"), "{error}");
+    }
+
+    #[test]
+    fn memory_beside_which_no_page_of_latents_is_left_is_named() {
+        let pool = parts(5 << 20, 1 << 20);
+        assert!(CopySize::Bytes((6 << 20) - 10).divide(&pool, &FACTS).is_ok());
+        let error = CopySize::Bytes(6 << 20).divide(&pool, &FACTS).unwrap_err().to_string();
+        assert!(error.contains("latent_copies") && error.contains("at most 5 MiB"), "{error}");
     }
 }

@@ -32,7 +32,6 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{AdapterVersion, BranchId, TokenId};
 use offshoot_core::memory::MemoryFault;
-use offshoot_core::setting::LATENT_COPIES;
 use offshoot_form::{FormCompiler, Forms};
 use offshoot_kv::CopyCache;
 use offshoot_kv::plan::{FormPlans, PlanStats};
@@ -188,11 +187,6 @@ impl Engine {
         let pool_bytes = parts.pages_beside(&copies);
         let pool_pages = pool_bytes / page_bytes;
         let least = page_groups.count() * page_bytes;
-        if pool_pages < page_groups.count() && copies.is_some() {
-            let room = (parts.pages + parts.unused).saturating_sub(least) as u64;
-            let expected = format!("at most {}, which leaves one page of latents", bytes(room));
-            return Err(Error::value(LATENT_COPIES, expected, bytes(copies.bytes() as u64)));
-        }
         if pool_pages < page_groups.count() {
             let expected = format!("at least one page ({})", bytes(least as u64));
             return Err(Error::kv_memory(expected, bytes(pool_bytes as u64)));

@@ -413,7 +413,8 @@ impl LayerNames<'_> {
     fn experts(&self, experts: &ExpertsSpec) -> ExpertTensors {
         let names = self.modules().experts;
         let (of_experts, of_routed) = match self.config.family.is_latent() {
-            true => ("n_routed_experts", "n_routed_experts + zero_expert_num"),
+            true if experts.routed() > experts.count => ("n_routed_experts", "n_routed_experts + zero_expert_num"),
+            true => ("n_routed_experts", "n_routed_experts"),
             false => ("num_experts or num_local_experts", "num_experts or num_local_experts"),
         };
         let count = Dim { size: experts.count, field: of_experts };

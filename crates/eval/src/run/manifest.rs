@@ -21,7 +21,7 @@ use offshoot_engine::EngineFacts;
 
 use super::judge::JudgeRecord;
 use super::prepare::PreparedRun;
-use offshoot_core::setting::{DETERMINISTIC, JUDGE, JUDGE_MODEL, JUDGE_URL, KV_DTYPE, STATE_DTYPE};
+use offshoot_core::setting::{DETERMINISTIC, JUDGE, JUDGE_MODEL, JUDGE_URL, KV_DTYPE, LATENT_COPIES, STATE_DTYPE};
 use offshoot_launch::{EngineBudget, Launched};
 use offshoot_model::WeightChoice;
 use offshoot_model::hashes::{files_named, hash_of_folder, hashes};
@@ -371,8 +371,8 @@ impl Manifest {
             match (before.device == now.device, before.batch_invariant == now.batch_invariant) {
                 (false, _) => format!("on {device}"),
                 (true, true) => format!("on {arithmetic}"),
-                (true, false) if *batch_invariant => format!("with {DETERMINISTIC}"),
-                (true, false) => format!("without {DETERMINISTIC}"),
+                (true, false) if *batch_invariant => "where no sample depends on others".to_owned(),
+                (true, false) => format!("where samples depend on others (see {DETERMINISTIC}, {LATENT_COPIES})"),
             }
         });
         out::aside(format_args!("warning: the run was started {begun} and continues {goes_on}: samples may differ"));

@@ -221,7 +221,7 @@ fn refuse_sparse(fields: &Fields<'_>) -> Result<()> {
     match fields.text("model_type")?.filter(|name| SPARSE.contains(name)) {
         None => Ok(()),
         Some(name) => {
-            let found = format!("\"{name}\", whose attention reads the keys that an indexer chooses");
+            let found = format!("\"{name}\", whose attention to keys that an indexer chooses is not supported");
             Err(fields.error("model_type", supported(), found))
         }
     }
