@@ -9,7 +9,7 @@ use crate::pool::{PoolParts, PoolSize};
 use crate::prefix_store::PrefixStoreOptions;
 use offshoot_backend::{CopiesShape, CopyStore, StepShape};
 use offshoot_core::error::Result;
-use offshoot_kv::plan::{FormChoice, Planner};
+use offshoot_kv::plan::{LatentFormChoice, Planner};
 use offshoot_kv::{PageCounts, PageGroups, PrefixTree};
 
 /// How an engine works. No field changes what is sampled, except by rounding where results are not exact
@@ -29,7 +29,7 @@ pub struct EngineConfig {
     /// The part of it for copies of latents. None if results must be exact (`deterministic`).
     pub copies: CopySize,
     /// How latents are read: for checks.
-    pub latent_forms: FormChoice,
+    pub latent_forms: LatentFormChoice,
     /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: usize,
     /// Whether preempted branches are swapped wherever there is room, and prefixes copied between replicas (in
@@ -70,7 +70,7 @@ impl Default for EngineConfig {
             planner: Planner::default(),
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
             copies: CopySize::default(),
-            latent_forms: FormChoice::default(),
+            latent_forms: LatentFormChoice::default(),
             swap_bytes: 0,
             swap_at_any_cost: false,
             run_ahead: false,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::job::PlannedJob;
 use super::pool::{Pool, PromptShare, Wave};
 use offshoot_core::ids::{PageId, SegmentId};
-use offshoot_kv::plan::{CopyRoom, FormChoice, PlanHints, Planner};
+use offshoot_kv::plan::{CopyRoom, LatentFormChoice, PlanHints, Planner};
 use offshoot_kv::{Forest, ForestSegment, PromptTree};
 
 /// Bytes of keys and values that a step reads, all layers.
@@ -112,7 +112,7 @@ pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)], room: &CopyRoom<'_>) -
     let rows = forest.row_positions.len() as u64;
     let read = |planner: Planner| {
         let of = |(hints, layers): &(PlanHints, u64)| {
-            planner.plan_forms(forest, hints, FormChoice::Cheapest, room).stats(hints).kv_bytes_read * layers
+            planner.plan_forms(forest, hints, LatentFormChoice::Cheapest, room).stats(hints).kv_bytes_read * layers
         };
         hints.iter().map(of).sum()
     };

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::decode_step::DecodeStep;
 use offshoot_core::figures::{bytes, count, counted, seconds};
 use offshoot_kv::PromptTree;
-use offshoot_kv::plan::{self, CopyRoom, ExplainedForm, Form, PlanHints, Treatment, Weighed};
+use offshoot_kv::plan::{self, CopyRoom, ExplainedForm, LatentForm, PlanHints, Treatment, Weighed};
 
 /// How a step reads a node's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,7 +56,7 @@ pub struct ExplainedNode {
 /// How a node's latents are read, and what each form costs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct NodeForm {
-    pub form: Form,
+    pub form: LatentForm,
     /// Tokens of the beginning that are read so, where there are no pages for copies of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beginning: Option<u32>,
@@ -140,16 +140,16 @@ impl fmt::Display for NodeForm {
         let [absorbed, copied, expanded] =
             [self.absorbed_ns, self.copied_ns, self.expanded_ns].map(|ns| seconds(1e-9 * ns));
         let kind = match self.form {
-            Form::Absorbed => return write!(f, "absorbed: a layer takes {absorbed}, from copies {copied}"),
-            Form::Kept => "kept copies",
-            Form::Again => "copies of the step",
+            LatentForm::Absorbed => return write!(f, "absorbed: a layer takes {absorbed}, from copies {copied}"),
+            LatentForm::Kept => "kept copies",
+            LatentForm::Again => "copies of the step",
         };
         write!(f, "read from {kind}")?;
         if let Some(beginning) = self.beginning {
             write!(f, " as far as there are pages for them ({})", counted(beginning.into(), "token"))?;
         }
         match self.form {
-            Form::Again => write!(f, ": a layer takes {copied} and {expanded} to make them, absorbed {absorbed}"),
+            LatentForm::Again => write!(f, ": a layer takes {copied} and {expanded} to make them, absorbed {absorbed}"),
             _ => write!(f, ": a layer takes {copied}, absorbed {absorbed}, and {expanded} once to make them"),
         }
     }

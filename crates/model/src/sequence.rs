@@ -6,7 +6,7 @@ use std::ops::Range;
 use offshoot_backend::{AdapterSlot, Backend, RowToken, StepBatch, StepRequests};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
-use offshoot_kv::plan::{AttentionPlan, CopyRoom, FormChoice, PlanHints, Planner};
+use offshoot_kv::plan::{AttentionPlan, CopyRoom, LatentFormChoice, PlanHints, Planner};
 use offshoot_kv::{Copied, CopyCache, CopyStore, Expansion, Forest, ForestSegment, KvSlot, PageGroups, StateRun};
 
 use super::decoder::Decoder;
@@ -34,7 +34,7 @@ struct SequencePlace {
 
 /// How a sequence of a model with latent attention is read.
 struct Forms {
-    choice: FormChoice,
+    choice: LatentFormChoice,
     /// Tokens of a segment. Each segment is an item, which has one form.
     segment: u32,
     copies: CopyCache,
@@ -64,7 +64,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
     /// # Errors
     ///
     /// The device lacks memory.
-    pub fn read_in(&mut self, choice: FormChoice, segment: u32) -> Result<()> {
+    pub fn read_in(&mut self, choice: LatentFormChoice, segment: u32) -> Result<()> {
         if self.model.config().latents().is_none() {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl SequencePlace {
             let stamp = |_| 0;
             let (forms, assigned) = match &mut self.forms {
                 None => {
-                    let forms = Planner::Flat.plan_forms(&forest, hints, FormChoice::Cheapest, &CopyRoom::NONE);
+                    let forms = Planner::Flat.plan_forms(&forest, hints, LatentFormChoice::Cheapest, &CopyRoom::NONE);
                     (forms.absorbed, Copied::none(forms.copied))
                 }
                 Some(Forms { choice, copies, .. }) => {

@@ -10,7 +10,7 @@ use offshoot_engine::{
     CopySize, Engine, EngineConfig, EngineHandle, Extend, Finish, Metrics, PauseMode, PoolSize, PrefixStoreOptions,
     Stop, StoredPrefixes,
 };
-use offshoot_kv::plan::{Form, FormChoice, Planner};
+use offshoot_kv::plan::{LatentForm, LatentFormChoice, Planner};
 use offshoot_model::{Decoder, LoadedRanks, ModelWeights, Sleep, SleepParts};
 
 use super::bench::{
@@ -22,10 +22,14 @@ use super::world::{Seeds, World};
 /// Bytes of memory for keys and values in which nobody waits.
 const ROOM: usize = 4 << 20;
 
-const CHOICES: [FormChoice; 4] =
-    [FormChoice::All(Form::Kept), FormChoice::All(Form::Again), FormChoice::Random(1), FormChoice::Random(2)];
+const CHOICES: [LatentFormChoice; 4] = [
+    LatentFormChoice::All(LatentForm::Kept),
+    LatentFormChoice::All(LatentForm::Again),
+    LatentFormChoice::Random(1),
+    LatentFormChoice::Random(2),
+];
 
-fn config(copies: usize, latent_forms: FormChoice) -> EngineConfig {
+fn config(copies: usize, latent_forms: LatentFormChoice) -> EngineConfig {
     EngineConfig {
         pool: PoolSize::Bytes(ROOM),
         copies: CopySize::Bytes(copies),
@@ -86,18 +90,18 @@ fn expanded(metrics: &Metrics) -> [bool; 2] {
 }
 
 /// The stores that a choice reads where there is room.
-fn copied_by(choice: FormChoice) -> [bool; 2] {
+fn copied_by(choice: LatentFormChoice) -> [bool; 2] {
     match choice {
-        FormChoice::All(Form::Kept) => [true, false],
-        FormChoice::All(Form::Again) => [false, true],
-        FormChoice::Random(_) => [true, true],
-        FormChoice::All(Form::Absorbed) | FormChoice::Cheapest => [false, false],
+        LatentFormChoice::All(LatentForm::Kept) => [true, false],
+        LatentFormChoice::All(LatentForm::Again) => [false, true],
+        LatentFormChoice::Random(_) => [true, true],
+        LatentFormChoice::All(LatentForm::Absorbed) | LatentFormChoice::Cheapest => [false, false],
     }
 }
 
 /// Copies were made of a store that `choice` reads, if it reads any, and of no other. Dice may not meet both stores.
 #[track_caller]
-fn assert_copied(choice: FormChoice, metrics: &Metrics) {
+fn assert_copied(choice: LatentFormChoice, metrics: &Metrics) {
     let (found, may_be) = (expanded(metrics), copied_by(choice));
     let is_some = found.contains(&true) == may_be.contains(&true);
     assert!(is_some && (0..2).all(|store| may_be[store] || !found[store]), "{choice:?}: {metrics:?}");
@@ -109,7 +113,7 @@ fn run(mode: Mode, config: EngineConfig) -> (Vec<Finish>, Metrics) {
 }
 
 fn all_forms_draw_alike(mode: Mode) {
-    let (expected, metrics) = run(mode, config(0, FormChoice::Cheapest));
+    let (expected, metrics) = run(mode, config(0, LatentFormChoice::Cheapest));
     assert_eq!((expanded(&metrics), metrics.latent_copies_held), ([false; 2], 0));
     for choice in CHOICES {
         // Room for all; for what the first tile of one prompt takes; and for less than any item.
@@ -121,7 +125,7 @@ fn all_forms_draw_alike(mode: Mode) {
             if copies && !evicts {
                 assert_copied(choice, &metrics);
             }
-            if choice == FormChoice::All(Form::Kept) {
+            if choice == LatentFormChoice::All(LatentForm::Kept) {
                 assert_eq!(metrics.latent_tokens_expanded > 0, copies, "{bytes} bytes: {metrics:?}");
                 assert!(
                     (metrics.latent_copies_evicted > 0) == evicts || mode.replicas > 1,
@@ -158,7 +162,7 @@ fn answers_in_a_form_and_scores_are_alike_in_every_form(mode: Mode) {
         let engine = engine(mode, config(copies, choice));
         (answers_and_scores(&engine), engine.metrics().unwrap())
     };
-    let (expected, metrics) = of(0, FormChoice::Cheapest);
+    let (expected, metrics) = of(0, LatentFormChoice::Cheapest);
     assert!(metrics.tokens_forced > 20, "{metrics:?}");
     for choice in CHOICES {
         let (found, metrics) = of(ROOM / 2, choice);
@@ -177,14 +181,14 @@ fn answers_in_a_form_and_scores_are_alike_in_every_form(mode: Mode) {
 
 fn deterministic_engines_read_latents_alone(mode: Mode) {
     let exact = |choice| run(mode, EngineConfig { deterministic: true, ..config(ROOM / 2, choice) });
-    let (expected, _) = exact(FormChoice::Cheapest);
-    for form in [Form::Kept, Form::Again] {
-        let (found, metrics) = exact(FormChoice::All(form));
+    let (expected, _) = exact(LatentFormChoice::Cheapest);
+    for form in [LatentForm::Kept, LatentForm::Again] {
+        let (found, metrics) = exact(LatentFormChoice::All(form));
         assert_eq!(found, expected);
         assert_eq!(expanded(&metrics), [false; 2]);
     }
-    assert!(engine(mode, config(0, FormChoice::Cheapest)).facts().batch_invariant);
-    assert!(!engine(mode, config(ROOM / 2, FormChoice::Cheapest)).facts().batch_invariant);
+    assert!(engine(mode, config(0, LatentFormChoice::Cheapest)).facts().batch_invariant);
+    assert!(!engine(mode, config(ROOM / 2, LatentFormChoice::Cheapest)).facts().batch_invariant);
 }
 
 /// Six samples of each of two prompts, started at once, by an engine that expects them to be short.
@@ -200,8 +204,8 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
 }
 
 fn branches_that_yield_draw_alike(mode: Mode) {
-    let expected = crowd(&engine(mode, config(0, FormChoice::Cheapest)));
-    let page_bytes = engine(mode, config(0, FormChoice::Cheapest)).facts().page_bytes;
+    let expected = crowd(&engine(mode, config(0, LatentFormChoice::Cheapest)));
+    let page_bytes = engine(mode, config(0, LatentFormChoice::Cheapest)).facts().page_bytes;
     for (choice, swap_bytes) in CHOICES.into_iter().flat_map(|choice| [(choice, 0), (choice, 1 << 20)]) {
         let copies = 8 * one_page();
         let few = EngineConfig {
@@ -237,7 +241,7 @@ fn what_was_stored_is_read_alike(mode: Mode) {
         assert_copied(choice, &engine.metrics().unwrap());
         told
     };
-    let expected = samples(None, FormChoice::All(Form::Absorbed));
+    let expected = samples(None, LatentFormChoice::All(LatentForm::Absorbed));
     let folder = tempfile::tempdir().unwrap();
     for choice in CHOICES {
         check_alike(&samples(Some(store(folder.path())), choice), &expected, &format!("{choice:?}"));
@@ -271,7 +275,7 @@ fn fp8_engine(config: EngineConfig) -> EngineHandle {
 /// Copies are made of the latents as they are stored; swaps and stores keep their codes.
 #[test]
 fn fp8_latents_draw_alike_in_every_form_and_wherever_they_were() {
-    let absorbed = || config(0, FormChoice::Cheapest);
+    let absorbed = || config(0, LatentFormChoice::Cheapest);
     let wide = engine(in_turn(), absorbed());
     let page_bytes = fp8_engine(absorbed()).facts().page_bytes;
     assert_eq!(4 * page_bytes, wide.facts().page_bytes, "a byte for four of f32");
@@ -316,8 +320,8 @@ fn ranks_draw_alike_in_every_form() {
         assert_copied(choice, &engine.metrics().unwrap());
         told
     };
-    let expected = run(1, FormChoice::All(Form::Absorbed));
-    assert_eq!(run(2, FormChoice::All(Form::Absorbed)), expected, "sums of ranks are exact");
+    let expected = run(1, LatentFormChoice::All(LatentForm::Absorbed));
+    assert_eq!(run(2, LatentFormChoice::All(LatentForm::Absorbed)), expected, "sums of ranks are exact");
     for choice in CHOICES {
         let found = run(2, choice);
         check_alike(&found, &expected, &format!("{choice:?}"));

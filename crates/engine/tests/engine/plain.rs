@@ -3,7 +3,7 @@
 use offshoot_backend::{Backend, Filters, Pick, RowToken, SampleRequest, SampledToken, StepBatch};
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
 use offshoot_cpu::{Cpu, KvStore};
-use offshoot_kv::plan::{CopyRoom, FormChoice, FormPlans, Planner};
+use offshoot_kv::plan::{CopyRoom, FormPlans, LatentFormChoice, Planner};
 use offshoot_kv::{Forest, ForestSegment, KvSlot, StateRun};
 use offshoot_model::Decoder;
 
@@ -60,7 +60,7 @@ pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], plan
     let (mut plans, mut of_copies) = (Vec::new(), Vec::new());
     for hints in decoder.plan_hints() {
         let FormPlans { absorbed, copied } =
-            planner.plan_forms(&forest(hints.group), hints, FormChoice::Cheapest, &CopyRoom::NONE);
+            planner.plan_forms(&forest(hints.group), hints, LatentFormChoice::Cheapest, &CopyRoom::NONE);
         plans.push(absorbed);
         of_copies.extend(hints.latents.map(|_| copied).into_iter().flatten());
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::balanced::{Balanced, Weighed};
 use super::builder::{Division, Node, build};
-use super::forms::{CopyRoom, Form, FormChoice, all_absorbed, forms};
+use super::forms::{CopyRoom, LatentForm, LatentFormChoice, all_absorbed, forms};
 use super::latents::FormCosts;
 use super::{AttentionPlan, PlanHints};
 use crate::Forest;
@@ -43,7 +43,7 @@ pub enum Treatment {
 /// whole device, for one layer, without states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExplainedForm {
-    pub form: Form,
+    pub form: LatentForm,
     /// Tokens of the beginning that are read so, where there are no pages for all of them.
     pub beginning: Option<u32>,
     pub absorbed_ns: f64,
@@ -60,7 +60,7 @@ pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (Atte
     let plan = build(forest, hints, &notes);
     let read = read_tokens(forest, &plan);
     let flat = flat_tokens(forest, &plan);
-    let chosen = forms(&plan, forest, hints, FormChoice::Cheapest, room);
+    let chosen = forms(&plan, forest, hints, LatentFormChoice::Cheapest, room);
     if all_absorbed(&chosen)
         && let Some(without) = hints.without_copies()
     {
@@ -88,7 +88,7 @@ pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (Atte
             }
         });
         let read_bytes = match note.first_shared.zip(form) {
-            Some((item, ExplainedForm { form: Form::Kept | Form::Again, beginning, .. })) => {
+            Some((item, ExplainedForm { form: LatentForm::Kept | LatentForm::Again, beginning, .. })) => {
                 // As much of all that is read of the segment as of its first item.
                 let all = tokens_of(&plan, item);
                 let copied = read[index] * beginning.map_or(all, u64::from) / all;

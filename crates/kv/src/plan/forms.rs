@@ -23,7 +23,7 @@ use offshoot_core::ids::PageId;
 /// How an item of latent attention is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
+pub enum LatentForm {
     /// From the latents themselves, by queries that are mapped to their space.
     Absorbed,
     /// From copies that stay for later steps.
@@ -32,36 +32,36 @@ pub enum Form {
     Again,
 }
 
-impl Form {
-    pub const ALL: [Form; 3] = [Form::Absorbed, Form::Kept, Form::Again];
+impl LatentForm {
+    pub const ALL: [LatentForm; 3] = [LatentForm::Absorbed, LatentForm::Kept, LatentForm::Again];
 
     /// The store of the copies that are read.
     pub fn store(self) -> Option<CopyStore> {
         match self {
-            Form::Absorbed => None,
-            Form::Kept => Some(CopyStore::Kept),
-            Form::Again => Some(CopyStore::Again),
+            LatentForm::Absorbed => None,
+            LatentForm::Kept => Some(CopyStore::Kept),
+            LatentForm::Again => Some(CopyStore::Again),
         }
     }
 }
 
-impl From<CopyStore> for Form {
+impl From<CopyStore> for LatentForm {
     fn from(store: CopyStore) -> Self {
         match store {
-            CopyStore::Kept => Form::Kept,
-            CopyStore::Again => Form::Again,
+            CopyStore::Kept => LatentForm::Kept,
+            CopyStore::Again => LatentForm::Again,
         }
     }
 }
 
 /// Who chooses the form of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FormChoice {
+pub enum LatentFormChoice {
     /// The cost model.
     #[default]
     Cheapest,
     /// All items have this form if they may, as far as pages are left; the rest is absorbed. For checks.
-    All(Form),
+    All(LatentForm),
     /// Dice of this seed, among the forms that an item may have. For checks.
     Random(u64),
 }
@@ -90,10 +90,16 @@ pub struct FormPlans {
 
 impl Planner {
     /// Plans the step's latent attention. Every result passes [`FormPlans::check`].
-    pub fn plan_forms(self, forest: &Forest, hints: &PlanHints, choice: FormChoice, room: &CopyRoom<'_>) -> FormPlans {
+    pub fn plan_forms(
+        self,
+        forest: &Forest,
+        hints: &PlanHints,
+        choice: LatentFormChoice,
+        room: &CopyRoom<'_>,
+    ) -> FormPlans {
         let mut plan = self.plan(forest, hints);
         let mut chosen = forms(&plan, forest, hints, choice, room);
-        if choice == FormChoice::Cheapest
+        if choice == LatentFormChoice::Cheapest
             && all_absorbed(&chosen)
             && let Some(without) = hints.without_copies()
         {
@@ -111,23 +117,23 @@ impl Planner {
 /// How an item is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chosen {
-    pub form: Form,
+    pub form: LatentForm,
     /// The position from which it is absorbed all the same, where a tile and a page begin; `None`: it has one form.
     pub upto: Option<u32>,
 }
 
 impl Chosen {
-    const ABSORBED: Chosen = Chosen { form: Form::Absorbed, upto: None };
+    const ABSORBED: Chosen = Chosen { form: LatentForm::Absorbed, upto: None };
 }
 
 /// Whether no item reads copies.
 pub(super) fn all_absorbed(chosen: &[Chosen]) -> bool {
-    chosen.iter().all(|chosen| chosen.form == Form::Absorbed)
+    chosen.iter().all(|chosen| chosen.form == LatentForm::Absorbed)
 }
 
 /// The forms of the parts that items are cut to.
-fn forms_of_parts(chosen: &[Chosen]) -> Vec<Form> {
-    let parts = |of: &Chosen| [Some(of.form), of.upto.map(|_| Form::Absorbed)];
+fn forms_of_parts(chosen: &[Chosen]) -> Vec<LatentForm> {
+    let parts = |of: &Chosen| [Some(of.form), of.upto.map(|_| LatentForm::Absorbed)];
     chosen.iter().flat_map(parts).flatten().collect()
 }
 
@@ -136,7 +142,7 @@ pub(super) fn forms(
     plan: &AttentionPlan,
     forest: &Forest,
     hints: &PlanHints,
-    choice: FormChoice,
+    choice: LatentFormChoice,
     room: &CopyRoom<'_>,
 ) -> Vec<Chosen> {
     let mut chosen = vec![Chosen::ABSORBED; plan.items.len()];
@@ -152,7 +158,7 @@ pub(super) fn forms(
     };
     let mut taken = Taken { room, pages: Default::default() };
     match choice {
-        FormChoice::Cheapest => {
+        LatentFormChoice::Cheapest => {
             let has_prompt = |item: &WorkItem| {
                 let segments = &forest.row_segments[item.rows.start as usize..item.rows.end as usize];
                 segments.iter().any(|&index| forest.has_prompt(index as usize))
@@ -162,14 +168,14 @@ pub(super) fn forms(
                 chosen.fill(Chosen::ABSORBED);
             }
         }
-        FormChoice::All(form) => {
+        LatentFormChoice::All(form) => {
             let all = chosen.iter_mut().enumerate();
             all.for_each(|(item, chosen)| *chosen = taken.take_if(plan, item, form, may_have));
         }
-        FormChoice::Random(seed) => {
+        LatentFormChoice::Random(seed) => {
             let mut dice = Dice::new(seed);
             let all = chosen.iter_mut().enumerate();
-            all.for_each(|(item, chosen)| *chosen = taken.take_if(plan, item, dice.pick(&Form::ALL), may_have));
+            all.for_each(|(item, chosen)| *chosen = taken.take_if(plan, item, dice.pick(&LatentForm::ALL), may_have));
         }
     }
     chosen
@@ -187,7 +193,7 @@ fn choose_cheapest(
     let mut saved = 0.0;
     for is_whole in [true, false] {
         for wish in wishes {
-            if chosen[wish.item].form != Form::Absorbed {
+            if chosen[wish.item].form != LatentForm::Absorbed {
                 continue;
             }
             let Some(left) = taken.left(plan, wish.item, wish.store) else { continue };
@@ -302,7 +308,7 @@ impl Taken<'_> {
         &mut self,
         plan: &AttentionPlan,
         item: usize,
-        form: Form,
+        form: LatentForm,
         may_have: impl Fn(&WorkItem, CopyStore) -> bool,
     ) -> Chosen {
         let store = form.store().filter(|&store| may_have(&plan.items[item], store));
@@ -318,12 +324,12 @@ impl Taken<'_> {
 
 impl FormPlans {
     /// `plan`, whose items have these forms.
-    pub(super) fn new(mut plan: AttentionPlan, hints: &PlanHints, forms: &[Form]) -> Self {
+    pub(super) fn new(mut plan: AttentionPlan, hints: &PlanHints, forms: &[LatentForm]) -> Self {
         let tile = hints.latents.map_or(hints.tile, |latents| latents.tile);
         let copied =
             CopyStore::ALL.map(|store| AttentionPlan { tile, ..plan.items_where(|item| forms[item] == store.into()) });
-        if forms.iter().any(|&form| form != Form::Absorbed) {
-            plan.retain_items(|item| forms[item] == Form::Absorbed);
+        if forms.iter().any(|&form| form != LatentForm::Absorbed) {
+            plan.retain_items(|item| forms[item] == LatentForm::Absorbed);
         }
         FormPlans { absorbed: plan, copied }
     }

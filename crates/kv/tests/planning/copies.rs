@@ -6,7 +6,7 @@ use crate::forms::latent_hints;
 
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{PageId, SegmentId, TokenId};
-use offshoot_kv::plan::{Form, FormChoice, Planner};
+use offshoot_kv::plan::{LatentForm, LatentFormChoice, Planner};
 use offshoot_kv::{CopyCache, CopyStore, Forest, PagePool, PrefixTree, StepRow};
 
 const PAGE: u32 = 16;
@@ -56,7 +56,7 @@ impl Branches {
         let forest = self.tree.forest(&rows);
         self.store(&forest);
         let stamp = |page: PageId| self.pool.stamp(page);
-        let choice = FormChoice::All(Form::Kept);
+        let choice = LatentFormChoice::All(LatentForm::Kept);
         let plans =
             self.cache.with_room(stamp, |room| Planner::Tree.plan_forms(&forest, &latent_hints(1), choice, room));
         let before = plans.copied[CopyStore::Kept as usize].clone();

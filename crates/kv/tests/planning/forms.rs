@@ -5,8 +5,8 @@ use crate::hints::hints;
 use offshoot_core::ids::PageId;
 use offshoot_fixtures::forests::{ForestShape, context, grow};
 use offshoot_kv::plan::{
-    AttentionPlan, CopyRoom, CostModel, Form, FormChoice, FormPlans, LatentHints, PlanFault, PlanHints, Planner,
-    WorkItem,
+    AttentionPlan, CopyRoom, CostModel, FormPlans, LatentForm, LatentFormChoice, LatentHints, PlanFault, PlanHints,
+    Planner, WorkItem,
 };
 use offshoot_kv::{CopyCache, CopyStore, Forest};
 
@@ -16,13 +16,13 @@ pub fn latent_hints(tile: u32) -> PlanHints {
     PlanHints { q_heads: 16, kv_heads: 1, head_dim: 576, latents: Some(latents), ..hints(tile, None) }
 }
 
-const CHOICES: [FormChoice; 6] = [
-    FormChoice::Cheapest,
-    FormChoice::All(Form::Absorbed),
-    FormChoice::All(Form::Kept),
-    FormChoice::All(Form::Again),
-    FormChoice::Random(3),
-    FormChoice::Random(4),
+const CHOICES: [LatentFormChoice; 6] = [
+    LatentFormChoice::Cheapest,
+    LatentFormChoice::All(LatentForm::Absorbed),
+    LatentFormChoice::All(LatentForm::Kept),
+    LatentFormChoice::All(LatentForm::Again),
+    LatentFormChoice::Random(3),
+    LatentFormChoice::Random(4),
 ];
 
 const PLENTY: CopyRoom<'static> = CopyRoom { pages: [usize::MAX - 1; CopyStore::COUNT], holds: &|_, _| false };
@@ -92,12 +92,12 @@ fn without_copies_the_plan_is_that_of_other_attention() {
                 assert!(plans.copied.iter().all(|plan| plan.items.is_empty()), "{case}");
                 assert_eq!(plans.absorbed, planner.plan(forest, hints), "{case}");
             };
-            absorbed(&hints, FormChoice::All(Form::Absorbed), &PLENTY);
-            absorbed(&hints, FormChoice::All(Form::Again), &CopyRoom::NONE);
+            absorbed(&hints, LatentFormChoice::All(LatentForm::Absorbed), &PLENTY);
+            absorbed(&hints, LatentFormChoice::All(LatentForm::Again), &CopyRoom::NONE);
             let never = hints.latents.map(|latents| LatentHints { has_copies: false, ..latents });
-            absorbed(&PlanHints { latents: never, ..hints }, FormChoice::All(Form::Again), &PLENTY);
+            absorbed(&PlanHints { latents: never, ..hints }, LatentFormChoice::All(LatentForm::Again), &PLENTY);
             let other_tile = hints.latents.map(|latents| LatentHints { tile: 64, ..latents });
-            absorbed(&PlanHints { latents: other_tile, ..hints }, FormChoice::All(Form::Again), &PLENTY);
+            absorbed(&PlanHints { latents: other_tile, ..hints }, LatentFormChoice::All(LatentForm::Again), &PLENTY);
         }
     });
 }
@@ -113,7 +113,7 @@ fn star(trunk: u32, leaves: u32, prompt_rows: u32) -> Forest {
 #[test]
 fn few_rows_are_absorbed_and_many_read_copies() {
     let form = |forest: &Forest| {
-        let plans = Planner::Balanced.plan_forms(forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        let plans = Planner::Balanced.plan_forms(forest, &latent_hints(1), LatentFormChoice::Cheapest, &PLENTY);
         plans.copied.map(|plan| plan.items.len())
     };
     assert_eq!(form(&star(32_768, 8, 0)), [0, 0]);
@@ -130,7 +130,7 @@ fn prompts_read_one_copy_of_what_they_share() {
     let rows = |trunk_rows: u32, leaf: u32| {
         let leaves = (0..10).map(|_| (Some(0), leaf, leaf));
         let forest = crate::plans::forest(&[(None, 2000, trunk_rows)].into_iter().chain(leaves).collect::<Vec<_>>());
-        let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), LatentFormChoice::Cheapest, &PLENTY);
         let rows = |plan: &AttentionPlan| plan.items.iter().map(|item| item.rows.len()).collect::<Vec<_>>();
         all(&plans).map(rows)
     };
@@ -147,7 +147,7 @@ fn few_rows_below_each_trunk_read_no_copy_that_prompts_have_left() {
     let group = |trunk: u32| [vec![(None, 2000, 0)], vec![(Some(17 * trunk), 250, 1); 16]].concat();
     let forest = crate::plans::forest(&(0..16).flat_map(group).collect::<Vec<_>>());
     let held = CopyRoom { holds: &|_, _| true, ..PLENTY };
-    let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &held);
+    let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), LatentFormChoice::Cheapest, &held);
     assert_eq!(all(&plans).map(|plan| plan.items.len()), [16 * 17, 0, 0]);
 }
 
@@ -158,7 +158,7 @@ fn what_is_shared_for_copies_alone_is_not_shared_without_them() {
     let mut differ = 0;
     for (trunk, rows) in [512, 1024, 2048].into_iter().flat_map(|trunk| [16, 32, 64, 96].map(|rows| (trunk, rows))) {
         let forest = star(trunk, rows, 0);
-        let plans = Planner::Balanced.plan_forms(&forest, &hints, FormChoice::Cheapest, &PLENTY);
+        let plans = Planner::Balanced.plan_forms(&forest, &hints, LatentFormChoice::Cheapest, &PLENTY);
         if plans.copied.iter().all(|plan| plan.items.is_empty()) {
             let expected = Planner::Balanced.plan(&forest, &PlanHints { latents: never, ..hints });
             assert_eq!(plans.absorbed, expected, "{rows} rows below {trunk} tokens");
@@ -174,7 +174,7 @@ fn a_copy_for_a_prompt_pays_in_its_step() {
     let kept = |prompt: bool, rows: u32| {
         let leaves = if prompt { vec![(Some(0), rows, rows)] } else { vec![(Some(0), 1, 1); rows as usize] };
         let forest = crate::plans::forest(&[vec![(None, 10_000, 0)], leaves].concat());
-        let plans = Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, &PLENTY);
+        let plans = Planner::Tree.plan_forms(&forest, &latent_hints(1), LatentFormChoice::Cheapest, &PLENTY);
         !plans.copied[CopyStore::Kept as usize].items.is_empty()
     };
     let least = |prompt| (2..2048).find(|&rows| kept(prompt, rows)).expect("many rows read copies");
@@ -188,7 +188,7 @@ fn copies_that_are_there_are_read_under_fewer_rows() {
     let least = |room: &CopyRoom<'_>| {
         let copied = |rows: &u32| {
             let forest = star(100_000, *rows, 0);
-            let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), FormChoice::Cheapest, room);
+            let plans = Planner::Balanced.plan_forms(&forest, &latent_hints(1), LatentFormChoice::Cheapest, room);
             !plans.copied[CopyStore::Kept as usize].items.is_empty()
         };
         (2..512).find(copied).expect("many rows read copies")
@@ -231,7 +231,11 @@ fn what_no_pages_are_left_for_is_read_as_latents() {
     let forest = star(32_768, 512, 0);
     let only = |range| vec![range];
     let room = |pages| CopyRoom { pages: [pages, 1], ..PLENTY };
-    for (choice, tile) in [(FormChoice::Cheapest, 1), (FormChoice::All(Form::Kept), 1), (FormChoice::Cheapest, 64)] {
+    for (choice, tile) in [
+        (LatentFormChoice::Cheapest, 1),
+        (LatentFormChoice::All(LatentForm::Kept), 1),
+        (LatentFormChoice::Cheapest, 64),
+    ] {
         let plans = |pages| {
             let plans = Planner::Tree.plan_forms(&forest, &latent_hints(tile), choice, &room(pages));
             all(&plans).map(read)
@@ -246,7 +250,7 @@ fn what_no_pages_are_left_for_is_read_as_latents() {
     // Rows of a prompt before the cut see nothing behind it.
     let prompt = star(1000, 0, 400);
     let room = CopyRoom { pages: [1, 50], ..PLENTY };
-    let plans = Planner::Tree.plan_forms(&prompt, &latent_hints(1), FormChoice::All(Form::Again), &room);
+    let plans = Planner::Tree.plan_forms(&prompt, &latent_hints(1), LatentFormChoice::All(LatentForm::Again), &room);
     let again = &plans.copied[CopyStore::Again as usize];
     assert_eq!((read(again), read(&plans.absorbed)), (only(0..800), only(800..1000)));
     assert_eq!((again.items[0].rows.clone(), plans.absorbed.items[0].rows.clone()), (0..400, 200..400));
@@ -255,7 +259,8 @@ fn what_no_pages_are_left_for_is_read_as_latents() {
 #[test]
 fn a_plan_with_copies_advances() {
     let forest = star(1000, 40, 0);
-    let mut plans = Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::All(Form::Kept), &PLENTY);
+    let mut plans =
+        Planner::Tree.plan_forms(&forest, &latent_hints(1), LatentFormChoice::All(LatentForm::Kept), &PLENTY);
     assert_eq!(plans.copied[CopyStore::Kept as usize].items.len(), 1);
     assert!(plans.absorbed.can_advance());
     plans.advance(&[]);
@@ -269,9 +274,9 @@ fn a_plan_with_copies_advances() {
 fn a_copy_that_is_kept_holds_nothing_of_its_own_step() {
     // A prompt with rows above its continuations.
     let forest = crate::plans::forest(&[(None, 70, 10), (Some(0), 2, 2), (Some(0), 1, 1)]);
-    let plans = |form| Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::All(form), &PLENTY);
-    assert!(plans(Form::Kept).copied[CopyStore::Kept as usize].items.is_empty());
-    let FormPlans { absorbed, copied: [kept, again] } = plans(Form::Again);
+    let plans = |form| Planner::Tree.plan_forms(&forest, &latent_hints(1), LatentFormChoice::All(form), &PLENTY);
+    assert!(plans(LatentForm::Kept).copied[CopyStore::Kept as usize].items.is_empty());
+    let FormPlans { absorbed, copied: [kept, again] } = plans(LatentForm::Again);
     assert!(!again.items.is_empty());
     let swapped = FormPlans { absorbed, copied: [again, kept] };
     assert_eq!(swapped.check(&forest), Err(PlanFault::NotComputed { item: 0, segment: 0 }));
@@ -281,8 +286,8 @@ fn a_copy_that_is_kept_holds_nothing_of_its_own_step() {
 fn stats_count_what_each_form_reads() {
     let forest = star(1000, 40, 0);
     let hints = latent_hints(1);
-    let stats = |form| Planner::Tree.plan_forms(&forest, &hints, FormChoice::All(form), &PLENTY).stats(&hints);
-    let (absorbed, kept) = (stats(Form::Absorbed), stats(Form::Kept));
+    let stats = |form| Planner::Tree.plan_forms(&forest, &hints, LatentFormChoice::All(form), &PLENTY).stats(&hints);
+    let (absorbed, kept) = (stats(LatentForm::Absorbed), stats(LatentForm::Kept));
     assert_eq!(absorbed.kv_bytes_read, 5000 * 576 * 2);
     assert_eq!(kept.kv_bytes_read, 4000 * 576 * 2 + 1000 * 16 * 320 * 2);
     assert_eq!((absorbed.items, absorbed.partials, absorbed.row_tokens), (kept.items, kept.partials, kept.row_tokens));
@@ -295,7 +300,7 @@ fn each_cost_model_has_a_break_even_that_can_be() {
         let hints = PlanHints { cost, ..latent_hints(1) };
         let held = CopyRoom { holds: &|_, _| true, ..PLENTY };
         let copied = |leaves: &u32| {
-            let plans = Planner::Tree.plan_forms(&star(100_000, *leaves, 0), &hints, FormChoice::Cheapest, &held);
+            let plans = Planner::Tree.plan_forms(&star(100_000, *leaves, 0), &hints, LatentFormChoice::Cheapest, &held);
             !plans.copied[CopyStore::Kept as usize].items.is_empty()
         };
         let least = (2..512).find(copied).expect("many rows read copies");
@@ -307,23 +312,26 @@ fn each_cost_model_has_a_break_even_that_can_be() {
 fn pages_of_copies_are_numbered_and_expanded_once() {
     let forest = star(1000, 40, 0);
     let plans = |form, cache: &CopyCache| {
-        cache.with_room(|_| 0, |room| Planner::Tree.plan_forms(&forest, &latent_hints(1), FormChoice::All(form), room))
+        cache.with_room(
+            |_| 0,
+            |room| Planner::Tree.plan_forms(&forest, &latent_hints(1), LatentFormChoice::All(form), room),
+        )
     };
     let mut cache = CopyCache::new([100, 80]);
     for expanded in [1000, 0] {
-        let copied = cache.assign(plans(Form::Kept, &cache).copied, |_| 0);
+        let copied = cache.assign(plans(LatentForm::Kept, &cache).copied, |_| 0);
         let [kept, again] = copied.expansions;
         let slots = kept.iter().map(|expansion| expansion.slots.len()).sum::<usize>();
         assert_eq!((slots, again.len()), (expanded, 0), "copies are kept");
         assert!(copied.plans[0].pages.iter().all(|page| page.ix() < 100));
     }
     // Another stamp: the pages hold something else now.
-    let copied = cache.assign(plans(Form::Kept, &cache).copied, |_| 1);
+    let copied = cache.assign(plans(LatentForm::Kept, &cache).copied, |_| 1);
     assert_eq!(copied.expansions[0].len(), 1000usize.div_ceil(16));
     cache.undo();
     assert_eq!(cache.held(), 0, "what was not computed is forgotten");
     for _ in 0..2 {
-        let copied = cache.assign(plans(Form::Again, &cache).copied, |_| 0);
+        let copied = cache.assign(plans(LatentForm::Again, &cache).copied, |_| 0);
         let [kept, again] = copied.expansions;
         assert_eq!((kept.len(), again.len()), (0, 1000usize.div_ceil(16)), "they are made in each step");
     }

@@ -15,7 +15,7 @@ use offshoot_cases::setting::hints;
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 use offshoot_kv::CopyCache;
-use offshoot_kv::plan::{Form, FormChoice, LatentHints, PlanHints, Planner};
+use offshoot_kv::plan::{LatentForm, LatentFormChoice, LatentHints, PlanHints, Planner};
 
 /// The layer of copies.
 const COPY_LAYER: LayerIx = LayerIx(0);
@@ -43,8 +43,8 @@ pub(super) fn measure_forms<B: Timed>(
     let width = latents.query_width();
     let queries = drawn(tree.dtype, 3, rows, width, 0..width, sharpness);
     let (_, absorbed) =
-        attend(backend, tree, latents, (paged, kv), planner, FormChoice::All(Form::Absorbed), &queries)?;
-    let (measured, found) = attend(backend, tree, latents, (paged, kv), planner, FormChoice::Cheapest, &queries)?;
+        attend(backend, tree, latents, (paged, kv), planner, LatentFormChoice::All(LatentForm::Absorbed), &queries)?;
+    let (measured, found) = attend(backend, tree, latents, (paged, kv), planner, LatentFormChoice::Cheapest, &queries)?;
     let absorbed: Vec<f64> = absorbed.into_iter().map(f64::from).collect();
     Ok(MeasuredTreeForms { difference: relative_error(std::iter::once((&found[..], &absorbed[..]))), ..measured })
 }
@@ -56,7 +56,7 @@ fn attend<B: Timed>(
     latents: LatentHeads,
     (paged, kv): (&PagedTree, &B::Kv),
     planner: Planner,
-    choice: FormChoice,
+    choice: LatentFormChoice,
     queries: &[f32],
 ) -> Result<(MeasuredTreeForms, Vec<f32>)> {
     let (absorbed, expanded, dtype) = (latents.absorbed(), latents.expanded(), tree.dtype);

@@ -12,7 +12,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop, UniformKey};
-use offshoot_kv::plan::{Form, FormChoice};
+use offshoot_kv::plan::{LatentForm, LatentFormChoice};
 use offshoot_model::check::{GoldenReport, golden, golden_dtype, golden_in_forms, tolerance};
 use offshoot_model::config::ActivationChoice;
 use offshoot_model::{Decoder, ModelConfig, ModelFolder, StepRunner, WeightChoice};
@@ -56,10 +56,10 @@ pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Chec
 }
 
 /// The forms in which models with latent attention read the segments of a golden text, of so many tokens each.
-const FORMS: [(&str, FormChoice); 3] = [
-    ("golden, kept copies", FormChoice::All(Form::Kept)),
-    ("golden, copies made again", FormChoice::All(Form::Again)),
-    ("golden, forms mixed", FormChoice::Random(1)),
+const FORMS: [(&str, LatentFormChoice); 3] = [
+    ("golden, kept copies", LatentFormChoice::All(LatentForm::Kept)),
+    ("golden, copies made again", LatentFormChoice::All(LatentForm::Again)),
+    ("golden, forms mixed", LatentFormChoice::Random(1)),
 ];
 const SEGMENT: u32 = 21;
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use offshoot_backend::{Backend, Dtype, RoundingKind, WeightFormat};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
-use offshoot_kv::plan::FormChoice;
+use offshoot_kv::plan::LatentFormChoice;
 
 use super::super::config::ModelConfig;
 use super::super::decoder::Decoder;
@@ -65,7 +65,7 @@ pub fn golden_in_forms<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,
     path: &Path,
-    (choice, segment): (FormChoice, u32),
+    (choice, segment): (LatentFormChoice, u32),
 ) -> Result<GoldenReport> {
     let cases = read_golden(path, model.config())?;
     reported(backend, model, &cases, Some((choice, segment)))
@@ -80,7 +80,7 @@ fn reported<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,
     cases: &[GoldenCase],
-    forms: Option<(FormChoice, u32)>,
+    forms: Option<(LatentFormChoice, u32)>,
 ) -> Result<GoldenReport> {
     let rounding = coarsest_rounding(backend, model);
     let cases = cases.iter().map(|case| compare(backend, model, rounding, forms, case)).collect::<Result<_>>()?;
@@ -150,7 +150,7 @@ fn compare<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,
     rounding: Option<RoundingKind>,
-    forms: Option<(FormChoice, u32)>,
+    forms: Option<(LatentFormChoice, u32)>,
     case: &GoldenCase,
 ) -> Result<CaseReport> {
     let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers.len());

@@ -5,7 +5,7 @@ use offshoot_backend::{Backend, Dtype, KvDtype, RowToken, StepBatch, StepRequest
 use offshoot_core::ids::{SegmentId, TokenId};
 use offshoot_cpu::kv::PAGE_TOKENS;
 use offshoot_cpu::{Cpu, CpuStep, Isa, KvStore};
-use offshoot_kv::plan::{CopyRoom, FormChoice, FormPlans, Planner};
+use offshoot_kv::plan::{CopyRoom, FormPlans, LatentFormChoice, Planner};
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
 use offshoot_model::{Decoder, ModelConfig, Sequence};
 use serde_json::{Value, json};
@@ -83,7 +83,7 @@ impl<'a> TreeRun<'a> {
             self.tree.list_pages(&mut forest, hints.group);
             // Latents are read absorbed.
             let FormPlans { absorbed, copied } =
-                self.planner.plan_forms(&forest, hints, FormChoice::Cheapest, &CopyRoom::NONE);
+                self.planner.plan_forms(&forest, hints, LatentFormChoice::Cheapest, &CopyRoom::NONE);
             absorbed.check(&forest).unwrap();
             plans.push(absorbed);
             of_copies.extend(hints.latents.map(|_| copied).into_iter().flatten());

@@ -7,7 +7,7 @@ use std::path::Path;
 use offshoot_backend::{Backend, KvDtype};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, Isa};
-use offshoot_kv::plan::{Form, FormChoice};
+use offshoot_kv::plan::{LatentForm, LatentFormChoice};
 use offshoot_model::check;
 use offshoot_model::config::{ActivationChoice, WeightChoice};
 use offshoot_model::{Decoder, ModelFolder, Sequence};
@@ -21,12 +21,12 @@ const EXACT: WeightChoice = WeightChoice { weights: None, activations: Activatio
 /// Tokens of a segment: segments begin and end within pages.
 const SEGMENT: u32 = 21;
 
-const CHOICES: [FormChoice; 5] = [
-    FormChoice::All(Form::Absorbed),
-    FormChoice::All(Form::Kept),
-    FormChoice::All(Form::Again),
-    FormChoice::Random(1),
-    FormChoice::Random(2),
+const CHOICES: [LatentFormChoice; 5] = [
+    LatentFormChoice::All(LatentForm::Absorbed),
+    LatentFormChoice::All(LatentForm::Kept),
+    LatentFormChoice::All(LatentForm::Again),
+    LatentFormChoice::Random(1),
+    LatentFormChoice::Random(2),
 ];
 
 fn load(backend: &mut Cpu, folder: &Path) -> Decoder<Cpu> {
@@ -35,7 +35,7 @@ fn load(backend: &mut Cpu, folder: &Path) -> Decoder<Cpu> {
     Decoder::load(backend, &folder).unwrap()
 }
 
-fn compare(isa: Isa, folder: &Path, choice: FormChoice) {
+fn compare(isa: Isa, folder: &Path, choice: LatentFormChoice) {
     let mut backend = Cpu::with_isa(isa);
     let mut model = load(&mut backend, folder);
     let golden = folder.join("golden.json");
@@ -45,7 +45,7 @@ fn compare(isa: Isa, folder: &Path, choice: FormChoice) {
 }
 
 /// The bits of the logits of a text's second step, whose rows read those of the first.
-fn bits(isa: Isa, folder: &Path, choice: FormChoice) -> Vec<u32> {
+fn bits(isa: Isa, folder: &Path, choice: LatentFormChoice) -> Vec<u32> {
     let mut backend = Cpu::with_isa(isa);
     let mut model = load(&mut backend, folder);
     let tokens: Vec<TokenId> = (0..140).map(|i| TokenId(i * 29 % 300)).collect();
@@ -106,7 +106,7 @@ struct Loss {
     misses: usize,
 }
 
-fn loss(folder: &Path, choice: FormChoice) -> Loss {
+fn loss(folder: &Path, choice: LatentFormChoice) -> Loss {
     let mut backend = Cpu::with_isa(Isa::Portable);
     backend.set_kv_dtype(KvDtype::Fp8);
     let mut model = load(&mut backend, folder);
@@ -123,7 +123,7 @@ fn loss(folder: &Path, choice: FormChoice) -> Loss {
 #[test]
 fn fp8_latents_lose_what_the_documentation_says() {
     let Some(root) = shared("goldens_2026") else { return };
-    for choice in [FormChoice::All(Form::Absorbed), FormChoice::All(Form::Kept)] {
+    for choice in [LatentFormChoice::All(LatentForm::Absorbed), LatentFormChoice::All(LatentForm::Kept)] {
         let mut all = Loss::default();
         for family in FAMILIES {
             let Loss { logits, greedy, misses } = loss(&root.join(family), choice);
