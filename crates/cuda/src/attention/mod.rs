@@ -244,6 +244,14 @@ impl AttentionKernels {
         }
     }
 
+    /// Padded rows of the largest step.
+    pub fn most_rows(&self) -> usize {
+        match &self.kernels {
+            KernelSet::Hopper { .. } => most_divided_rows(&self.heads),
+            KernelSet::Two { .. } => usize::MAX,
+        }
+    }
+
     /// Enqueues tree attention by the plan at `plan`. The grid depends on `rows_padded` only, so that a captured graph
     /// serves every plan with as many padded rows.
     pub fn tree_attention(
@@ -260,9 +268,7 @@ impl AttentionKernels {
         let args = args.memory_at(positions.0, positions.1).memory(partials);
         match &self.kernels {
             KernelSet::Hopper { attention, threads, shared_bytes } => {
-                // The range in which `Divisor` is exact.
-                let heads = (self.heads.q_heads * self.heads.value_dim().div_ceil(PART_DIM)) as u64;
-                assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} parts of heads");
+                assert!(rows_padded <= self.most_rows(), "{rows_padded} rows, at most {}", self.most_rows());
                 let args = args.u32(group).u32(kv_heads).u32(argument(qkv_width)).f32(scale).f32(cap_rate);
                 let zeroed = if out.is_some() { rows_padded } else { 0 };
                 let args = args.memory_or_null(scoring.sinks).memory_or_null(lse).u32(argument(zeroed));
@@ -283,6 +289,13 @@ impl AttentionKernels {
             }
         }
     }
+}
+
+/// Rows whose parts of heads `Divisor` (kernels/attention/tile.cuh) divides exactly: with as many parts a row, rows times
+/// their square are below 2^32.
+fn most_divided_rows(heads: &HeadLayout) -> usize {
+    let parts = (heads.q_heads * heads.value_dim().div_ceil(PART_DIM)) as u64;
+    usize::try_from(u64::from(u32::MAX) / (parts * parts)).expect("a quotient of 32 bits fits")
 }
 
 /// How the kernels take a product of a query and a key to a score in log2 units.
@@ -455,4 +468,18 @@ pub fn shared_bytes_any(widths: HeadWidths) -> usize {
 
 fn argument(number: usize) -> u32 {
     u32::try_from(number).expect("heads, rows and blocks are far fewer than 2^32")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offshoot_backend::LatentHeads;
+
+    #[test]
+    fn rows_times_the_square_of_their_parts_of_heads_are_below_2_to_32() {
+        let latents = LatentHeads { heads: 128, rank: 512, nope: 128, rope: 64, value: 128 };
+        for (heads, most) in [(latents.absorbed(), 16_383), (latents.expanded(), 262_143)] {
+            assert_eq!(most_divided_rows(&heads), most, "{heads:?}");
+        }
+    }
 }

@@ -34,8 +34,9 @@ use offshoot_backend::{
     AdapterSlot, CopiesShape, CopyStore, Dtype, Expansion, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Scoring,
     StepBatch, StepRequests, StepResults, StepRows, StepShape, advance_slots,
 };
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, LayerIx};
+use offshoot_core::setting::MAX_BRANCHES;
 use offshoot_kv::plan::{AttentionPlan, Member, NewPage, of_group};
 use offshoot_kv::{KvSlot, StateRun};
 
@@ -212,6 +213,12 @@ impl Step {
     pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
         let shape = padded(shape);
         let (rows, padded) = (shape.rows.saturating_mul(4), shape.logit_rows.saturating_mul(4));
+        let most_rows = self.attention.iter().map(AttentionKernels::most_rows).min().unwrap_or(usize::MAX);
+        if shape.rows > most_rows {
+            let what = format!("rows of a step, which has those of a prompt beside {MAX_BRANCHES}");
+            let expected = format!("at most {most_rows}, of which attention of so many heads is computed");
+            return Err(Error::value(what, expected, shape.rows.to_string()));
+        }
         // The largest first, so that an impossible size is refused at once.
         self.reserve_draws(device, shape.logit_rows)?;
         self.tokens.reserve(device, rows)?;
