@@ -291,8 +291,8 @@ impl AttentionKernels {
     }
 }
 
-/// Rows whose parts of heads `Divisor` (kernels/attention/tile.cuh) divides exactly: with as many parts a row, rows times
-/// their square are below 2^32.
+/// Rows whose parts of heads `Divisor` (kernels/attention/tile.cuh) divides exactly: rows times the square of the parts
+/// of each are below 2^32.
 fn most_divided_rows(heads: &HeadLayout) -> usize {
     let parts = (heads.q_heads * heads.value_dim().div_ceil(PART_DIM)) as u64;
     usize::try_from(u64::from(u32::MAX) / (parts * parts)).expect("a quotient of 32 bits fits")
