@@ -59,7 +59,7 @@ pub enum StoredAs {
 /// Layout of one head's page. All indices count elements from the start of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPageLayout {
-    /// Of elements as they are read.
+    /// The dtype of elements as kernels read them.
     pub dtype: Dtype,
     pub stored: StoredAs,
     /// Elements of a key.
@@ -81,7 +81,7 @@ impl CpuPageLayout {
         Self { dtype, stored: StoredAs::Dtype, head_dim, values: heads.values, width }
     }
 
-    /// The same of elements that are rounded to `kv`.
+    /// This layout with elements that are stored as `kv` says.
     pub fn rounded_to(self, kv: KvDtype) -> Self {
         let stored = match (kv, self.values) {
             (KvDtype::Fp8, Values::InKeys(_)) => StoredAs::Fp8,

@@ -197,19 +197,7 @@ fn byte_level(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<(V
         let wrong = || metadata.error(MERGES, "two tokens with a space between them", format!("{merge:?}"));
         pairs.push(pair(merge).ok_or_else(wrong)?);
     }
-    let described = json!({
-        "version": "1.0",
-        "added_tokens": vocabulary.added(|_| false),
-        "normalizer": split.normalizer(),
-        "pre_tokenizer": split.pre_tokenizer(),
-        "post_processor": null,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-            "ignore_merges": split.ignore_merges, "vocab": vocabulary.ids(), "merges": pairs,
-        },
-    });
+    let described = split.byte_level(vocabulary.added(|_| false), vocabulary.ids(), &pairs);
     Ok((described, split.adds_bos))
 }
 

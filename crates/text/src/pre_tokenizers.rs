@@ -1,6 +1,7 @@
 //! How byte-level tokenizers split text into words, by the names that llama.cpp gives to the kinds
 //! (`tokenizer.ggml.pre`). The patterns are those of the models' own tokenizer.json, or of their published code.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// A kind of byte-level BPE.
@@ -154,6 +155,23 @@ impl WordSplit {
     /// All names that are known.
     pub fn known() -> String {
         KINDS.iter().flat_map(|kind| kind.names).copied().collect::<Vec<_>>().join(", ")
+    }
+
+    /// A tokenizer.json of a byte-level BPE whose words are split so.
+    pub fn byte_level(&self, added: impl Serialize, vocab: impl Serialize, merges: &[Value]) -> Value {
+        json!({
+            "version": "1.0",
+            "added_tokens": added,
+            "normalizer": self.normalizer(),
+            "pre_tokenizer": self.pre_tokenizer(),
+            "post_processor": null,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                "ignore_merges": self.ignore_merges, "vocab": vocab, "merges": merges,
+            },
+        })
     }
 
     /// As tokenizer.json's `normalizer`.

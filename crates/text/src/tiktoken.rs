@@ -79,19 +79,7 @@ pub(super) fn read(
     let text = |token: &[u8]| -> String { token.iter().map(|&byte| letters[usize::from(byte)]).collect() };
     let vocab: Map<String, Value> = tokens.iter().enumerate().map(|(id, token)| (text(token), id.into())).collect();
     let merges = merges(&tokens).map(|(left, right)| json!([text(left), text(right)]));
-    let described = json!({
-        "version": "1.0",
-        "added_tokens": special(tokens.len(), added),
-        "normalizer": split.normalizer(),
-        "pre_tokenizer": split.pre_tokenizer(),
-        "post_processor": null,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-            "ignore_merges": split.ignore_merges, "vocab": vocab, "merges": merges.collect::<Vec<Value>>(),
-        },
-    });
+    let described = split.byte_level(special(tokens.len(), added), vocab, &merges.collect::<Vec<_>>());
     parsed(&described.to_string()).map_err(|e| Error::format(path, format!("its ranks make no tokenizer: {e}")))
 }
 

@@ -31,7 +31,7 @@ pub struct TaskRows {
 /// The rows that read a tile.
 #[repr(C)]
 pub struct GroupedRows<'a, F> {
-    /// Of all rows.
+    /// The states of all rows of the task.
     pub states: RowStates<F>,
     pub groups: &'a [TaskRows],
     /// The tile's lanes.
@@ -194,8 +194,8 @@ unsafe fn score_words<P: KernelPath, const R: usize, const N: usize>(
 /// [`update_softmax`] for a group of `R` rows.
 ///
 /// # Safety
-/// As there; `rows`, `scores` and `numerators` are those of the group, whose scores of all pages that it sees are
-/// there.
+/// As for [`update_softmax`]; `rows`, `scores` and `numerators` begin with the group's first row, and `scores` has been
+/// written for every page that a row of the group sees.
 #[inline(always)]
 pub unsafe fn soften_group<P: KernelPath, const R: usize>(
     geometry: &Geometry,
@@ -219,7 +219,7 @@ pub struct PanelSums<'a> {
     /// The sums of the first row, from the panel's first element on.
     pub o: *mut f32,
     pub shrinks: &'a [f32; SLOTS],
-    /// Those that some row sees.
+    /// The lanes that some row sees.
     pub lanes: &'a Range<usize>,
     /// Vectors of the panel.
     pub vectors: usize,

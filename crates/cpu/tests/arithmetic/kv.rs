@@ -118,7 +118,7 @@ fn page_bytes_count_padding_and_all_layers() {
     let latents = shape_of(Dtype::Bf16, 576, Values::InKeys(512));
     assert_eq!(page_bytes(&latents), 16 * 576 * 2 * 4);
     assert_eq!(page_bytes(&shape_of(Dtype::Bf16, 18, Values::Beside(40))), (18 * 16 + 16 * 48) * 2 * 4);
-    // Of fp8, latents take a byte, other elements those of their dtype.
+    // With fp8, an element of latents takes a byte, any other element as many bytes as its dtype.
     assert_eq!(KvStore::page_bytes(&latents, KvDtype::Fp8), 16 * 576 * 4);
     let beside = shape(Dtype::Bf16, 18);
     assert_eq!(KvStore::page_bytes(&beside, KvDtype::Fp8), page_bytes(&beside));

@@ -142,7 +142,7 @@ pub enum PageLayout {
     /// The 16-byte chunks of each 128 bytes permuted by the slot, and rows of more than 256 bytes in panels of 128, as
     /// the kernels for Hopper need them in shared memory.
     Swizzled,
-    /// The same, but rows of any width in panels of 64 elements: where keys and values are not equally wide.
+    /// As `Swizzled`, but rows of any width lie in panels of 64 elements: where keys and values are not equally wide.
     Panels,
 }
 

@@ -580,7 +580,7 @@ fn check(kernel: &Kernel, setting: &Setting, shape: ForestShape, seed: u64, bloc
         // One planner for each seed: `Balanced` for seed 0, and for seed 1, of several key heads, `Tree`.
         let is_tried_whole = number == Planner::ALL.len() - 1 - seed as usize % Planner::ALL.len();
         let some = if is_tried_whole { &all[..] } else { &two[..1] };
-        // Those of rows with several states, and with one; beside results that are those without them.
+        // Log-sum-exps of rows with several states, and with one, in a launch whose results are compared as well.
         let mut lse = (is_tried_whole || planner == Planner::Flat).then(|| lse_of(&step));
         let found = attend(kernel, &step, &tiling, some_or_full(some, &two), lse.as_deref_mut());
         assert!(found.iter().all(|run| *run == found[0]), "{case}: other bits when asynchronous work is done later");
@@ -991,12 +991,12 @@ fn latents() {
     };
     let layouts = some_or_full(&[(20, 1)][..], &[(16, 1), (20, 1), (64, 1)][..]);
     shapes(variant(256, Dtype::F16), layouts, 0..some_or_full(1, 5));
-    // The same code but for its counts; a GPU's check has both.
+    // Latents of 512 run the code of those of 256 with other counts: `offshoot-lab check` runs both on a GPU.
     let layouts = some_or_full(&[][..], &[(16, 1), (128, 1), (20, 1)][..]);
     shapes(variant(512, Dtype::Bf16), layouts, 0..some_or_full(0, 5));
 }
 
-/// The same of eight bits: queries become f16, or are.
+/// Latents of eight bits. Queries are converted to f16, or are f16 already.
 #[test]
 fn latents_of_eight_bits() {
     let shapes = |rank, dtype, layouts: &[(usize, usize)], seeds| {

@@ -20,7 +20,7 @@ pub(super) struct LatentLine {
 /// How latents are attended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum LatentForm {
+pub enum TimedForm {
     /// From the latents themselves, by queries that are mapped to their space.
     #[default]
     Absorbed,
@@ -30,15 +30,15 @@ pub enum LatentForm {
     Cheapest,
 }
 
-impl LatentForm {
+impl TimedForm {
     /// The forms that a node may have.
     const OF_NODES: [Self; 2] = [Self::Absorbed, Self::Expanded];
 
     /// The heads of what is stored in this form.
     pub fn heads(self, latents: LatentHeads) -> HeadLayout {
         match self {
-            LatentForm::Absorbed | LatentForm::Cheapest => latents.absorbed(),
-            LatentForm::Expanded => latents.expanded(),
+            TimedForm::Absorbed | TimedForm::Cheapest => latents.absorbed(),
+            TimedForm::Expanded => latents.expanded(),
         }
     }
 }
@@ -48,7 +48,7 @@ impl LatentForm {
 /// values once, in `element_bytes` each. Making copies, and maps of queries and results, are not counted.
 pub fn floor_seconds(tree: &TreeSpec, latents: LatentHeads, element_bytes: usize, rates: Rates) -> f64 {
     let below = queries_below(&tree.nodes);
-    let of_node = |node: usize, form: LatentForm| {
+    let of_node = |node: usize, form: TimedForm| {
         let (heads, tokens) = (form.heads(latents), tree.nodes[node].tokens);
         let pairs = (tokens * below[node]) as f64;
         Work {
@@ -56,22 +56,22 @@ pub fn floor_seconds(tree: &TreeSpec, latents: LatentHeads, element_bytes: usize
             flops: 2.0 * pairs * (heads.q_width() + heads.out_width()) as f64,
         }
     };
-    let of_rows = |form: LatentForm| {
+    let of_rows = |form: TimedForm| {
         let heads = form.heads(latents);
         let elements = tree.queries() * (heads.q_width() + heads.out_width());
         Work { bytes: (elements * tree.dtype.bytes()) as f64, flops: 0.0 }
     };
-    let seconds = |form_of: &dyn Fn(usize) -> LatentForm| {
-        let forms: Vec<LatentForm> = (0..tree.nodes.len()).map(form_of).collect();
-        let rows = LatentForm::OF_NODES.into_iter().filter(|form| forms.contains(form)).map(of_rows);
+    let seconds = |form_of: &dyn Fn(usize) -> TimedForm| {
+        let forms: Vec<TimedForm> = (0..tree.nodes.len()).map(form_of).collect();
+        let rows = TimedForm::OF_NODES.into_iter().filter(|form| forms.contains(form)).map(of_rows);
         let nodes = forms.iter().enumerate().map(|(node, &form)| of_node(node, form));
         rows.chain(nodes).fold(Work::default(), Work::plus).seconds(rates)
     };
     let cheaper = |node: usize| {
-        let [absorbed, expanded] = LatentForm::OF_NODES.map(|form| of_node(node, form).seconds(rates));
-        if absorbed <= expanded { LatentForm::Absorbed } else { LatentForm::Expanded }
+        let [absorbed, expanded] = TimedForm::OF_NODES.map(|form| of_node(node, form).seconds(rates));
+        if absorbed <= expanded { TimedForm::Absorbed } else { TimedForm::Expanded }
     };
-    let one_form = LatentForm::OF_NODES.map(|form| seconds(&|_| form));
+    let one_form = TimedForm::OF_NODES.map(|form| seconds(&|_| form));
     one_form.into_iter().fold(seconds(&cheaper), f64::min)
 }
 

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::floor::FloorArgs;
-use super::latent_trees::{LatentForm, floor_seconds};
+use super::latent_trees::{TimedForm, floor_seconds};
 use super::tables::{median, print_json, rounded};
 use super::tree_forms::{MeasuredTreeForms, measure_forms};
 use super::trees::{PagedTree, TreeSpec, read_trees};
@@ -65,7 +65,7 @@ pub struct TreeOptions {
     pub kv: KvDtype,
     /// The form in which trees of latents are attended to; the floor is that of the cheaper form of each node
     #[arg(long, value_enum, default_value_t)]
-    pub form: LatentForm,
+    pub form: TimedForm,
     /// Leave in caches what the run before has read, instead of writing over a GPU's second-level cache before each run
     #[arg(long)]
     pub warm: bool,
@@ -101,7 +101,7 @@ struct MeasuredTree<'a> {
     plan: Planner,
     /// Of latents, and the floor if all nodes are in it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    form: Option<LatentForm>,
+    form: Option<TimedForm>,
     #[serde(skip_serializing_if = "Option::is_none")]
     form_floor_us: Option<f64>,
     /// Of the forms that the planner chooses: the map of what is read as latents, which is in `us`. The error is then
@@ -189,7 +189,7 @@ fn measure<'a, B: Timed>(
     })?;
     let found = backend.read(&out, rows)?;
     let mut measured = MeasuredTreeForms { us, map_us: 0.0, difference: numbers.error(tree, &paged, &found), items };
-    let chosen = tree.latents.filter(|_| form == LatentForm::Cheapest);
+    let chosen = tree.latents.filter(|_| form == TimedForm::Cheapest);
     if let Some(latents) = chosen {
         measured = measure_forms(backend, tree, latents, (&paged, &kvs[0]), planner, sharpness)?;
     }
