@@ -16,6 +16,11 @@ __device__ __forceinline__ void arrive(unsigned barrier, unsigned arrivals) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
+// Makes the phase also wait for `bytes` from the copy engine.
+__device__ __forceinline__ void expect_bytes(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
 // Makes the phase also wait for `bytes` from the copy engine, and arrives for all 32 lanes of a warp.
 __device__ __forceinline__ void arrive_expecting(unsigned barrier, unsigned bytes) {
     asm volatile(
