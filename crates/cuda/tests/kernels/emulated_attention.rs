@@ -800,6 +800,28 @@ impl Variant {
         assert!(mixed > 0, "no case has blocks with wide tiles and blocks without");
     }
 
+    /// So few rows and heads beside so many blocks that a warp merges a quarter of a row's columns.
+    fn few_latents(self) {
+        const QUARTERS: usize = 4;
+        const MERGING_WARPS: usize = 8;
+        let Some(kernel) = self.compile(false) else { return };
+        let (setting, seed) = (self.setting((2, 1), None, 2), 0);
+        let grown = grow(ForestShape::Many(6), 32, seed);
+        let (kv, exact) = (kv(&setting, kernel.layout, &grown), exact(&setting, &grown));
+        let names: Vec<usize> = (0..grown.rows.len()).collect();
+        let plan = Planner::Tree.plan(&grown.forest, &hints(&setting, 1));
+        let step = Step { setting: &setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+        let blocks = (grown.rows.len() * setting.heads.q_heads * QUARTERS).div_ceil(MERGING_WARPS);
+        let tiling = kernel.tiling(&setting, blocks);
+        let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
+        assert!(made.partial_slots() > 0, "no row has several states");
+        let mut lse = lse_of(&step);
+        let found = attend(&kernel, &step, &tiling, &schedules(seed)[..2], Some(&mut lse[..]));
+        assert_exact(&setting, &found[0], &exact, &format!("{blocks} blocks"));
+        assert_eq!(found[1], found[0], "bits where asynchronous work is done later");
+        assert_lse(&setting, &lse, &exact_of(&setting, &grown, dense_lse), None, &format!("{blocks} blocks"));
+    }
+
     /// `None` if kernels cannot be emulated here.
     fn deterministic(self, seeds: Range<u64>) -> Option<LargestOpenings> {
         let kernel = self.compile(true)?;
@@ -994,6 +1016,13 @@ fn latents() {
     // Latents of 512 run the code of those of 256 with other counts: `offshoot-lab check` runs both on a GPU.
     let layouts = some_or_full(&[][..], &[(16, 1), (128, 1), (20, 1)][..]);
     shapes(variant(512, Dtype::Bf16), layouts, 0..some_or_full(0, 5));
+}
+
+/// Their states where there are fewer rows and heads than warps that merge them.
+#[test]
+fn few_rows_of_latents() {
+    let widths = HeadWidths { key: 320, values: Values::InKeys(256) };
+    Variant { widths, dtype: Dtype::F16, kv: KvDtype::Model }.few_latents();
 }
 
 /// Latents of eight bits. Queries are converted to f16, or are f16 already.
