@@ -56,46 +56,46 @@ struct Panels {
     static constexpr unsigned PANELS = COUNT;
 };
 
-// Copies COUNT panels of a step to `to`, of which `page_at` gives the first one's beginning in a page. The barrier
-// `full` gets 32 arrivals. The copy engine brings the slots of KV blocks that are full, and in plans that are not
-// deterministic, where a KV block has one page, of all.
+// Called by one warp: copies COUNT panels of a step to `to`, of which `page_at` gives the first one's beginning in a
+// page. The barrier `full` gets 32 arrivals. The copy engine brings the slots of full KV blocks and, where a KV block
+// has one page, of all. It needs no fence before: who writes to this memory otherwise has one behind.
 template <unsigned COUNT, class PageAt>
 __device__ __forceinline__ void copy_panels(const Job& job, unsigned to, const KvBlock (&here)[2],
                                             const bool (&is_full)[2], unsigned full, const PageAt& page_at) {
-    const unsigned lane = threadIdx.x % 32;
+    const bool are_full = is_full[0] && is_full[1];
     unsigned slots[2];  // that the copy engine brings
 #pragma unroll
     for (unsigned half = 0; half < 2; half++) {
-        const unsigned some = DETERMINISTIC || here[half].to < here[half].from ? 0 : here[half].to - here[half].from;
+        const KvBlock& kv_block = here[half];
+        const unsigned some = DETERMINISTIC || kv_block.to < kv_block.from ? 0 : kv_block.to - kv_block.from;
         slots[half] = is_full[half] ? KV_BLOCK_TOKENS : some;
     }
-    // The barrier knows of the bytes before they are asked for: an H100 ended launches in which copies could be done
-    // before.
-    if (lane == 0) {
+    __syncwarp();
+    if (is_elected()) {
+        // The barrier knows of the bytes before they are asked for: an H100 ended launches in which copies could be
+        // done before.
         expect_bytes(full, (slots[0] + slots[1]) * COUNT * COPIED_ROW_BYTES);
-    }
-    __syncwarp();
-    if (lane < 2 * COUNT) {
-        // Order earlier generic accesses to this memory before the copy.
-        fence_proxies();
-        const unsigned panel = lane % COUNT, half = lane / COUNT;
-        const unsigned page = half == 0 ? here[0].page : here[1].page, count = half == 0 ? slots[0] : slots[1],
-                       at = DETERMINISTIC ? 0 : (half == 0 ? here[0].from : here[1].from) * COPIED_ROW_BYTES;
-        if (count != 0) {
-            copy_bulk(to + panel * COPIED_PANEL_BYTES + half * KV_PANEL_BYTES + at,
-                      page_at(page) + panel * KV_PANEL_BYTES + at, count * COPIED_ROW_BYTES, full);
-        }
-    }
-    __syncwarp();
-    if (!(is_full[0] && is_full[1])) {
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) {
-            const unsigned place = to + half * KV_PANEL_BYTES;
+            if (slots[half] != 0) {
+                const unsigned at = is_full[half] ? 0 : here[half].from * COPIED_ROW_BYTES;
+                const unsigned place = to + half * KV_PANEL_BYTES + at, bytes = slots[half] * COPIED_ROW_BYTES;
+                const char* from = page_at(here[half].page) + at;
+#pragma unroll
+                for (unsigned panel = 0; panel < COUNT; panel++) {
+                    copy_bulk(place + panel * COPIED_PANEL_BYTES, from + panel * KV_PANEL_BYTES, bytes, full);
+                }
+            }
+        }
+    }
+    if (!are_full) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            const unsigned place = to + half * KV_PANEL_BYTES, page = here[half].page;
             if (is_full[half]) {
                 continue;
             }
             if constexpr (DETERMINISTIC) {
-                const unsigned page = here[half].page;
                 copy_slots<COUNT>(place, here[half],
                                   [&](unsigned slot) { return page_at(page_of(job.words, page, slot)); });
             } else {
@@ -108,5 +108,8 @@ __device__ __forceinline__ void copy_panels(const Job& job, unsigned to, const K
         }
         fence_proxies();
     }
-    arrive(full);
+    __syncwarp();
+    if (is_elected()) {
+        arrive(full, 32);
+    }
 }
