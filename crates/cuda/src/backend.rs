@@ -568,20 +568,21 @@ impl Backend for Cuda {
         &mut self,
         queries: &mut Buffer,
         latents: &mut Buffer,
+        absorbed: Option<&mut Buffer>,
         steps: &LatentSteps<'_, Vector, Rope>,
         kv: &mut Kv,
         step: &Step,
     ) {
         let words =
             HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
-        self.latents(queries, |ops| ops.prepare(queries, latents, steps, kv, words));
+        self.latents(queries, |ops| ops.prepare((queries, latents, absorbed.as_deref()), steps, kv, words));
     }
 
     fn absorb_queries(&mut self, out: &mut Buffer, queries: &Buffer, maps: &LatentMaps) {
         let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
         let widths = (heads * (rank + rope), heads * (nope + rope));
         assert_eq!((out.width, queries.width), widths, "absorb_queries: widths for {}", maps.heads);
-        self.latents(out, |ops| ops.copy_tails(out, queries, maps.heads));
+        self.forget_before(out);
         let products = HeadProducts {
             heads,
             outputs: rank,

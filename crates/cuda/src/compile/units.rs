@@ -123,7 +123,6 @@ pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
 pub static KV_APPEND: Source = source!("ops/kv_append.cu");
 pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
-pub static COPY_TAILS: Source = source!("ops/copy_tails.cu");
 pub static COLUMNS: Source = source!("ops/columns.cu");
 pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
 pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
@@ -344,11 +343,7 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
 
 /// Units of the ops of latent attention in a model of `element`, but for those that store in pages.
 pub fn latents(element: Dtype) -> Vec<Unit> {
-    vec![typed(&MERGE_ATTENDED, element), copy_tails()]
-}
-
-pub fn copy_tails() -> Unit {
-    Unit::new(&COPY_TAILS)
+    vec![typed(&MERGE_ATTENDED, element)]
 }
 
 /// Units that add what adapters compute to layers of `element`.
