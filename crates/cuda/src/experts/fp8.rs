@@ -134,7 +134,7 @@ impl Fp8Experts {
         let &Self { scaling, count, outputs, inner, .. } = self;
         let device = &kernels.device;
         let chosen = (input == ExpertInput::Rows).then(|| (routes.rows_of_places(), routes.places()));
-        let rounded = rounder.round(x, chosen, scaling, self.activations);
+        let rounded = rounder.round_places(x, chosen, scaling, self.activations);
         let tiles = Fp8Tiles::of_experts(routes.rows());
         let codes = rounding::codes(device, &self.codes, count * outputs, inner, tiles.outputs())?;
         let args = Args::new().memory(out.memory()).tensor_map(&codes).memory(&self.scales);
