@@ -344,7 +344,7 @@ impl RoundedRows<'_> {
     /// The scales by blocks in boxes of those of a tile; otherwise a map of the codes, which the kernel does not use.
     pub fn scale_map(&self, tiles: Fp8Tiles) -> Result<TensorMap> {
         if self.scaling == Fp8Scaling::Rows {
-            return self.code_map(tiles.columns);
+            return self.code_map(tiles.box_rows());
         }
         let boxes = MatrixBoxes {
             element: BoxElement::F32,

@@ -328,10 +328,10 @@ impl Layer {
         let &Self { out, outputs, inner, rows, scaling, biased, accumulates, .. } = self;
         let grouped = !self.firsts.is_empty();
         let kernel = match grouped {
-            true => Emulated::compile(
-                &units::fp8_tiles(&units::EXPERT_LINEAR_FP8, out, tiles, scaling),
-                "expert_linear_fp8",
-            )?,
+            true => {
+                let (unit, name) = units::expert_linear_fp8(out, tiles, scaling);
+                Emulated::compile(&unit, name)?
+            }
             false => Emulated::compile(&units::fp8_tiles(&units::LINEAR_FP8, out, tiles, scaling), "linear_fp8")?,
         };
         let blocks = if scaling == Fp8Scaling::Rows { 1 } else { inner.div_ceil(128) };
@@ -347,8 +347,8 @@ impl Layer {
         let [w_scales_given, bias_given, x_scales_given] =
             [&w_scales, &bias, &x_scales].map(|numbers| memory(bytemuck::cast_slice(numbers)));
         let mut results = memory(&out.encode(&before));
-        let mut w_map = Map::codes(&w_given, all, inner, tiles.outputs());
-        let mut x_map = Map::codes(&x_given, rows, inner, tiles.columns);
+        let mut w_map = Map::codes(&w_given, all, inner, tiles.box_outputs());
+        let mut x_map = Map::codes(&x_given, rows, inner, tiles.box_rows());
         let mut x_scale_map = Map::scales(&x_scales_given, rows, apart, blocks, tiles.scales());
         let (mut out_at, mut w_scales_at) = (results.as_mut_ptr(), w_scales_given.as_ptr());
         let (mut x_scales_at, mut bias_at) = (x_scales_given.as_ptr(), bias_given.as_ptr());
@@ -478,11 +478,12 @@ fn products_of_experts_are_those_of_their_places() {
 #[test]
 fn tiles_follow_the_size_of_a_product() {
     let of = |rows, outputs, inner| Fp8Tiles::of(rows, outputs, inner, 132);
-    assert_eq!(of(1, 28_672, 4096), Fp8Tiles { groups: 2, columns: 8 });
-    assert_eq!(of(64, 4096, 14_336), Fp8Tiles { groups: 1, columns: 64 });
-    assert_eq!(of(4096, 28_672, 4096), Fp8Tiles { groups: 2, columns: 128 });
-    assert_eq!(Fp8Tiles::of_experts(9).columns, 16);
-    assert_eq!(Fp8Tiles::of_experts(4096).columns, 128);
+    assert_eq!(of(1, 28_672, 4096), Fp8Tiles::alone(2, 8));
+    assert_eq!(of(64, 4096, 14_336), Fp8Tiles::alone(1, 64));
+    assert_eq!(of(4096, 28_672, 4096), Fp8Tiles::alone(2, 128));
+    assert_eq!(Fp8Tiles::of_experts(9, 1).columns, 16);
+    assert_eq!(Fp8Tiles::of_experts(256, 24).columns, 64);
+    assert_eq!(Fp8Tiles::of_experts(4096, 384).columns, 192);
     for tiles in Fp8Tiles::ALL.into_iter().chain(Fp8Tiles::OF_EXPERTS) {
         assert!(tiles.stages() >= 4 && tiles.shared() <= 217 * 1024, "{tiles:?}");
     }
