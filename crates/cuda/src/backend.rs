@@ -537,7 +537,7 @@ impl Backend for Cuda {
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, mode: OutputMode) {
         let accumulates = mode == OutputMode::Add;
-        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
+        self.forget_rows_of(out);
         match &mut self.fp8 {
             _ if FourBit::of_weights(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
             Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
@@ -571,20 +571,21 @@ impl Backend for Cuda {
         &mut self,
         queries: &mut Buffer,
         latents: &mut Buffer,
+        absorbed: Option<&mut Buffer>,
         steps: &LatentSteps<'_, Vector, Rope>,
         kv: &mut Kv,
         step: &Step,
     ) {
         let words =
             HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
-        self.latents(queries, |ops| ops.prepare(queries, latents, steps, kv, words));
+        self.latents(queries, |ops| ops.prepare((queries, latents, absorbed.as_deref()), steps, kv, words));
     }
 
     fn absorb_queries(&mut self, out: &mut Buffer, queries: &Buffer, maps: &LatentMaps) {
         let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
         let widths = (heads * (rank + rope), heads * (nope + rope));
         assert_eq!((out.width, queries.width), widths, "absorb_queries: widths for {}", maps.heads);
-        self.latents(out, |ops| ops.copy_tails(out, queries, maps.heads));
+        self.forget_before(out);
         let products = HeadProducts {
             heads,
             outputs: rank,
@@ -785,7 +786,9 @@ impl Backend for Cuda {
                 weights: routes.weights(),
                 multiplied: routes.multiplied_places(),
             };
-            self.ops(x.element, out).combine(out, x, input, &of, mode == OutputMode::Add);
+            // The rows that experts have read stay rounded for the shared expert.
+            self.forget_rows_of(out);
+            self.ops_of(x.element).combine(out, x, input, &of, mode == OutputMode::Add);
         }
     }
 

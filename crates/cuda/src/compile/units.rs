@@ -120,12 +120,12 @@ pub static GATED_RMS_NORM: Source = source!("ops/gated_rms_norm.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
 pub static GATHER_LATENTS: Source = source!("ops/gather_latents.cu");
+pub static GATHER_ROUNDED: Source = source!("fp8/gather_rounded.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
 pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
 pub static KV_APPEND: Source = source!("ops/kv_append.cu");
 pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
-pub static COPY_TAILS: Source = source!("ops/copy_tails.cu");
 pub static COLUMNS: Source = source!("ops/columns.cu");
 pub static ALTERNATE_ROWS: Source = source!("experts/alternate_rows.cu");
 pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
@@ -347,11 +347,7 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
 
 /// Units of the ops of latent attention in a model of `element`, but for those that store in pages.
 pub fn latents(element: Dtype) -> Vec<Unit> {
-    vec![typed(&MERGE_ATTENDED, element), copy_tails()]
-}
-
-pub fn copy_tails() -> Unit {
-    Unit::new(&COPY_TAILS)
+    vec![typed(&MERGE_ATTENDED, element)]
 }
 
 /// Units that add what adapters compute to layers of `element`.
@@ -372,7 +368,8 @@ pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
     let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
     let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
     let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
-    rounding.chain(DTYPES.into_iter().flat_map(linear)).collect()
+    let gather = std::iter::once(Unit::new(&GATHER_ROUNDED));
+    rounding.chain(DTYPES.into_iter().flat_map(linear)).chain(gather).collect()
 }
 
 /// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.

@@ -189,7 +189,7 @@ impl Fp8Experts {
         let &Product { out, x, routes, input, gate } = product;
         let device = &kernels.device;
         let chosen = (input == ExpertInput::Rows).then(|| (routes.rows_of_places(), routes.places()));
-        let rounded = rounder.round(x, chosen, scaling, self.activations);
+        let rounded = rounder.round_places(x, chosen, scaling, self.activations);
         let tiles = Fp8ExpertTiles::of(routes.rows(), routes.places().div_ceil(count));
         let codes = rounding::codes(device, &self.codes, count * outputs, inner, Fp8ExpertTiles::BOX_OUTPUTS)?;
         let args = Args::new().memory(out.memory()).tensor_map(&codes).memory(&self.scales);
