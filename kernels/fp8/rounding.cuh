@@ -14,8 +14,9 @@
 constexpr unsigned SIGNLESS = 0x7fffffff, BLOCK_INPUTS = 128;
 // 2^-126, the smallest normal number.
 constexpr unsigned LEAST_NORMAL = 0x00800000;
-// Vectors of a short and of a long row that a thread holds while the row's scale is found: 2 and 8, of f32 1 and 2.
-constexpr unsigned FEW_HELD = 4 / sizeof(ELEMENT), MOST_HELD = 32 / (sizeof(ELEMENT) * sizeof(ELEMENT));
+// Vectors of a short and of a long row that a thread holds while the row's scale is found: 4 and 8, of f32 2 and 2. Of a
+// row of no more vectors than threads it holds one.
+constexpr unsigned FEW_HELD = 8 / sizeof(ELEMENT), MOST_HELD = 32 / (sizeof(ELEMENT) * sizeof(ELEMENT));
 // Vectors that are on their way at once.
 constexpr unsigned MOST_TOGETHER = 4;
 
@@ -49,7 +50,7 @@ __device__ __forceinline__ unsigned block_most(unsigned bits) {
         most_of_warps[threadIdx.x / 32] = bits;
     }
     __syncthreads();
-    for (unsigned warp = 0; warp < THREADS / 32; ++warp) {
+    for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
         bits = max(bits, most_of_warps[warp]);
     }
     return bits;
@@ -75,11 +76,11 @@ __device__ __forceinline__ void store_rounded(e4m3* to, const Lanes<ELEMENT, N>&
     store<N>(to, scaled);
 }
 
-// A row of `inner` inputs. Of rows of more than HELD * THREADS * N inputs, the rest is made twice.
+// A row of `inner` inputs. Of rows of more than HELD * blockDim.x * N inputs, the rest is made twice.
 template <int N, unsigned HELD, class Inputs>
 __device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsigned inner, const Scaling& scaling,
                                              const Inputs& x) {
-    const unsigned own = threadIdx.x * N, step = THREADS * N;
+    const unsigned own = threadIdx.x * N, step = blockDim.x * N;
     constexpr unsigned TOGETHER = HELD < MOST_TOGETHER ? HELD : MOST_TOGETHER;
     static_assert(HELD % TOGETHER == 0, "whole groups");
     Lanes<ELEMENT, N> held[HELD];
@@ -129,15 +130,15 @@ __device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsi
 template <int N, unsigned AHEAD, class Inputs>
 __device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, unsigned apart, unsigned inner,
                                                 const Scaling& scaling, const Inputs& x) {
-    constexpr unsigned EACH = BLOCK_INPUTS / 32, WARPS = THREADS / 32;
+    constexpr unsigned EACH = BLOCK_INPUTS / 32;
     static_assert(EACH % N == 0, "whole loads");
-    const unsigned lane = threadIdx.x % 32;
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
 #pragma unroll 1
-    for (unsigned begin = threadIdx.x / 32; begin * BLOCK_INPUTS < inner; begin += AHEAD * WARPS) {
+    for (unsigned begin = threadIdx.x / 32; begin * BLOCK_INPUTS < inner; begin += AHEAD * warps) {
         typename Inputs::Loaded loaded[AHEAD][EACH / N];
 #pragma unroll
         for (unsigned i = 0; i < AHEAD; i++) {
-            const unsigned first = (begin + i * WARPS) * BLOCK_INPUTS + lane * EACH;
+            const unsigned first = (begin + i * warps) * BLOCK_INPUTS + lane * EACH;
 #pragma unroll
             for (unsigned v = 0; v < EACH / N; v++) {
                 loaded[i][v] = x.load(min(first + v * N, inner - N));
@@ -145,7 +146,7 @@ __device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, 
         }
 #pragma unroll
         for (unsigned i = 0; i < AHEAD; i++) {
-            const unsigned block = begin + i * WARPS, first = block * BLOCK_INPUTS + lane * EACH;
+            const unsigned block = begin + i * warps, first = block * BLOCK_INPUTS + lane * EACH;
             unsigned bits = 0;
             Lanes<ELEMENT, N> made[EACH / N];
 #pragma unroll
@@ -183,7 +184,9 @@ __device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsign
 #else
     if (inner % LANES != 0) {
         round_by_row<1, Inputs<1>::HELD>(to, scales_of_row, inner, scaling, Inputs<1>{given});
-    } else if (inner <= FEW_HELD * THREADS * LANES) {
+    } else if (inner <= blockDim.x * LANES) {
+        round_by_row<LANES, 1>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
+    } else if (inner <= FEW_HELD * blockDim.x * LANES) {
         round_by_row<LANES, FEW_HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     } else {
         round_by_row<LANES, Inputs<LANES>::HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});

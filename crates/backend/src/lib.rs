@@ -600,17 +600,21 @@ pub trait Backend: Send + 'static {
     /// first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
     /// elements of each query, and of the row of `latents` where they say so, in place; then row `r` of `latents` is
     /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards. A table that
-    /// rotates queries alone may be as wide as a query, one that rotates both not wider than `rope`.
+    /// rotates queries alone may be as wide as a query, one that rotates both not wider than `rope`. `absorbed`, if the
+    /// absorbed form is computed, is `[R, heads, rank + rope]`: the last `rope` elements of each query, as they are
+    /// then, go to the last ones of its head there.
     fn prepare_latents(
         &mut self,
         queries: &mut Self::Buffer,
         latents: &mut Self::Buffer,
+        absorbed: Option<&mut Self::Buffer>,
         steps: &LatentSteps<'_, Self::Vector, Self::Rope>,
         kv: &mut Self::Kv,
         step: &Self::Step,
     );
-    /// The queries of the absorbed form: `out` `[R, heads, rank + rope]`, `out[r][h] = [K_h^T q, p]` with `[q, p]` the
-    /// query of head `h` in `queries` `[R, heads, nope + rope]`.
+    /// The queries of the absorbed form: `out` `[R, heads, rank + rope]`, of which `[K_h^T q, p]` is the one of head `h`
+    /// with `[q, p]` its query in `queries` `[R, heads, nope + rope]`. `p` is there already
+    /// ([`Backend::prepare_latents`]) and stays.
     fn absorb_queries(&mut self, out: &mut Self::Buffer, queries: &Self::Buffer, maps: &Self::LatentMaps);
     /// The values of what heads have read in the absorbed form: `out` `[R, heads, value]`, `out[r][h] = V_h x[r][h]`
     /// with `x` `[R, heads, rank]`.

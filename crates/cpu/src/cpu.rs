@@ -508,6 +508,7 @@ impl Backend for Cpu {
         &mut self,
         queries: &mut CpuBuffer,
         latents: &mut CpuBuffer,
+        absorbed: Option<&mut CpuBuffer>,
         steps: &LatentSteps<'_, Vec<f32>, RopeTable>,
         kv: &mut KvStore,
         step: &CpuStep,
@@ -515,7 +516,10 @@ impl Backend for Cpu {
         self.assert_has_all_positions();
         let StepBatch { slots, positions, .. } = step.batch();
         let slots = &slots[kv.group(steps.layer).ix()];
-        latent::prepare(&self.cores, queries, latents, steps, kv, slots, positions);
+        latent::prepare(&self.cores, (queries, latents), steps, kv, slots, positions);
+        if let Some(absorbed) = absorbed {
+            latent::copy_tails(&self.cores, absorbed, queries, steps.heads);
+        }
     }
 
     fn absorb_queries(&mut self, out: &mut CpuBuffer, queries: &CpuBuffer, maps: &CpuLatentMaps) {

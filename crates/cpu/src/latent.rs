@@ -71,8 +71,7 @@ fn transposed(bytes: &[u8], cols: usize, size: usize) -> Vec<u8> {
 /// See `Backend::prepare_latents`; `slots`: those of the rows.
 pub fn prepare(
     cores: &Cores,
-    queries: &mut CpuBuffer,
-    latents: &mut CpuBuffer,
+    (queries, latents): (&mut CpuBuffer, &mut CpuBuffer),
     steps: &LatentSteps<'_, Vec<f32>, RopeTable>,
     kv: &mut KvStore,
     slots: &[KvSlot],
@@ -102,6 +101,18 @@ fn rotate_last(cores: &Cores, heads: &mut [f32], head_dim: usize, table: &RopeTa
     rotate(cores.isa, heads, head_dim, head_dim - table.rotary, table, position);
 }
 
+/// The last elements of `queries` as those of absorbed ones.
+pub fn copy_tails(cores: &Cores, absorbed: &mut CpuBuffer, queries: &CpuBuffer, of: LatentHeads) {
+    let LatentHeads { heads, rank, nope, rope, .. } = of;
+    let shapes = [(queries.rows, queries.width), (absorbed.rows, absorbed.width)];
+    let expected = [heads * (nope + rope), heads * (rank + rope)].map(|width| (queries.rows, width));
+    assert_eq!(shapes, expected, "prepare_latents: shapes of queries and absorbed ones");
+    for_rows(&cores.team, absorbed, |row, absorbed| {
+        let heads = absorbed.chunks_exact_mut(rank + rope).zip(queries.row(row).chunks_exact(nope + rope));
+        heads.for_each(|(absorbed, query)| absorbed[rank..].copy_from_slice(&query[nope..]));
+    });
+}
+
 /// See `Backend::absorb_queries`.
 pub fn absorb(
     cores: &Cores,
@@ -119,7 +130,6 @@ pub fn absorb(
     for_rows(&cores.team, out, |row, out| {
         for (head, out) in out.chunks_exact_mut(rank + rope).enumerate() {
             out[..rank].copy_from_slice(absorbed.row(head * rows + row));
-            out[rank..].copy_from_slice(&query(row, head)[nope..]);
         }
     });
 }

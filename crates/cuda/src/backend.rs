@@ -20,7 +20,7 @@ use crate::gemm::chooser::AlgorithmPolicy;
 use crate::gemm::cublaslt::{Library, WeightOrder};
 use crate::gemm::heads::HeadProducts;
 use crate::latents::{AtLayer, LatentMaps, MOST_EXPANDED};
-use crate::loading::{Expanding, LOADED_WITH_STATES};
+use crate::loading::{Expanding, LOADED_WITH_STATES, OPENED_WITH_FP8};
 use crate::lora::{Lora, LoraKernels, LoraTerm};
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{self, Kv};
@@ -225,7 +225,7 @@ impl Backend for Cuda {
             return Ok(Experts::FourBit(experts));
         }
         if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
-            return self.fp8_experts(matrices, &biases);
+            return self.fp8_experts(matrices, &biases, kind);
         }
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
         if !self.experts.contains_key(&dtype) {
@@ -239,7 +239,10 @@ impl Backend for Cuda {
             Experts::Dense(experts) => {
                 experts.put(&self.device, self.expert_kernels(experts.element()), expert, &matrix)?;
             }
-            Experts::Fp8(experts) => experts.put(&self.device, expert, &matrix)?,
+            Experts::Fp8(experts) => {
+                let fp8 = self.fp8.as_ref().expect(OPENED_WITH_FP8);
+                experts.put(&fp8.experts, expert, &matrix)?;
+            }
             Experts::FourBit(experts) => experts.put(&self.device, expert, &matrix)?,
         }
         self.device.check()
@@ -519,7 +522,7 @@ impl Backend for Cuda {
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, mode: OutputMode) {
         let accumulates = mode == OutputMode::Add;
-        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
+        self.forget_rows_of(out);
         match &mut self.fp8 {
             _ if FourBit::of_weights(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
             Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
@@ -553,20 +556,21 @@ impl Backend for Cuda {
         &mut self,
         queries: &mut Buffer,
         latents: &mut Buffer,
+        absorbed: Option<&mut Buffer>,
         steps: &LatentSteps<'_, Vector, Rope>,
         kv: &mut Kv,
         step: &Step,
     ) {
         let words =
             HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
-        self.latents(queries, |ops| ops.prepare(queries, latents, steps, kv, words));
+        self.latents(queries, |ops| ops.prepare((queries, latents, absorbed.as_deref()), steps, kv, words));
     }
 
     fn absorb_queries(&mut self, out: &mut Buffer, queries: &Buffer, maps: &LatentMaps) {
         let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
         let widths = (heads * (rank + rope), heads * (nope + rope));
         assert_eq!((out.width, queries.width), widths, "absorb_queries: widths for {}", maps.heads);
-        self.latents(out, |ops| ops.copy_tails(out, queries, maps.heads));
+        self.forget_before(out);
         let products = HeadProducts {
             heads,
             outputs: rank,
@@ -725,7 +729,7 @@ impl Backend for Cuda {
                 experts.linear(&self.four_bit, out, x, routes, input);
             }
             (Experts::Fp8(experts), fp8) => {
-                let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");
+                let fp8 = fp8.as_mut().expect(OPENED_WITH_FP8);
                 fp8.rounder.forget_rows_of(out);
                 experts.linear((&fp8.experts, &mut fp8.rounder), out, x, routes, input);
             }
@@ -747,6 +751,11 @@ impl Backend for Cuda {
                 self.forget_before(out);
                 dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
             }
+            Experts::Fp8(experts) if experts.gates() => {
+                let fp8 = self.fp8.as_mut().expect(OPENED_WITH_FP8);
+                fp8.rounder.forget_rows_of(out);
+                experts.gated((&fp8.experts, &mut fp8.rounder), out, x, routes, gate);
+            }
             _ => {
                 self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
                 self.gated(out, inner, gate, None);
@@ -762,7 +771,9 @@ impl Backend for Cuda {
                 weights: routes.weights(),
                 multiplied: routes.multiplied_places(),
             };
-            self.ops(x.element, out).combine(out, x, input, &of, mode == OutputMode::Add);
+            // The rows that experts have read stay rounded for the shared expert.
+            self.forget_rows_of(out);
+            self.ops_of(x.element).combine(out, x, input, &of, mode == OutputMode::Add);
         }
     }
 

@@ -17,8 +17,8 @@ use offshoot_backend::{Dtype, LatentHeads, LatentSteps, Values};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::LayerIx;
 
-/// Threads of a block that reduces a row, as in kernels/reduce.cuh.
-const THREADS: u32 = 256;
+/// Warps of a block of `prepare_latents`, as there.
+const PREPARING_WARPS: usize = 4;
 
 /// Heads of a block of `merge_attended`, as there.
 const MERGED_HEADS: usize = 8;
@@ -59,7 +59,6 @@ impl LatentMaps {
 pub struct LatentOps {
     device: Device,
     element: Dtype,
-    copy_tails: Function,
     merge_attended: Function,
 }
 
@@ -75,7 +74,6 @@ impl LatentOps {
         device.prepare(&units::latents(element))?;
         let merge_attended = units::typed(&units::MERGE_ATTENDED, element);
         Ok(Self {
-            copy_tails: device.function(&units::copy_tails(), "copy_tails")?,
             merge_attended: device.function(&merge_attended, "merge_attended")?,
             device: device.clone(),
             element,
@@ -85,8 +83,7 @@ impl LatentOps {
     /// `Backend::prepare_latents`
     pub fn prepare(
         &self,
-        queries: &Buffer,
-        latents: &Buffer,
+        (queries, latents, absorbed): (&Buffer, &Buffer, Option<&Buffer>),
         steps: &LatentSteps<'_, Vector, Rope>,
         kv: &Kv,
         words: HeadWords<'_>,
@@ -97,6 +94,11 @@ impl LatentOps {
         assert_eq!((queries.width, latents.width, norm.len), widths, "prepare_latents: widths for {heads}");
         assert_eq!(queries.rows, latents.rows, "prepare_latents: rows");
         self.assert_operands(&[queries, latents]);
+        if let Some(absorbed) = absorbed {
+            let shape = (absorbed.rows, absorbed.width);
+            assert_eq!(shape, (queries.rows, heads.absorbed().q_width()), "prepare_latents: absorbed of {heads}");
+            self.assert_operands(&[absorbed]);
+        }
         assert_eq!(kv.shape().dtype, self.element, "prepare_latents: dtype of the pages");
         if queries.rows == 0 {
             return;
@@ -104,12 +106,14 @@ impl LatentOps {
         let most = |rope: &Rope| if rope.keys { heads.rope } else { heads.nope + heads.rope };
         let is_part = |rope: &Rope| rope.rotary.is_multiple_of(2) && rope.rotary <= most(rope);
         assert!(ropes.into_iter().flatten().all(is_part), "prepare_latents: rotated part of {heads}");
-        // Of one block, as many heads as its threads take at once.
+        // Of one part, as many heads as a warp takes at once.
         let pairs = ropes.into_iter().flatten().map(|rope| rope.rotary / 2).max().unwrap_or(0);
-        let at_once = (THREADS * LANES) as usize / pairs.max(1);
-        let heads_a_block = at_once.clamp(1, heads.heads);
-        let blocks = 1 + if pairs == 0 { 0 } else { heads.heads.div_ceil(heads_a_block) };
-        let args = Args::new().memory(queries.memory()).memory(latents.memory()).memory(&norm.memory).f32(eps);
+        let at_once = 32 * LANES as usize / pairs.max(1);
+        let heads_a_part = at_once.clamp(1, heads.heads);
+        let passes = pairs == 0 && absorbed.is_none();
+        let parts = 1 + if passes { 0 } else { heads.heads.div_ceil(heads_a_part) };
+        let args = Args::new().memory(queries.memory()).memory_or_null(absorbed.map(Buffer::memory));
+        let args = args.memory(latents.memory()).memory(&norm.memory).f32(eps);
         let args = ropes.into_iter().fold(args, |args, rope| {
             // No table, as one that rotates nothing.
             let rope = rope.filter(|rope| rope.rotary > 0);
@@ -120,24 +124,12 @@ impl LatentOps {
         let SlotWords { words: slots, member } = words.slots;
         let args = args.memory_at(words.positions.0, words.positions.1);
         let args = args.memory_at(kv.memory(), kv.layer_at(layer)).memory_at(slots.0, slots.1);
-        let args = args.u32(small(heads.heads)).u32(small(heads.nope + heads.rope)).u32(small(heads.rank));
-        let args = args.u32(small(heads.rope)).u32(small(blocks)).u32(small(heads_a_block));
+        let args = args.u32(small(queries.rows)).u32(small(heads.heads)).u32(small(heads.nope + heads.rope));
+        let args = args.u32(small(heads.rank)).u32(small(heads.rope)).u32(small(parts)).u32(small(heads_a_part));
         let args = args.u32(member.number).u32(member.of);
-        let grid = [small(queries.rows * blocks), 1, 1];
-        self.device.launch(kv.prepare_latents(layer), grid, THREADS, latents.row_bytes(), &args);
-    }
-
-    /// The rotated parts of `queries` as those of `out`: what of `Backend::absorb_queries` is no product.
-    pub fn copy_tails(&self, out: &Buffer, queries: &Buffer, heads: LatentHeads) {
-        self.assert_operands(&[out, queries]);
-        if out.rows == 0 || heads.rope == 0 {
-            return;
-        }
-        let bytes = |width: usize| small(width * self.element.bytes());
-        let args = Args::new().memory(out.memory()).memory(queries.memory()).u32(small(heads.heads));
-        let args = args.u32(bytes(heads.rank)).u32(bytes(heads.nope)).u32(bytes(heads.rope));
-        let blocks = bytes(heads.heads * heads.rope).div_ceil(16 * LANE_BLOCK);
-        self.device.launch(&self.copy_tails, [small(out.rows), blocks, 1], LANE_BLOCK, 0, &args);
+        let blocks = small((queries.rows * parts).div_ceil(PREPARING_WARPS));
+        let shared = PREPARING_WARPS * latents.row_bytes().next_multiple_of(16);
+        self.device.launch(kv.prepare_latents(layer), [blocks, 1, 1], PREPARING_WARPS as u32 * 32, shared, &args);
     }
 
     /// The latents of the slots of expansions, 32 rows of `out` for each. `expansions`: the first one's words.

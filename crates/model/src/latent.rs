@@ -90,7 +90,8 @@ impl<B: Backend> LatentAttention<B> {
             ropes: self.ropes.map(|rope| rope.map(|rope| &step.ropes[rope].table)),
             layer: stored,
         };
-        backend.prepare_latents(queries, latents, &steps, step.kv, step.loaded);
+        let tails = step.absorbs.then_some(&mut *absorbed);
+        backend.prepare_latents(queries, latents, tails, &steps, step.kv, step.loaded);
         // Behind the latents of this step's own rows, which may be expanded, too.
         for store in CopyStore::ALL {
             if step.copies_shape[store as usize].expansions > 0 {

@@ -459,12 +459,15 @@ impl Backend for Sim {
         &mut self,
         queries: &mut SimBuffer,
         latents: &mut SimBuffer,
+        absorbed: Option<&mut SimBuffer>,
         steps: &LatentSteps<'_, (), ()>,
         kv: &mut KvShape,
         _: &SimStep,
     ) {
         let stored = latents.rows * self.token_bytes(kv.heads[steps.layer.ix()], kv.dtype);
-        self.small_op(2 * queries.bytes() + latents.bytes() + stored);
+        let LatentHeads { rank, rope, .. } = steps.heads;
+        let tails = absorbed.map_or(0, |absorbed| absorbed.bytes() / (rank + rope) * rope);
+        self.small_op(2 * queries.bytes() + latents.bytes() + stored + tails);
     }
 
     fn absorb_queries(&mut self, out: &mut SimBuffer, _: &SimBuffer, maps: &SimMaps) {

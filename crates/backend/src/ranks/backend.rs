@@ -403,12 +403,14 @@ impl<B: Ranked> Backend for Rank<B> {
         &mut self,
         queries: &mut Self::Buffer,
         latents: &mut Self::Buffer,
+        absorbed: Option<&mut Self::Buffer>,
         steps: &LatentSteps<'_, Self::Vector, Self::Rope>,
         kv: &mut Self::Kv,
         step: &Self::Step,
     ) {
         let steps = LatentSteps { heads: self.latent_heads(steps.heads), ..*steps };
-        self.0.prepare_latents(&mut queries.own, &mut latents.own, &steps, kv, step);
+        let absorbed = absorbed.map(|absorbed| &mut absorbed.own);
+        self.0.prepare_latents(&mut queries.own, &mut latents.own, absorbed, &steps, kv, step);
     }
 
     fn experts(

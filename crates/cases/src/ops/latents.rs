@@ -21,6 +21,8 @@ use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_kv::KvSlot;
 
 const EPS: f32 = 1e-6;
+/// What an op leaves alone, a number of every dtype.
+const UNWRITTEN: f32 = 0.5;
 /// Positions of the rope tables.
 const POSITIONS: usize = 200;
 /// What a stored number of e4m3 may differ by from one that a neighbour is rounded to: three bits follow the first.
@@ -113,7 +115,8 @@ fn pages_of(rows: usize) -> Vec<PageId> {
     (0..rows).rev().map(PageId::new).collect()
 }
 
-/// Every row has a page of its own, and some position. Queries come first in what is found, then what is stored.
+/// Every row has a page of its own, and some position. Queries come first in what is found, then what is stored, then
+/// what absorbed queries have of them: the rotated parts, and what is not written.
 struct PrepareCase {
     dtype: Dtype,
     heads: LatentHeads,
@@ -157,11 +160,19 @@ impl PrepareCase {
     /// Number `at` of what is found, the sizes of its products, and whether it is stored.
     fn number(&self, at: usize) -> (f64, f64, bool) {
         let LatentHeads { heads, nope, rope, rank, .. } = self.heads;
-        let Some(at) = at.checked_sub(self.queries.len()) else {
-            let (query, i) = (at / (nope + rope), at % (nope + rope));
+        let of_query = |query: usize, i| {
             let (y, size) = self.rotated(query / heads, &self.queries[query * (nope + rope)..][..nope + rope], i);
-            return (y, size, false);
+            (y, size, false)
         };
+        let Some(at) = at.checked_sub(self.queries.len()) else {
+            return of_query(at / (nope + rope), at % (nope + rope));
+        };
+        if let Some(at) = at.checked_sub(self.rows * heads * (rank + 1)) {
+            return match (at % (rank + rope)).checked_sub(rank) {
+                Some(i) => of_query(at / (rank + rope), nope + i),
+                None => (f64::from(UNWRITTEN), 0.0, false),
+            };
+        }
         let (row, i) = match at.checked_sub(self.rows * heads * rank) {
             None => (at / (heads * rank), at % rank),
             Some(at) => (at / heads, asked(at / heads, at % heads, self.heads.absorbed())),
@@ -184,12 +195,15 @@ impl OpCase for PrepareCase {
         let shape = backend.load(&mut step, StepBatch { slots: vec![slots], ..rows_at(&positions) })?;
         let mut queries = buffer(backend, holds, shape.rows, self.heads.query_width(), &self.queries)?;
         let mut latents = buffer(backend, holds, shape.rows, self.heads.latent_width(), &self.latents)?;
+        let width = absorbed.q_width();
+        let mut tails = buffer(backend, holds, shape.rows, width, &vec![UNWRITTEN; self.rows * width])?;
         let steps = LatentSteps { heads: self.heads, norm: &norm, eps: EPS, ropes: [Some(&table), None], layer };
         run(backend, &mut step, shape, |backend, step| {
-            backend.prepare_latents(&mut queries, &mut latents, &steps, &mut kv, step);
+            backend.prepare_latents(&mut queries, &mut latents, Some(&mut tails), &steps, &mut kv, step);
         })?;
         let mut found = backend.read(&queries, self.rows)?;
         found.extend(stored(backend, &kv, layer, absorbed, self.dtype, &pages)?);
+        found.extend(backend.read(&tails, self.rows)?);
         backend.set_kv_dtype(KvDtype::Model);
         Ok(found)
     }
@@ -207,7 +221,8 @@ impl OpCase for PrepareCase {
     }
 
     fn exact(&self) -> Option<Vec<f64>> {
-        let found = self.queries.len() + self.rows * self.heads.heads * (self.heads.rank + 1);
+        let LatentHeads { heads, rank, rope, .. } = self.heads;
+        let found = self.queries.len() + self.rows * heads * (rank + 1 + rank + rope);
         Some((0..found).map(|at| self.number(at).0).collect())
     }
 
@@ -271,7 +286,12 @@ impl OpCase for MapCase {
         let (rows, holds) = (self.x.len() / self.width, ActivationDtype::Operands(self.dtype));
         let maps = latent_maps(backend, self.heads, self.dtype, &self.maps)?;
         let x = buffer(backend, holds, rows, self.width, &self.x)?;
-        let mut out = buffer(backend, holds, rows, self.out_width(), &[])?;
+        // The rotated parts are there before their product.
+        let out: Vec<f32> = match self.of {
+            Mapped::Queries => (0..rows * self.out_width()).map(|at| self.operands(at).err().unwrap_or(0.0)).collect(),
+            Mapped::Values => Vec::new(),
+        };
+        let mut out = buffer(backend, holds, rows, self.out_width(), &out)?;
         match self.of {
             Mapped::Queries => backend.absorb_queries(&mut out, &x, &maps),
             Mapped::Values => backend.map_values(&mut out, &x, &maps),
@@ -279,7 +299,7 @@ impl OpCase for MapCase {
         backend.read(&out, rows)
     }
 
-    /// Rotated parts pass as they are.
+    /// Rotated parts stay as they are.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let Ok([x, w]) = self.operands(at) else { return 0.0 };
         let [x_size, w_size] = [&x, &w].map(|numbers| RowSize::of_rows(numbers, numbers.len())[0]);

@@ -49,8 +49,7 @@ impl LinearFp8 {
         self.device.prepare(&units::fp8(scaling))?;
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             for tiles in Fp8Tiles::ALL {
-                let function =
-                    self.device.function(&units::fp8_tiles(&units::LINEAR_FP8, dtype, tiles, scaling), "linear_fp8")?;
+                let function = self.device.function(&units::linear_fp8(dtype, tiles, scaling), "linear_fp8")?;
                 self.kernels.insert((dtype, tiles, scaling), function);
             }
         }
@@ -96,7 +95,7 @@ impl LinearFp8 {
         let scales = w.fp8.as_ref().expect("a matrix of e4m3 comes with its scales");
         let mut first = 0;
         for part in &scales.parts {
-            let rounded = rounder.round(x, None, scales.scaling, part.activations);
+            let rounded = rounder.round(x, scales.scaling, part.activations);
             let range = Range { first, end: part.end };
             let is_whole = range.end - range.first == w.outputs;
             if !(is_whole && self.by_library(out, &rounded, (w, scales), bias, accumulates)?) {

@@ -21,6 +21,8 @@ const PAGE: usize = 32;
 const PAGES: usize = 3;
 const POSITIONS: usize = 40;
 const EPS: f32 = 1e-6;
+/// Of a block of `prepare_latents`.
+const WARPS: usize = 4;
 const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 const UNTOUCHED: u8 = 0x5a;
 
@@ -94,13 +96,15 @@ struct Case {
     layout: PageLayout,
     heads: LatentHeads,
     tables: [Option<Table>; 2],
-    /// Of a block.
-    heads_a_block: usize,
+    /// Of a part.
+    heads_a_part: usize,
+    /// Whether tails of absorbed queries are asked for.
+    absorbs: bool,
     member: Member,
 }
 
 fn hold_prepared(case: &Case) {
-    let Case { dtype, kept, layout, heads, ref tables, heads_a_block, member } = *case;
+    let Case { dtype, kept, layout, heads, ref tables, heads_a_part, absorbs, member } = *case;
     let Some(kernel) = Emulated::compile(&units::prepare_latents(dtype, kept, layout), "prepare_latents") else {
         return;
     };
@@ -133,21 +137,25 @@ fn hold_prepared(case: &Case) {
     let (mut queries_at, mut latents_at, mut weight_at) =
         (given.as_mut_ptr(), row_words.as_ptr(), weight_words.as_ptr());
     let (mut positions_at, mut layer_at, mut slots_at) = (positions.as_ptr(), layer.as_mut_ptr(), slot_words.as_ptr());
-    let blocks = 1 + heads.heads.div_ceil(heads_a_block);
+    let parts = 1 + heads.heads.div_ceil(heads_a_part);
+    let before = vec![0.5; rows * heads.absorbed().q_width()];
+    let mut absorbed = words(&dtype.encode(&before));
+    let mut absorbed_at = if absorbs { absorbed.as_mut_ptr() } else { std::ptr::null_mut() };
     let mut eps = EPS;
     let mut shape =
-        [heads.heads, heads.nope + heads.rope, heads.rank, heads.rope, blocks, heads_a_block].map(|n| n as u32);
+        [rows, heads.heads, heads.nope + heads.rope, heads.rank, heads.rope, parts, heads_a_part].map(|n| n as u32);
     let (mut number, mut of) = (member.number, member.of);
-    let mut args = vec![at(&mut queries_at), at(&mut latents_at), at(&mut weight_at), at(&mut eps)];
+    let mut args = vec![at(&mut queries_at), at(&mut absorbed_at), at(&mut latents_at), at(&mut weight_at)];
+    args.push(at(&mut eps));
     for (cosines, sines, rotary, turns) in &mut tables_at {
         args.extend([at(cosines), at(sines), at(rotary), at(turns)]);
     }
     args.extend([at(&mut positions_at), at(&mut layer_at), at(&mut slots_at)]);
     args.extend(shape.iter_mut().map(at));
     args.extend([at(&mut number), at(&mut of)]);
-    let shared = heads.latent_width() * dtype.bytes();
+    let shared = WARPS * (heads.latent_width() * dtype.bytes()).next_multiple_of(16);
     // SAFETY: the kernel's arguments in their order, each with memory for what its head says.
-    unsafe { kernel.launch((rows * blocks) as u32, 256, shared, ANY, &args) };
+    unsafe { kernel.launch((rows * parts).div_ceil(WARPS) as u32, 32 * WARPS as u32, shared, ANY, &args) };
 
     let found = numbers_of(dtype, &given, queries.len());
     let as_given = |x: &f32| (f64::from(*x), 0.0);
@@ -167,6 +175,12 @@ fn hold_prepared(case: &Case) {
                 );
             }
         }
+    }
+    let tails = numbers_of(dtype, &absorbed, before.len());
+    for (tail, query) in tails.chunks_exact(heads.latent_width()).zip(found.chunks_exact(width)) {
+        assert!(tail[..heads.rank].iter().all(|&x| x == 0.5), "{case:?}: the rest is that of the product");
+        let expected = if absorbs { &query[heads.nope..] } else { &[0.5].repeat(heads.rope) };
+        assert_eq!(tail[heads.rank..], *expected, "{case:?}: rotated parts of absorbed queries");
     }
     let layer: &[u8] = bytemuck::cast_slice(&layer);
     let mut written = vec![false; layer.len()];
@@ -221,7 +235,8 @@ fn rows_are_prepared_as_by_norm_rope_and_append() {
         layout,
         heads,
         tables: [first.clone(), second.clone()],
-        heads_a_block: 2,
+        heads_a_part: 2,
+        absorbs: true,
         member: WHOLE,
     };
     let (plain, panels) = (PageLayout::Plain, PageLayout::Panels);
@@ -235,7 +250,8 @@ fn rows_are_prepared_as_by_norm_rope_and_append() {
         hold_prepared(&Case { kept, ..case(Dtype::Bf16, panels, LITE, &of_lite, &None) });
         hold_prepared(&Case { kept, ..case(Dtype::F32, plain, SMALL, &small, &later) });
     }
-    hold_prepared(&Case { heads_a_block: 5, ..case(Dtype::F32, plain, SMALL, &small, &None) });
+    hold_prepared(&Case { absorbs: false, ..case(Dtype::Bf16, panels, LITE, &of_lite, &None) });
+    hold_prepared(&Case { heads_a_part: 5, ..case(Dtype::F32, plain, SMALL, &small, &None) });
     for (number, of) in [(1, 2), (3, 4)] {
         let member = Member { number, of, ..WHOLE };
         hold_prepared(&Case { member, ..case(Dtype::Bf16, panels, LITE, &of_lite, &None) });
@@ -333,32 +349,6 @@ fn each_head_has_its_own_linear_layer() {
                 let alone = multiplied(&kernel, dtype, (&x[row * of_row..][..of_row], &w), 1, shape);
                 assert_eq!(alone, found[row * heads * out_head..][..heads * out_head], "row {row}");
             }
-        }
-    }
-}
-
-#[test]
-fn rotated_parts_of_queries_are_kept() {
-    let Some(kernel) = Emulated::compile(&units::copy_tails(), "copy_tails") else { return };
-    for (dtype, heads) in [(Dtype::Bf16, LITE), (Dtype::F16, SMALL), (Dtype::F32, SMALL)] {
-        let mut dice = Dice::new(1);
-        let rows = 3;
-        let queries = rounded(&mut dice, dtype, rows * heads.query_width());
-        let x = words(&dtype.encode(&queries));
-        let mut out = words(&dtype.encode(&vec![0.5; rows * heads.absorbed().q_width()]));
-        let (mut out_at, mut x_at) = (out.as_mut_ptr(), x.as_ptr());
-        let mut shape =
-            [heads.heads, heads.rank * dtype.bytes(), heads.nope * dtype.bytes(), heads.rope * dtype.bytes()]
-                .map(|n| n as u32);
-        let mut args = vec![at(&mut out_at), at(&mut x_at)];
-        args.extend(shape.iter_mut().map(at));
-        // SAFETY: the kernel's arguments in their order, each with memory for what its head says.
-        unsafe { kernel.launch(rows as u32, 128, 0, ANY, &args) };
-        let found = numbers_of(dtype, &out, rows * heads.absorbed().q_width());
-        let both = found.chunks_exact(heads.latent_width()).zip(queries.chunks_exact(heads.nope + heads.rope));
-        for (found, query) in both {
-            assert_eq!(found[heads.rank..], query[heads.nope..], "{dtype:?}");
-            assert!(found[..heads.rank].iter().all(|&x| x == 0.5), "{dtype:?}: the rest is that of the product");
         }
     }
 }

@@ -151,9 +151,9 @@ fn floor(op: LatentOp, heads: LatentHeads, rows: usize, dtype: Dtype, rates: Rat
     let LatentHeads { heads: count, rank, nope, rope, value } = heads;
     let maps = |of_head: usize| count * of_head * rank;
     let (of_rows, weights, products) = match op {
-        // The rotated parts alone change of queries.
-        LatentOp::PrepareLatents => (2 * (count * rope + rank + rope), 0, 0),
-        LatentOp::AbsorbQueries => (count * (nope + rope + rank + rope), maps(nope), maps(nope)),
+        // The rotated parts alone change of queries, and are written twice.
+        LatentOp::PrepareLatents => (3 * count * rope + 2 * (rank + rope), 0, 0),
+        LatentOp::AbsorbQueries => (count * (nope + rank), maps(nope), maps(nope)),
         LatentOp::MapValues => (count * (rank + value), maps(value), maps(value)),
         LatentOp::MergeAttended => (3 * count * value, 0, 0),
         LatentOp::ExpandLatents => {
@@ -220,7 +220,8 @@ fn measure_rows<B: Timed>(
                     LatentOp::PrepareLatents => {
                         let (ropes, layer) = ([Some(&table), None], LayerIx::new(layer));
                         let steps = LatentSteps { heads, norm: &norm, eps: 1e-6, ropes, layer };
-                        backend.prepare_latents(&mut queries, &mut latents, &steps, &mut kv, step);
+                        let tails = Some(&mut absorbing);
+                        backend.prepare_latents(&mut queries, &mut latents, tails, &steps, &mut kv, step);
                     }
                     LatentOp::AbsorbQueries => backend.absorb_queries(&mut absorbing, &queries, maps),
                     LatentOp::MapValues => backend.map_values(&mut out, &read, maps),
@@ -295,7 +296,7 @@ mod tests {
         let rates = Rates { bytes_per_s: 4e12, flops_per_s: 8e14 };
         let floor = |op, rows| super::floor(op, heads, rows, Dtype::Bf16, rates);
         // 16 maps of 128 x 512, and a row of 16 x (192 + 576).
-        let bytes = 2.0 * (16.0 * 128.0 * 512.0 + 16.0 * 768.0);
+        let bytes = 2.0 * (16.0 * 128.0 * 512.0 + 16.0 * 640.0);
         assert!((floor(LatentOp::AbsorbQueries, 1) - bytes / 4e6).abs() < 1e-9);
         let products = 2.0 * 8192.0 * 16.0 * 256.0 * 512.0;
         assert!((floor(LatentOp::ExpandLatents, 8192) - products / 8e8).abs() < 1e-9);
