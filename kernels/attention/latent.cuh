@@ -172,6 +172,18 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             return StepMask(kv_blocks, tile.highest + steps_since_plan(job.words, job.positions), at,
                             job.words[WINDOW]);
         };
+        // Of a step BY_READER.
+        auto reader_mask = [&] {
+            const unsigned tile_rows = tiles.tile(job).rows;
+            unsigned which[2];
+#pragma unroll
+            for (unsigned r = 0; r < 2; r++) {
+                which[r] = job.by_group.quotient(row_at_place(tile_rows, first + lane / 4 + r * 8)) + 1;
+            }
+            const StageInfo& info = latent.keys[group];
+            const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
+            return StepMask(kv_blocks, which);
+        };
         // Scores the keys in the warpgroup's own buffer, which hold their `phase`-th step. `meanwhile` is called once
         // products are under way.
         auto score = [&](unsigned phase, const auto& meanwhile) {
@@ -196,6 +208,9 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             wait_products<0>();
             signal(latent.empty[group][group == 0 ? RIGHT : LEFT]);
             rows.products_to_scores(job, whole, step_mask);
+            if (!DETERMINISTIC && whole == BY_READER) {
+                rows.mask(reader_mask());
+            }
         };
         // Weighs the scores against m, and shares the weights once the whole warpgroup has scored.
         auto weigh = [&] {

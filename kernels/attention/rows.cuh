@@ -32,6 +32,18 @@ struct StepMask {
         }
     }
 
+    // Of a step BY_READER. `which`: the rows' numbers in the tile, from 1 on.
+    __device__ __forceinline__ StepMask(const unsigned (&kv_blocks)[2], const unsigned (&which)[2]) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            const unsigned reader = kv_blocks[half] >> 12;
+#pragma unroll
+            for (unsigned r = 0; r < 2; r++) {
+                seen[half][r] = reader == 0 || reader == which[r] ? kv_blocks[half] & 0xfff : 0;
+            }
+        }
+    }
+
     // Sets scores of the n-th 8 tokens that a row does not see to NO_SCORE.
     __device__ __forceinline__ void mask(float (&s)[4], int n) const {
 #pragma unroll
@@ -175,11 +187,14 @@ struct SoftmaxRows {
         settled(s);
         job.cap(s);
         if (__builtin_expect(whole == 0, 0)) {
-            const StepMask seen = step_mask();
+            mask(step_mask());
+        }
+    }
+
+    __device__ __forceinline__ void mask(const StepMask& seen) {
 #pragma unroll
-            for (int n = 0; n < STEP_TOKENS / 8; n++) {
-                seen.mask(s[n], n);
-            }
+        for (int n = 0; n < STEP_TOKENS / 8; n++) {
+            seen.mask(s[n], n);
         }
     }
 
