@@ -112,10 +112,7 @@ impl ModelConfig {
         let routers = layout.layers.iter().filter_map(|layer| layer.experts.as_ref());
         let routers = routers.flat_map(|experts| experts.router.tensors());
         let latents = layout.layers.iter().filter_map(|layer| Some((layer, layer.latent.as_ref()?)));
-        let latents = latents.flat_map(|(layer, latent)| {
-            let first = latent.queries.as_ref().map(|_| &layer.qkv);
-            first.into_iter().chain([&latent.latents]).flat_map(|linear| &linear.weights)
-        });
+        let latents = latents.flat_map(|(layer, latent)| latent.whole(&layer.qkv));
         let whole = std::iter::once(&layout.embed).chain(head).chain(inputs).chain(routers).chain(latents);
         whole.map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
