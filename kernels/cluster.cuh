@@ -22,3 +22,11 @@ __device__ __forceinline__ float4 load_of_peer(unsigned address, unsigned rank, 
                  : "memory");
     return numbers;
 }
+
+// Arrives at the barrier of block `rank` that lies where `barrier` does here (attention/barrier.cuh).
+__device__ __forceinline__ void arrive_at_peer(unsigned barrier, unsigned rank, unsigned size) {
+    asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}

@@ -1,7 +1,7 @@
 // Sums over a warp and over a block. The order of additions is fixed, so results are bitwise reproducible.
 #pragma once
 
-// The most threads per block of every kernel that calls block_sum; a block has as many whole warps as its row is worth.
+// Threads per block of every kernel that calls block_sum.
 constexpr unsigned THREADS = 256;
 
 // Sum over the 32 lanes, returned in every lane.
@@ -13,7 +13,7 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// Sum over the block, returned in every thread. All threads must call it.
+// Sum over the block, returned in every thread. All THREADS threads must call it.
 __device__ __forceinline__ float block_sum(float x) {
     __shared__ float warps[THREADS / 32];
     x = warp_sum(x);
@@ -22,7 +22,8 @@ __device__ __forceinline__ float block_sum(float x) {
     }
     __syncthreads();
     float sum = 0.0f;
-    for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
+#pragma unroll
+    for (unsigned warp = 0; warp < THREADS / 32; ++warp) {
         sum += warps[warp];
     }
     __syncthreads();  // the next call overwrites `warps`

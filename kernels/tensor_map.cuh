@@ -22,3 +22,14 @@ __device__ __forceinline__ void copy_box(unsigned to, const TensorMap& map, unsi
         "l"(&map), "r"(x), "r"(y), "r"(barrier)
         : "memory");
 }
+
+// The same for every block of a cluster of `size` (cluster.cuh): the box lands where `to` lies there, and signals the
+// barrier that lies there where `barrier` does here.
+__device__ __forceinline__ void copy_box_to_cluster(unsigned to, const TensorMap& map, unsigned x, unsigned y,
+                                                    unsigned barrier, unsigned size) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<unsigned short>((1 << size) - 1))
+        : "memory");
+}

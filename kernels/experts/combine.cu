@@ -7,41 +7,24 @@
 // Definition: `Backend::combine`, adding or not; on the CPU, `combine_rows` of crates/cpu/src/experts.rs.
 #include "lanes.cuh"
 
-// Choices whose outputs a thread has on their way at once.
-constexpr unsigned TOGETHER = 8;
-
 template <int N>
 __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const ELEMENT* input, const unsigned* places,
                                             const float* weights, unsigned multiplied, unsigned chosen, unsigned width,
                                             bool adds) {
     for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < width; i += gridDim.y * blockDim.x * N) {
-        const Lanes<float, N> before = adds ? load<N>(out + i) : Lanes<float, N>{};
         Lanes<float, N> sum = {};
-#pragma unroll 1
-        for (unsigned first = 0; first < chosen; first += TOGETHER) {
-            Lanes<ELEMENT, N> read[TOGETHER];
-            float weight[TOGETHER];
-            bool counts[TOGETHER];
-            // All are read, also what is no choice or gives nothing, so that no load waits for a condition.
-#pragma unroll
-            for (unsigned k = 0; k < TOGETHER; k++) {
-                const unsigned choice = min(first + k, chosen - 1), place = places[choice];
-                const bool is_identity = place >= multiplied;
-                const ELEMENT* output = x + static_cast<unsigned long long>(place) * width;
-                const ELEMENT* row = is_identity && input ? input : output;
-                read[k] = *reinterpret_cast<const Lanes<ELEMENT, N>*>(row + i);
-                counts[k] = first + k < chosen && (input || !is_identity);
-                weight[k] = weights[choice];
-            }
-#pragma unroll
-            for (unsigned k = 0; k < TOGETHER; k++) {
-                for (int lane = 0; lane < N; ++lane) {
-                    const float more = sum.at[lane] + weight[k] * to_f32(read[k].at[lane]);
-                    sum.at[lane] = counts[k] ? more : sum.at[lane];
-                }
+#pragma unroll 4
+        for (unsigned choice = 0; choice < chosen; choice++) {
+            const unsigned place = places[choice];
+            const ELEMENT* row = place < multiplied ? x + static_cast<unsigned long long>(place) * width : input;
+            const Lanes<float, N> lanes = row ? load<N>(row + i) : Lanes<float, N>{};
+            const float weight = weights[choice];
+            for (int lane = 0; lane < N; ++lane) {
+                sum.at[lane] += weight * lanes.at[lane];
             }
         }
         if (adds) {
+            const Lanes<float, N> before = load<N>(out + i);
             for (int lane = 0; lane < N; ++lane) {
                 sum.at[lane] = before.at[lane] + sum.at[lane];
             }
@@ -50,8 +33,7 @@ __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    combine(float* __restrict__ out, const ELEMENT* __restrict__ x,
+extern "C" __global__ void combine(float* __restrict__ out, const ELEMENT* __restrict__ x,
                                    const ELEMENT* __restrict__ input, const unsigned* __restrict__ places,
                                    const float* __restrict__ weights, const unsigned* __restrict__ multiplied,
                                    unsigned chosen, unsigned width, unsigned adds) {

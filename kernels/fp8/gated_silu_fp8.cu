@@ -3,7 +3,7 @@
 // out[r][i] = silu(x[r][i]) * x[r][width + i], stored if `keeps`; codes and scales of out[r] (fp8/rounding.cuh).
 //
 // Shapes: as those of ops/gated_silu.cu and fp8/round_rows.cu.
-// Grid: one block of THREADS threads per row.
+// Grid: one block per row, of at most THREADS threads, whole warps.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) + 1 bytes per output, and sizeof(ELEMENT) more if `keeps`.
 // Definition: `Backend::gated`, and `round_row` of crates/backend/src/quantised/rounding.rs.
 //

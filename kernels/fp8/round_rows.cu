@@ -4,7 +4,7 @@
 // Shapes: to e4m3 [R, inner], rows `stride` bytes apart, a multiple of 16; scales f32 [R], or with BLOCKS [ceil(inner /
 // 128)] rows of R, `apart` elements from each other; x ELEMENT [rows, inner]; row r of the result is row rows[r] of x
 // if `gathers`, else row r.
-// Grid: one block of THREADS threads per row.
+// Grid: one block per row, of at most THREADS threads, whole warps.
 // Limit: bandwidth, sizeof(ELEMENT) + 1 bytes per element.
 // Definition: `Backend::linear` with a quantised matrix; on the CPU, `round_row` of
 // crates/backend/src/quantised/rounding.rs.

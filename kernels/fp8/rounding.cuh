@@ -14,7 +14,8 @@
 constexpr unsigned SIGNLESS = 0x7fffffff, BLOCK_INPUTS = 128;
 // 2^-126, the smallest normal number.
 constexpr unsigned LEAST_NORMAL = 0x00800000;
-// Vectors of a short and of a long row that a thread holds while the row's scale is found: 4 and 8, of f32 2.
+// Vectors of a short and of a long row that a thread holds while the row's scale is found: 4 and 8, of f32 2 and 2. Of a
+// row of no more vectors than threads it holds one.
 constexpr unsigned FEW_HELD = 8 / sizeof(ELEMENT), MOST_HELD = 32 / (sizeof(ELEMENT) * sizeof(ELEMENT));
 // Vectors that are on their way at once.
 constexpr unsigned MOST_TOGETHER = 4;
@@ -183,6 +184,8 @@ __device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsign
 #else
     if (inner % LANES != 0) {
         round_by_row<1, Inputs<1>::HELD>(to, scales_of_row, inner, scaling, Inputs<1>{given});
+    } else if (inner <= blockDim.x * LANES) {
+        round_by_row<LANES, 1>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     } else if (inner <= FEW_HELD * blockDim.x * LANES) {
         round_by_row<LANES, FEW_HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     } else {

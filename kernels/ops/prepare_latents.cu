@@ -91,9 +91,10 @@ __device__ __forceinline__ void prepare_row(const ELEMENT* latent, ELEMENT* row,
         store<N>(row + i, x);
     }
     __syncwarp();
-    for (const Table& table : tables) {
-        if (table.cosines && table.turns & KEYS) {
-            turn_tails<N>(row, 1, width, table, position);
+#pragma unroll
+    for (unsigned k = 0; k < 2; ++k) {
+        if (tables[k].cosines && tables[k].turns & KEYS) {
+            turn_tails<N>(row, 1, width, tables[k], position);
         }
     }
     for (unsigned i = own; i < width; i += 32 * N) {
@@ -138,12 +139,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     const unsigned from = (part - 1) * heads_a_part;
     const unsigned count = from < heads ? min(heads - from, heads_a_part) : 0;
     ELEMENT* first = queries + r * query_row + from * query;
-    for (const Table& table : tables) {
-        if (table.cosines) {
+#pragma unroll
+    for (unsigned k = 0; k < 2; ++k) {
+        if (tables[k].cosines) {
             if (is_cut) {
-                turn_tails<LANES>(first, count, query, table, position);
+                turn_tails<LANES>(first, count, query, tables[k], position);
             } else {
-                turn_tails<1>(first, count, query, table, position);
+                turn_tails<1>(first, count, query, tables[k], position);
             }
         }
     }

@@ -1,7 +1,7 @@
 // out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i].
 //
 // Shapes: out ELEMENT [R, width], x f32 [R, width], weight f32 [width].
-// Grid: one block of at most THREADS threads per row. The row is kept in shared memory (width floats) until its sum is known;
+// Grid: one block of THREADS threads per row. The row is kept in shared memory (width floats) until its sum is known;
 // each thread reads back only what it wrote.
 // Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::rms_norm`; on the CPU, `rms_norm` of crates/cpu/src/norm.rs.

@@ -48,7 +48,7 @@ pub struct PlanArgs {
     /// figures (default: h200, with a note unless this machine has one)
     #[arg(long, value_name = "NAME_OR_JSON")]
     pub device_profile: Option<String>,
-    /// Dtype of weights, keys and values (default: the config's)
+    /// Dtype of weights, keys and values (default: that of the model's files, or the config's where there are none)
     #[arg(long, value_parser = one_of(DTYPES))]
     pub dtype: Option<Dtype>,
     /// Expected tokens per sample, if the limit is higher (default: the limit)

@@ -8,6 +8,8 @@ mod full;
 mod judge_server;
 #[path = "../common/judging.rs"]
 mod judging;
+#[path = "../common/latent.rs"]
+mod latent;
 #[path = "../common/lora.rs"]
 mod lora;
 #[path = "../common/parquet.rs"]
@@ -34,6 +36,7 @@ mod deterministic;
 mod dry_run;
 mod forms;
 mod judges;
+mod latents;
 mod mutated;
 mod mutated_files;
 mod mutation_seeds;

@@ -3,7 +3,8 @@
 //! that.
 
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, SampledToken, StepBatch, StepShape, WeightView,
+    ActivationDtype, Backend, Dtype, HeadLayout, LatentHeads, MatrixPart, RowToken, SampledToken, StepBatch, StepShape,
+    WeightView,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
@@ -92,6 +93,13 @@ pub fn buffer<B: Backend>(
     backend.resize(&mut buffer, rows)?;
     backend.write(&mut buffer, values.len() / width, values)?;
     Ok(buffer)
+}
+
+/// Absorbed queries with the rotated parts of `queries`, `[R, heads, nope + rope]`, and zeros for the rest: what
+/// `prepare_latents` leaves to `absorb_queries`.
+pub fn tails(heads: LatentHeads, queries: &[f32]) -> Vec<f32> {
+    let head = |query: &[f32]| [&vec![0.0; heads.rank], &query[heads.nope..]].concat();
+    queries.chunks_exact(heads.nope + heads.rope).flat_map(head).collect()
 }
 
 /// Numbers in [-1, 1) as a matrix or vector of `dtype` holds them.

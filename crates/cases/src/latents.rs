@@ -8,7 +8,7 @@ use std::fmt;
 
 use rayon::prelude::*;
 
-use crate::case::{ANY_VOCAB, CheckEffort, buffer, dot, rows_at, run, vector};
+use crate::case::{ANY_VOCAB, CheckEffort, buffer, dot, rows_at, run, tails, vector};
 use crate::dense::relative_error;
 use crate::report::{CaseResult, CheckReport, WorstError};
 use crate::setting::hints;
@@ -221,7 +221,7 @@ impl<'a, B: Backend> LatentForest<'a, B> {
         let padded = backend.load(&mut step, batch())?.rows;
         let (holds, sums) = (ActivationDtype::Operands(dtype), ActivationDtype::Sums);
         let queries = buffer(backend, holds, padded, heads.query_width(), &self.queries)?;
-        let mut absorbing = buffer(backend, holds, padded, absorbed.q_width(), &[])?;
+        let mut absorbing = buffer(backend, holds, padded, absorbed.q_width(), &tails(heads, &self.queries))?;
         let mut read = buffer(backend, holds, padded, absorbed.out_width(), &[])?;
         let mut out = buffer(backend, holds, padded, heads.out_width(), &[])?;
         let mut lse = buffer(backend, sums, padded, heads.heads, &[])?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::figures;
+use crate::lfs;
 
 /// What some programs write before UTF-8 text.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -23,7 +24,7 @@ pub const MOST_OF_MODEL_FILE: u64 = 512 << 20;
 /// # Errors
 ///
 /// It is no regular file, as is a link to a device, which may have no end; it has more than [`MOST_OF_MODEL_FILE`]; it
-/// cannot be read.
+/// cannot be read; it is a pointer of Git LFS.
 pub fn model_file(path: &Path) -> Result<Vec<u8>> {
     let facts = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
     if !facts.is_file() {
@@ -33,7 +34,9 @@ pub fn model_file(path: &Path) -> Result<Vec<u8>> {
         let [most, found] = [MOST_OF_MODEL_FILE, facts.len()].map(figures::bytes);
         return Err(Error::format(path, format!("expected at most {most}, found {found}")));
     }
-    std::fs::read(path).map(without_mark).map_err(Error::io(path, "read"))
+    let bytes = std::fs::read(path).map(without_mark).map_err(Error::io(path, "read"))?;
+    lfs::refuse_pointer(path, &bytes)?;
+    Ok(bytes)
 }
 
 /// The bytes of an input file that is read whole: a task, a document, a prompt.

@@ -14,6 +14,7 @@ pub mod ids;
 pub mod input;
 pub mod interrupt;
 pub mod json;
+pub mod lfs;
 pub mod mapped;
 pub mod memory;
 pub mod mix;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::error::{Error, Result};
+use crate::lfs;
 
 pub struct MappedFile {
     path: PathBuf,
@@ -16,12 +17,13 @@ pub struct MappedFile {
 impl MappedFile {
     /// # Errors
     ///
-    /// The file cannot be opened or mapped.
+    /// The file cannot be opened or mapped, or is a pointer of Git LFS.
     pub fn open(path: PathBuf) -> Result<Self> {
         let file = File::open(&path).map_err(Error::io(&path, "open"))?;
         // SAFETY: the map is read-only and private to this object. Like every program that maps a model, we rely on the
         // file not being truncated while it is read.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(&path, "map"))?;
+        lfs::refuse_pointer(&path, &map)?;
         Ok(Self { path, map })
     }
 

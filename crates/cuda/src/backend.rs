@@ -534,7 +534,7 @@ impl Backend for Cuda {
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, mode: OutputMode) {
         let accumulates = mode == OutputMode::Add;
-        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
+        self.forget_rows_of(out);
         match &mut self.fp8 {
             _ if FourBit::of_weights(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
             Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
@@ -779,7 +779,9 @@ impl Backend for Cuda {
                 weights: routes.weights(),
                 multiplied: routes.multiplied_places(),
             };
-            self.ops(x.element, out).combine(out, x, input, &of, mode == OutputMode::Add);
+            // The rows that experts have read stay rounded for the shared expert.
+            self.forget_rows_of(out);
+            self.ops_of(x.element).combine(out, x, input, &of, mode == OutputMode::Add);
         }
     }
 

@@ -147,6 +147,10 @@ impl Cuda {
     /// The element-wise ops, for one that changes `out`.
     pub(crate) fn ops(&mut self, dtype: Dtype, out: &Buffer) -> &Ops {
         self.forget_before(out);
+        self.ops_of(dtype)
+    }
+
+    pub(crate) fn ops_of(&self, dtype: Dtype) -> &Ops {
         self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
     }
 
@@ -201,6 +205,11 @@ impl Cuda {
     /// Forgets rounded rows before an op that changes `out` and no other buffer whose rows a product may read rounded.
     pub(crate) fn forget_before(&mut self, out: &Buffer) {
         self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_before(out));
+    }
+
+    /// Forgets the rounded rows of `out`, which an op changes and no other buffer.
+    pub(crate) fn forget_rows_of(&mut self, out: &Buffer) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
     }
 
     /// What multiplies e4m3, opened if it is not.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::decode_step::DecodeStep;
 use offshoot_core::figures::{bytes, count, counted, seconds};
 use offshoot_kv::PromptTree;
-use offshoot_kv::plan::{self, CopyRoom, ExplainedForm, LatentForm, PlanHints, Treatment, Weighed};
+use offshoot_kv::plan::{self, CopyRoom, ExplainedForm, LatentForm, PlanHints, Treatment, Weighed, WhyAbsorbed};
 
 /// How a step reads a node's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,18 +53,29 @@ pub struct ExplainedNode {
     pub bytes_flat: u64,
 }
 
-/// How a node's latents are read, and what each form costs.
+/// How a node's latents are read, and what each form costs: of all its items, in one layer.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct NodeForm {
+    /// That of the copies that are read, else absorbed.
     pub form: LatentForm,
-    /// Tokens of the beginning that are read so, where there are no pages for copies of all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub beginning: Option<u32>,
+    /// Tokens, those folded into the node included, and those of them that are read from copies.
+    pub tokens: u64,
+    pub tokens_copied: u64,
     pub absorbed_ns: f64,
     /// Read from copies.
     pub copied_ns: f64,
     /// To make the copies, once.
     pub expanded_ns: f64,
+    /// Why tokens are absorbed that would be read faster from copies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_absorbed: Option<WhyAbsorbed>,
+}
+
+impl From<ExplainedForm> for NodeForm {
+    fn from(read: ExplainedForm) -> Self {
+        let ExplainedForm { form, tokens, copied, absorbed_ns, copied_ns, expanded_ns, why_absorbed } = read;
+        Self { form, tokens, tokens_copied: copied, absorbed_ns, copied_ns, expanded_ns, why_absorbed }
+    }
 }
 
 /// Explains every node, depth-first. If layers have several kinds of windows, fate and times are those of the first
@@ -110,10 +121,7 @@ pub fn explain(
                 };
                 explained.shared_ns = segment.weighed.map(|Weighed { shared_ns, .. }| shared_ns);
                 explained.folded_ns = segment.weighed.map(|Weighed { folded_ns, .. }| folded_ns);
-                explained.form = segment.form.map(|read| {
-                    let ExplainedForm { form, beginning, absorbed_ns, copied_ns, expanded_ns } = read;
-                    NodeForm { form, beginning, absorbed_ns, copied_ns, expanded_ns }
-                });
+                explained.form = segment.form.map(NodeForm::from);
             }
         }
     }
@@ -140,13 +148,29 @@ impl fmt::Display for NodeForm {
         let [absorbed, copied, expanded] =
             [self.absorbed_ns, self.copied_ns, self.expanded_ns].map(|ns| seconds(1e-9 * ns));
         let kind = match self.form {
-            LatentForm::Absorbed => return write!(f, "absorbed: a layer takes {absorbed}, from copies {copied}"),
+            LatentForm::Absorbed => {
+                write!(f, "absorbed: a layer takes {absorbed}, from copies {copied}")?;
+                return match self.why_absorbed {
+                    None => Ok(()),
+                    Some(WhyAbsorbed::Making) => {
+                        write!(f, ", but {expanded} to make them, which is more than they save")
+                    }
+                    Some(WhyAbsorbed::Pages) => write!(f, ", but there are no pages for them"),
+                    Some(WhyAbsorbed::Start) => {
+                        write!(f, ", but all copies of the step save less than it takes to read any")
+                    }
+                };
+            }
             LatentForm::Kept => "kept copies",
             LatentForm::Again => "copies of the step",
         };
         write!(f, "read from {kind}")?;
-        if let Some(beginning) = self.beginning {
-            write!(f, " as far as there are pages for them ({})", counted(beginning.into(), "token"))?;
+        if self.tokens_copied < self.tokens {
+            let [some, all] = [self.tokens_copied, self.tokens].map(count);
+            match self.why_absorbed {
+                Some(WhyAbsorbed::Pages) => write!(f, " as far as there are pages for them ({some} of {all} tokens)")?,
+                _ => write!(f, " in part ({some} of {all} tokens)")?,
+            }
         }
         match self.form {
             LatentForm::Again => write!(f, ": a layer takes {copied} and {expanded} to make them, absorbed {absorbed}"),

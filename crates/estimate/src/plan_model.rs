@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::MODEL;
-use offshoot_model::check::check_stored;
+use offshoot_model::check::stored_dtype;
 use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
 use offshoot_text::Tokenizer;
 
@@ -14,23 +14,29 @@ use offshoot_text::Tokenizer;
 pub struct PlanModel {
     pub path: PathBuf,
     pub config: ModelConfig,
-    /// Dtype of weights, keys and values.
+    /// Dtype of weights, keys and values: what the user asks for, else that of the tensors, else the config's.
     pub dtype: Dtype,
 }
 
 impl PlanModel {
     /// A model folder, a GGUF file, or a config.json alone, with the weights that the user asks for.
     pub fn open(path: &Path, dtype: Option<Dtype>, weights: WeightChoice) -> Result<Self> {
-        let config = match is_config(path) {
-            true => ModelConfig::from_file(path)?.with(weights, path)?,
-            false => of_folder(ModelFolder::open(path)?, weights)?,
-        };
-        Ok(Self::of(path, config, dtype))
+        if !is_config(path) {
+            return Self::of_folder(ModelFolder::open(path)?, dtype, weights);
+        }
+        let config = ModelConfig::from_file(path)?.with(weights, path)?;
+        Ok(Self { dtype: dtype.or(config.dtype).unwrap_or(Dtype::Bf16), path: path.to_path_buf(), config })
     }
 
-    pub fn of(path: &Path, config: ModelConfig, dtype: Option<Dtype>) -> Self {
-        let dtype = dtype.or(config.dtype).unwrap_or(Dtype::Bf16);
-        Self { path: path.to_path_buf(), config, dtype }
+    /// A folder with the weights that the user asks for. Refuses what a run would refuse, as far as the folder has
+    /// weights or an index of them.
+    pub fn of_folder(folder: ModelFolder, dtype: Option<Dtype>, weights: WeightChoice) -> Result<Self> {
+        let folder = folder.with(weights)?;
+        let dtype = match (dtype, stored_dtype(&folder)?) {
+            (Some(dtype), _) | (None, Some(dtype)) => dtype,
+            (None, None) => folder.config.dtype.unwrap_or(Dtype::Bf16),
+        };
+        Ok(Self { path: folder.path, config: folder.config, dtype })
     }
 
     /// The tokenizer, for prompts given as text.
@@ -40,14 +46,6 @@ impl PlanModel {
             false => Tokenizer::load(&self.path),
         }
     }
-}
-
-/// The configuration of a folder with the weights that the user asks for. Refuses what a run would refuse, as far as
-/// the folder has weights or an index of them.
-pub fn of_folder(folder: ModelFolder, weights: WeightChoice) -> Result<ModelConfig> {
-    let folder = folder.with(weights)?;
-    check_stored(&folder)?;
-    Ok(folder.config)
 }
 
 /// Whether the path is that of a config.json rather than of a model.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::job::{PlannedJob, PromptSamples};
 use super::options::PlanOptions;
-use super::plan_model::{PlanModel, of_folder};
+use super::plan_model::PlanModel;
 use super::rows;
 use super::rows::{as_u32, expected};
 use offshoot_core::error::{Error, Result};
@@ -103,8 +103,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     if matches!(task.method, Method::Choose(_)) {
         job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
     }
-    let config = of_folder(folder.clone(), options.budget.weights)?;
-    Ok((PlanModel::of(&rendered.model, config, options.dtype), job))
+    Ok((PlanModel::of_folder(folder.clone(), options.dtype, options.budget.weights)?, job))
 }
 
 fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {

@@ -13,7 +13,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
 use offshoot_core::out;
-use offshoot_core::setting::{AGAINST, DETERMINISTIC, FORKS, KV_DTYPE, STATE_DTYPE, TEXT};
+use offshoot_core::setting::{ACTIVATIONS, AGAINST, DETERMINISTIC, FORKS, KV_DTYPE, STATE_DTYPE, TEXT};
 use offshoot_launch::{DeviceChoice, ModelOnDevice, ModelSource};
 use offshoot_model::check::{
     ConfigFacts, Prediction, TextComparison, facts, golden_dtype, has_scores, index_facts, layer_differences,
@@ -181,8 +181,16 @@ fn arithmetic(model: &mut dyn ModelOnDevice, options: &ModelCheck) -> Result<boo
         holds &= report.passes();
     } else if let Some(file) = &options.golden {
         let report = model.golden(file)?;
-        if report.rounding.is_some() {
-            log::warn!("activations are rounded: more is allowed beside golden values than where none is rounded");
+        if let Some(rounding) = report.rounding {
+            let unrounded = match model.config().quantisation {
+                Some(_) => format!(" ({ACTIVATIONS} bf16: none is)"),
+                // A GGUF model, which stays as it is stored.
+                None => String::new(),
+            };
+            log::warn!(
+                "activations are rounded to {rounding}: more is allowed beside golden values than where none is \
+                 rounded{unrounded}"
+            );
         }
         out::text(&report)?;
         holds &= report.passes();

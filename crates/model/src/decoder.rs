@@ -11,14 +11,14 @@ use offshoot_backend::{
     SampleRequest, Split, StateDtype, StepBatch, StepRequests, StepRows, StepShape,
 };
 use offshoot_core::error::{Error, Result};
-use offshoot_core::figures::bytes;
 use offshoot_core::ids::LayerIx;
 use offshoot_core::out::Stage;
 use offshoot_kv::StateRun;
 use offshoot_kv::plan::{LatentHints, NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices, made_of};
-use super::config::{AttentionKind, ModelConfig, ModelFolder, OutputHead, Quantisation};
+use super::config::{AttentionKind, ModelConfig, ModelFolder, OutputHead};
+use super::conversions;
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer};
 use super::layout::Layout;
@@ -160,8 +160,9 @@ impl<B: Backend> Decoder<B> {
     pub fn of(backend: &mut B, weights: &ModelWeights) -> Result<Self> {
         let ModelWeights { config, dtype, layout, source, .. } = weights;
         let (config, dtype) = (config.clone(), *dtype);
+        let form = weights.form()?;
         if backend.is_first() {
-            note_made_dense(backend, &config, dtype);
+            conversions::note(backend, weights, &form);
         }
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
@@ -172,7 +173,7 @@ impl<B: Backend> Decoder<B> {
             weights: Some(loaded),
             has_weights: true,
             pending: None,
-            form: weights.form()?,
+            form,
             adapted,
             adapters: BTreeSet::new(),
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
@@ -652,18 +653,5 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind, latent
             has_copies: false,
         }),
         cost: backend.cost_model(),
-    }
-}
-
-/// Says that matrices become dense which are stored in formats that the device does not multiply.
-fn note_made_dense<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype) {
-    let held = config.held_where(|format| config.is_multiplied(backend, format));
-    let (stored, dense) = (config.weight_bytes(dtype), held.weight_bytes(dtype));
-    if stored != dense && !matches!(config.quantisation, Some(Quantisation::Made { .. })) {
-        let device = backend.describe();
-        let (stored, dense) = (bytes(stored as u64), bytes(dense as u64));
-        log::warn!(
-            "quantised matrices become {dtype} on {device}, which multiplies no others: {dense}, stored {stored}"
-        );
     }
 }

@@ -10,6 +10,7 @@ mod activations;
 mod attribution;
 pub mod check;
 pub mod config;
+mod conversions;
 mod copies;
 pub mod decoder;
 mod delta_rule;

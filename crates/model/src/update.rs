@@ -196,7 +196,7 @@ impl WeightForm {
     fn check_matrix(&self, checkpoint: &Checkpoint<'_>, spec: &TensorSpec) -> Result<()> {
         let stored = checkpoint.matrix(spec, Check::Values)?;
         let part = stored.part();
-        let expected = match (self.format(spec), part.format()) {
+        let expected = match (self.format(&spec.name), part.format()) {
             (None, WeightFormat::Dense(_)) if self.has_mxfp4_experts_where(spec) => {
                 "MXFP4 blocks and scales".to_owned()
             }
@@ -225,7 +225,7 @@ impl WeightForm {
     /// The dtype that a dense matrix of `dtype` gets.
     fn becomes(&self, spec: &TensorSpec, dtype: Dtype) -> Dtype {
         match (&self.formats, self.config.compute) {
-            (Some(_), None) => self.format(spec).and_then(WeightFormat::dense).unwrap_or(self.dtype),
+            (Some(_), None) => self.format(&spec.name).and_then(WeightFormat::dense).unwrap_or(self.dtype),
             (None, None) => dtype,
             (_, Some(_)) => self.dtype,
         }
@@ -236,9 +236,9 @@ impl WeightForm {
         checkpoint.refuse_not_finite(spec, not_finite(&view, Dtype::F32), Dtype::F32)
     }
 
-    /// How the loaded matrix is stored; `None`: it is not known by this name.
-    fn format(&self, spec: &TensorSpec) -> Option<WeightFormat> {
-        self.formats.as_ref()?.get(&spec.name).copied()
+    /// How the loaded matrix of this name in the layout is stored; `None`: it is not known by it.
+    pub(super) fn format(&self, name: &str) -> Option<WeightFormat> {
+        self.formats.as_ref()?.get(name).copied()
     }
 
     /// Whether the loaded checkpoint stores experts in blocks, under another name than this one of experts.
@@ -253,7 +253,7 @@ impl WeightForm {
     fn check_stacks(&self, checkpoint: &Checkpoint<'_>, layout: &Layout, changes: &Changes) -> Result<()> {
         for stack in layout.layers.iter().flat_map(stacks) {
             let changed = stack.iter().filter(|spec| changes.has(spec)).count();
-            let is_code = |spec: &TensorSpec| match self.format(spec) {
+            let is_code = |spec: &TensorSpec| match self.format(&spec.name) {
                 Some(format) => format.dense().is_none(),
                 None => self.config.format(spec, self.dtype).dense().is_none(),
             };

@@ -79,7 +79,7 @@ fn read(folder: &Path, whole: &Path, config: &Config) -> Result<tokenizers::Toke
             added.iter().try_for_each(|(_, (content, _))| check_added(&config.path, content))?;
             tiktoken::read(&path, &config.code(), &added)
         }
-        None => Err(no_tokenizer(folder)),
+        None => no_tokenizer(folder),
     }
 }
 
@@ -137,19 +137,19 @@ fn read_plain_bpe(vocab: &Path, merges: &Path, config: &Config) -> Result<tokeni
 pub(super) const QWEN2_WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-fn no_tokenizer(folder: &Path) -> Error {
+/// The error for a folder with none of the files that are read.
+fn no_tokenizer<T>(folder: &Path) -> Result<T> {
     let sentencepiece = folder.join(MODEL);
-    match sentencepiece.is_file() {
-        true => Error::format(
-            &sentencepiece,
-            "a sentencepiece model cannot be read as it is; write a tokenizer.json beside it with: python -c \"from \
-             transformers import AutoTokenizer as A; A.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
-        ),
-        false => Error::format(
-            folder,
-            "no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor tiktoken.model",
-        ),
+    if !sentencepiece.is_file() {
+        let what = "no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor tiktoken.model";
+        return Err(Error::format(folder, what));
     }
+    input::model_file(&sentencepiece)?;
+    Err(Error::format(
+        &sentencepiece,
+        "a sentencepiece model cannot be read as it is; write a tokenizer.json beside it with: python -c \"from \
+         transformers import AutoTokenizer as A; A.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
+    ))
 }
 
 /// Bytes of the longest added token; published ones have at most some hundred. The library builds a search for all of

@@ -30,17 +30,11 @@ impl Rounding {
 /// `not rounded`, `rounded to int8 by row`: what happens to activations.
 impl fmt::Display for Rounding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |to: &RoundingKind| match to {
-            RoundingKind::Fp8 => "fp8",
-            RoundingKind::Int8 => "int8",
-        };
         match self {
             Rounding::Exact => f.write_str("not rounded"),
-            Rounding::Dynamic { to, group: None } => write!(f, "rounded to {} by row", name(to)),
-            Rounding::Dynamic { to, group: Some(group) } => {
-                write!(f, "rounded to {} by row and {group} inputs", name(to))
-            }
-            Rounding::Static { to } => write!(f, "rounded to {} by stored scales", name(to)),
+            Rounding::Dynamic { to, group: None } => write!(f, "rounded to {to} by row"),
+            Rounding::Dynamic { to, group: Some(group) } => write!(f, "rounded to {to} by row and {group} inputs"),
+            Rounding::Static { to } => write!(f, "rounded to {to} by stored scales"),
         }
     }
 }
@@ -50,6 +44,15 @@ impl fmt::Display for Rounding {
 pub enum RoundingKind {
     Fp8,
     Int8,
+}
+
+impl fmt::Display for RoundingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RoundingKind::Fp8 => "fp8",
+            RoundingKind::Int8 => "int8",
+        })
+    }
 }
 
 impl RoundingKind {

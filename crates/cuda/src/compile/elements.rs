@@ -201,28 +201,34 @@ impl Fp8Scaling {
 pub struct Fp8Tiles {
     /// Warpgroups that multiply, of 64 outputs each.
     pub groups: usize,
-    /// Rows.
+    /// Rows; the most of them where `in_pairs`.
     pub columns: usize,
+    /// Whether two blocks share the inputs of a tile (kernels/experts/pairs.cuh).
+    pub in_pairs: bool,
 }
 
 impl Fp8Tiles {
-    /// All tiles, by falling time of a panel.
+    /// All tiles of a layer, by falling time of a panel.
     pub const ALL: [Self; 6] = [
-        Self { groups: 2, columns: 128 },
-        Self { groups: 1, columns: 128 },
-        Self { groups: 2, columns: 64 },
-        Self { groups: 1, columns: 64 },
-        Self { groups: 2, columns: 16 },
-        Self { groups: 2, columns: 8 },
+        Self::alone(2, 128),
+        Self::alone(1, 128),
+        Self::alone(2, 64),
+        Self::alone(1, 64),
+        Self::alone(2, 16),
+        Self::alone(2, 8),
     ];
 
     /// The tiles of experts, by rising columns.
-    pub const OF_EXPERTS: [Self; 4] = [
-        Self { groups: 2, columns: 8 },
-        Self { groups: 2, columns: 16 },
-        Self { groups: 2, columns: 64 },
-        Self { groups: 2, columns: 128 },
-    ];
+    pub const OF_EXPERTS: [Self; 4] = [Self::alone(2, 8), Self::alone(2, 16), Self::paired(64), Self::paired(192)];
+
+    pub const fn alone(groups: usize, columns: usize) -> Self {
+        Self { groups, columns, in_pairs: false }
+    }
+
+    /// At most so many columns, in steps of 16.
+    pub const fn paired(columns: usize) -> Self {
+        Self { groups: 2, columns, in_pairs: true }
+    }
 
     /// Inputs of a panel.
     pub const PANEL: usize = 128;
@@ -241,6 +247,16 @@ impl Fp8Tiles {
 
     pub const fn outputs(self) -> usize {
         64 * self.groups
+    }
+
+    /// Outputs of a box of weights.
+    pub const fn box_outputs(self) -> usize {
+        if self.in_pairs { 64 } else { self.outputs() }
+    }
+
+    /// Rows of a box of inputs.
+    pub const fn box_rows(self) -> usize {
+        if self.in_pairs { 16 } else { self.columns }
     }
 
     /// Bytes of the codes of a stage.
@@ -285,11 +301,11 @@ impl Fp8Tiles {
         fastest.expect("there are some")
     }
 
-    /// The smallest that hold all places of an expert, of which there are at most as many as rows; else the largest.
-    /// Routers are uneven: tiles for the mean would read the weights of busy experts again and again.
-    pub fn of_experts(rows: usize) -> Self {
-        let fitting = Self::OF_EXPERTS.into_iter().find(|tiles| tiles.columns >= rows);
-        fitting.unwrap_or(Self::OF_EXPERTS[Self::OF_EXPERTS.len() - 1])
+    /// For experts of `places` places in the mean, none of which has more than `rows`: the smallest that hold all
+    /// places of an expert, or twice the mean, since routers are uneven; else the largest.
+    pub fn of_experts(rows: usize, places: usize) -> Self {
+        let fits = |tiles: &Self| tiles.columns >= rows || (tiles.in_pairs && tiles.columns >= 2 * places);
+        Self::OF_EXPERTS.into_iter().find(fits).unwrap_or(Self::OF_EXPERTS[Self::OF_EXPERTS.len() - 1])
     }
 }
 

@@ -57,6 +57,7 @@ pub static HEADERS: &[Source] = &[
     source!("delta_rule/run.cuh"),
     source!("e4m3.cuh"),
     source!("element.cuh"),
+    source!("experts/pairs.cuh"),
     source!("experts/panels.cuh"),
     source!("experts/products.cuh"),
     source!("experts/staging.cuh"),
@@ -67,6 +68,7 @@ pub static HEADERS: &[Source] = &[
     source!("four_bit/products.cuh"),
     source!("four_bit/sums.cuh"),
     source!("four_bit/tiles.cuh"),
+    source!("fp8/layer.cuh"),
     source!("fp8/products.cuh"),
     source!("fp8/rounding.cuh"),
     source!("fp8/tile.cuh"),
@@ -94,6 +96,7 @@ pub static HEADERS: &[Source] = &[
     source!("tensor_map.cuh"),
     source!("token_word.cuh"),
     source!("attention/wgmma.cuh"),
+    source!("wgmma_sums.cuh"),
 ];
 
 pub static ADVANCE: Source = source!("ops/advance.cu");
@@ -111,6 +114,7 @@ pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
 pub static EXPERT_LINEAR_ANY: Source = source!("experts/expert_linear_any.cu");
 pub static EXPERT_LINEAR_WGMMA: Source = source!("experts/expert_linear_wgmma.cu");
 pub static EXPERT_LINEAR_FP8: Source = source!("fp8/expert_linear_fp8.cu");
+pub static EXPERT_LINEAR_FP8_PAIRS: Source = source!("fp8/expert_linear_fp8_pairs.cu");
 pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
 pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
@@ -118,6 +122,7 @@ pub static GATED_RMS_NORM: Source = source!("ops/gated_rms_norm.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
 pub static GATHER_LATENTS: Source = source!("ops/gather_latents.cu");
+pub static GATHER_ROUNDED: Source = source!("fp8/gather_rounded.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
 pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
@@ -364,12 +369,13 @@ pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
     let linear = |out| Fp8Tiles::ALL.map(|tiles| fp8_tiles(&LINEAR_FP8, out, tiles, scales));
     let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
     let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
-    rounding.chain(DTYPES.into_iter().flat_map(linear)).collect()
+    let gather = std::iter::once(Unit::new(&GATHER_ROUNDED));
+    rounding.chain(DTYPES.into_iter().flat_map(linear)).chain(gather).collect()
 }
 
 /// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.
 pub fn experts_fp8(scales: Fp8Scaling) -> Vec<Unit> {
-    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales));
+    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| expert_linear_fp8(out, tiles, scales).0);
     DTYPES.into_iter().flat_map(linear).collect()
 }
 
@@ -378,7 +384,15 @@ pub fn rounding_fp8(source: &'static Source, element: Dtype, scales: Fp8Scaling)
     typed(source, element).define("BLOCKS", scales.blocks())
 }
 
-/// A kernel that multiplies by e4m3: `LINEAR_FP8` or `EXPERT_LINEAR_FP8`.
+/// The kernel that multiplies by experts of e4m3 with such tiles, and its name.
+pub fn expert_linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> (Unit, &'static str) {
+    match tiles.in_pairs {
+        true => (fp8_tiles(&EXPERT_LINEAR_FP8_PAIRS, out, tiles, scales), "expert_linear_fp8_pairs"),
+        false => (fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales), "expert_linear_fp8"),
+    }
+}
+
+/// A kernel that multiplies by e4m3: `LINEAR_FP8`, or one of `expert_linear_fp8`.
 pub fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
     let unit = Unit::new(source).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
     unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())

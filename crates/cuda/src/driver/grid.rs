@@ -12,6 +12,12 @@ pub fn lane_blocks(elements: u32) -> u32 {
     elements.div_ceil(LANE_BLOCK * LANES)
 }
 
+/// Threads of a block of `round_rows` or `gated_silu_fp8`, which rounds a row of so many inputs: as many as have four
+/// vectors each, up to those of kernels/reduce.cuh. More threads than vectors would read the last ones again.
+pub fn rounding_threads(inner: usize) -> u32 {
+    small(inner).div_ceil(4 * LANES).next_multiple_of(32).clamp(32, 256)
+}
+
 /// Outputs and places of a block of `expert_linear_any` and `linear_4bit_any`.
 const ANY_TILE: usize = 16;
 

@@ -1,5 +1,5 @@
 //! Experts of e4m3 on Hopper: the inputs of all places are rounded (`rounding`), then multiplied by the matrices of
-//! their experts (kernels/fp8/expert_linear_fp8.cu).
+//! their experts (kernels/fp8/expert_linear_fp8.cu and expert_linear_fp8_pairs.cu).
 
 use std::collections::HashMap;
 
@@ -52,8 +52,8 @@ impl Fp8ExpertKernels {
         self.device.prepare(&units::experts_fp8(scaling))?;
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             for tiles in Fp8Tiles::OF_EXPERTS {
-                let unit = units::fp8_tiles(&units::EXPERT_LINEAR_FP8, dtype, tiles, scaling);
-                self.kernels.insert((dtype, tiles, scaling), self.device.function(&unit, "expert_linear_fp8")?);
+                let (unit, name) = units::expert_linear_fp8(dtype, tiles, scaling);
+                self.kernels.insert((dtype, tiles, scaling), self.device.function(&unit, name)?);
             }
         }
         Ok(())
@@ -134,16 +134,18 @@ impl Fp8Experts {
         let &Self { scaling, count, outputs, inner, .. } = self;
         let device = &kernels.device;
         let chosen = (input == ExpertInput::Rows).then(|| (routes.rows_of_places(), routes.places()));
-        let rounded = rounder.round(x, chosen, scaling, self.activations);
-        let tiles = Fp8Tiles::of_experts(routes.rows());
-        let codes = rounding::codes(device, &self.codes, count * outputs, inner, tiles.outputs())?;
+        let rounded = rounder.round_places(x, chosen, scaling, self.activations);
+        let tiles = Fp8Tiles::of_experts(routes.rows(), routes.places().div_ceil(count));
+        let codes = rounding::codes(device, &self.codes, count * outputs, inner, tiles.box_outputs())?;
         let args = Args::new().memory(out.memory()).tensor_map(&codes).memory(&self.scales);
-        let args = args.tensor_map(&rounded.code_map(tiles.columns)?).memory(rounded.scales);
+        let args = args.tensor_map(&rounded.code_map(tiles.box_rows())?).memory(rounded.scales);
         let args = args.tensor_map(&rounded.scale_map(tiles)?);
         let args = args.memory(self.biases.as_ref().unwrap_or(&self.scales)).memory(routes.firsts());
         let args = args.u32(small(count)).u32(small(outputs)).u32(small(inner)).u32(self.biases.is_some().into());
         let kernel = &kernels.kernels[&(out.element, tiles, scaling)];
-        device.launch(kernel, [device.facts().multiprocessors, 1, 1], tiles.threads(), tiles.shared(), &args);
+        // Whole pairs.
+        let blocks = device.facts().multiprocessors / 2 * 2;
+        device.launch(kernel, [blocks, 1, 1], tiles.threads(), tiles.shared(), &args);
         Ok(())
     }
 }

@@ -96,7 +96,7 @@ impl LinearFp8 {
         let scales = w.fp8.as_ref().expect("a matrix of e4m3 comes with its scales");
         let mut first = 0;
         for part in &scales.parts {
-            let rounded = rounder.round(x, None, scales.scaling, part.activations);
+            let rounded = rounder.round(x, scales.scaling, part.activations);
             let range = Range { first, end: part.end };
             let is_whole = range.end - range.first == w.outputs;
             if !(is_whole && self.by_library(out, &rounded, (w, scales), bias, accumulates)?) {

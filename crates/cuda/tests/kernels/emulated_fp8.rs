@@ -11,7 +11,9 @@ use offshoot_backend::quantised::{ActivationScale, e4m3_code, e4m3_value, round_
 use offshoot_backend::{Dtype, Rounding, RoundingKind, WeightView};
 use offshoot_core::dice::Dice;
 use offshoot_cuda::compile::elements::{Fp8Scaling, Fp8Tiles};
+use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units;
+use offshoot_cuda::driver::grid::rounding_threads;
 
 const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed: 3 };
@@ -99,7 +101,7 @@ impl Rounded<'_> {
             at(&mut bound),
         ];
         // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
-        unsafe { kernel.launch(rows as u32, 256, 0, AT_ONCE, &args) };
+        unsafe { kernel.launch(rows as u32, rounding_threads(inner), 0, AT_ONCE, &args) };
         let codes = bytemuck::cast_slice::<u128, u8>(&codes).chunks_exact(stride).take(rows);
         let codes = codes.flat_map(|row| row[..inner].to_vec()).collect();
         apart = apart.max(1);
@@ -135,7 +137,8 @@ impl Rounded<'_> {
 #[test]
 fn rows_are_rounded_as_on_the_cpu() {
     let mut dice = Dice::new(7);
-    for (dtype, rows, inner) in [(Dtype::Bf16, 9, 264), (Dtype::F16, 3, 131), (Dtype::F32, 17, 128)] {
+    let shapes = [(Dtype::Bf16, 9, 264), (Dtype::F16, 3, 131), (Dtype::F32, 17, 128), (Dtype::Bf16, 3, 2832)];
+    for (dtype, rows, inner) in shapes {
         let mut x: Vec<f32> = (0..rows * inner).map(|_| dtype.round(dice.number() * 50.0)).collect();
         x[..inner].fill(0.0);
         let chosen = [2u32, 0, 2, 1, 1];
@@ -160,6 +163,40 @@ fn rows_are_rounded_as_on_the_cpu() {
             Rounded { dtype: Dtype::F32, x: &x, inner: 64, scaling, rows: None, fixed: false, bound: f32::INFINITY };
         let Some((_, scales)) = rounded.by_kernel() else { return };
         assert!(scales[0].is_nan(), "what is no number stays none");
+    }
+}
+
+#[test]
+fn rounded_rows_are_gathered_to_the_places_that_have_them() {
+    let mut dice = Dice::new(11);
+    // Chunks of a row that a warp has at once, fewer, and more.
+    for (inner, blocks) in [(2048usize, 1), (48, 1), (2832, 23)] {
+        let (rows, list) = (5usize, [4u32, 0, 4, 1, 2, 2, 0]);
+        let Some(kernel) = Emulated::compile(&Unit::new(&units::GATHER_ROUNDED), "gather_rounded") else { return };
+        let codes: Vec<u8> = (0..rows * inner).map(|_| dice.within(0, 255) as u8).collect();
+        let (apart, to_apart) = (rows.next_multiple_of(4), list.len().next_multiple_of(4));
+        let scales = dice.numbers(blocks * apart);
+        let (given, mut to) = (memory(&codes), memory(&vec![0; list.len() * inner]));
+        let mut to_scales = vec![9.0f32; blocks * to_apart];
+        let (mut to_at, mut to_scales_at) = (to.as_mut_ptr(), to_scales.as_mut_ptr());
+        let (mut codes_at, mut scales_at, mut list_at) = (given.as_ptr(), scales.as_ptr(), list.as_ptr());
+        let mut shape = [list.len(), inner, blocks, to_apart, apart].map(|n| n as u32);
+        let mut args = vec![at(&mut to_at), at(&mut to_scales_at), at(&mut codes_at), at(&mut scales_at)];
+        args.push(at(&mut list_at));
+        args.extend(shape.iter_mut().map(at));
+        // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+        unsafe { kernel.launch(list.len().div_ceil(4) as u32, 128, 0, AT_ONCE, &args) };
+        let found = &bytemuck::cast_slice::<u128, u8>(&to)[..list.len() * inner];
+        for (place, (found, &row)) in found.chunks_exact(inner).zip(&list).enumerate() {
+            let row = row as usize;
+            assert_eq!(found, &codes[row * inner..][..inner], "{inner} codes of place {place}");
+            for block in 0..blocks {
+                let scale = to_scales[block * to_apart + place];
+                assert_eq!(scale, scales[block * apart + row], "{inner}: scale {block} of place {place}");
+            }
+        }
+        let spared = (0..blocks).flat_map(|block| &to_scales[block * to_apart + list.len()..(block + 1) * to_apart]);
+        assert!(spared.into_iter().all(|&scale| scale == 9.0), "{inner}: what is behind the places is left alone");
     }
 }
 
@@ -199,7 +236,7 @@ fn fused(
     }
     args.extend([at(&mut keeps), at(&mut stride_given), at(&mut apart), at(&mut fixed), at(&mut bound)]);
     // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
-    unsafe { kernel.launch(rows as u32, 256, width * 4, AT_ONCE, &args) };
+    unsafe { kernel.launch(rows as u32, if gate { rounding_threads(width) } else { 256 }, width * 4, AT_ONCE, &args) };
     let bytes = &bytemuck::cast_slice::<u128, u8>(&stored)[..rows * width * dtype.bytes()];
     let read = WeightView { dtype, rows, cols: width, bytes };
     let codes = bytemuck::cast_slice::<u128, u8>(&codes).chunks_exact(stride as usize).take(rows);
@@ -291,10 +328,10 @@ impl Layer {
         let &Self { out, outputs, inner, rows, scaling, biased, accumulates, .. } = self;
         let grouped = !self.firsts.is_empty();
         let kernel = match grouped {
-            true => Emulated::compile(
-                &units::fp8_tiles(&units::EXPERT_LINEAR_FP8, out, tiles, scaling),
-                "expert_linear_fp8",
-            )?,
+            true => {
+                let (unit, name) = units::expert_linear_fp8(out, tiles, scaling);
+                Emulated::compile(&unit, name)?
+            }
             false => Emulated::compile(&units::fp8_tiles(&units::LINEAR_FP8, out, tiles, scaling), "linear_fp8")?,
         };
         let blocks = if scaling == Fp8Scaling::Rows { 1 } else { inner.div_ceil(128) };
@@ -310,8 +347,8 @@ impl Layer {
         let [w_scales_given, bias_given, x_scales_given] =
             [&w_scales, &bias, &x_scales].map(|numbers| memory(bytemuck::cast_slice(numbers)));
         let mut results = memory(&out.encode(&before));
-        let mut w_map = Map::codes(&w_given, all, inner, tiles.outputs());
-        let mut x_map = Map::codes(&x_given, rows, inner, tiles.columns);
+        let mut w_map = Map::codes(&w_given, all, inner, tiles.box_outputs());
+        let mut x_map = Map::codes(&x_given, rows, inner, tiles.box_rows());
         let mut x_scale_map = Map::scales(&x_scales_given, rows, apart, blocks, tiles.scales());
         let (mut out_at, mut w_scales_at) = (results.as_mut_ptr(), w_scales_given.as_ptr());
         let (mut x_scales_at, mut bias_at) = (x_scales_given.as_ptr(), bias_given.as_ptr());
@@ -441,11 +478,12 @@ fn products_of_experts_are_those_of_their_places() {
 #[test]
 fn tiles_follow_the_size_of_a_product() {
     let of = |rows, outputs, inner| Fp8Tiles::of(rows, outputs, inner, 132);
-    assert_eq!(of(1, 28_672, 4096), Fp8Tiles { groups: 2, columns: 8 });
-    assert_eq!(of(64, 4096, 14_336), Fp8Tiles { groups: 1, columns: 64 });
-    assert_eq!(of(4096, 28_672, 4096), Fp8Tiles { groups: 2, columns: 128 });
-    assert_eq!(Fp8Tiles::of_experts(9).columns, 16);
-    assert_eq!(Fp8Tiles::of_experts(4096).columns, 128);
+    assert_eq!(of(1, 28_672, 4096), Fp8Tiles::alone(2, 8));
+    assert_eq!(of(64, 4096, 14_336), Fp8Tiles::alone(1, 64));
+    assert_eq!(of(4096, 28_672, 4096), Fp8Tiles::alone(2, 128));
+    assert_eq!(Fp8Tiles::of_experts(9, 1).columns, 16);
+    assert_eq!(Fp8Tiles::of_experts(256, 24).columns, 64);
+    assert_eq!(Fp8Tiles::of_experts(4096, 384).columns, 192);
     for tiles in Fp8Tiles::ALL.into_iter().chain(Fp8Tiles::OF_EXPERTS) {
         assert!(tiles.stages() >= 4 && tiles.shared() <= 217 * 1024, "{tiles:?}");
     }

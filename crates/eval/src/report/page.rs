@@ -10,6 +10,7 @@ use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
 use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, shortened, times};
 use offshoot_core::setting::{RESUME, SET};
+use offshoot_engine::Metrics;
 use offshoot_score::ScorerIdentity;
 use offshoot_verdict::JudgeCounts;
 
@@ -121,6 +122,9 @@ impl Display for Summary {
         }
         page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
         page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
+        if let Some(copies) = expanded(engine) {
+            page.line("copies", copies)?;
+        }
         if engine.preemptions > 0 {
             let swapped = match engine.swapped_out {
                 0 => String::new(),
@@ -130,6 +134,20 @@ impl Display for Summary {
         }
         Ok(())
     }
+}
+
+/// What copies of latents took to be made: `4,096 tokens expanded and kept (2 pages given up for others); 512 expanded
+/// for one step, counted in each`. `None`: no copy was made.
+fn expanded(engine: &Metrics) -> Option<String> {
+    let Metrics { latent_tokens_expanded: kept, latent_tokens_expanded_again: again, .. } = *engine;
+    let given_up = match engine.latent_copies_evicted {
+        0 => String::new(),
+        pages => format!(" ({} given up for others)", counted(pages, "page")),
+    };
+    let kept = (kept > 0).then(|| format!("{} expanded and kept{given_up}", counted(kept, "token")));
+    let again = (again > 0).then(|| format!("{} expanded for one step, counted in each", counted(again, "token")));
+    let parts: Vec<String> = [kept, again].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 impl Display for LevelUse {

@@ -3,7 +3,7 @@
 //! split at tile borders among several workers. In a deep thin chain everything folds into the leaf.
 
 use super::builder::{Division, Node, build};
-use super::latents::Readers;
+use super::latents::ItemRows;
 use super::{AttentionPlan, PlanHints};
 use crate::{Forest, ForestSegment};
 
@@ -38,7 +38,7 @@ impl<'a> Balanced<'a> {
         let work = forest.segments.iter().map(|segment| rows(segment) as u64 * u64::from(segment.tokens)).sum();
         let count = forest.segments.len();
         let mut balanced = Self { hints, folded: vec![0.0; count], has_prompt: vec![false; count], work };
-        let alone = hints.cost.token(hints, Readers::ONE);
+        let alone = hints.cost.token(hints, ItemRows::ONE);
         // Children come after their parents.
         for (index, segment) in forest.segments.iter().enumerate().rev() {
             let own = forest.own_rows(index);
@@ -46,7 +46,7 @@ impl<'a> Balanced<'a> {
             match own.len() {
                 0 => {}
                 1 => balanced.folded[index] += alone,
-                own => balanced.folded[index] += hints.cost.token(hints, Readers { rows: own, has_prompt: true }),
+                own => balanced.folded[index] += hints.cost.token(hints, ItemRows { rows: own, has_prompt: true }),
             }
             let Some(parent) = segment.parent else { continue };
             balanced.has_prompt[parent as usize] |= balanced.has_prompt[index];
@@ -58,7 +58,7 @@ impl<'a> Balanced<'a> {
             let shares = balanced.weigh(index, rows(segment), segment.tokens, 1).sharing_pays();
             // Tokens folded from above are read by this segment's item, or by all items beneath it.
             let through = match shares {
-                true => hints.cost.token(hints, balanced.readers(index, rows(segment))),
+                true => hints.cost.token(hints, balanced.item_rows(index, rows(segment))),
                 false => balanced.folded[index],
             };
             balanced.folded[parent as usize] += through;
@@ -67,17 +67,17 @@ impl<'a> Balanced<'a> {
     }
 
     /// So many rows of a segment and of those beneath it.
-    fn readers(&self, index: usize, rows: usize) -> Readers {
-        Readers { rows, has_prompt: self.has_prompt[index] }
+    fn item_rows(&self, index: usize, rows: usize) -> ItemRows {
+        ItemRows { rows, has_prompt: self.has_prompt[index] }
     }
 
     /// Cost of reading `tokens` of a segment: once for all its rows, which adds `states` partial states per row, or in
     /// the items beneath it.
     fn weigh(&self, index: usize, rows: usize, tokens: u32, states: usize) -> Weighed {
-        let (hints, cost, readers) = (self.hints, &self.hints.cost, self.readers(index, rows));
-        let states = states as f64 * cost.states(hints, readers);
+        let (hints, cost, item) = (self.hints, &self.hints.cost, self.item_rows(index, rows));
+        let states = states as f64 * cost.states(hints, item);
         Weighed {
-            shared_ns: cost.token(hints, readers) * f64::from(tokens) + cost.start(hints, rows) + states,
+            shared_ns: cost.token(hints, item) * f64::from(tokens) + cost.start(hints, rows) + states,
             folded_ns: self.folded[index] * f64::from(tokens),
         }
     }

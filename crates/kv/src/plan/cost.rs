@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::latents::{FormCosts, LatentHints, LatentRates, Readers};
+use super::latents::{FormCosts, ItemRows, LatentHints, LatentRates};
 use offshoot_core::ids::GroupIx;
 
 /// Facts of the model and the device that a planner needs.
@@ -126,22 +126,20 @@ impl CostModel {
     }
 
     /// Cost of each token of an item with these rows, in nanoseconds.
-    pub(super) fn token(&self, hints: &PlanHints, readers: Readers) -> f64 {
+    pub(super) fn token(&self, hints: &PlanHints, item: ItemRows) -> f64 {
         if let Some(forms) = FormCosts::of(hints) {
-            return forms.least(readers);
+            return forms.least(item);
         }
         match self.tiles {
-            Some(tiles) if hints.packed(readers.rows) > u64::from(tiles.narrow_rows) => {
-                tiles.token(hints, readers.rows)
-            }
+            Some(tiles) if hints.packed(item.rows) > u64::from(tiles.narrow_rows) => tiles.token(hints, item.rows),
             _ => hints.token_bytes() as f64 * self.kv_byte,
         }
     }
 
     /// Cost of the partial states of such an item's rows, one each, in nanoseconds.
-    pub(super) fn states(&self, hints: &PlanHints, readers: Readers) -> f64 {
-        let bytes = FormCosts::of(hints).map_or(hints.state_bytes(), |forms| forms.state_bytes(readers));
-        (readers.rows as u64 * bytes) as f64 * self.state_byte
+    pub(super) fn states(&self, hints: &PlanHints, item: ItemRows) -> f64 {
+        let bytes = FormCosts::of(hints).map_or(hints.state_bytes(), |forms| forms.state_bytes(item));
+        (item.rows as u64 * bytes) as f64 * self.state_byte
     }
 }
 

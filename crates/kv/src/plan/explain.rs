@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use super::balanced::{Balanced, Weighed};
 use super::builder::{Division, Node, build};
-use super::forms::{CopyRoom, LatentForm, LatentFormChoice, all_absorbed, forms};
+use super::forms::{CopyRoom, ItemForm, LatentForm, LatentFormChoice, WhyAbsorbed, forms};
 use super::latents::FormCosts;
-use super::{AttentionPlan, PlanHints};
+use super::{AttentionPlan, KvSpan, PlanHints};
 use crate::Forest;
 
 /// One segment, for one layer.
@@ -19,7 +19,8 @@ pub struct Explained {
     pub treatment: Treatment,
     /// The costs that were compared, of the segment's tokens and those folded into it; `None` without a choice.
     pub weighed: Option<Weighed>,
-    /// How its own items are read, of latent attention that may read copies.
+    /// How the items are read that share it, or would share it if it were read from copies; of latent attention that
+    /// may read copies.
     pub form: Option<ExplainedForm>,
     /// Bytes of its keys and values that a flat plan would read, and that this plan reads.
     pub flat_bytes: u64,
@@ -39,73 +40,130 @@ pub enum Treatment {
     Unseen,
 }
 
-/// The form of a segment's items, and what its tokens, and those folded into it, would cost in each: nanoseconds of the
-/// whole device, for one layer, without states.
+/// How all items that share a segment are read, and what their tokens, those folded into the segment included, would
+/// cost in each form: nanoseconds of the whole device, for one layer, without states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExplainedForm {
+    /// The form of the copies that are read, of the first item that reads some; else absorbed.
     pub form: LatentForm,
-    /// Tokens of the beginning that are read so, where there are no pages for all of them.
-    pub beginning: Option<u32>,
+    /// Tokens of all items, and those of them that are read from copies.
+    pub tokens: u64,
+    pub copied: u64,
     pub absorbed_ns: f64,
     /// Read from copies that are there.
     pub copied_ns: f64,
     /// To make these copies, once or in each step.
     pub expanded_ns: f64,
+    /// Why tokens are absorbed that would be read faster from copies; `None`: there are none such.
+    pub why_absorbed: Option<WhyAbsorbed>,
 }
 
 /// Plans `forest` as `Planner::Balanced` does. `room`: what there is for copies of latents. Returns the plan, all forms
 /// together, and one explanation per segment, in their order.
 pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (AttentionPlan, Vec<Explained>) {
-    let notes = Notes::new(forest, hints);
-    let plan = build(forest, hints, &notes);
-    let read = read_tokens(forest, &plan);
-    let flat = flat_tokens(forest, &plan);
-    let chosen = forms(&plan, forest, hints, LatentFormChoice::Cheapest, room);
-    if all_absorbed(&chosen)
-        && let Some(without) = hints.without_copies()
-    {
-        return explain(forest, &without, room);
+    let noted = Noted::plan(forest, hints);
+    let forms = forms(&noted.plan, forest, hints, LatentFormChoice::Cheapest, room);
+    let Some(costs) = FormCosts::of(hints).filter(|_| hints.may_copy(room)) else {
+        let explained = noted.explained(forest, hints, &forms.chosen, |_| None);
+        return (noted.plan, explained);
+    };
+    let why = forms.why_absorbed(&noted.plan, &costs);
+    let why = |index: usize| noted.segments[index].shared.iter().find_map(|&item| why[item]);
+    let read = |index: usize| noted.form(index, &forms.chosen, &costs, why(index));
+    match hints.without_copies().filter(|_| forms.are_absorbed()) {
+        None => {
+            let explained = noted.explained(forest, hints, &forms.chosen, read);
+            (noted.plan, explained)
+        }
+        // Then it is another plan. What would have been read from copies says why it is not.
+        Some(without) => {
+            let absorbed = Noted::plan(forest, &without);
+            let chosen = vec![ItemForm::ABSORBED; absorbed.plan.items.len()];
+            let read = |index: usize| read(index).or_else(|| absorbed.form(index, &chosen, &costs, None));
+            let explained = absorbed.explained(forest, &without, &chosen, read);
+            (absorbed.plan, explained)
+        }
     }
-    let costs = FormCosts::of(hints).filter(|_| room.pages != CopyRoom::NONE.pages);
-    let notes = notes.segments.into_inner();
-    let mut explained = Vec::with_capacity(notes.len());
-    for (index, note) in notes.into_iter().enumerate() {
-        let segment = &forest.segments[index];
-        let treatment = match note.shared_items {
-            0 if read[index] == 0 && segment.tokens > 0 => Treatment::Unseen,
-            0 if forest.is_leaf(index) => Treatment::Own { items: note.own_items },
-            0 => Treatment::Folded,
-            items => Treatment::Shared { items },
-        };
-        let form = note.first_shared.zip(costs.as_ref()).map(|(item, costs)| {
-            let (tokens, rows) = (tokens_of(&plan, item) as f64, plan.items[item].rows.len());
-            ExplainedForm {
-                form: chosen[item].form,
-                beginning: chosen[item].upto.map(|upto| upto - first_position(&plan, item)),
-                absorbed_ns: tokens * costs.absorbed(rows),
-                copied_ns: tokens * costs.copied(rows),
-                expanded_ns: tokens * costs.expanded(),
-            }
-        });
-        let read_bytes = match note.first_shared.zip(form) {
-            Some((item, ExplainedForm { form: LatentForm::Kept | LatentForm::Again, beginning, .. })) => {
-                // As much of all that is read of the segment as of its first item.
-                let all = tokens_of(&plan, item);
-                let copied = read[index] * beginning.map_or(all, u64::from) / all;
-                copied * hints.copied_token_bytes() + (read[index] - copied) * hints.token_bytes()
-            }
-            _ => read[index] * hints.token_bytes(),
-        };
-        explained.push(Explained {
-            rows: segment.rows.len(),
-            treatment,
-            weighed: note.weighed,
-            flat_bytes: flat[index] * hints.token_bytes(),
+}
+
+/// A plan and what was noted while it was made.
+struct Noted {
+    plan: AttentionPlan,
+    /// One for each segment.
+    segments: Vec<Note>,
+}
+
+impl Noted {
+    fn plan(forest: &Forest, hints: &PlanHints) -> Self {
+        let notes = Notes::new(forest, hints);
+        let plan = build(forest, hints, &notes);
+        Self { plan, segments: notes.segments.into_inner() }
+    }
+
+    /// How the items that share segment `index` are read; `None`: it has none.
+    fn form(
+        &self,
+        index: usize,
+        chosen: &[ItemForm],
+        costs: &FormCosts<'_>,
+        why_absorbed: Option<WhyAbsorbed>,
+    ) -> Option<ExplainedForm> {
+        let shared = &self.segments[index].shared;
+        let form = shared.iter().map(|&item| chosen[item].form).find(|&form| form != LatentForm::Absorbed);
+        let form = form.unwrap_or(LatentForm::Absorbed);
+        let mut read = ExplainedForm {
             form,
-            read_bytes,
-        });
+            tokens: 0,
+            copied: 0,
+            absorbed_ns: 0.0,
+            copied_ns: 0.0,
+            expanded_ns: 0.0,
+            why_absorbed,
+        };
+        for &item in shared {
+            let rows = self.plan.items[item].rows.len();
+            for span in self.plan.spans_of(item) {
+                let tokens = f64::from(span.tokens);
+                read.tokens += u64::from(span.tokens);
+                read.copied += chosen[item].copied(span);
+                read.absorbed_ns += tokens * costs.absorbed(rows);
+                read.copied_ns += tokens * costs.copied(rows);
+                read.expanded_ns += tokens * costs.expanded();
+            }
+        }
+        (!shared.is_empty()).then_some(read)
     }
-    (plan, explained)
+
+    /// The explanations of all segments. `form`: how the items that share one are read.
+    fn explained(
+        &self,
+        forest: &Forest,
+        hints: &PlanHints,
+        chosen: &[ItemForm],
+        form: impl Fn(usize) -> Option<ExplainedForm>,
+    ) -> Vec<Explained> {
+        let read = read_tokens(forest, &self.plan, chosen);
+        let flat = flat_tokens(forest, &self.plan);
+        let explained = |(index, note): (usize, &Note)| {
+            let segment = &forest.segments[index];
+            let [absorbed, copied] = read[index];
+            let treatment = match note.shared.len() {
+                0 if absorbed + copied == 0 && segment.tokens > 0 => Treatment::Unseen,
+                0 if forest.is_leaf(index) => Treatment::Own { items: note.own_items },
+                0 => Treatment::Folded,
+                items => Treatment::Shared { items },
+            };
+            Explained {
+                rows: segment.rows.len(),
+                treatment,
+                weighed: note.weighed,
+                form: form(index),
+                flat_bytes: flat[index] * hints.token_bytes(),
+                read_bytes: absorbed * hints.token_bytes() + copied * hints.copied_token_bytes(),
+            }
+        };
+        self.segments.iter().enumerate().map(explained).collect()
+    }
 }
 
 /// `balanced` with a record of its decisions.
@@ -120,11 +178,10 @@ struct Notes<'a> {
 #[derive(Clone, Default)]
 struct Note {
     weighed: Option<Weighed>,
-    /// Number of items that include rows beneath the segment, and of items of its own rows alone.
-    shared_items: usize,
+    /// The plan's numbers of the items that include rows beneath the segment.
+    shared: Vec<usize>,
+    /// The number of items of its own rows alone.
     own_items: usize,
-    /// The plan's number of the first of the former.
-    first_shared: Option<usize>,
 }
 
 impl<'a> Notes<'a> {
@@ -148,41 +205,50 @@ impl Division for Notes<'_> {
         let (note, item) = (&mut self.segments.borrow_mut()[index], self.items.get());
         self.items.set(item + 1);
         match rows.end > self.forest.own_rows(index).end {
-            true => {
-                note.shared_items += 1;
-                note.first_shared.get_or_insert(item);
-            }
+            true => note.shared.push(item),
             false => note.own_items += 1,
         }
     }
 }
 
-/// The first position that an item reads.
-fn first_position(plan: &AttentionPlan, item: usize) -> u32 {
-    plan.spans[plan.items[item].spans.start as usize].first_position
-}
-
-/// Tokens that an item reads.
-fn tokens_of(plan: &AttentionPlan, item: usize) -> u64 {
-    let spans = plan.items[item].spans.clone();
-    plan.spans[spans.start as usize..spans.end as usize].iter().map(|span| u64::from(span.tokens)).sum()
-}
-
-/// Tokens of each segment that the plan's items read.
-fn read_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
-    let mut read = vec![0; forest.segments.len()];
-    for item in &plan.items {
+/// Tokens of each segment that the plan's items read as latents, and that they read from copies.
+fn read_tokens(forest: &Forest, plan: &AttentionPlan, chosen: &[ItemForm]) -> Vec<[u64; 2]> {
+    let mut read = vec![[0; 2]; forest.segments.len()];
+    for (number, item) in plan.items.iter().enumerate() {
         let mut at = forest.row_segments[item.rows.start as usize];
-        for span in plan.spans[item.spans.start as usize..item.spans.end as usize].iter().rev() {
+        for span in plan.spans_of(number).iter().rev() {
             while let Some(parent) = forest.segments[at as usize].parent
                 && forest.segments[at as usize].first_position > span.first_position
             {
                 at = parent;
             }
-            read[at as usize] += u64::from(span.tokens);
+            let copied = chosen[number].copied(span);
+            let [absorbed, of_copies] = &mut read[at as usize];
+            *absorbed += u64::from(span.tokens) - copied;
+            *of_copies += copied;
         }
     }
     read
+}
+
+impl AttentionPlan {
+    fn spans_of(&self, item: usize) -> &[KvSpan] {
+        let spans = &self.items[item].spans;
+        &self.spans[spans.start as usize..spans.end as usize]
+    }
+}
+
+impl ItemForm {
+    /// Tokens of a span of the item that are read from copies.
+    fn copied(self, span: &KvSpan) -> u64 {
+        match self.form {
+            LatentForm::Absorbed => 0,
+            LatentForm::Kept | LatentForm::Again => {
+                let upto = self.upto.unwrap_or(u32::MAX);
+                u64::from(upto.saturating_sub(span.first_position).min(span.tokens))
+            }
+        }
+    }
 }
 
 /// Tokens of each segment that a flat plan reads: the rows of each segment read their whole context, from the first

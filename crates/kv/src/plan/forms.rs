@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::latents::{FormCosts, Readers};
+use super::latents::{FormCosts, ItemRows};
 use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, NewPage, PlanFault, PlanHints, PlanStats, Planner, WorkItem};
 use crate::{CopyStore, Forest};
 
@@ -98,15 +98,16 @@ impl Planner {
         room: &CopyRoom<'_>,
     ) -> FormPlans {
         let mut plan = self.plan(forest, hints);
-        let mut chosen = forms(&plan, forest, hints, choice, room);
+        let mut forms = forms(&plan, forest, hints, choice, room);
         if choice == LatentFormChoice::Cheapest
-            && all_absorbed(&chosen)
+            && forms.are_absorbed()
             && let Some(without) = hints.without_copies()
         {
             // What is shared for the sake of copies does not pay without them.
             plan = self.plan(forest, &without);
-            chosen = forms(&plan, forest, &without, choice, room);
+            forms = ItemForms::absorbed(plan.items.len());
         }
+        let chosen = forms.chosen;
         plan.cut_items(&chosen);
         let plans = FormPlans::new(plan, hints, &forms_of_parts(&chosen));
         debug_assert_eq!(plans.check(forest), Ok(()));
@@ -116,24 +117,69 @@ impl Planner {
 
 /// How an item is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chosen {
+pub(super) struct ItemForm {
     pub form: LatentForm,
     /// The position from which it is absorbed all the same, where a tile and a page begin; `None`: it has one form.
     pub upto: Option<u32>,
 }
 
-impl Chosen {
-    const ABSORBED: Chosen = Chosen { form: LatentForm::Absorbed, upto: None };
+/// Why latents are absorbed that would be read faster from copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhyAbsorbed {
+    /// To make the copies would cost more than they save.
+    Making,
+    /// No pages are left for copies.
+    Pages,
+    /// All copies of the step would save less than it costs to read any.
+    Start,
 }
 
-/// Whether no item reads copies.
-pub(super) fn all_absorbed(chosen: &[Chosen]) -> bool {
-    chosen.iter().all(|chosen| chosen.form == LatentForm::Absorbed)
+impl ItemForm {
+    pub const ABSORBED: ItemForm = ItemForm { form: LatentForm::Absorbed, upto: None };
+}
+
+/// How the items of a plan are read.
+pub(super) struct ItemForms {
+    /// One for each item.
+    pub chosen: Vec<ItemForm>,
+    /// Items that cost less when they are read from copies, those to make included, once for each store.
+    wishes: Vec<Wish>,
+    /// Whether what all copies save was less than what reading any costs.
+    saves_too_little: bool,
+}
+
+impl ItemForms {
+    fn absorbed(items: usize) -> Self {
+        Self { chosen: vec![ItemForm::ABSORBED; items], wishes: Vec::new(), saves_too_little: false }
+    }
+
+    /// Whether no item reads copies.
+    pub fn are_absorbed(&self) -> bool {
+        self.chosen.iter().all(|chosen| chosen.form == LatentForm::Absorbed)
+    }
+
+    /// For each item of `plan`, whose cheapest forms these are, why it or its end is absorbed; `None`: copies are not
+    /// read faster, or all of it is read from them.
+    pub fn why_absorbed(&self, plan: &AttentionPlan, costs: &FormCosts<'_>) -> Vec<Option<WhyAbsorbed>> {
+        let wished: HashSet<usize> = self.wishes.iter().map(|wish| wish.item).collect();
+        let why = |(number, item): (usize, &WorkItem)| {
+            let (ItemForm { form, upto }, rows) = (self.chosen[number], item.rows.len());
+            match form {
+                LatentForm::Kept | LatentForm::Again => upto.map(|_| WhyAbsorbed::Pages),
+                LatentForm::Absorbed if costs.absorbed(rows) <= costs.copied(rows) => None,
+                LatentForm::Absorbed if !wished.contains(&number) => Some(WhyAbsorbed::Making),
+                LatentForm::Absorbed if self.saves_too_little => Some(WhyAbsorbed::Start),
+                LatentForm::Absorbed => Some(WhyAbsorbed::Pages),
+            }
+        };
+        plan.items.iter().enumerate().map(why).collect()
+    }
 }
 
 /// The forms of the parts that items are cut to.
-fn forms_of_parts(chosen: &[Chosen]) -> Vec<LatentForm> {
-    let parts = |of: &Chosen| [Some(of.form), of.upto.map(|_| LatentForm::Absorbed)];
+fn forms_of_parts(chosen: &[ItemForm]) -> Vec<LatentForm> {
+    let parts = |of: &ItemForm| [Some(of.form), of.upto.map(|_| LatentForm::Absorbed)];
     chosen.iter().flat_map(parts).flatten().collect()
 }
 
@@ -144,12 +190,9 @@ pub(super) fn forms(
     hints: &PlanHints,
     choice: LatentFormChoice,
     room: &CopyRoom<'_>,
-) -> Vec<Chosen> {
-    let mut chosen = vec![Chosen::ABSORBED; plan.items.len()];
-    let (Some(latents), Some(costs)) = (hints.latents, FormCosts::of(hints)) else { return chosen };
-    if !latents.has_copies || !hints.tile.is_multiple_of(latents.tile) || room.pages == [0; CopyStore::COUNT] {
-        return chosen;
-    }
+) -> ItemForms {
+    let mut forms = ItemForms::absorbed(plan.items.len());
+    let Some(costs) = FormCosts::of(hints).filter(|_| hints.may_copy(room)) else { return forms };
     let fresh: Vec<bool> = (0..forest.segments.len()).map(|index| !forest.own_rows(index).is_empty()).collect();
     let grows: HashSet<u32> = plan.growing.iter().map(|growing| growing.span).collect();
     let may_have = |item: &WorkItem, store: CopyStore| match store {
@@ -163,22 +206,24 @@ pub(super) fn forms(
                 let segments = &forest.row_segments[item.rows.start as usize..item.rows.end as usize];
                 segments.iter().any(|&index| forest.has_prompt(index as usize))
             };
-            let wishes = wishes(plan, &costs, room, has_prompt, may_have);
-            if choose_cheapest(plan, &costs, &wishes, taken, &mut chosen) <= hints.cost.latents.start {
-                chosen.fill(Chosen::ABSORBED);
+            forms.wishes = wishes(plan, &costs, room, has_prompt, may_have);
+            let saved = choose_cheapest(plan, &costs, &forms.wishes, taken, &mut forms.chosen);
+            forms.saves_too_little = !forms.are_absorbed() && saved <= hints.cost.latents.start;
+            if forms.saves_too_little {
+                forms.chosen.fill(ItemForm::ABSORBED);
             }
         }
         LatentFormChoice::All(form) => {
-            let all = chosen.iter_mut().enumerate();
+            let all = forms.chosen.iter_mut().enumerate();
             all.for_each(|(item, chosen)| *chosen = taken.take_if(plan, item, form, may_have));
         }
         LatentFormChoice::Random(seed) => {
             let mut dice = Dice::new(seed);
-            let all = chosen.iter_mut().enumerate();
+            let all = forms.chosen.iter_mut().enumerate();
             all.for_each(|(item, chosen)| *chosen = taken.take_if(plan, item, dice.pick(&LatentForm::ALL), may_have));
         }
     }
-    chosen
+    forms
 }
 
 /// Fulfils wishes as far as pages are left: all that can be whole first, then the beginnings of others. Returns the
@@ -188,7 +233,7 @@ fn choose_cheapest(
     costs: &FormCosts<'_>,
     wishes: &[Wish],
     mut taken: Taken<'_>,
-    chosen: &mut [Chosen],
+    chosen: &mut [ItemForm],
 ) -> f64 {
     let mut saved = 0.0;
     for is_whole in [true, false] {
@@ -239,7 +284,7 @@ fn wishes(
         if less <= 0.0 {
             continue;
         }
-        let readers = Readers { rows, has_prompt: has_prompt(item) };
+        let item_rows = ItemRows { rows, has_prompt: has_prompt(item) };
         let seen = plan.seen_tokens(item) as f64 / rows as f64;
         for store in CopyStore::ALL.into_iter().filter(|&store| may_have(item, store)) {
             let (mut tokens, mut missing, mut pages) = (0, 0, 0);
@@ -249,7 +294,7 @@ fn wishes(
                 let is_held = store == CopyStore::Kept && (room.holds)(page, slots);
                 missing += if is_held { 0 } else { count };
             }
-            let saving = seen * less - missing as f64 * costs.made(store, readers);
+            let saving = seen * less - missing as f64 * costs.made(store, item_rows);
             if saving > 0.0 {
                 wishes.push(Wish { item: number, store, tokens, saving, of_page: saving / f64::from(pages) });
             }
@@ -310,15 +355,15 @@ impl Taken<'_> {
         item: usize,
         form: LatentForm,
         may_have: impl Fn(&WorkItem, CopyStore) -> bool,
-    ) -> Chosen {
+    ) -> ItemForm {
         let store = form.store().filter(|&store| may_have(&plan.items[item], store));
         let left = store.and_then(|store| Some((self.left(plan, item, store)?, store)));
-        left.map_or(Chosen::ABSORBED, |(left, store)| self.take(left, store))
+        left.map_or(ItemForm::ABSORBED, |(left, store)| self.take(left, store))
     }
 
-    fn take(&mut self, left: Left, store: CopyStore) -> Chosen {
+    fn take(&mut self, left: Left, store: CopyStore) -> ItemForm {
         self.pages[store as usize].extend(left.new);
-        Chosen { form: store.into(), upto: left.upto }
+        ItemForm { form: store.into(), upto: left.upto }
     }
 }
 
@@ -448,7 +493,7 @@ impl AttentionPlan {
     }
 
     /// Cuts each item that has two forms in two, one behind the other.
-    fn cut_items(&mut self, chosen: &[Chosen]) {
+    fn cut_items(&mut self, chosen: &[ItemForm]) {
         if chosen.iter().all(|chosen| chosen.upto.is_none()) {
             return;
         }

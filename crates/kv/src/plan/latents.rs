@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::PlanHints;
+use super::{CopyRoom, PlanHints};
 use crate::CopyStore;
 
 /// Latent attention, beside [`PlanHints`], whose heads are those of the absorbed form: `head_dim` is the width of a
@@ -82,18 +82,24 @@ const SERVED_STEPS: f64 = 32.0;
 
 /// The rows of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Readers {
+pub(super) struct ItemRows {
     pub rows: usize,
     /// Whether some are a prompt's: the next step has other rows, so a copy that is made for these must pay at once.
     pub has_prompt: bool,
 }
 
-impl Readers {
+impl ItemRows {
     /// A row that decodes.
-    pub const ONE: Readers = Readers { rows: 1, has_prompt: false };
+    pub const ONE: ItemRows = ItemRows { rows: 1, has_prompt: false };
 }
 
 impl PlanHints {
+    /// Whether items may be read from copies, for which there is such room.
+    pub(super) fn may_copy(&self, room: &CopyRoom<'_>) -> bool {
+        let may = |latents: LatentHints| latents.has_copies && self.tile.is_multiple_of(latents.tile);
+        self.latents.is_some_and(may) && room.pages != CopyRoom::NONE.pages
+    }
+
     /// These hints without copies of latents; `None`: they have none.
     pub(super) fn without_copies(&self) -> Option<PlanHints> {
         let latents = self.latents.filter(|latents| latents.has_copies)?;
@@ -137,10 +143,10 @@ impl<'a> FormCosts<'a> {
         products as f64 * rates.expanding + bytes as f64 * rates.byte
     }
 
-    /// What a copy of such a store, which is not there yet, costs one step of these readers.
-    pub fn made(&self, store: CopyStore, readers: Readers) -> f64 {
+    /// What a copy of such a store, which is not there yet, costs one step of such an item.
+    pub fn made(&self, store: CopyStore, item: ItemRows) -> f64 {
         match store {
-            CopyStore::Kept if !readers.has_prompt => self.expanded() / SERVED_STEPS,
+            CopyStore::Kept if !item.has_prompt => self.expanded() / SERVED_STEPS,
             CopyStore::Kept | CopyStore::Again => self.expanded(),
         }
     }
@@ -151,23 +157,23 @@ impl<'a> FormCosts<'a> {
     }
 
     /// In the form that costs least, if copies are kept that are not there yet.
-    pub fn least(&self, readers: Readers) -> f64 {
-        let absorbed = self.absorbed(readers.rows);
-        self.copied_anew(readers).map_or(absorbed, |copied| absorbed.min(copied))
+    pub fn least(&self, item: ItemRows) -> f64 {
+        let absorbed = self.absorbed(item.rows);
+        self.copied_anew(item).map_or(absorbed, |copied| absorbed.min(copied))
     }
 
     /// Bytes of a row's partial state in the form that costs least.
-    pub fn state_bytes(&self, readers: Readers) -> u64 {
-        match self.copied_anew(readers).is_some_and(|copied| copied < self.absorbed(readers.rows)) {
+    pub fn state_bytes(&self, item: ItemRows) -> u64 {
+        match self.copied_anew(item).is_some_and(|copied| copied < self.absorbed(item.rows)) {
             true => 4 * u64::from(self.hints.q_heads) * (u64::from(self.latents.value) + 2),
             false => self.hints.state_bytes(),
         }
     }
 
-    /// Nanoseconds of a token that is read from a copy which is not there yet; `None`: these readers get none.
-    fn copied_anew(&self, readers: Readers) -> Option<f64> {
-        let may = self.latents.has_copies && readers.rows > 1;
-        may.then(|| self.copied(readers.rows) + self.made(CopyStore::Kept, readers))
+    /// Nanoseconds of a token that is read from a copy which is not there yet; `None`: such an item gets none.
+    fn copied_anew(&self, item: ItemRows) -> Option<f64> {
+        let may = self.latents.has_copies && item.rows > 1;
+        may.then(|| self.copied(item.rows) + self.made(CopyStore::Kept, item))
     }
 
     fn in_tiles(&self, rows: u64) -> u64 {

@@ -33,7 +33,7 @@ pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, PlanHints, Split, Tiles};
 pub use explain::{Explained, ExplainedForm, Treatment, explain};
-pub use forms::{CopyRoom, FormPlans, LatentForm, LatentFormChoice};
+pub use forms::{CopyRoom, FormPlans, LatentForm, LatentFormChoice, WhyAbsorbed};
 pub use latents::{LatentHints, LatentRates};
 pub use stats::PlanStats;
 

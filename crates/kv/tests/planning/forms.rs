@@ -25,9 +25,9 @@ const CHOICES: [LatentFormChoice; 6] = [
     LatentFormChoice::Random(4),
 ];
 
-const PLENTY: CopyRoom<'static> = CopyRoom { pages: [usize::MAX - 1; CopyStore::COUNT], holds: &|_, _| false };
+pub const PLENTY: CopyRoom<'static> = CopyRoom { pages: [usize::MAX - 1; CopyStore::COUNT], holds: &|_, _| false };
 
-fn for_each_forest(seeds: u64, mut visit: impl FnMut(&str, &Forest)) {
+pub fn for_each_forest(seeds: u64, mut visit: impl FnMut(&str, &Forest)) {
     for shape in ForestShape::ALL {
         let seeds = if matches!(shape, ForestShape::Many(_)) { seeds.div_ceil(10) } else { seeds };
         for seed in 0..seeds {
@@ -103,7 +103,7 @@ fn without_copies_the_plan_is_that_of_other_attention() {
 }
 
 /// One row at the end of each of so many leaves of 100 tokens, beneath a trunk; or a prompt of so many rows.
-fn star(trunk: u32, leaves: u32, prompt_rows: u32) -> Forest {
+pub fn star(trunk: u32, leaves: u32, prompt_rows: u32) -> Forest {
     crate::plans::forest(&match prompt_rows {
         0 => [(None, trunk, 0)].into_iter().chain((0..leaves).map(|_| (Some(0), 100, 1))).collect::<Vec<_>>(),
         rows => vec![(None, trunk, rows)],

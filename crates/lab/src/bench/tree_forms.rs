@@ -9,7 +9,7 @@ use offshoot_backend::{
     ActivationDtype, CopyStore, Expansion, HeldPart, KvShape, LatentHeads, MatrixPart, RandomWeight, Scoring, Split,
     StepBatch, Timed, Uniform,
 };
-use offshoot_cases::case::{buffer, rows_at, run};
+use offshoot_cases::case::{buffer, rows_at, run, tails};
 use offshoot_cases::dense::relative_error;
 use offshoot_cases::setting::hints;
 use offshoot_core::error::Result;
@@ -97,8 +97,8 @@ fn attend<B: Timed>(
     let shape = backend.load(&mut step, batch(Default::default()))?;
 
     let (rows, operands) = (paged.forest.row_positions.len(), ActivationDtype::Operands(dtype));
+    let mut absorbing = buffer(backend, operands, shape.rows, absorbed.q_width(), &tails(latents, queries))?;
     let queries = buffer(backend, operands, shape.rows, latents.query_width(), queries)?;
-    let mut absorbing = buffer(backend, operands, shape.rows, absorbed.q_width(), &[])?;
     let mut read = buffer(backend, operands, shape.rows, absorbed.out_width(), &[])?;
     let mut out = buffer(backend, operands, shape.rows, latents.out_width(), &[])?;
     let mut other = buffer(backend, operands, shape.rows, latents.out_width(), &[])?;

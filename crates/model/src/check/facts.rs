@@ -28,12 +28,12 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
     Ok(Facts { path: folder.path.clone(), config, dtype, stored: files.facts() })
 }
 
-/// Checks the tensors of a model as they are checked before they are loaded; where files are missing, the names in its
-/// index, if it has one.
-pub fn check_stored(folder: &ModelFolder) -> Result<()> {
+/// The compute dtype of a model's tensors, which are checked as they are before they are loaded. `None`: files are
+/// missing; the names in its index are checked, if it has one.
+pub fn stored_dtype(folder: &ModelFolder) -> Result<Option<Dtype>> {
     match weights::are_there(folder)? {
-        true => facts(folder).map(drop),
-        false => index_facts(folder).map(drop),
+        true => facts(folder).map(|facts| Some(facts.dtype)),
+        false => index_facts(folder).map(|_| None),
     }
 }
 

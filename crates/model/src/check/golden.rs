@@ -7,6 +7,7 @@ use std::path::Path;
 
 use offshoot_backend::{Backend, Dtype, RoundingKind, WeightFormat};
 use offshoot_core::error::Result;
+use offshoot_core::figures::counted;
 use offshoot_core::ids::TokenId;
 use offshoot_kv::plan::LatentFormChoice;
 
@@ -232,14 +233,36 @@ pub(super) fn logprob(logits: &[f32], token: TokenId) -> f64 {
     f64::from(logits[token.ix()] - largest) - sum.ln()
 }
 
+/// Where a case fails.
+struct Faults {
+    logits: bool,
+    logprobs: bool,
+    /// Greedy tokens that are not allowed to be other ones.
+    greedy: usize,
+}
+
 impl CaseReport {
+    /// Whether the case holds: see [`CaseReport::faults`].
+    pub fn passes(&self, dtype: Dtype, rounding: Option<RoundingKind>) -> bool {
+        matches!(self.faults(dtype, rounding), Faults { logits: false, logprobs: false, greedy: 0 })
+    }
+
     /// Log-probabilities are differences of two values that may each be off by the tolerance. In f32, activations
     /// unrounded, another greedy token is a failure; else only if the two logits differ by more than rounding explains.
-    pub fn passes(&self, dtype: Dtype, rounding: Option<RoundingKind>) -> bool {
-        let rounds = dtype != Dtype::F32 || rounding.is_some();
-        let explained = |miss: &Miss| rounds && miss.gap <= 2.0 * self.tolerance;
-        self.logits <= self.tolerance && self.logprobs <= 2.0 * self.tolerance && self.misses.iter().all(explained)
+    fn faults(&self, dtype: Dtype, rounding: Option<RoundingKind>) -> Faults {
+        let may_miss = may_miss(dtype, rounding);
+        let explained = |miss: &Miss| may_miss && miss.gap <= 2.0 * self.tolerance;
+        Faults {
+            logits: self.logits > self.tolerance,
+            logprobs: self.logprobs > 2.0 * self.tolerance,
+            greedy: self.misses.iter().filter(|&miss| !explained(miss)).count(),
+        }
     }
+}
+
+/// Whether rounding may choose another greedy token.
+fn may_miss(dtype: Dtype, rounding: Option<RoundingKind>) -> bool {
+    dtype != Dtype::F32 || rounding.is_some()
 }
 
 impl GoldenReport {
@@ -251,16 +274,64 @@ impl GoldenReport {
 impl fmt::Display for GoldenReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for case in &self.cases {
+            let faults = case.faults(self.dtype, self.rounding);
             let verdict = if case.passes(self.dtype, self.rounding) { "ok" } else { "FAILS" };
+            let too_large = |fails: bool| if fails { ": too large" } else { "" };
+            let CaseReport { logits, logprobs, tolerance, greedy, .. } = *case;
             writeln!(f, "{verdict:<6}{}", case.name)?;
-            writeln!(f, "      largest difference of logits {:.2e} (at most {:.2e})", case.logits, case.tolerance)?;
-            writeln!(f, "      largest difference of log-probabilities {:.2e}", case.logprobs)?;
-            writeln!(f, "      greedy tokens: {} of {} the same", case.greedy - case.misses.len(), case.greedy)?;
+            let said = too_large(faults.logits);
+            writeln!(f, "      largest difference of logits {logits:.2e} (at most {tolerance:.2e}){said}")?;
+            let (most, said) = (2.0 * tolerance, too_large(faults.logprobs));
+            writeln!(f, "      largest difference of log-probabilities {logprobs:.2e} (at most {most:.2e}){said}")?;
+            let said = match (faults.greedy, may_miss(self.dtype, self.rounding)) {
+                (0, _) => String::new(),
+                (_, false) => ": all must be".to_owned(),
+                (other, true) => {
+                    let others = counted(other as u64, "other token");
+                    format!(": {others} ahead of the file's by more than {most:.2e}, which rounding does not explain")
+                }
+            };
+            writeln!(f, "      greedy tokens: {} of {greedy} the same{said}", greedy - case.misses.len())?;
             if let Some(miss) = case.misses.first() {
                 let Miss { at, expected, found, gap } = miss;
                 writeln!(f, "      first other token: number {at}, {found} for {expected}, ahead by {gap:.2e}")?;
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The report of a case with a tolerance of 0.01 and two other greedy tokens.
+    fn report(dtype: Dtype, rounding: Option<RoundingKind>, gaps: [f32; 2]) -> GoldenReport {
+        let token = TokenId::new;
+        let miss = |gap| Miss { at: 3, expected: token(5), found: token(6), gap };
+        let (logits, tolerance, logprobs, misses) = (0.005, 0.01, 0.02, gaps.map(miss).to_vec());
+        let case = CaseReport { name: "case".to_owned(), logits, tolerance, logprobs, greedy: 20, misses };
+        GoldenReport { dtype, rounding, cases: vec![case] }
+    }
+
+    #[test]
+    fn a_report_says_what_fails() {
+        let rounded = report(Dtype::F32, Some(RoundingKind::Fp8), [0.019, 0.03]);
+        let said = rounded.to_string();
+        assert!(!rounded.passes() && said.starts_with("FAILS case\n"), "{said}");
+        let greedy = "18 of 20 the same: 1 other token ahead of the file's by more than 2.00e-2, which rounding";
+        assert!(said.contains(greedy) && !said.contains("too large"), "{said}");
+
+        let explained = report(Dtype::F32, Some(RoundingKind::Fp8), [0.019, 0.01]);
+        assert!(explained.passes() && explained.to_string().contains("18 of 20 the same\n"), "{explained}");
+
+        let exact = report(Dtype::F32, None, [0.001, 0.001]);
+        assert!(!exact.passes() && exact.to_string().contains("18 of 20 the same: all must be\n"), "{exact}");
+
+        let mut off = report(Dtype::Bf16, None, [0.0, 0.0]);
+        off.cases[0].logits = f32::INFINITY;
+        let said = off.to_string();
+        assert!(!off.passes() && said.contains("logits inf (at most 1.00e-2): too large\n"), "{said}");
+        assert!(said.contains("log-probabilities 2.00e-2 (at most 2.00e-2)\n"), "{said}");
     }
 }

@@ -12,7 +12,7 @@ mod scores;
 
 pub use against::{LayerDifference, Prediction, TextComparison, layer_differences, predictions};
 pub use chunks::{ChunkReport, chunks};
-pub use facts::{ConfigFacts, Facts, check_stored, facts, index_facts};
+pub use facts::{ConfigFacts, Facts, facts, index_facts, stored_dtype};
 pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, golden_dtype, golden_in_forms, tolerance};
 pub use golden_file::{GoldenCase, read_golden};
 pub use rounding::{RoundingReport, kv_rounding, state_rounding};

@@ -42,7 +42,7 @@ mod tests {
     fn names(family: &str) -> Vec<String> {
         let fields = serde_json::json!({
             "model_type": family, "num_hidden_layers": 4, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1,
-            "topk_group": 1
+            "topk_group": 1, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 12
         });
         let config = ModelConfig::from_json(&fields.to_string()).unwrap();
         Layout::of(&config).tensors().map(|tensor| tensor.name.clone()).collect()

@@ -298,33 +298,28 @@ impl WeightSource<'_> {
         };
         let held = parts.iter().enumerate().map(|(i, part)| HeldPart { part: *part, becomes: becomes((i, part)) });
         let held: Vec<_> = held.collect();
-        let load = |loader: &mut dyn MatrixLoader| {
-            let moved = moved(&held, loader.copies_from_devices())?;
-            loader.load(&moved.iter().map(Moved::held).collect::<Vec<_>>())
-        };
-        if held.iter().all(|held| held.becomes.is_none()) {
-            return load(loader);
+        if held.iter().any(|held| held.becomes.is_some()) {
+            self.refuse_made_dense(loader, parts)?;
         }
+        let moved = moved(&held, loader.copies_from_devices())?;
+        loader.load(&moved.iter().map(Moved::held).collect::<Vec<_>>())
+    }
+
+    /// Refuses layers that are made at load of a format that the device does not multiply. An output layer that is made
+    /// so may become dense.
+    fn refuse_made_dense(&self, loader: &dyn MatrixLoader, parts: &[MatrixPart<'_>]) -> Result<()> {
         let quantisation = match self {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
             WeightSource::Random(random) => random.config.quantisation.as_ref(),
         };
         let other = parts.iter().map(MatrixPart::format).find(|format| format.dense().is_none());
-        // An output layer made at load may become dense, the layers not.
-        if let (Some(made), Some(format)) = (quantisation.and_then(Quantisation::made_layers), other)
-            && format == WeightFormat::Quantised(made)
-        {
-            let found = format!("{format} on {}, which does not multiply it", loader.describe());
-            return Err(Error::value(WEIGHTS, "a format that the device multiplies (the CPU: all)", found));
+        match (quantisation.and_then(Quantisation::made_layers), other) {
+            (Some(made), Some(format)) if format == WeightFormat::Quantised(made) => {
+                let found = format!("{format} on {}, which does not multiply it", loader.describe());
+                Err(Error::value(WEIGHTS, "a format that the device multiplies (the CPU: all)", found))
+            }
+            _ => Ok(()),
         }
-        // Of quantised matrices `Decoder` says it once for all.
-        let dense = |held: &HeldPart<'_>| held.part.format().dense().filter(|_| held.becomes.is_some());
-        let is_update = matches!(self, WeightSource::Checkpoint { update: Some(_), .. });
-        let changed = specs.iter().zip(&held).filter(|_| loader.is_first() && !is_update);
-        for (spec, other) in changed.filter_map(|(spec, held)| Some((spec, dense(held)?))) {
-            log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
-        }
-        load(loader)
     }
 }
 

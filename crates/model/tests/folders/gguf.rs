@@ -72,6 +72,8 @@ fn what_is_wrong_with_a_header() {
     assert_eq!(fault(b"GGUF\x01\0\0\0"), "`version`: expected 2 or 3, found 1");
     assert_eq!(fault(b"GGUF\0\0\0\x03"), "`version`: expected 2 or 3, found a file for big-endian machines");
     assert_eq!(fault(b"GG"), "truncated or broken: the magic number at byte 0 has 4 bytes, the file ends at byte 2");
+    let pointer = fault(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1234\n");
+    assert!(pointer.contains("Git LFS pointer to one of 1.21 KiB; `git lfs pull`"), "{pointer}");
     let absurd = [&whole[..8], &u64::MAX.to_le_bytes(), &whole[16..]].concat();
     let most = (whole.len() - 16) / 32;
     assert_eq!(

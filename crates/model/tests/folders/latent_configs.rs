@@ -48,28 +48,30 @@ const ALL: [(&str, Family); 7] = [
     ("longcat_flash", Family::LongcatFlash),
 ];
 
-/// Heads, rank, nope, rope and value; the rank of queries.
-type Known = (&'static str, [usize; 5], Option<usize>);
+/// Heads and the rank of queries.
+type Known = (&'static str, usize, Option<usize>);
 
 #[test]
-fn defaults_are_the_widths_of_published_models() {
+fn defaults_are_those_of_transformers() {
     let known: [Known; 7] = [
-        ("deepseek_v2", [32, 512, 128, 64, 128], Some(1536)),
-        ("deepseek_v3", [128, 512, 128, 64, 128], Some(1536)),
-        ("glm4_moe_lite", [20, 512, 192, 64, 256], Some(768)),
-        ("mistral4", [32, 256, 64, 64, 128], Some(1024)),
-        ("minicpm3", [40, 256, 64, 32, 64], Some(768)),
-        ("sarvam_mla", [64, 512, 128, 64, 128], None),
-        ("longcat_flash", [64, 512, 128, 64, 128], Some(1536)),
+        ("deepseek_v2", 32, Some(1536)),
+        ("deepseek_v3", 128, Some(1536)),
+        ("glm4_moe_lite", 20, Some(768)),
+        ("mistral4", 32, Some(1024)),
+        ("minicpm3", 40, Some(768)),
+        ("sarvam_mla", 64, None),
+        ("longcat_flash", 64, Some(1536)),
     ];
-    for (name, [heads, rank, nope, rope, value], query_rank) in known {
-        // Its only field that is required.
-        let config = read(&json!({"model_type": name, "num_experts_per_tok": 6}), None).unwrap();
-        let widths = LatentHeads { heads, rank, nope, rope, value };
+    for (name, heads, query_rank) in known {
+        // Its only fields that are required.
+        let config = json!({"model_type": name, "num_experts_per_tok": 6, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8, "v_head_dim": 24});
+        let config = read(&config, None).unwrap();
+        let widths = LatentHeads { heads, rank: 32, nope: 16, rope: 8, value: 24 };
         assert_eq!(config.latents(), Some(widths), "{name}");
         let layer = attention(&config);
         assert_eq!(layer.latent().unwrap().query_rank, query_rank, "{name}");
-        assert_eq!(layer.rope.as_ref().unwrap().rotary, rope, "{name}");
+        assert_eq!(layer.rope.as_ref().unwrap().rotary, 8, "{name}");
     }
 }
 
@@ -184,8 +186,14 @@ fn values_that_cannot_be_are_named() {
         bad("deepseek_v3", json!({name: 0}), &[name, "found 0"]);
         bad("deepseek_v3", json!({name: 5}), &[name, "an even number from 2 to", "found 5"]);
         bad("deepseek_v3", json!({name: 514}), &[name, "an even number from 2 to", "found 514"]);
+        for (family, _) in ALL.into_iter().filter(|&(family, _)| family != "minicpm3" || name != "v_head_dim") {
+            bad(family, json!({name: null}), &[name, "an even number from 2 to", "found nothing"]);
+            let mut config = small(family, json!({}));
+            config.as_object_mut().unwrap().remove(name);
+            let error = read(&config, None).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("found nothing"), "{family}: {error}");
+        }
     }
-    bad("deepseek_v3", json!({"v_head_dim": null, "hidden_size": 66}), &["v_head_dim", "found nothing"]);
     assert_eq!(good("minicpm3", json!({"v_head_dim": null})).latents().unwrap().value, 16);
     bad("deepseek_v3", json!({"q_lora_rank": 0}), &["q_lora_rank", "found 0"]);
     bad("longcat_flash", json!({"q_lora_rank": null}), &["q_lora_rank", "longcat_flash", "found nothing"]);

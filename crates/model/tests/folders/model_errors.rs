@@ -307,9 +307,9 @@ fn truncated_files_tell_both_sizes() {
     broken[8] = b'?';
     fs::write(&path, &broken).unwrap();
     refused(&folder, &["model.safetensors", "header is not valid"]);
-    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1234\n";
     fs::write(&path, pointer).unwrap();
-    refused(&folder, &["model.safetensors", "truncated"]);
+    refused(&folder, &["model.safetensors", "Git LFS pointer to one of 1.21 KiB", "git lfs pull"]);
 }
 
 #[test]

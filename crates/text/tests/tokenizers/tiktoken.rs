@@ -250,3 +250,14 @@ fn what_is_wrong_with_ranks_is_named() {
     let long = lines(&with_words(&["ab".repeat(4000).as_str()]));
     refused(&long, &["whose splits have at most", "found 64000256"]);
 }
+
+#[test]
+fn pointers_of_git_lfs_are_named() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 2795286\n";
+    for file in ["tiktoken.model", "tokenizer.model", "tokenizer.json"] {
+        let error = Tokenizer::load(folder(file, pointer, &kimi()).path()).unwrap_err().to_string();
+        for said in [file, "Git LFS pointer to one of 2.67 MiB", "git lfs pull"] {
+            assert!(error.contains(said), "`{said}` is not in: {error}");
+        }
+    }
+}

@@ -120,7 +120,9 @@ impl Workshop {
     /// The library of a unit.
     fn compiled(&self, unit: &Unit) -> PathBuf {
         static KERNEL: LazyLock<Regex> = LazyLock::new(|| {
-            pattern(r#"extern "C" __global__ void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\("#)
+            let bounds = r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*";
+            let cluster = r"__cluster_dims__\([^()]*\)\s*";
+            pattern(&format!(r#"extern "C" __global__ void\s+(?:{bounds})?(?:{cluster})?(\w+)\("#))
         });
         let source = read(&format!("kernels/{}", unit.source.name));
         let launchers: Vec<String> = KERNEL.captures_iter(&source).map(|kernel| launcher(&kernel[1])).collect();

@@ -321,12 +321,16 @@ void complete(Phases& phases, unsigned arrivals = 1) {
     end_phase_if_complete(phases);
 }
 
-Phases& phases_at(unsigned barrier) {
-    auto found = self().block->phases.find(barrier);
-    if (found == self().block->phases.end()) {
+Phases& phases_at(Block& block, unsigned barrier) {
+    auto found = block.phases.find(barrier);
+    if (found == block.phases.end()) {
         stop("a barrier that nobody has initialised");
     }
     return found->second;
+}
+
+Phases& phases_at(unsigned barrier) {
+    return phases_at(*self().block, barrier);
 }
 
 void meet_at(Meeting& meeting, unsigned threads, const char* what) {
@@ -340,6 +344,14 @@ void meet_at(Meeting& meeting, unsigned threads, const char* what) {
 
 unsigned cluster_begin(unsigned size) {
     return current->block.x / size * size;
+}
+
+Block& peer_of(unsigned rank, unsigned size) {
+    Block& peer = *machine->blocks.at(cluster_begin(size) + rank);
+    if (rank >= size || peer.running == 0) {
+        stop("a peer that is not there");
+    }
+    return peer;
 }
 
 }  // namespace
@@ -376,14 +388,18 @@ void meet_cluster(unsigned size) {
 }
 
 float4 load_of_peer(unsigned address, unsigned rank, unsigned size) {
-    const Block& peer = *machine->blocks.at(cluster_begin(size) + rank);
-    if (address % 16 != 0 || rank >= size || peer.running == 0) {
-        stop("shared memory of a peer that is not there, or not aligned");
+    const Block& peer = peer_of(rank, size);
+    if (address % 16 != 0) {
+        stop("shared memory of a peer that is not aligned");
     }
     at(address);
     float4 numbers;
     std::memcpy(&numbers, peer.shared + address, sizeof numbers);
     return numbers;
+}
+
+void arrive_at_peer(unsigned barrier, unsigned rank, unsigned size) {
+    complete(phases_at(peer_of(rank, size), barrier));
 }
 
 // Copies.
@@ -422,7 +438,8 @@ void copy_box_now(const Bulk& bulk, unsigned char* shared) {
         for (uint64_t byte = 0; byte < row_bytes; byte++) {
             const uint64_t column = bulk.x + byte / size;
             const bool real = bulk.y + row < rows && column < width;
-            const uint64_t place = swizzled ? (byte / 16 ^ row % 8) * 16 + byte % 16 : byte;
+            // Boxes are swizzled by where their rows lie.
+            const uint64_t place = swizzled ? (byte / 16 ^ (bulk.to / 128 + row) % 8) * 16 + byte % 16 : byte;
             const uint64_t from = address + (bulk.y + row) * apart + column * size + byte % size;
             shared[bulk.to + row * row_bytes + place] = real ? *reinterpret_cast<const unsigned char*>(from) : 0;
         }
@@ -442,9 +459,8 @@ void do_bulk(Block& block, size_t which) {
     end_phase_if_complete(phases);
 }
 
-void enqueue_bulk(const Bulk& bulk) {
-    phases_at(bulk.barrier);
-    Block& block = *self().block;
+void enqueue_bulk(Block& block, const Bulk& bulk) {
+    phases_at(block, bulk.barrier);
     block.bulks.push_back(bulk);
     if (!machine->launch.copies_late) {
         do_bulk(block, block.bulks.size() - 1);
@@ -503,21 +519,23 @@ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) 
         stop("a copy of the copy engine that is not aligned");
     }
     at(to + bytes - 16);
-    enqueue_bulk({to, bytes, barrier, from, {}, 0, 0});
+    enqueue_bulk(*self().block, {to, bytes, barrier, from, {}, 0, 0});
 }
 
-void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsigned barrier) {
+void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsigned barrier, unsigned size) {
     Bulk bulk = {to, 0, barrier, nullptr, {}, x, y};
     std::memcpy(bulk.words, map, sizeof bulk.words);
-    const uint64_t address = map[0], apart = map[3], box = map[4], box_rows = map[5], size = map[6], swizzled = map[7];
-    const uint64_t row_bytes = box * size;
-    const bool is_aligned = to % (swizzled ? 1024 : 128) == 0 && (address | apart | row_bytes) % 16 == 0;
+    const uint64_t address = map[0], apart = map[3], box = map[4], box_rows = map[5], swizzled = map[7];
+    const uint64_t row_bytes = box * map[6];
+    const bool is_aligned = to % 128 == 0 && (address | apart | row_bytes) % 16 == 0;
     if (!is_aligned || (swizzled && row_bytes != 128) || box > 256 || box_rows > 256) {
         stop("a box that the copy engine does not take");
     }
     bulk.bytes = static_cast<unsigned>(row_bytes * box_rows);
     at(to + bulk.bytes - 16);
-    enqueue_bulk(bulk);
+    for (unsigned rank = 0; rank < size; rank++) {
+        enqueue_bulk(size == 1 ? *self().block : peer_of(rank, size), bulk);
+    }
 }
 
 void copies_issued() {

@@ -134,6 +134,7 @@ void meet(unsigned id, unsigned threads);
 // Clusters: `size` neighbouring blocks.
 void meet_cluster(unsigned size);
 float4 load_of_peer(unsigned address, unsigned rank, unsigned size);
+void arrive_at_peer(unsigned barrier, unsigned rank, unsigned size);
 
 inline void meet_cluster_again(unsigned size) {
     meet_cluster(size);
@@ -147,7 +148,7 @@ inline void wait_for_kernels_before() {}
 void copy_16(unsigned to, const void* from, bool real);
 void arrive_with_copies(unsigned barrier);
 void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier);
-void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsigned barrier);
+void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsigned barrier, unsigned size);
 void copies_issued();
 void wait_copies_but(unsigned newer);
 
@@ -155,7 +156,12 @@ void wait_copies_but(unsigned newer);
 // row, rows of a box, bytes of an element, and whether boxes are swizzled.
 template <class Map>
 void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier) {
-    copy_box_of(to, reinterpret_cast<const uint64_t*>(map.words), x, y, barrier);
+    copy_box_of(to, reinterpret_cast<const uint64_t*>(map.words), x, y, barrier, 1);
+}
+
+template <class Map>
+void copy_box_to_cluster(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier, unsigned size) {
+    copy_box_of(to, reinterpret_cast<const uint64_t*>(map.words), x, y, barrier, size);
 }
 
 template <class Map>

@@ -1,5 +1,6 @@
 //! What transformers assumes where a config.json is silent. Published configs of Gemma 3 and 4 leave out most of these
-//! fields; Llama, Mistral, Qwen and Phi-1 to 2 write all sizes, which stay required.
+//! fields; Llama, Mistral, Qwen and Phi-1 to 2 write all sizes, which stay required. So do all families with latent
+//! attention write the widths of its heads.
 
 use serde_json::{Map, Value, json};
 
@@ -194,57 +195,51 @@ fn of(family: Family) -> Value {
         }),
         Family::DeepseekV2 => json!({
             "vocab_size": 102_400, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "max_position_embeddings": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536,
-            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
+            "num_attention_heads": 32, "max_position_embeddings": 2048, "q_lora_rank": 1536, "n_routed_experts": 64,
             "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
             "routed_scaling_factor": 1.0, "topk_method": "greedy", "norm_topk_prob": false, "bos_token_id": 1,
             "eos_token_id": 2,
         }),
         Family::DeepseekV3 => json!({
             "vocab_size": 129_280, "hidden_size": 7168, "intermediate_size": 18_432, "num_hidden_layers": 61,
-            "num_attention_heads": 128, "max_position_embeddings": 4096, "kv_lora_rank": 512, "q_lora_rank": 1536,
-            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+            "num_attention_heads": 128, "max_position_embeddings": 4096, "q_lora_rank": 1536, "n_routed_experts": 256,
             "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "n_group": 8,
             "topk_group": 4, "num_experts_per_tok": 8, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
             "bos_token_id": 0, "eos_token_id": 1,
         }),
         Family::Glm4MoeLite => json!({
             "vocab_size": 154_880, "hidden_size": 2048, "intermediate_size": 10_240, "num_hidden_layers": 47,
-            "num_attention_heads": 20, "max_position_embeddings": 202_752, "rms_norm_eps": 1e-5, "kv_lora_rank": 512,
-            "q_lora_rank": 768, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
-            "n_routed_experts": 64, "n_shared_experts": 1, "moe_intermediate_size": 1536, "n_group": 1,
-            "topk_group": 1, "num_experts_per_tok": 4, "norm_topk_prob": true, "routed_scaling_factor": 1.8,
-            "bos_token_id": 0, "eos_token_id": 1,
+            "num_attention_heads": 20, "max_position_embeddings": 202_752, "rms_norm_eps": 1e-5, "q_lora_rank": 768,
+            "n_routed_experts": 64, "n_shared_experts": 1, "moe_intermediate_size": 1536, "n_group": 1, "topk_group": 1,
+            "num_experts_per_tok": 4, "norm_topk_prob": true, "routed_scaling_factor": 1.8, "bos_token_id": 0,
+            "eos_token_id": 1,
         }),
         Family::Mistral4 => json!({
             "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36,
-            "num_attention_heads": 32, "max_position_embeddings": 1_048_576, "kv_lora_rank": 256, "q_lora_rank": 1024,
-            "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 128,
-            "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 0, "n_group": 1,
-            "topk_group": 1, "num_experts_per_tok": 4, "norm_topk_prob": true, "routed_scaling_factor": 1.0,
-            "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": {
+            "num_attention_heads": 32, "max_position_embeddings": 1_048_576, "q_lora_rank": 1024,
+            "n_routed_experts": 128, "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 0,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4, "norm_topk_prob": true,
+            "routed_scaling_factor": 1.0, "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": {
                 "rope_type": "yarn", "rope_theta": 1e4, "factor": 128.0, "original_max_position_embeddings": 8192,
                 "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
             },
         }),
         Family::MiniCpm3 => json!({
             "vocab_size": 73_448, "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62,
-            "num_attention_heads": 40, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "kv_lora_rank": 256,
-            "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "scale_emb": 12, "scale_depth": 1.4,
-            "dim_model_base": 256, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2,
+            "num_attention_heads": 40, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "q_lora_rank": 768,
+            "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "tie_word_embeddings": true, "bos_token_id": 1,
+            "eos_token_id": 2,
         }),
         Family::SarvamMla => json!({
             "vocab_size": 262_144, "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32,
-            "num_attention_heads": 64, "max_position_embeddings": 4096, "kv_lora_rank": 512, "q_lora_rank": null,
-            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 128,
+            "num_attention_heads": 64, "max_position_embeddings": 4096, "q_lora_rank": null, "n_routed_experts": 128,
             "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 1, "n_group": 1,
             "topk_group": 1, "num_experts_per_tok": 8, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
             "bos_token_id": 0, "eos_token_id": 1,
         }),
         Family::LongcatFlash => json!({
             "vocab_size": 131_072, "hidden_size": 6144, "intermediate_size": 12_288, "num_hidden_layers": 56,
-            "num_attention_heads": 64, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "kv_lora_rank": 512,
-            "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "num_attention_heads": 64, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "q_lora_rank": 1536,
             "n_routed_experts": 512, "zero_expert_num": 256, "moe_intermediate_size": 2048, "num_experts_per_tok": 12,
             "routed_scaling_factor": 6.0, "bos_token_id": 1, "eos_token_id": 2,
         }),

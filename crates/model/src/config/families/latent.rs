@@ -18,7 +18,7 @@ const INDEXER: [&str; 4] = ["index_topk", "index_n_heads", "index_head_dim", "in
 /// The latent attention of all layers; `hidden`: the width of the residual stream.
 pub fn read(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<LatentSpec> {
     refuse_others(family, fields)?;
-    let heads = heads(fields, hidden)?;
+    let heads = heads(family, fields, hidden)?;
     let query_rank = fields.size("q_lora_rank", LARGEST_WIDTH)?;
     let is_longcat = family == Family::LongcatFlash;
     if is_longcat && query_rank.is_none() {
@@ -59,7 +59,7 @@ pub fn scale(family: Family, latent: &LatentSpec, hidden: usize, rope: Option<&R
     (by_width * by_rope * by_rank) as f32
 }
 
-fn heads(fields: &Fields<'_>, hidden: usize) -> Result<LatentHeads> {
+fn heads(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<LatentHeads> {
     let heads = fields.required_size("num_attention_heads", LARGEST_WIDTH)?;
     // All rows are at most twice as wide as one of these parts.
     let most = MOST_HEAD_DIM.min(LARGEST_WIDTH / heads);
@@ -73,9 +73,9 @@ fn heads(fields: &Fields<'_>, hidden: usize) -> Result<LatentHeads> {
     };
     let size = |name: &str| fields.size(name, LARGEST_WIDTH);
     let value = match size("v_head_dim")? {
-        Some(value) => Some(value),
-        // MiniCPM3 writes none.
-        None => Some(hidden / heads).filter(|_| hidden.is_multiple_of(heads)),
+        // Its configs do not have the field.
+        None if family == Family::MiniCpm3 => Some(hidden / heads).filter(|_| hidden.is_multiple_of(heads)),
+        value => value,
     };
     let nope = part("qk_nope_head_dim", most, size("qk_nope_head_dim")?)?;
     if nope + 2 > most {
