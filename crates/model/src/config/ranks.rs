@@ -271,6 +271,8 @@ mod tests {
         let model = ModelConfig::from_json(&fields.to_string()).unwrap();
         let whole = 2 * 100 * 32 + 2 * 2 * (24 + 16 + 4) * 32;
         assert_eq!(model.undivided_bytes(Dtype::F16, 2), whole);
+        let plain = ModelConfig::from_json(&fields.to_string().replace("\"q_lora_rank\":24", "\"q_lora_rank\":null"));
+        assert_eq!(plain.unwrap().undivided_bytes(Dtype::F16, 2), whole - 2 * 2 * 24 * 32);
         assert_eq!(model.repeated_bytes(Dtype::F16, 4, 1), 3 * whole);
         let copied = SharedKeys::Copied { copies: 2, why: WhyCopied::Latents };
         assert_eq!([model.shared_keys(2, false, true), model.shared_keys(2, true, false)], [copied; 2]);

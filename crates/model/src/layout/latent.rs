@@ -105,3 +105,39 @@ impl LayerNames<'_> {
         a.biases.is_empty() == b.biases.is_empty() && format(a) == format(b)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::config::ModelConfig;
+    use crate::layout::Layout;
+    use offshoot_backend::{Dtype, WeightFormat};
+
+    fn config(query_rank: Option<usize>, bias: bool) -> ModelConfig {
+        let fields = serde_json::json!({
+            "model_type": "deepseek_v3", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "intermediate_size": 48, "vocab_size": 100, "kv_lora_rank": 16, "q_lora_rank": query_rank,
+            "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1,
+            "attention_bias": bias
+        });
+        ModelConfig::from_json(&fields.to_string()).unwrap()
+    }
+
+    /// The matrices that the layer's first projection stacks, and whether another one gives latents.
+    fn first(config: &ModelConfig) -> (usize, bool) {
+        let layout = Layout::of(config);
+        (layout.layers[0].qkv.weights.len(), layout.layers[0].latent.as_ref().unwrap().latents.is_some())
+    }
+
+    #[test]
+    fn one_product_gives_queries_and_latents_where_both_are_stored_alike() {
+        let plain = config(None, false);
+        assert_eq!(first(&plain), (2, false));
+        assert_eq!(first(&config(Some(24), false)), (1, true), "queries are made of something else");
+        assert_eq!(first(&config(None, true)), (1, true), "latents alone have a bias");
+        let of_latents = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight".to_owned();
+        let formats = [(of_latents, WeightFormat::Dense(Dtype::Bf16))].into_iter().collect();
+        assert_eq!(first(&ModelConfig { formats: Arc::new(formats), ..plain }), (1, true));
+    }
+}
