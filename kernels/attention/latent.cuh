@@ -6,6 +6,9 @@
 // from the scores of the row alone, so that its bits are, too. Limited by shared memory, which products with keys and
 // queries of 64 rows read; with few rows by bandwidth. All else that goes through shared memory waits behind those
 // reads, shuffles too: between scores and weights there is as little of it as can be.
+//
+// A tile may have tokens of single rows, each for its reader (attention/plan.cuh). They are multiplied with all rows,
+// where those of other rows weigh 0: if a row's latents are infinite or not a number, so are the tile's other results.
 #pragma once
 
 #include "attention/fp8.cuh"
