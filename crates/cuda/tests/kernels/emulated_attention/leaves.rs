@@ -73,7 +73,8 @@ impl Decode {
     fn roots(&mut self, tokens: &[u32]) {
         for &tokens in tokens {
             let root = self.prompt(tokens);
-            self.leaves.push(root);
+            let leaf = self.branch(root, 2);
+            self.leaves.push(leaf);
         }
     }
 
@@ -139,7 +140,9 @@ pub(super) fn check_leaves(
     let tiling = kernel.tiling(setting, blocks);
     let hints = hints(setting, 1);
     let rows = decode.rows();
-    let mut plan = Planner::Tree.plan(&decode.tree.forest(&rows), &hints);
+    // A prompt of one row is no item of its own.
+    let planner = if matches!(leaves, Leaves::Roots) { Planner::Flat } else { Planner::Tree };
+    let mut plan = planner.plan(&decode.tree.forest(&rows), &hints);
     let mut words = DevicePlan::default();
     words.rebuild_with(&plan, setting.heads, rows.len() + PADDED, &tiling, Some(leaf_tiles));
     for moved in [0, LATER] {
