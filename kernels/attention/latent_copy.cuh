@@ -51,6 +51,7 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
     WideTiles tiles(job);
     unsigned coming = tiles.word(job);  // of the next tile
     unsigned filled = 0;  // steps that the buffer has held
+    bool is_first = true;  // the block's first tile
 #pragma unroll 1
     while (tiles.more()) {
         const unsigned words = coming, head = tiles.head(job);
@@ -64,10 +65,17 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
         auto hold = [&](unsigned at) {
             return at + lane >= TILE_KV_BLOCKS && at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0};
         };
-        uint2 lane_kv_block = hold(0), ahead = hold(32);
+        uint2 lane_kv_block = {0, 0}, ahead = {0, 0};
         unsigned held = 0;
         tiles.next();
-        coming = tiles.word(job);
+        auto look_ahead = [&] {
+            coming = tiles.word(job);
+            lane_kv_block = hold(0);
+            ahead = hold(32);
+        };
+        if (buffer >= steps) {
+            look_ahead();
+        }
 #pragma unroll 1
         for (unsigned step = buffer; step < steps; step += 2) {
             if (step >= held + 16) {
@@ -101,6 +109,11 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             // Copies COUNT panels, the share's, once they are empty.
             auto copy = [&](auto count, unsigned share) {
                 constexpr unsigned COUNT = decltype(count)::PANELS;
+                // At first the keys that are scored first come alone beside the queries: all blocks ask at that time.
+                if (is_first && step == 1) {
+                    auto& first = FP8 ? latent.copied[0][LEFT] : latent.full[0][LEFT];
+                    wait_barrier(shared_address(&first), 0);
+                }
                 wait_barrier(shared_address(&latent.empty[buffer][share]), filled % 2 ^ 1);
                 auto page_at = [&](unsigned page) {
                     return reinterpret_cast<const char*>(job.keys(page, head)) + share * HALF_PANELS * KV_PANEL_BYTES;
@@ -131,6 +144,11 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
                 widen(Panels<1>(), ROTATED);
             }
             filled++;
+            // Behind the tile's first keys, which its own words name.
+            if (step == buffer) {
+                look_ahead();
+            }
         }
+        is_first = false;
     }
 }

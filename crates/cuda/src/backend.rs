@@ -21,7 +21,7 @@ use crate::gemm::chooser::AlgorithmPolicy;
 use crate::gemm::cublaslt::{Library, WeightOrder};
 use crate::gemm::heads::HeadProducts;
 use crate::latents::{AtLayer, LatentMaps, MOST_EXPANDED};
-use crate::loading::{Expanding, LOADED_WITH_STATES};
+use crate::loading::{Expanding, LOADED_WITH_STATES, OPENED_WITH_FP8};
 use crate::lora::{Lora, LoraKernels, LoraTerm};
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{self, Kv};
@@ -229,7 +229,7 @@ impl Backend for Cuda {
             return Ok(Experts::FourBit(experts));
         }
         if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
-            return self.fp8_experts(matrices, &biases);
+            return self.fp8_experts(matrices, &biases, kind);
         }
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
         if !self.experts.contains_key(&dtype) {
@@ -243,7 +243,10 @@ impl Backend for Cuda {
             Experts::Dense(experts) => {
                 experts.put(&self.device, self.expert_kernels(experts.element()), expert, &matrix)?;
             }
-            Experts::Fp8(experts) => experts.put(&self.device, expert, &matrix)?,
+            Experts::Fp8(experts) => {
+                let fp8 = self.fp8.as_ref().expect(OPENED_WITH_FP8);
+                experts.put(&fp8.experts, expert, &matrix)?;
+            }
             Experts::FourBit(experts) => experts.put(&self.device, expert, &matrix)?,
         }
         self.device.check()
@@ -261,26 +264,11 @@ impl Backend for Cuda {
         heads: LatentHeads,
         dtype: Dtype,
         _: &Split,
+        old: Option<&LatentMaps>,
     ) -> Result<LatentMaps> {
-        self.latent_maps_over(parts, heads, dtype, None)
-    }
-
-    fn replace_latent_maps(
-        &mut self,
-        old: &LatentMaps,
-        parts: &[HeldPart<'_>],
-        heads: LatentHeads,
-        dtype: Dtype,
-        _: &Split,
-    ) -> Result<LatentMaps> {
-        let maps = self.latent_maps_over(parts, heads, dtype, Some(old))?;
-        self.moves += u64::from(!maps.matrix.is_over(&old.matrix));
+        let maps = self.latent_maps_over(parts, heads, dtype, old)?;
+        self.moves += u64::from(old.is_some_and(|old| !maps.matrix.is_over(&old.matrix)));
         Ok(maps)
-    }
-
-    fn read_latent_maps(&mut self, maps: &LatentMaps, split: &Split) -> Result<Elements> {
-        let read = self.read_matrix(&maps.matrix, split)?;
-        Ok(read.expect("maps are dense"))
     }
 
     fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {
@@ -770,7 +758,7 @@ impl Backend for Cuda {
                 experts.linear(&self.four_bit, out, x, routes, input);
             }
             (Experts::Fp8(experts), fp8) => {
-                let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");
+                let fp8 = fp8.as_mut().expect(OPENED_WITH_FP8);
                 fp8.rounder.forget_rows_of(out);
                 experts.linear((&fp8.experts, &mut fp8.rounder), out, x, routes, input);
             }
@@ -791,6 +779,11 @@ impl Backend for Cuda {
             Experts::Dense(dense) if dense.gates() => {
                 self.forget_before(out);
                 dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
+            }
+            Experts::Fp8(experts) if experts.gates() => {
+                let fp8 = self.fp8.as_mut().expect(OPENED_WITH_FP8);
+                fp8.rounder.forget_rows_of(out);
+                experts.gated((&fp8.experts, &mut fp8.rounder), out, x, routes, gate);
             }
             _ => {
                 self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);

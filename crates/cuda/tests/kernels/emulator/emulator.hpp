@@ -127,9 +127,15 @@ inline void store_16(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d
 // Barriers.
 void init_barrier(unsigned barrier, unsigned arrivals);
 void arrive(unsigned barrier, unsigned arrivals = 1);
+void expect_bytes(unsigned barrier, unsigned bytes);
 void arrive_expecting(unsigned barrier, unsigned bytes);
 void wait_barrier(unsigned barrier, unsigned parity);
 void meet(unsigned id, unsigned threads);
+
+// Any lane would do.
+inline bool is_elected() {
+    return current->number % 32 == 31;
+}
 
 // Clusters: `size` neighbouring blocks.
 void meet_cluster(unsigned size);
@@ -146,6 +152,7 @@ inline void wait_for_kernels_before() {}
 
 // Copies.
 void copy_16(unsigned to, const void* from, bool real);
+void copy_4(unsigned to, const void* from);
 void arrive_with_copies(unsigned barrier);
 void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier);
 void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsigned barrier, unsigned size);
