@@ -61,6 +61,7 @@ pub use self::step::Step;
 
 use self::compile::elements::{HeadWidths, KvElement};
 use self::delta_rule::DeltaRuleKernels;
+use self::driver::branch::Branch;
 use self::driver::device::Device;
 use self::driver::event::Event;
 use self::driver::memory::Memory;
@@ -125,6 +126,8 @@ pub struct Cuda {
     kv: KvDtype,
     /// Shared with the backends of other models on this GPU.
     order: Arc<StepOrder>,
+    /// What of a captured step is computed beside other parts of it; made with the first one.
+    branch: Option<Arc<Branch>>,
     /// The end of its last step; made with the first one that has another backend beside it.
     end: Option<Arc<Event>>,
 }
@@ -167,6 +170,7 @@ impl Cuda {
             place: None,
             moves: 0,
             skips_attention: false,
+            branch: None,
             keeps_caches: false,
             asleep: Asleep::default(),
             has_begun: false,
