@@ -16,13 +16,27 @@ __device__ __forceinline__ void arrive(unsigned barrier, unsigned arrivals) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes the phase also wait for `bytes` from the copy engine, and arrives for all 32 lanes of a warp.
+// Makes the phase also wait for `bytes` from the copy engine.
+__device__ __forceinline__ void expect_bytes(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// The same, and arrives for all 32 lanes of a warp.
 __device__ __forceinline__ void arrive_expecting(unsigned barrier, unsigned bytes) {
     asm volatile(
         "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\n"
         "mbarrier.arrive.shared::cta.b64 _, [%0], 32;" ::"r"(barrier),
         "r"(bytes)
         : "memory");
+}
+
+// True for one lane of the warp, which is here as a whole. The compiler then knows that no other lane is: it gives
+// copies their addresses without a loop over lanes.
+__device__ __forceinline__ bool is_elected() {
+    unsigned elected;
+    asm volatile("{\n.reg .pred elected;\nelect.sync _|elected, 0xffffffff;\nselp.u32 %0, 1, 0, elected;\n}"
+                 : "=r"(elected));
+    return elected != 0;
 }
 
 // Arrives when all copies issued by this thread are complete. Does not block.

@@ -1,10 +1,11 @@
 // The multiplying side of tiles of latents. Steps come in pairs, of which warpgroup 0 scores the first and warpgroup 1
-// the second, so that the softmax of one overlaps the products of the other. Warpgroup 1 begins to multiply the weights
-// of the first step before its own softmax, which no scores of the next pair could overlap: their keys are not there
-// yet. A row's steps follow one another: warpgroup 1 raises m from what warpgroup 0 has left, and both multiply what
-// they have summed by the factors of both steps, in their order. m is raised before weights are computed, from the
-// scores of the row alone, so that its bits are, too. Limited by shared memory, which products with keys and queries of
-// 64 rows read; with few rows by bandwidth.
+// the second, so that the softmax of one overlaps the products of the other: the second step is scored behind the
+// first, beside whose softmax it then runs, and warpgroup 1 has products with values of the first step under way during
+// its own softmax. A row's steps follow one another: warpgroup 1 raises m from what warpgroup 0 has left, and both
+// multiply what they have summed by the factors of both steps, in their order. m is raised before weights are computed,
+// from the scores of the row alone, so that its bits are, too. Limited by shared memory, which products with keys and
+// queries of 64 rows read; with few rows by bandwidth. All else that goes through shared memory waits behind those
+// reads, shuffles too: between scores and weights there is as little of it as can be.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -23,23 +24,29 @@ struct LatentRows : SoftmaxRows {
         }
     }
 
-    // Issues the products of weights in shared memory with values.
+    // Issues the products of the weights in shared memory of tokens 16 FROM .. 16 TO with values.
+    template <unsigned FROM, unsigned TO>
     __device__ __forceinline__ void issue_shared(unsigned weights, unsigned values) {
 #pragma unroll
-        for (unsigned k = 0; k < STEP_TOKENS / 16; k++) {
+        for (unsigned k = FROM; k < TO; k++) {
             multiply_values_shared<Operand>(o, descriptor(weights) + k * 2,
                                             descriptor(values, PANEL_BYTES) + k * 2 * ATOM_BYTES / 16);
         }
-        products_issued();
     }
 
     // Raises m from `before` where the largest score of the row asks for it. Returns what earlier sums are multiplied
-    // by.
+    // by. Lanes of a quad share their largest scores only if one of the warp asks for it, as in few steps.
     __device__ __forceinline__ float2 raise(const float (&before)[2], float scale) {
         float top[2] = {NO_SCORE, NO_SCORE}, factor[2];
 #pragma unroll
         for (int n = 0; n < static_cast<int>(STEP_TOKENS / 8); n++) {
             update_top(top, s[n]);
+        }
+        auto rises = [&](int r) { return lazy_max(before[r], top[r] * scale) != before[r]; };
+        if (!__any_sync(ALL_LANES, rises(0) || rises(1))) {
+            m[0] = before[0];
+            m[1] = before[1];
+            return {1.0f, 1.0f};
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -113,6 +120,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                                                  LatentShared& latent) {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x % GROUP_THREADS / 32, first = warp * WARP_ROWS;
     const unsigned buffers = queries + OPERAND_BYTES;
+    constexpr unsigned PARTS = STEP_TOKENS / 16;
     // Phases of barriers: how many pairs came before, and how many of them had a second step.
     unsigned pairs_before = 0, seconds_before = 0, turn = 0;
     auto at = [&](unsigned buffer, unsigned share) { return buffers + buffer * OPERAND_BYTES + share_at(share); };
@@ -156,8 +164,13 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             return StepMask(kv_blocks, tile.highest + steps_since_plan(job.words, job.positions), at,
                             job.words[WINDOW]);
         };
-        // Scores the keys in the warpgroup's own buffer, which hold their `phase`-th step.
-        auto score = [&](unsigned phase) {
+        // Scores the keys in the warpgroup's own buffer, which hold their `phase`-th step. `meanwhile` is called once
+        // products are under way.
+        auto score = [&](unsigned phase, const auto& meanwhile) {
+            if (group == 1) {
+                wait(latent.full[1][LEFT], phase);
+                wait(latent.issued, pairs_before);
+            }
             begin_products();
 #pragma unroll
             for (unsigned side = LEFT; side <= RIGHT; side++) {
@@ -167,9 +180,14 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             wait(latent.full[group][ROTATED], phase);
             rows.issue_keys<1>(recomputed(queries) + share_at(ROTATED), at(group, ROTATED), true);
             products_issued();
+            if (group == 0) {
+                signal(latent.issued);
+            }
+            const unsigned whole = broadcast(latent.keys[group].whole);
+            meanwhile();
             wait_products<0>();
             signal(latent.empty[group][group == 0 ? RIGHT : LEFT]);
-            rows.products_to_scores(job, broadcast(latent.keys[group].whole), step_mask);
+            rows.products_to_scores(job, whole, step_mask);
         };
         // Weighs the scores against m, and shares the weights once the whole warpgroup has scored.
         auto weigh = [&] {
@@ -208,7 +226,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         for (unsigned step = 0; step < steps; step += 2) {
             const bool has_second = step + 1 < steps;
             if (group == 0) {
-                score(pairs_before);
+                score(pairs_before, [] {});
                 const float before[2] = {rows.m[0], rows.m[1]};
                 const float2 factor = rows.raise(before, job.scale);
                 tell(latent.top[0], rows.m[0], rows.m[1]);
@@ -219,54 +237,59 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                 weigh();
                 begin_products();
                 rows.issue_values(at(0, LEFT));
+                wait_products<0>();
+                settled(rows.o);
+                signal(latent.empty[0][LEFT]);
                 if (has_second) {
                     float factors[2];
+                    wait(latent.full[1][LEFT], seconds_before);
                     wait(latent.weighed[1], seconds_before);
                     read(latent.top[1], rows.m);
                     read(latent.factor[1], factors);
-                    wait(latent.full[1][LEFT], seconds_before);
-                    wait_products<0>();
-                    settled(rows.o);
-                    signal(latent.empty[0][LEFT]);
                     rows.rescale({factors[0], factors[1]});
                     scale_sums({factors[0], factors[1]});
                     begin_products();
-                    rows.issue_shared(at(1, ROTATED), at(1, LEFT));
+                    rows.issue_shared<0, PARTS>(at(1, ROTATED), at(1, LEFT));
+                    products_issued();
                     wait_products<0>();
                     settled(rows.o);
                     signal(latent.empty[1][LEFT]);
                     signal(latent.empty[1][ROTATED]);
-                } else {
-                    wait_products<0>();
-                    settled(rows.o);
-                    signal(latent.empty[0][LEFT]);
                 }
             } else {
                 float before[2], factors[2];
                 float2 factor = {1.0f, 1.0f};
+                auto follow = [&] {
+                    wait(latent.raised, pairs_before);
+                    read(latent.top[0], before);
+                    read(latent.factor[0], factors);
+                    wait(latent.full[0][RIGHT], pairs_before);
+                };
                 if (has_second) {
-                    score(seconds_before);
+                    score(seconds_before, follow);
+                } else {
+                    follow();
                 }
-                wait(latent.raised, pairs_before);
-                read(latent.top[0], before);
-                read(latent.factor[0], factors);
                 rows.rescale({factors[0], factors[1]});
                 scale_sums({factors[0], factors[1]});
-                // Before its own softmax, beside which they are multiplied.
                 wait(latent.weighed[0], pairs_before);
-                wait(latent.full[0][RIGHT], pairs_before);
                 begin_products();
-                rows.issue_shared(at(0, ROTATED), at(0, RIGHT));
+                // Bit by bit: a warp that issues more than the tensor cores take waits for them.
+                rows.issue_shared<0, 1>(at(0, ROTATED), at(0, RIGHT));
                 if (has_second) {
                     factor = rows.raise(before, job.scale);
                     tell(latent.top[1], rows.m[0], rows.m[1]);
                     tell(latent.factor[1], factor.x, factor.y);
                     scale_sums(factor);
+                    rows.issue_shared<1, 2>(at(0, ROTATED), at(0, RIGHT));
                     weigh();
                 } else {
+                    rows.issue_shared<1, 2>(at(0, ROTATED), at(0, RIGHT));
                     rows.m[0] = before[0];
                     rows.m[1] = before[1];
                 }
+                rows.issue_shared<2, PARTS>(at(0, ROTATED), at(0, RIGHT));
+                products_issued();
                 if (step + 2 >= steps) {
                     copy_next_queries();
                 }

@@ -42,6 +42,80 @@ __device__ __forceinline__ void widen_panels(unsigned place) {
     }
 }
 
+// Called by one warp: zeroes those slots of COUNT panels of a KV block that no row sees.
+template <unsigned COUNT>
+__device__ __forceinline__ void zero_slots(unsigned to, const KvBlock& kv_block) {
+    constexpr unsigned ROW_CHUNKS = COPIED_ROW_BYTES / 16;
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (unsigned slot = lane / ROW_CHUNKS; slot < KV_BLOCK_TOKENS; slot += 32 / ROW_CHUNKS) {
+        if (slot < kv_block.from || slot >= kv_block.to) {
+            const unsigned place = to + slot * COPIED_ROW_BYTES + lane % ROW_CHUNKS * 16;
+#pragma unroll
+            for (unsigned panel = 0; panel < COUNT; panel++) {
+                store_16(place + panel * COPIED_PANEL_BYTES, 0, 0, 0, 0);
+            }
+        }
+    }
+}
+
+// Called by one warp: copies COUNT panels of a step to `to`, of which `page_at` gives the first one's beginning in a
+// page. The barrier `full` gets 32 arrivals. The copy engine brings the slots of full KV blocks and, where a KV block
+// has one page, of all. It needs no fence before: who writes to this memory otherwise has one behind.
+template <unsigned COUNT, class PageAt>
+__device__ __forceinline__ void fill_panels(const Job& job, unsigned to, const KvBlock (&here)[2],
+                                            const bool (&is_full)[2], unsigned full, const PageAt& page_at) {
+    const bool are_full = is_full[0] && is_full[1];
+    unsigned slots[2];  // that the copy engine brings
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        const KvBlock& kv_block = here[half];
+        const unsigned some = DETERMINISTIC || kv_block.to < kv_block.from ? 0 : kv_block.to - kv_block.from;
+        slots[half] = is_full[half] ? KV_BLOCK_TOKENS : some;
+    }
+    __syncwarp();
+    if (is_elected()) {
+        // The barrier knows of the bytes before they can come, as in `copy_panels`.
+        expect_bytes(full, (slots[0] + slots[1]) * COUNT * COPIED_ROW_BYTES);
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            if (slots[half] != 0) {
+                const unsigned at = is_full[half] ? 0 : here[half].from * COPIED_ROW_BYTES;
+                const unsigned place = to + half * KV_PANEL_BYTES + at, bytes = slots[half] * COPIED_ROW_BYTES;
+                const char* from = page_at(here[half].page) + at;
+#pragma unroll
+                for (unsigned panel = 0; panel < COUNT; panel++) {
+                    copy_bulk(place + panel * COPIED_PANEL_BYTES, from + panel * KV_PANEL_BYTES, bytes, full);
+                }
+            }
+        }
+    }
+    if (!are_full) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            const unsigned place = to + half * KV_PANEL_BYTES, page = here[half].page;
+            if (is_full[half]) {
+                continue;
+            }
+            if constexpr (DETERMINISTIC) {
+                copy_some_slots<COUNT>(place, here[half],
+                                       [&](unsigned slot) { return page_at(page_of(job.words, page, slot)); });
+            } else {
+                zero_slots<COUNT>(place, here[half]);
+            }
+        }
+        if constexpr (DETERMINISTIC) {
+            copies_issued();
+            wait_copies<0>();
+        }
+        fence_proxies();
+    }
+    __syncwarp();
+    if (is_elected()) {
+        arrive(full, 32);
+    }
+}
+
 // Runs copying warp `warp`, 0 to 3.
 __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsigned buffers, LatentShared& latent) {
     const unsigned lane = threadIdx.x % 32, window = job.words[WINDOW],
@@ -51,6 +125,7 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
     WideTiles tiles(job);
     unsigned coming = tiles.word(job);  // of the next tile
     unsigned filled = 0;  // steps that the buffer has held
+    bool is_first = true;  // the block's first tile
 #pragma unroll 1
     while (tiles.more()) {
         const unsigned words = coming, head = tiles.head(job);
@@ -64,10 +139,17 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
         auto hold = [&](unsigned at) {
             return at + lane >= TILE_KV_BLOCKS && at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0};
         };
-        uint2 lane_kv_block = hold(0), ahead = hold(32);
+        uint2 lane_kv_block = {0, 0}, ahead = {0, 0};
         unsigned held = 0;
         tiles.next();
-        coming = tiles.word(job);
+        auto look_ahead = [&] {
+            coming = tiles.word(job);
+            lane_kv_block = hold(0);
+            ahead = hold(32);
+        };
+        if (buffer >= steps) {
+            look_ahead();
+        }
 #pragma unroll 1
         for (unsigned step = buffer; step < steps; step += 2) {
             if (step >= held + 16) {
@@ -101,6 +183,11 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             // Copies COUNT panels, the share's, once they are empty.
             auto copy = [&](auto count, unsigned share) {
                 constexpr unsigned COUNT = decltype(count)::PANELS;
+                // At first the keys that are scored first come alone beside the queries: all blocks ask at that time.
+                if (is_first && step == 1) {
+                    auto& first = FP8 ? latent.copied[0][LEFT] : latent.full[0][LEFT];
+                    wait_barrier(shared_address(&first), 0);
+                }
                 wait_barrier(shared_address(&latent.empty[buffer][share]), filled % 2 ^ 1);
                 auto page_at = [&](unsigned page) {
                     return reinterpret_cast<const char*>(job.keys(page, head)) + share * HALF_PANELS * KV_PANEL_BYTES;
@@ -109,7 +196,7 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
                     latent.keys[buffer] = info;
                 }
                 auto& there = FP8 ? latent.copied[FP8 ? buffer : 0][share] : latent.full[buffer][share];
-                copy_panels<COUNT>(job, place_of(share) + (FP8 ? COUNT * COPIED_PANEL_BYTES : 0), here, is_full,
+                fill_panels<COUNT>(job, place_of(share) + (FP8 ? COUNT * COPIED_PANEL_BYTES : 0), here, is_full,
                                    shared_address(&there), page_at);
             };
             // Widens them, if they have 8 bits.
@@ -131,6 +218,11 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
                 widen(Panels<1>(), ROTATED);
             }
             filled++;
+            // Behind the tile's first keys, which its own words name.
+            if (step == buffer) {
+                look_ahead();
+            }
         }
+        is_first = false;
     }
 }

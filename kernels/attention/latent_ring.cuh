@@ -30,7 +30,8 @@ struct LatentShared {
     unsigned long long full[2][SHARES];  // 32 arrivals of a copying warp
     unsigned long long copied[FP8 ? 2 : 1][SHARES];  // the same, of keys that are not widened yet
     unsigned long long empty[2][SHARES];  // see `init_latent`
-    unsigned long long raised;  // the first step's `top` and `factor` are there: an arrival of each warp that scored it
+    unsigned long long issued;  // the first step's scores are under way: an arrival of each warp that scores it
+    unsigned long long raised;  // its `top` and `factor` are there: the same
     unsigned long long weighed[2];  // a step's weights are there: the same
     StageInfo keys[2];
     // After the first and the second step of a pair, for each row: m, and what earlier sums are multiplied by.
@@ -57,5 +58,6 @@ __device__ __forceinline__ void init_latent(LatentShared& latent) {
         init_barrier(shared_address(&latent.weighed[buffer]), GROUP_WARPS);
     }
     init_barrier(shared_address(&latent.raised), GROUP_WARPS);
+    init_barrier(shared_address(&latent.issued), GROUP_WARPS);
     fence_proxies();
 }

@@ -277,33 +277,21 @@ pub trait Backend: Send + 'static {
         let _ = old;
         self.split_vector(parts, split)
     }
-    /// The maps of a layer with latent attention, a matrix `[heads.map_rows(), rank]` of `parts`, in the compute dtype
-    /// `dtype`. A rank keeps those of the heads that `split` gives it.
+    /// The maps of a layer with latent attention, a matrix `[heads.map_rows(), rank]` of `parts`, which are dense and of
+    /// the compute dtype `dtype` or become so. A rank keeps those of the heads that `split` gives it. `old`: the maps
+    /// whose place they take, as in [`Backend::replace_matrix`].
     fn latent_maps(
         &mut self,
         parts: &[HeldPart<'_>],
         heads: LatentHeads,
         dtype: Dtype,
         split: &Split,
+        old: Option<&Self::LatentMaps>,
     ) -> Result<Self::LatentMaps>;
-    /// Loads what takes the place of `old`, as [`Backend::replace_matrix`] does for a matrix.
-    fn replace_latent_maps(
-        &mut self,
-        old: &Self::LatentMaps,
-        parts: &[HeldPart<'_>],
-        heads: LatentHeads,
-        dtype: Dtype,
-        split: &Split,
-    ) -> Result<Self::LatentMaps> {
-        let _ = old;
-        self.latent_maps(parts, heads, dtype, split)
-    }
     /// How many times the maps of latents are in memory.
     fn latent_map_copies(&self) -> usize {
         1
     }
-    /// The elements of the matrix of maps, as [`Backend::read_matrix`] gives those of a matrix.
-    fn read_latent_maps(&mut self, maps: &Self::LatentMaps, split: &Split) -> Result<Elements>;
     /// Where weights are replaced in place: puts a matrix, which was loaded for it, in the place of that of expert
     /// `expert`, of the same shape and format. Elsewhere experts are loaded anew, and this is not called.
     fn replace_expert(&mut self, experts: &Self::Experts, expert: usize, matrix: Self::Matrix) -> Result<()>;

@@ -163,7 +163,7 @@ pub fn latent_maps<B: Backend>(
     let bytes = dtype.encode(maps);
     let view = WeightView { dtype, rows: heads.map_rows(), cols: heads.rank, bytes: &bytes };
     let part = HeldPart { part: MatrixPart::Dense(view), becomes: None };
-    backend.latent_maps(&[part], heads, dtype, &Split::Whole)
+    backend.latent_maps(&[part], heads, dtype, &Split::Whole, None)
 }
 
 /// The keys and values of all heads of a token, in f64.

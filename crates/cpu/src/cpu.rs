@@ -240,12 +240,9 @@ impl Backend for Cpu {
         heads: LatentHeads,
         dtype: Dtype,
         _: &Split,
+        _: Option<&CpuLatentMaps>,
     ) -> Result<CpuLatentMaps> {
         Ok(CpuLatentMaps::pack(parts, heads, dtype))
-    }
-
-    fn read_latent_maps(&mut self, maps: &CpuLatentMaps, _: &Split) -> Result<Elements> {
-        Ok(maps.elements())
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<CpuRoutes> {

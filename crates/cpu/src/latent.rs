@@ -10,8 +10,10 @@ use super::rope::rotate;
 use super::rows::for_rows;
 use super::team::Team;
 use super::{Cores, CpuBuffer, KvStore};
-use offshoot_backend::{Dtype, Elements, Expansion, HeldPart, LatentHeads, LatentSteps, RopeTable, WeightFormat};
-use offshoot_backend::{WeightView, with_bytes, with_dense};
+use offshoot_backend::{
+    Dtype, Expansion, HeldPart, LatentHeads, LatentSteps, MatrixPart, RopeTable, WeightFormat, WeightView, with_bytes,
+    with_dense,
+};
 use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_kv::KvSlot;
 
@@ -31,13 +33,10 @@ pub struct CpuLatentMaps {
 
 impl CpuLatentMaps {
     /// See `Backend::latent_maps`.
-    pub fn pack<'a>(parts: &[HeldPart<'a>], heads: LatentHeads, dtype: Dtype) -> Self {
-        let dense = |&held: &HeldPart<'a>| match held.part.format() {
-            WeightFormat::Dense(own) if own == dtype => HeldPart { becomes: None, ..held },
-            _ => HeldPart { becomes: Some(dtype), ..held },
-        };
-        let parts: Vec<HeldPart<'a>> = parts.iter().map(dense).collect();
-        let bytes = with_dense(&parts, |parts| {
+    pub fn pack(parts: &[HeldPart<'_>], heads: LatentHeads, dtype: Dtype) -> Self {
+        let bytes = with_dense(parts, |parts| {
+            let is_of_dtype = |part: &MatrixPart<'_>| part.format() == WeightFormat::Dense(dtype);
+            assert!(parts.iter().all(is_of_dtype), "latent_maps: parts that are not {dtype}");
             with_bytes(parts, |views| views.iter().flat_map(|view| view.bytes).copied().collect::<Vec<u8>>())
         });
         let LatentHeads { rank, nope, value, .. } = heads;
@@ -54,11 +53,6 @@ impl CpuLatentMaps {
             absorbing: each().into_par_iter().map(absorbing).collect(),
             values: each().map(|head| matrix(value, rank, rows_of(head, nope, value))).collect(),
         }
-    }
-
-    /// See `Backend::read_latent_maps`.
-    pub fn elements(&self) -> Elements {
-        self.all.elements()
     }
 }
 

@@ -257,26 +257,11 @@ impl Backend for Cuda {
         heads: LatentHeads,
         dtype: Dtype,
         _: &Split,
+        old: Option<&LatentMaps>,
     ) -> Result<LatentMaps> {
-        self.latent_maps_over(parts, heads, dtype, None)
-    }
-
-    fn replace_latent_maps(
-        &mut self,
-        old: &LatentMaps,
-        parts: &[HeldPart<'_>],
-        heads: LatentHeads,
-        dtype: Dtype,
-        _: &Split,
-    ) -> Result<LatentMaps> {
-        let maps = self.latent_maps_over(parts, heads, dtype, Some(old))?;
-        self.moves += u64::from(!maps.matrix.is_over(&old.matrix));
+        let maps = self.latent_maps_over(parts, heads, dtype, old)?;
+        self.moves += u64::from(old.is_some_and(|old| !maps.matrix.is_over(&old.matrix)));
         Ok(maps)
-    }
-
-    fn read_latent_maps(&mut self, maps: &LatentMaps, split: &Split) -> Result<Elements> {
-        let read = self.read_matrix(&maps.matrix, split)?;
-        Ok(read.expect("maps are dense"))
     }
 
     fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {

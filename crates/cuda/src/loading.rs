@@ -61,15 +61,8 @@ impl Cuda {
         old: Option<&LatentMaps>,
     ) -> Result<LatentMaps> {
         latents::check(heads)?;
-        // Maps are multiplied in the compute dtype alone, whatever formats the device multiplies.
-        let parts: Vec<HeldPart<'_>> = parts
-            .iter()
-            .map(|held| {
-                let is_so = held.part.format() == WeightFormat::Dense(dtype);
-                HeldPart { part: held.part, becomes: (!is_so).then_some(dtype) }
-            })
-            .collect();
-        let matrix = with_dense(&parts, |parts| self.matrix_over(parts, old.map(|old| &old.matrix)))?;
+        let matrix = with_dense(parts, |parts| self.matrix_over(parts, old.map(|old| &old.matrix)))?;
+        assert_eq!(matrix.format, WeightFormat::Dense(dtype), "latent_maps: dtype of the maps");
         if !self.expanding.iter().any(|room| room.is_for(heads, dtype)) {
             let (gathered, mapped) = (Buffer::new(heads.rank, dtype), Buffer::new(heads.map_rows(), dtype));
             self.expanding.push(Expanding { heads, gathered, mapped });

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::decode_step::DecodeStep;
 use offshoot_core::figures::{bytes, count, counted, seconds};
 use offshoot_kv::PromptTree;
-use offshoot_kv::plan::{self, CopyRoom, ExplainedForm, LatentForm, PlanHints, Treatment, Weighed, WhyAbsorbed};
+use offshoot_kv::plan::{self, CopyRoom, ExplainedForm, LatentForm, PlanHints, Treatment, Weighed, WhySlower};
 
 /// How a step reads a node's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,15 +66,15 @@ pub struct NodeForm {
     pub copied_ns: f64,
     /// To make the copies, once.
     pub expanded_ns: f64,
-    /// Why tokens are absorbed that would be read faster from copies.
+    /// Why a slower form is taken for some tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why_absorbed: Option<WhyAbsorbed>,
+    pub why_slower: Option<WhySlower>,
 }
 
 impl From<ExplainedForm> for NodeForm {
     fn from(read: ExplainedForm) -> Self {
-        let ExplainedForm { form, tokens, copied, absorbed_ns, copied_ns, expanded_ns, why_absorbed } = read;
-        Self { form, tokens, tokens_copied: copied, absorbed_ns, copied_ns, expanded_ns, why_absorbed }
+        let ExplainedForm { form, tokens, copied, absorbed_ns, copied_ns, expanded_ns, why_slower } = read;
+        Self { form, tokens, tokens_copied: copied, absorbed_ns, copied_ns, expanded_ns, why_slower }
     }
 }
 
@@ -142,7 +142,7 @@ fn first_prompts(tree: &PromptTree) -> Vec<usize> {
     first
 }
 
-/// `read from kept copies: a layer takes 1.2 ms, absorbed 3.4 ms, and 5.6 ms once to make them`.
+/// `read from kept copies; a layer takes 1.2 ms, absorbed 3.4 ms, and 5.6 ms once to make them`.
 impl fmt::Display for NodeForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [absorbed, copied, expanded] =
@@ -150,31 +150,29 @@ impl fmt::Display for NodeForm {
         let kind = match self.form {
             LatentForm::Absorbed => {
                 write!(f, "absorbed: a layer takes {absorbed}, from copies {copied}")?;
-                return match self.why_absorbed {
+                return match self.why_slower {
                     None => Ok(()),
-                    Some(WhyAbsorbed::Making) => {
+                    Some(WhySlower::Making) => {
                         write!(f, ", but {expanded} to make them, which is more than they save")
                     }
-                    Some(WhyAbsorbed::Pages) => write!(f, ", but there are no pages for them"),
-                    Some(WhyAbsorbed::Start) => {
+                    Some(WhySlower::Pages) => write!(f, ", but there are no pages for them"),
+                    Some(WhySlower::Start) => {
                         write!(f, ", but all copies of the step save less than it takes to read any")
                     }
                 };
             }
             LatentForm::Kept => "kept copies",
+            LatentForm::Again if self.why_slower.is_some() => "copies of the step, as no pages are left to keep them",
             LatentForm::Again => "copies of the step",
         };
         write!(f, "read from {kind}")?;
         if self.tokens_copied < self.tokens {
             let [some, all] = [self.tokens_copied, self.tokens].map(count);
-            match self.why_absorbed {
-                Some(WhyAbsorbed::Pages) => write!(f, " as far as there are pages for them ({some} of {all} tokens)")?,
-                _ => write!(f, " in part ({some} of {all} tokens)")?,
-            }
+            write!(f, ", {some} of {all} tokens: there are no pages for more")?;
         }
         match self.form {
-            LatentForm::Again => write!(f, ": a layer takes {copied} and {expanded} to make them, absorbed {absorbed}"),
-            _ => write!(f, ": a layer takes {copied}, absorbed {absorbed}, and {expanded} once to make them"),
+            LatentForm::Again => write!(f, "; a layer takes {copied} and {expanded} to make them, absorbed {absorbed}"),
+            _ => write!(f, "; a layer takes {copied}, absorbed {absorbed}, and {expanded} once to make them"),
         }
     }
 }
@@ -245,5 +243,30 @@ mod tests {
             let expected: Option<Vec<usize>> = tree.nodes().iter().map(least).collect();
             prop_assert_eq!(Some(first_prompts(&tree)), expected);
         }
+    }
+
+    #[test]
+    fn a_form_says_why_it_is_slower() {
+        let said = |form, tokens_copied, why_slower| {
+            let (absorbed_ns, copied_ns, expanded_ns) = (3e6, 1e6, 2e6);
+            NodeForm { form, tokens: 2048, tokens_copied, absorbed_ns, copied_ns, expanded_ns, why_slower }.to_string()
+        };
+        let absorbed = |why| said(LatentForm::Absorbed, 0, why);
+        assert_eq!(absorbed(None), "absorbed: a layer takes 3.00 ms, from copies 1.00 ms");
+        for (why, words) in [
+            (WhySlower::Making, ", but 2.00 ms to make them, which is more than they save"),
+            (WhySlower::Pages, ", but there are no pages for them"),
+            (WhySlower::Start, ", but all copies of the step save less than it takes to read any"),
+        ] {
+            assert_eq!(absorbed(Some(why)), absorbed(None) + words);
+        }
+        let kept = "; a layer takes 1.00 ms, absorbed 3.00 ms, and 2.00 ms once to make them";
+        assert_eq!(said(LatentForm::Kept, 2048, None), format!("read from kept copies{kept}"));
+        let part = ", 1,024 of 2,048 tokens: there are no pages for more";
+        assert_eq!(said(LatentForm::Kept, 1024, Some(WhySlower::Pages)), format!("read from kept copies{part}{kept}"));
+        let again = "; a layer takes 1.00 ms and 2.00 ms to make them, absorbed 3.00 ms";
+        assert_eq!(said(LatentForm::Again, 2048, None), format!("read from copies of the step{again}"));
+        let no_pages = "read from copies of the step, as no pages are left to keep them";
+        assert_eq!(said(LatentForm::Again, 2048, Some(WhySlower::Pages)), format!("{no_pages}{again}"));
     }
 }

@@ -15,7 +15,7 @@ use crate::{CopyStore, Expansion};
 pub struct CopyCache {
     /// Pages of each store.
     pages: [usize; CopyStore::COUNT],
-    copies: Vec<Option<Copy>>,
+    copies: Vec<Option<PageCopy>>,
     /// Pages without a copy.
     free: Vec<usize>,
     /// The copy of each page that has one.
@@ -30,7 +30,8 @@ pub struct CopyCache {
     pub evicted: u64,
 }
 
-struct Copy {
+/// The copy of a page of latents.
+struct PageCopy {
     page: PageId,
     /// The page's stamp when the copy was made.
     stamp: u64,
@@ -89,7 +90,7 @@ impl CopyCache {
         self.copy_of(page, stamp).is_some_and(|copy| copy.filled.start <= slots.start && slots.end <= copy.filled.end)
     }
 
-    fn copy_of(&self, page: PageId, stamp: u64) -> Option<&Copy> {
+    fn copy_of(&self, page: PageId, stamp: u64) -> Option<&PageCopy> {
         let copy = self.copies[*self.of_page.get(&page)?].as_ref()?;
         (copy.stamp == stamp).then_some(copy)
     }
@@ -139,7 +140,8 @@ impl CopyCache {
             self.of_page.insert(page, at);
             let stamp = stamp(page);
             let copy = self.copies[at].take().filter(|copy| copy.stamp == stamp);
-            let mut copy = copy.unwrap_or(Copy { page, stamp, filled: slots.start..slots.start, used: 0, changed: 0 });
+            let mut copy =
+                copy.unwrap_or(PageCopy { page, stamp, filled: slots.start..slots.start, used: 0, changed: 0 });
             // Slots between what is copied and what is needed lie on the same path, and are computed.
             let whole = copy.filled.start.min(slots.start)..copy.filled.end.max(slots.end);
             for slots in [whole.start..copy.filled.start, copy.filled.end..whole.end] {
@@ -180,7 +182,7 @@ impl CopyCache {
         self.forget_where(|_| true);
     }
 
-    fn forget_where(&mut self, is_gone: impl Fn(&Copy) -> bool) {
+    fn forget_where(&mut self, is_gone: impl Fn(&PageCopy) -> bool) {
         for (at, place) in self.copies.iter_mut().enumerate() {
             if let Some(copy) = place.take_if(|copy| is_gone(copy)) {
                 self.of_page.remove(&copy.page);

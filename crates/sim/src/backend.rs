@@ -112,27 +112,19 @@ impl Backend for Sim {
         self.allocate(parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum())
     }
 
-    fn latent_maps(&mut self, _: &[HeldPart<'_>], heads: LatentHeads, dtype: Dtype, _: &Split) -> Result<SimMaps> {
-        let maps = SimMaps { heads, bytes: heads.map_rows() * heads.rank * dtype.bytes() };
-        self.allocate(self.latent_map_copies() * maps.bytes)?;
-        Ok(maps)
-    }
-
-    /// Their memory is that of `old`.
-    fn replace_latent_maps(
+    fn latent_maps(
         &mut self,
-        old: &SimMaps,
         _: &[HeldPart<'_>],
-        _: LatentHeads,
-        _: Dtype,
+        heads: LatentHeads,
+        dtype: Dtype,
         _: &Split,
+        old: Option<&SimMaps>,
     ) -> Result<SimMaps> {
-        Ok(*old)
-    }
-
-    /// They have no elements.
-    fn read_latent_maps(&mut self, maps: &SimMaps, _: &Split) -> Result<Elements> {
-        Ok(Elements::zeros(Dtype::Bf16, maps.heads.map_rows(), maps.heads.rank))
+        let maps = SimMaps { heads, bytes: heads.map_rows() * heads.rank * dtype.bytes() };
+        if old.is_none() {
+            self.allocate(self.latent_map_copies() * maps.bytes)?;
+        }
+        Ok(maps)
     }
 
     fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>, _: ExpertKind) -> Result<SimExperts> {

@@ -396,26 +396,10 @@ impl<B: Ranked> Backend for Rank<B> {
         heads: LatentHeads,
         dtype: Dtype,
         split: &Split,
+        old: Option<&Self::LatentMaps>,
     ) -> Result<Self::LatentMaps> {
         let (own, heads) = (self.own_maps(parts, split), self.latent_heads(heads));
-        self.0.latent_maps(&own, heads, dtype, &Split::Whole)
-    }
-
-    fn replace_latent_maps(
-        &mut self,
-        old: &Self::LatentMaps,
-        parts: &[HeldPart<'_>],
-        heads: LatentHeads,
-        dtype: Dtype,
-        split: &Split,
-    ) -> Result<Self::LatentMaps> {
-        let (own, heads) = (self.own_maps(parts, split), self.latent_heads(heads));
-        self.0.replace_latent_maps(old, &own, heads, dtype, &Split::Whole)
-    }
-
-    fn read_latent_maps(&mut self, maps: &Self::LatentMaps, split: &Split) -> Result<Elements> {
-        let own = self.0.read_latent_maps(maps, &Split::Whole)?;
-        Ok(self.whole(&[own], self.portion(split), split))
+        self.0.latent_maps(&own, heads, dtype, &Split::Whole, old)
     }
 
     fn prepare_latents(

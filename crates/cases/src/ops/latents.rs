@@ -13,7 +13,7 @@ use crate::ops::linear::{RowSize, sum_tolerance};
 use crate::setting::hints;
 use offshoot_backend::{
     ActivationDtype, Backend, CopyStore, Dtype, Expansion, HeadLayout, KvDtype, KvShape, LatentHeads, LatentSteps,
-    RopePairs, RopeTable, Scoring, Split, StepBatch,
+    RopePairs, RopeTable, Scoring, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -70,7 +70,6 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         }
         let [out, other] = [0, 1].map(|_| numbers(dice, dtype, rows * heads.out_width()));
         suite.hold("merge_attended", &MergeCase::new(dtype, heads, [out, other], dice))?;
-        suite.hold("read_latent_maps", &ReadCase { dtype, heads, maps })?;
     }
     Ok(())
 }
@@ -500,32 +499,5 @@ impl OpCase for MergeCase {
     fn name(&self) -> String {
         let (count, all) = (self.lse[0].len(), self.out[0].len());
         format!("{} rows, {} heads of {}", count / self.heads, self.heads, all / count)
-    }
-}
-
-/// Maps are read back as they were loaded.
-struct ReadCase {
-    dtype: Dtype,
-    heads: LatentHeads,
-    maps: Vec<f32>,
-}
-
-impl OpCase for ReadCase {
-    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let maps = latent_maps(backend, self.heads, self.dtype, &self.maps)?;
-        let elements = backend.read_latent_maps(&maps, &Split::Whole)?;
-        Ok((0..elements.rows * elements.cols).map(|i| elements.view().get(i)).collect())
-    }
-
-    fn tolerance(&self, _: usize, _: f64) -> f64 {
-        0.0
-    }
-
-    fn exact(&self) -> Option<Vec<f64>> {
-        Some(self.maps.iter().map(|&x| f64::from(x)).collect())
-    }
-
-    fn name(&self) -> String {
-        self.heads.to_string()
     }
 }

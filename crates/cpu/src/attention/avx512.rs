@@ -7,9 +7,9 @@ use std::ops::Range;
 use super::groups::PanelSums;
 use super::lanes::{FloatLanes, VECTOR_ROWS};
 use super::path::{
-    Geometry, GroupPath, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
-    WideningPath, by_rows, group_kernels, kernels, packing, single_elements, state_kernels, widened_pairs, widening,
-    widening_paths,
+    Factor, Geometry, GroupPath, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView,
+    VisibleLanes, WideningPath, Word, by_rows, group_kernels, kernels, packing, row_kernels, single_elements,
+    state_kernels, widened_pairs, widening, widening_paths,
 };
 use super::tiles::PAGES;
 use super::{fold, groups};
@@ -198,6 +198,4 @@ impl KernelPath for Avx512Bf16Dot {
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
 }
 
-impl GroupPath for Avx512Bf16Dot {
-    group_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
-}
+group_kernels!(Avx512Bf16Dot, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");

@@ -65,6 +65,11 @@ pub trait KernelPath {
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
 }
 
+/// [`KernelPath::Word`] of a path.
+pub type Word<P> = <P as KernelPath>::Word;
+/// [`KernelPath::Factor`] of a path.
+pub type Factor<P> = <P as KernelPath>::Factor;
+
 /// A path that goes through the keys of a tile block by block, for rows in groups; see [`super::groups`]. Factors are
 /// as long as words: 32 bits.
 ///
@@ -458,19 +463,23 @@ macro_rules! widened_pairs {
 }
 pub(super) use widened_pairs;
 
-/// Calls a function of the path and of the number of rows for so many rows.
+/// Evaluates a call for so many rows, of which `$count` is the constant in it.
 macro_rules! by_rows {
-    ($rows:expr, $kernel:ident($($argument:expr),+)) => {
+    ($rows:expr, $count:ident => $call:expr) => {
         match $rows {
-            1 => $kernel::<Self, 1>($($argument),+),
-            2 => $kernel::<Self, 2>($($argument),+),
-            3 => $kernel::<Self, 3>($($argument),+),
-            4 => $kernel::<Self, 4>($($argument),+),
-            5 => $kernel::<Self, 5>($($argument),+),
-            6 => $kernel::<Self, 6>($($argument),+),
+            1 => by_rows!(1, $count, $call),
+            2 => by_rows!(2, $count, $call),
+            3 => by_rows!(3, $count, $call),
+            4 => by_rows!(4, $count, $call),
+            5 => by_rows!(5, $count, $call),
+            6 => by_rows!(6, $count, $call),
             n => unreachable!("{n} rows in a group of at most {VECTOR_ROWS}"),
         }
     };
+    ($constant:literal, $count:ident, $call:expr) => {{
+        const $count: usize = $constant;
+        $call
+    }};
 }
 pub(super) use by_rows;
 
@@ -498,80 +507,62 @@ macro_rules! kernels {
                 unsafe { fold::fold::<P, R>(geometry, tile, rows, visible, prefetch) }
             }
             // SAFETY: the caller promises the instruction set and valid pointers.
-            unsafe { by_rows!(rows.count, kernel(geometry, tile, rows, visible, prefetch)) }
+            unsafe { by_rows!(rows.count, R => kernel::<Self, R>(geometry, tile, rows, visible, prefetch)) }
         }
     };
 }
 pub(super) use kernels;
 
-/// Implements the functions of [`GroupPath`], compiled for `$features`.
+/// Implements a trait for `$path` whose functions take a number of rows and other arguments: each calls a function of
+/// `groups`, for the path and the number of rows, compiled for `$features`.
+macro_rules! row_kernels {
+    (
+        impl $trait:ident for $path:ty, $features:literal;
+        $(fn $name:ident($($argument:ident: $kind:ty),+) $(-> $result:ty)?;)+
+    ) => {
+        impl $path {
+            $(
+                #[target_feature(enable = $features)]
+                unsafe fn $name<const R: usize>($($argument: $kind),+) $(-> $result)? {
+                    // SAFETY: the caller's promises are passed on.
+                    unsafe { groups::$name::<Self, R>($($argument),+) }
+                }
+            )+
+        }
+
+        impl $trait for $path {
+            $(
+                unsafe fn $name(rows: usize, $($argument: $kind),+) $(-> $result)? {
+                    // SAFETY: the caller promises the instruction set and valid pointers.
+                    unsafe { by_rows!(rows, R => Self::$name::<R>($($argument),+)) }
+                }
+            )+
+        }
+    };
+}
+pub(super) use row_kernels;
+
+/// Implements [`GroupPath`] for `$path`, compiled for `$features`.
 macro_rules! group_kernels {
-    ($features:literal) => {
-        unsafe fn score_group(
-            rows: usize,
-            geometry: &Geometry,
-            q: *const Self::Factor,
-            keys: &[*const Self::Word; PAGES],
-            words: &Range<usize>,
-            pages: &Range<usize>,
-            scores: *mut f32,
-        ) {
-            #[target_feature(enable = $features)]
-            unsafe fn kernel<P: KernelPath, const R: usize>(
+    ($path:ty, $features:literal) => {
+        row_kernels! {
+            impl GroupPath for $path, $features;
+            fn score_group(
                 geometry: &Geometry,
-                q: *const P::Factor,
-                keys: &[*const P::Word; PAGES],
+                q: *const Factor<Self>,
+                keys: &[*const Word<Self>; PAGES],
                 words: &Range<usize>,
                 pages: &Range<usize>,
-                scores: *mut f32,
-            ) {
-                // SAFETY: the caller's promises are passed on.
-                unsafe { groups::score_group::<P, R>(geometry, q, keys, words, pages, scores) }
-            }
-            // SAFETY: the caller's promises are passed on.
-            unsafe { by_rows!(rows, kernel(geometry, q, keys, words, pages, scores)) }
-        }
-
-        unsafe fn soften_group(
-            rows: usize,
-            geometry: &Geometry,
-            states: &RowStates<Self::Factor>,
-            visible: &VisibleLanes,
-            scores: *mut f32,
-            numerators: *mut Self::Factor,
-        ) -> [f32; SLOTS] {
-            #[target_feature(enable = $features)]
-            unsafe fn kernel<P: KernelPath, const R: usize>(
+                scores: *mut f32
+            );
+            fn soften_group(
                 geometry: &Geometry,
-                states: &RowStates<P::Factor>,
+                states: &RowStates<Factor<Self>>,
                 visible: &VisibleLanes,
                 scores: *mut f32,
-                numerators: *mut P::Factor,
-            ) -> [f32; SLOTS] {
-                // SAFETY: the caller's promises are passed on.
-                unsafe { groups::soften_group::<P, R>(geometry, states, visible, scores, numerators) }
-            }
-            // SAFETY: the caller's promises are passed on.
-            unsafe { by_rows!(rows, kernel(geometry, states, visible, scores, numerators)) }
-        }
-
-        unsafe fn add_panel(
-            rows: usize,
-            sums: &PanelSums<'_>,
-            values: *const Self::Word,
-            numerators: *const Self::Factor,
-        ) {
-            #[target_feature(enable = $features)]
-            unsafe fn kernel<P: KernelPath, const R: usize>(
-                sums: &PanelSums<'_>,
-                values: *const P::Word,
-                numerators: *const P::Factor,
-            ) {
-                // SAFETY: the caller's promises are passed on.
-                unsafe { groups::add_panel::<P, R>(sums, values, numerators) }
-            }
-            // SAFETY: the caller's promises are passed on.
-            unsafe { by_rows!(rows, kernel(sums, values, numerators)) }
+                numerators: *mut Factor<Self>
+            ) -> [f32; SLOTS];
+            fn add_panel(sums: &PanelSums<'_>, values: *const Word<Self>, numerators: *const Factor<Self>);
         }
     };
 }
@@ -634,9 +625,7 @@ macro_rules! widening_paths {
             kernels!($features);
         }
 
-        impl GroupPath for $f32 {
-            group_kernels!($features);
-        }
+        group_kernels!($f32, $features);
 
         /// f16 pages, widened.
         pub struct $f16;

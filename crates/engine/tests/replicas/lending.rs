@@ -10,8 +10,9 @@ use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_cpu::Cpu;
 use offshoot_engine::replicas;
 use offshoot_engine::{
-    Engine, EngineConfig, EngineHandle, Event, FinishReason, Hear, Metrics, PoolSize, RootOptions, Stop, Turn,
+    CopySize, Engine, EngineConfig, EngineHandle, Event, FinishReason, Hear, Metrics, PoolSize, RootOptions, Stop, Turn,
 };
+use offshoot_kv::plan::{LatentForm, LatentFormChoice, Planner};
 use offshoot_model::Decoder;
 
 use crate::patience::within_a_minute;
@@ -120,7 +121,7 @@ fn most_times(shape: Shape) -> f64 {
 
 #[test]
 fn what_replicas_share_is_computed_once() {
-    for shape in [Shape::Full, Shape::LongWindowed, Shape::LongMixed, Shape::Hybrid] {
+    for shape in [Shape::Full, Shape::LongWindowed, Shape::LongMixed, Shape::Hybrid, Shape::Latent] {
         for tree in [TWO_LEVELS, SELF_CONSISTENCY] {
             within_a_minute(move || {
                 let one = start(shape, &config());
@@ -168,6 +169,40 @@ fn a_group_that_is_taken_over_finds_its_beginning_copied() {
         let metrics = several.metrics().expect("it runs");
         assert!(metrics.prompt_tokens_copied >= 640, "{metrics:?}");
         assert!(metrics.prompt_tokens_computed as usize <= tree.tokens() + 16, "{metrics:?}");
+    });
+}
+
+/// Each engine makes copies of its own of the latents that it is lent.
+#[test]
+fn latents_are_lent_without_their_copies() {
+    within_a_minute(|| {
+        let tree = Tree { header: 640, problems: 1, problem: 16, samples: 200 };
+        let run = |copies: usize| {
+            let config = EngineConfig {
+                pool: PoolSize::Bytes(16 << 20),
+                copies: CopySize::Bytes(copies),
+                latent_forms: LatentFormChoice::All(LatentForm::Kept),
+                planner: Planner::Tree,
+                ..config()
+            };
+            let several = join(vec![start(Shape::Latent, &config), start(Shape::Latent, &config)]);
+            let branches = tree.branches(&several, 1);
+            let extends =
+                (0u64..).zip(&branches).map(|(at, &branch)| draw(branch, key("tree", at), params(), length(9)));
+            let tokens: Vec<_> =
+                finishes(&several, extends.collect()).into_iter().map(|finish| finish.tokens).collect();
+            (tokens, several.metrics().expect("it runs"))
+        };
+        let (expected, alone) = run(0);
+        let (found, with) = run(8 << 20);
+        assert_eq!(found, expected);
+        assert_eq!(alone.latent_tokens_expanded, 0);
+        // A tile is 64 tokens; both engines expand all tiles of the header.
+        assert_eq!(with.latent_tokens_expanded, 2 * 640, "{with:?}");
+        for metrics in [alone, with] {
+            assert!(metrics.prompt_tokens_copied >= 640, "{metrics:?}");
+            assert!(metrics.prompt_tokens_computed as usize <= tree.tokens() + 16, "{metrics:?}");
+        }
     });
 }
 

@@ -100,6 +100,13 @@ pub struct AttentionPlan {
     pub flat_kv_tokens: u64,
 }
 
+impl AttentionPlan {
+    /// The spans of an item.
+    pub(super) fn spans_of(&self, item: &WorkItem) -> &[KvSpan] {
+        &self.spans[item.spans.start as usize..item.spans.end as usize]
+    }
+}
+
 /// A span that ends at its row and grows with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrowingSpan {

@@ -63,13 +63,9 @@ impl AttentionPlan {
         Ok(())
     }
 
-    fn spans(&self, item: &WorkItem) -> &[KvSpan] {
-        &self.spans[item.spans.start as usize..item.spans.end as usize]
-    }
-
     /// The positions from the first to the last span of an item that `check_item` passed.
     fn positions(&self, item: &WorkItem) -> Range<u32> {
-        let spans = self.spans(item);
+        let spans = self.spans_of(item);
         let last = &spans[spans.len() - 1];
         spans[0].first_position..last.first_position + last.tokens
     }
@@ -85,7 +81,7 @@ impl AttentionPlan {
         real("spans", &work.spans, self.spans.len())?;
         let mut at = forest.row_segments[work.rows.start as usize];
         let mut below: Option<u32> = None;
-        for span in self.spans(work).iter().rev() {
+        for span in self.spans_of(work).iter().rev() {
             let positions = span.first_position..span.first_position.saturating_add(span.tokens);
             real("positions of a span", &positions, u32::MAX as usize)?;
             real("pages", &span.pages, self.pages.len())?;

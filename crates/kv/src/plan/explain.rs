@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use super::balanced::{Balanced, Weighed};
 use super::builder::{Division, Node, build};
-use super::forms::{CopyRoom, ItemForm, LatentForm, LatentFormChoice, WhyAbsorbed, forms};
+use super::form_choice::{ItemForm, WhySlower, choose};
 use super::latents::FormCosts;
-use super::{AttentionPlan, KvSpan, PlanHints};
+use super::{AttentionPlan, CopyRoom, KvSpan, LatentForm, LatentFormChoice, PlanHints};
 use crate::Forest;
 
 /// One segment, for one layer.
@@ -54,20 +54,20 @@ pub struct ExplainedForm {
     pub copied_ns: f64,
     /// To make these copies, once or in each step.
     pub expanded_ns: f64,
-    /// Why tokens are absorbed that would be read faster from copies; `None`: there are none such.
-    pub why_absorbed: Option<WhyAbsorbed>,
+    /// Why a slower form is taken for some tokens; `None`: all are read in the fastest one.
+    pub why_slower: Option<WhySlower>,
 }
 
 /// Plans `forest` as `Planner::Balanced` does. `room`: what there is for copies of latents. Returns the plan, all forms
 /// together, and one explanation per segment, in their order.
 pub fn explain(forest: &Forest, hints: &PlanHints, room: &CopyRoom<'_>) -> (AttentionPlan, Vec<Explained>) {
     let noted = Noted::plan(forest, hints);
-    let forms = forms(&noted.plan, forest, hints, LatentFormChoice::Cheapest, room);
+    let forms = choose(&noted.plan, forest, hints, LatentFormChoice::Cheapest, room);
     let Some(costs) = FormCosts::of(hints).filter(|_| hints.may_copy(room)) else {
         let explained = noted.explained(forest, hints, &forms.chosen, |_| None);
         return (noted.plan, explained);
     };
-    let why = forms.why_absorbed(&noted.plan, &costs);
+    let why = forms.why_slower(&noted.plan, &costs);
     let why = |index: usize| noted.segments[index].shared.iter().find_map(|&item| why[item]);
     let read = |index: usize| noted.form(index, &forms.chosen, &costs, why(index));
     match hints.without_copies().filter(|_| forms.are_absorbed()) {
@@ -106,7 +106,7 @@ impl Noted {
         index: usize,
         chosen: &[ItemForm],
         costs: &FormCosts<'_>,
-        why_absorbed: Option<WhyAbsorbed>,
+        why_slower: Option<WhySlower>,
     ) -> Option<ExplainedForm> {
         let shared = &self.segments[index].shared;
         let form = shared.iter().map(|&item| chosen[item].form).find(|&form| form != LatentForm::Absorbed);
@@ -118,16 +118,16 @@ impl Noted {
             absorbed_ns: 0.0,
             copied_ns: 0.0,
             expanded_ns: 0.0,
-            why_absorbed,
+            why_slower,
         };
         for &item in shared {
-            let rows = self.plan.items[item].rows.len();
-            for span in self.plan.spans_of(item) {
+            let work = &self.plan.items[item];
+            for span in self.plan.spans_of(work) {
                 let tokens = f64::from(span.tokens);
                 read.tokens += u64::from(span.tokens);
                 read.copied += chosen[item].copied(span);
-                read.absorbed_ns += tokens * costs.absorbed(rows);
-                read.copied_ns += tokens * costs.copied(rows);
+                read.absorbed_ns += tokens * costs.absorbed(work.rows.len());
+                read.copied_ns += tokens * costs.copied(work.rows.len());
                 read.expanded_ns += tokens * costs.expanded();
             }
         }
@@ -216,7 +216,7 @@ fn read_tokens(forest: &Forest, plan: &AttentionPlan, chosen: &[ItemForm]) -> Ve
     let mut read = vec![[0; 2]; forest.segments.len()];
     for (number, item) in plan.items.iter().enumerate() {
         let mut at = forest.row_segments[item.rows.start as usize];
-        for span in plan.spans_of(number).iter().rev() {
+        for span in plan.spans_of(item).iter().rev() {
             while let Some(parent) = forest.segments[at as usize].parent
                 && forest.segments[at as usize].first_position > span.first_position
             {
@@ -229,13 +229,6 @@ fn read_tokens(forest: &Forest, plan: &AttentionPlan, chosen: &[ItemForm]) -> Ve
         }
     }
     read
-}
-
-impl AttentionPlan {
-    fn spans_of(&self, item: usize) -> &[KvSpan] {
-        let spans = &self.items[item].spans;
-        &self.spans[spans.start as usize..spans.end as usize]
-    }
 }
 
 impl ItemForm {

@@ -64,9 +64,9 @@ impl LatentRates {
     };
 
     /// Measured on an H200 in the absorbed form: 620 TFLOP/s, two operations a product, under 1,024 rows of 128 heads;
-    /// 4.0 TB/s where each row reads latents of its own; and what attention takes that follows other attention of the
-    /// same step. 2,048 latents are expanded in 29 us for 16 heads and in 192 us for 128: within an eighth of what 400
-    /// TFLOP/s beside their bytes are.
+    /// 4.0 TB/s where each row reads latents of its own; 15 us for one more attention in the same layer. 2,048 latents
+    /// are expanded in 29 us for 16 heads and in 192 us for 128: within an eighth of what their products take at 400
+    /// TFLOP/s and their bytes beside them.
     pub const CUDA: LatentRates = LatentRates {
         byte: 1.0 / 4000.0,
         converted: 0.0,
@@ -124,14 +124,14 @@ impl<'a> FormCosts<'a> {
         let widths = self.hints.head_dim + self.hints.value_dim();
         let packed = self.in_tiles(rows as u64 * u64::from(self.hints.q_heads));
         let bytes = self.hints.token_bytes();
-        self.slower(bytes, packed * u64::from(widths)) + bytes as f64 * self.hints.cost.latents.converted
+        self.longer(bytes, packed * u64::from(widths)) + bytes as f64 * self.hints.cost.latents.converted
     }
 
     /// Nanoseconds of a token that is read from a copy, under so many rows.
     pub fn copied(&self, rows: usize) -> f64 {
         let LatentHints { nope, rope, value, .. } = self.latents;
         let packed = u64::from(self.hints.q_heads) * self.in_tiles(rows as u64);
-        self.slower(self.hints.copied_token_bytes(), packed * u64::from(nope + rope + value))
+        self.longer(self.hints.copied_token_bytes(), packed * u64::from(nope + rope + value))
     }
 
     /// Nanoseconds of a token that is expanded to a copy.
@@ -176,11 +176,13 @@ impl<'a> FormCosts<'a> {
         may.then(|| self.copied(item.rows) + self.made(CopyStore::Kept, item))
     }
 
+    /// So many rows, rounded up to whole tiles.
     fn in_tiles(&self, rows: u64) -> u64 {
         rows.next_multiple_of(u64::from(self.hints.cost.latents.rows))
     }
 
-    fn slower(&self, bytes: u64, products: u64) -> f64 {
+    /// Nanoseconds of reading bytes and of computing products at the same time: the longer of the two.
+    fn longer(&self, bytes: u64, products: u64) -> f64 {
         let rates = &self.hints.cost.latents;
         (bytes as f64 * rates.byte).max(products as f64 * rates.product)
     }

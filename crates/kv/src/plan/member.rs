@@ -74,8 +74,7 @@ impl AttentionPlan {
         let mut kept = vec![None; self.items.len()];
         for (kept, item) in kept.iter_mut().zip(&self.items) {
             let first = own.spans.len();
-            let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
-            own.spans.extend(spans.iter().filter_map(|span| member.span(span)));
+            own.spans.extend(self.spans_of(item).iter().filter_map(|span| member.span(span)));
             if own.spans.len() > first {
                 *kept = Some(end(own.items.len()));
                 own.items.push(WorkItem { rows: item.rows.clone(), spans: end(first)..end(own.spans.len()) });

@@ -1,7 +1,7 @@
 //! Divides one step's attention. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial state per row
 //! and head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners are functions
 //! from a [`Forest`] to a plan, chosen by [`Planner`]; they compute with integers only and know neither model nor
-//! device.
+//! device. Latent attention has several plans, by the form in which an item is read ([`FormPlans`]).
 //!
 //! # Whole tiles
 //! Floating-point addition is not associative, so *where* a reduction breaks changes bits. Backends that promise
@@ -17,10 +17,12 @@ mod builder;
 mod check;
 mod cost;
 mod explain;
+mod form_choice;
 mod forms;
 mod gpus;
 mod latents;
 mod member;
+mod parts;
 mod single_level;
 mod stats;
 mod tree;
@@ -33,7 +35,8 @@ pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, PlanHints, Split, Tiles};
 pub use explain::{Explained, ExplainedForm, Treatment, explain};
-pub use forms::{CopyRoom, FormPlans, LatentForm, LatentFormChoice, WhyAbsorbed};
+pub use form_choice::WhySlower;
+pub use forms::{CopyRoom, FormPlans, LatentForm, LatentFormChoice};
 pub use latents::{LatentHints, LatentRates};
 pub use stats::PlanStats;
 

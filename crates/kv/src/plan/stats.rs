@@ -69,8 +69,7 @@ impl AttentionPlan {
             ..PlanStats::default()
         };
         for item in &self.items {
-            let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
-            let tokens: u64 = spans.iter().map(|span| u64::from(span.tokens)).sum();
+            let tokens: u64 = self.spans_of(item).iter().map(|span| u64::from(span.tokens)).sum();
             stats.kv_bytes_read += tokens * hints.token_bytes();
             stats.partials += item.rows.len();
             stats.row_tokens += tokens * item.rows.len() as u64;

@@ -7,7 +7,7 @@ use crate::hints::hints;
 use offshoot_fixtures::forests::{ForestShape, grow};
 use offshoot_kv::plan::{
     AttentionPlan, CopyRoom, CostModel, Explained, ExplainedForm, LatentForm, LatentFormChoice, LatentRates, PlanHints,
-    Planner, Split, Treatment, WhyAbsorbed, WorkItem, explain,
+    Planner, Split, Treatment, WhySlower, WorkItem, explain,
 };
 use offshoot_kv::{Forest, ForestSegment};
 
@@ -137,25 +137,29 @@ fn why_a_slower_form_is_taken_is_said() {
     let few = CopyRoom { pages: [1027, 1], ..PLENTY };
     let read = form(32_768, 512, &few);
     assert_eq!((read.form, read.tokens, read.copied), (LatentForm::Kept, 32_768, 16 * 1027));
-    assert_eq!(read.why_absorbed, Some(WhyAbsorbed::Pages));
+    assert_eq!(read.why_slower, Some(WhySlower::Pages));
     let read = form(32_768, 512, &PLENTY);
-    assert_eq!((read.form, read.copied, read.why_absorbed), (LatentForm::Kept, 32_768, None));
+    assert_eq!((read.form, read.copied, read.why_slower), (LatentForm::Kept, 32_768, None));
     // A single page holds too little for an item's states to pay.
     let read = form(32_768, 512, &CopyRoom { pages: [1, 1], ..PLENTY });
-    assert_eq!((read.form, read.why_absorbed), (LatentForm::Absorbed, Some(WhyAbsorbed::Pages)));
+    assert_eq!((read.form, read.why_slower), (LatentForm::Absorbed, Some(WhySlower::Pages)));
     let read = form(64, 512, &PLENTY);
-    assert_eq!((read.form, read.why_absorbed), (LatentForm::Absorbed, Some(WhyAbsorbed::Start)));
+    assert_eq!((read.form, read.why_slower), (LatentForm::Absorbed, Some(WhySlower::Start)));
+
+    // There is room for copies of the step alone.
+    let read = form(32_768, 2048, &CopyRoom { pages: [1, usize::MAX - 1], ..PLENTY });
+    assert_eq!((read.form, read.copied, read.why_slower), (LatentForm::Again, 32_768, Some(WhySlower::Pages)));
 
     // Under more and more rows: absorbed is faster, then copies do not pay, then they are read.
-    let mut order: Vec<Option<WhyAbsorbed>> = Vec::new();
+    let mut order: Vec<Option<WhySlower>> = Vec::new();
     for leaves in 2..512 {
         let read = form(100_000, leaves, &PLENTY);
         if read.form != LatentForm::Absorbed {
             break;
         }
-        assert_eq!(read.why_absorbed.is_some(), read.copied_ns < read.absorbed_ns, "{leaves} rows: {read:?}");
-        order.push(read.why_absorbed);
+        assert_eq!(read.why_slower.is_some(), read.copied_ns < read.absorbed_ns, "{leaves} rows: {read:?}");
+        order.push(read.why_slower);
     }
     order.dedup();
-    assert_eq!(order, [None, Some(WhyAbsorbed::Making)]);
+    assert_eq!(order, [None, Some(WhySlower::Making)]);
 }

@@ -15,7 +15,7 @@ fn the_chosen_path_passes() {
     has_cases_of(&["embed", "linear_add", "sample", "attention tree", "level_lse", "level_mass", "advance", "forward"]);
     has_cases_of(&["add_lora", "forward, adapters", "keep_routes", "expert_linear"]);
     has_cases_of(&["prepare_latents", "absorb_queries", "map_values", "expand_latents", "merge_attended"]);
-    has_cases_of(&["read_latent_maps", "latents absorbed", "latents expanded", "latents mixed"]);
+    has_cases_of(&["latents absorbed", "latents expanded", "latents mixed"]);
     has_cases_of(&["record", "re-score", "late", "run, late", "run, given", "run, greedy", "long"]);
     for row in rows() {
         assert!(row["holds"] == true && row["cases"].as_u64() > Some(0), "{row:#}");

@@ -155,10 +155,7 @@ impl<B: Backend> MatrixLoader for Maps<'_, B> {
 
     fn load(&mut self, parts: &[HeldPart<'_>]) -> Result<()> {
         let (heads, dtype, split) = (self.heads, self.dtype, self.split);
-        self.loaded = Some(match self.old {
-            None => self.backend.latent_maps(parts, heads, dtype, split)?,
-            Some(old) => self.backend.replace_latent_maps(old, parts, heads, dtype, split)?,
-        });
+        self.loaded = Some(self.backend.latent_maps(parts, heads, dtype, split, self.old)?);
         Ok(())
     }
 }

@@ -366,10 +366,13 @@ void arrive(unsigned barrier, unsigned arrivals) {
     complete(phases_at(barrier), arrivals);
 }
 
+void expect_bytes(unsigned barrier, unsigned bytes) {
+    phases_at(barrier).bytes += bytes;
+}
+
 void arrive_expecting(unsigned barrier, unsigned bytes) {
-    Phases& phases = phases_at(barrier);
-    phases.bytes += bytes;
-    complete(phases, WARP);
+    expect_bytes(barrier, bytes);
+    complete(phases_at(barrier), WARP);
 }
 
 void wait_barrier(unsigned barrier, unsigned parity) {

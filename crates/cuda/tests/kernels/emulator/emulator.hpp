@@ -127,9 +127,15 @@ inline void store_16(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d
 // Barriers.
 void init_barrier(unsigned barrier, unsigned arrivals);
 void arrive(unsigned barrier, unsigned arrivals = 1);
+void expect_bytes(unsigned barrier, unsigned bytes);
 void arrive_expecting(unsigned barrier, unsigned bytes);
 void wait_barrier(unsigned barrier, unsigned parity);
 void meet(unsigned id, unsigned threads);
+
+// Any lane would do.
+inline bool is_elected() {
+    return current->number % 32 == 31;
+}
 
 // Clusters: `size` neighbouring blocks.
 void meet_cluster(unsigned size);
