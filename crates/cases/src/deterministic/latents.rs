@@ -59,7 +59,9 @@ fn products<B: Backend>(
     let absorb = |part: Rows| {
         let queries = &queries[part.start * heads.query_width()..part.end * heads.query_width()];
         let queries = buffer(backend, holds, part.len(), heads.query_width(), queries)?;
-        let mut out = buffer(backend, holds, part.len(), absorbed.q_width(), &[])?;
+        // Rotated parts stay as they are.
+        let mut out =
+            buffer(backend, holds, part.len(), absorbed.q_width(), &vec![1.0; part.len() * absorbed.q_width()])?;
         backend.absorb_queries(&mut out, &queries, &maps);
         backend.read(&out, part.len())
     };
