@@ -42,80 +42,6 @@ __device__ __forceinline__ void widen_panels(unsigned place) {
     }
 }
 
-// Called by one warp: zeroes those slots of COUNT panels of a KV block that no row sees.
-template <unsigned COUNT>
-__device__ __forceinline__ void zero_slots(unsigned to, const KvBlock& kv_block) {
-    constexpr unsigned ROW_CHUNKS = COPIED_ROW_BYTES / 16;
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (unsigned slot = lane / ROW_CHUNKS; slot < KV_BLOCK_TOKENS; slot += 32 / ROW_CHUNKS) {
-        if (slot < kv_block.from || slot >= kv_block.to) {
-            const unsigned place = to + slot * COPIED_ROW_BYTES + lane % ROW_CHUNKS * 16;
-#pragma unroll
-            for (unsigned panel = 0; panel < COUNT; panel++) {
-                store_16(place + panel * COPIED_PANEL_BYTES, 0, 0, 0, 0);
-            }
-        }
-    }
-}
-
-// Called by one warp: copies COUNT panels of a step to `to`, of which `page_at` gives the first one's beginning in a
-// page. The barrier `full` gets 32 arrivals. The copy engine brings the slots of full KV blocks and, where a KV block
-// has one page, of all. It needs no fence before: who writes to this memory otherwise has one behind.
-template <unsigned COUNT, class PageAt>
-__device__ __forceinline__ void fill_panels(const Job& job, unsigned to, const KvBlock (&here)[2],
-                                            const bool (&is_full)[2], unsigned full, const PageAt& page_at) {
-    const bool are_full = is_full[0] && is_full[1];
-    unsigned slots[2];  // that the copy engine brings
-#pragma unroll
-    for (unsigned half = 0; half < 2; half++) {
-        const KvBlock& kv_block = here[half];
-        const unsigned some = DETERMINISTIC || kv_block.to < kv_block.from ? 0 : kv_block.to - kv_block.from;
-        slots[half] = is_full[half] ? KV_BLOCK_TOKENS : some;
-    }
-    __syncwarp();
-    if (is_elected()) {
-        // The barrier knows of the bytes before they can come, as in `copy_panels`.
-        expect_bytes(full, (slots[0] + slots[1]) * COUNT * COPIED_ROW_BYTES);
-#pragma unroll
-        for (unsigned half = 0; half < 2; half++) {
-            if (slots[half] != 0) {
-                const unsigned at = is_full[half] ? 0 : here[half].from * COPIED_ROW_BYTES;
-                const unsigned place = to + half * KV_PANEL_BYTES + at, bytes = slots[half] * COPIED_ROW_BYTES;
-                const char* from = page_at(here[half].page) + at;
-#pragma unroll
-                for (unsigned panel = 0; panel < COUNT; panel++) {
-                    copy_bulk(place + panel * COPIED_PANEL_BYTES, from + panel * KV_PANEL_BYTES, bytes, full);
-                }
-            }
-        }
-    }
-    if (!are_full) {
-#pragma unroll
-        for (unsigned half = 0; half < 2; half++) {
-            const unsigned place = to + half * KV_PANEL_BYTES, page = here[half].page;
-            if (is_full[half]) {
-                continue;
-            }
-            if constexpr (DETERMINISTIC) {
-                copy_some_slots<COUNT>(place, here[half],
-                                       [&](unsigned slot) { return page_at(page_of(job.words, page, slot)); });
-            } else {
-                zero_slots<COUNT>(place, here[half]);
-            }
-        }
-        if constexpr (DETERMINISTIC) {
-            copies_issued();
-            wait_copies<0>();
-        }
-        fence_proxies();
-    }
-    __syncwarp();
-    if (is_elected()) {
-        arrive(full, 32);
-    }
-}
-
 // Runs copying warp `warp`, 0 to 3.
 __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsigned buffers, LatentShared& latent) {
     const unsigned lane = threadIdx.x % 32, window = job.words[WINDOW],
@@ -196,7 +122,7 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
                     latent.keys[buffer] = info;
                 }
                 auto& there = FP8 ? latent.copied[FP8 ? buffer : 0][share] : latent.full[buffer][share];
-                fill_panels<COUNT>(job, place_of(share) + (FP8 ? COUNT * COPIED_PANEL_BYTES : 0), here, is_full,
+                copy_panels<COUNT>(job, place_of(share) + (FP8 ? COUNT * COPIED_PANEL_BYTES : 0), here, is_full,
                                    shared_address(&there), page_at);
             };
             // Widens them, if they have 8 bits.

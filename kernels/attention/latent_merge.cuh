@@ -1,6 +1,6 @@
 // The last part of tree_attention_latent: after all blocks have written their partial states, the multiplying warps
-// merge them as attention/merge.cuh says. A warp takes one row and head at a time or, where there are few of them for so
-// many warps, a quarter of its columns. It copies states to shared memory, which nothing else uses by then: up to
+// merge them as attention/merge.cuh says. A warp takes one row and head at a time or, where there are few of them for
+// so many warps, a quarter of its columns. It copies states to shared memory, which nothing else uses by then: up to
 // STAGE_STATES of them are a stage, STAGES stages are on their way. Limited by latency or, with many rows, by the
 // bandwidth of the states.
 #pragma once

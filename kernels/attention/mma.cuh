@@ -14,6 +14,11 @@ __device__ __forceinline__ void copy_16(unsigned to, const void* from, bool real
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
 }
 
+// Copies 4 bytes.
+__device__ __forceinline__ void copy_4(unsigned to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 __device__ __forceinline__ void copies_issued() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }

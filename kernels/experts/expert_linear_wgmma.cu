@@ -52,25 +52,32 @@ static_assert(CAP % COLUMN_STEP == 0, "no tile is empty");
 struct Work {
     Operands operands;
     unsigned across;  // tiles of the outputs
-    unsigned count, index;
+    unsigned count, of_places, of_outputs;  // tiles of places; which this one is, and which of those across
+    unsigned expert = 0;
 
     __device__ __forceinline__ Work(const Operands& given, const TileEnds& ends)
         : operands(given),
           across((given.outputs + PRODUCTS - 1) / PRODUCTS),
-          count(ends.of[given.experts - 1] * across),
-          index(blockIdx.x) {}
+          count(ends.of[given.experts - 1]),
+          of_places(blockIdx.x / across),
+          of_outputs(blockIdx.x % across) {}
     __device__ __forceinline__ bool more() const {
-        return index < count;
+        return of_places < count;
     }
     __device__ __forceinline__ void next() {
-        index += gridDim.x;
+        of_places += gridDim.x / across;
+        of_outputs += gridDim.x % across;
+        if (of_outputs >= across) {
+            of_outputs -= across;
+            of_places++;
+        }
     }
-    __device__ __forceinline__ Rows rows(const TileEnds& ends) const {
-        return even_rows_of(ends, operands, index / across, COLUMN_STEP);
+    __device__ __forceinline__ Rows rows(const TileEnds& ends) {
+        return even_rows_of(ends, of_places, COLUMN_STEP, expert);
     }
     // The first row of panels in the tile.
     __device__ __forceinline__ unsigned product() const {
-        return index % across * PRODUCTS;
+        return of_outputs * PRODUCTS;
     }
 };
 

@@ -55,8 +55,8 @@ __device__ __forceinline__ void store_staged(const Results& results, const Opera
             for (unsigned i = 0; i < COLUMNS_EACH; i++) {
                 const float (&s)[4] = sum[n + i];
                 if (GATED) {
-                    words[i] = pack<ELEMENT>(gated(s[0] + bias[0], s[2] + bias[1], results.gate),
-                                             gated(s[1] + bias[0], s[3] + bias[1], results.gate));
+                    words[i] = pack<ELEMENT>(gated<ELEMENT>(s[0] + bias[0], s[2] + bias[1], results.gate),
+                                             gated<ELEMENT>(s[1] + bias[0], s[3] + bias[1], results.gate));
                 } else {
                     words[i * 2] = pack<ELEMENT>(s[0] + bias[0], s[1] + bias[0]);
                     words[i * 2 + 1] = pack<ELEMENT>(s[2] + bias[1], s[3] + bias[1]);

@@ -17,15 +17,17 @@ struct Results {
     unsigned accumulates;  // whether they are added to what is there, which only sums are
 };
 
+// As precise as a T is.
+template <class T>
 __device__ __forceinline__ float gated(float gate, float up, unsigned kind) {
     if (kind == CLAMPED) {
         const float g = fminf(gate, 7.0f), u = fminf(fmaxf(up, -7.0f), 7.0f);
-        return g * sigmoid<ELEMENT>(1.702f * g) * (u + 1.0f);
+        return g * sigmoid<T>(1.702f * g) * (u + 1.0f);
     }
     if (kind == GELU) {
-        return gate * sigmoid<ELEMENT>(1.5957691f * (gate + 0.044715f * gate * gate * gate)) * up;
+        return gate * sigmoid<T>(1.5957691f * (gate + 0.044715f * gate * gate * gate)) * up;
     }
-    return gate * sigmoid<ELEMENT>(gate) * up;
+    return gate * sigmoid<T>(gate) * up;
 }
 
 // Where a lane stores two neighbouring results of a place, the first of which is even.
@@ -106,6 +108,26 @@ __device__ __forceinline__ void store_f32(const Results& results, const Rows& ro
     }
 }
 
+// Stores gates of sums in f32, from result `result` on.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void store_gates_f32(const Results& results, const Rows& rows, unsigned width,
+                                                unsigned result, const float (&sum)[COLUMNS][4],
+                                                const float (&bias)[2]) {
+    const unsigned lane = threadIdx.x % 32, own = result + lane / 4;
+    float* to = static_cast<float*>(results.out) + static_cast<unsigned long long>(rows.first) * width + own;
+#pragma unroll
+    for (unsigned n = 0; n < COLUMNS; n++) {
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++) {
+            const unsigned place = n * 8 + lane % 4 * 2 + i;
+            if (place < rows.count && own < width) {
+                to[static_cast<unsigned long long>(place) * width] =
+                    gated<float>(sum[n][i] + bias[0], sum[n][i + 2] + bias[1], results.gate);
+            }
+        }
+    }
+}
+
 // Stores the sums of a warp, whose first product is row `product` of the panels, a multiple of 16.
 template <unsigned COLUMNS>
 __device__ __forceinline__ void store_sums(const Results& results, const Operands& operands, const Rows& rows,
@@ -113,8 +135,12 @@ __device__ __forceinline__ void store_sums(const Results& results, const Operand
     const unsigned lane = threadIdx.x % 32, width = width_of(operands);
     float bias[2];
     biases_of(results, operands, rows, product, bias);
-    if (!GATED && results.sums) {
-        store_f32(results, rows, width, results_of(product), sum, bias);
+    if (results.sums) {
+        if (GATED) {
+            store_gates_f32(results, rows, width, results_of(product), sum, bias);
+        } else {
+            store_f32(results, rows, width, results_of(product), sum, bias);
+        }
         return;
     }
     const unsigned result = results_of(product), first = result + lane % 4 * 2;
@@ -130,8 +156,8 @@ __device__ __forceinline__ void store_sums(const Results& results, const Operand
         const float (&s)[4] = sum[n];
         const bool exists = n * 8 + lane / 4 < rows.count;
         if (GATED) {
-            const float x = gated(s[0] + bias[0], s[2] + bias[1], results.gate),
-                        y = gated(s[1] + bias[0], s[3] + bias[1], results.gate);
+            const float x = gated<ELEMENT>(s[0] + bias[0], s[2] + bias[1], results.gate),
+                        y = gated<ELEMENT>(s[1] + bias[0], s[3] + bias[1], results.gate);
             store_results({to, first < width ? width - first : 0, aligned}, exists, x, y);
         } else {
             store_results({to, first < width ? width - first : 0, aligned}, exists, s[0] + bias[0], s[1] + bias[0]);

@@ -80,11 +80,14 @@ __device__ __forceinline__ Rows rows_of(const TileEnds& ends, const Operands& op
 }
 
 // The same if rows are spread evenly: the tiles of an expert have equally many, a multiple of `step` but in the last.
-// The cap that `ends` counts by is a multiple of `step`, so that no tile is empty.
-__device__ __forceinline__ Rows even_rows_of(const TileEnds& ends, const Operands& operands, unsigned tile,
-                                             unsigned step) {
-    const unsigned expert = expert_of(ends, operands, tile), before = expert == 0 ? 0 : ends.of[expert - 1];
-    const unsigned begin = ends.firsts[expert], end = ends.firsts[expert + 1], tiles = ends.of[expert] - before;
+// The cap that `ends` counts by is a multiple of `step`, so that no tile is empty. `expert`: that of an earlier tile,
+// or 0; becomes the tile's. Blocks walk through their tiles, so it is near.
+__device__ __forceinline__ Rows even_rows_of(const TileEnds& ends, unsigned tile, unsigned step, unsigned& expert) {
+    while (ends.of[expert] <= tile) {
+        expert++;
+    }
+    const unsigned before = expert == 0 ? 0 : ends.of[expert - 1], tiles = ends.of[expert] - before;
+    const unsigned begin = ends.firsts[expert], end = ends.firsts[expert + 1];
     const unsigned each = (end - begin + tiles * step - 1) / (tiles * step) * step;
     const unsigned first = begin + (tile - before) * each;
     return {expert, first, min(end - first, each)};

@@ -20,7 +20,7 @@ use crate::gemm::chooser::AlgorithmPolicy;
 use crate::gemm::cublaslt::{Library, WeightOrder};
 use crate::gemm::heads::HeadProducts;
 use crate::latents::{AtLayer, LatentMaps, MOST_EXPANDED};
-use crate::loading::{Expanding, LOADED_WITH_STATES};
+use crate::loading::{Expanding, LOADED_WITH_STATES, OPENED_WITH_FP8};
 use crate::lora::{Lora, LoraKernels, LoraTerm};
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{self, Kv};
@@ -225,7 +225,7 @@ impl Backend for Cuda {
             return Ok(Experts::FourBit(experts));
         }
         if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
-            return self.fp8_experts(matrices, &biases);
+            return self.fp8_experts(matrices, &biases, kind);
         }
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
         if !self.experts.contains_key(&dtype) {
@@ -239,7 +239,10 @@ impl Backend for Cuda {
             Experts::Dense(experts) => {
                 experts.put(&self.device, self.expert_kernels(experts.element()), expert, &matrix)?;
             }
-            Experts::Fp8(experts) => experts.put(&self.device, expert, &matrix)?,
+            Experts::Fp8(experts) => {
+                let fp8 = self.fp8.as_ref().expect(OPENED_WITH_FP8);
+                experts.put(&fp8.experts, expert, &matrix)?;
+            }
             Experts::FourBit(experts) => experts.put(&self.device, expert, &matrix)?,
         }
         self.device.check()
@@ -727,7 +730,7 @@ impl Backend for Cuda {
                 experts.linear(&self.four_bit, out, x, routes, input);
             }
             (Experts::Fp8(experts), fp8) => {
-                let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");
+                let fp8 = fp8.as_mut().expect(OPENED_WITH_FP8);
                 fp8.rounder.forget_rows_of(out);
                 experts.linear((&fp8.experts, &mut fp8.rounder), out, x, routes, input);
             }
@@ -748,6 +751,11 @@ impl Backend for Cuda {
             Experts::Dense(dense) if dense.gates() => {
                 self.forget_before(out);
                 dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
+            }
+            Experts::Fp8(experts) if experts.gates() => {
+                let fp8 = self.fp8.as_mut().expect(OPENED_WITH_FP8);
+                fp8.rounder.forget_rows_of(out);
+                experts.gated((&fp8.experts, &mut fp8.rounder), out, x, routes, gate);
             }
             _ => {
                 self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);

@@ -20,7 +20,7 @@ use crate::memory::weights::{Matrix, Vector};
 use crate::ops::Ops;
 use crate::rounding::{RowRounder, RowsOf};
 use offshoot_backend::{
-    DeltaHeads, Dtype, HeldPart, LatentHeads, MatrixPart, QuantView, StackShape, StateDtype, WeightFormat,
+    DeltaHeads, Dtype, ExpertKind, HeldPart, LatentHeads, MatrixPart, QuantView, StackShape, StateDtype, WeightFormat,
     all_quantised, with_dense,
 };
 use offshoot_core::error::Result;
@@ -259,7 +259,12 @@ impl Cuda {
         Ok(matrix)
     }
 
-    pub(crate) fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Experts> {
+    pub(crate) fn fp8_experts(
+        &mut self,
+        matrices: Vec<Matrix>,
+        biases: &[Vector],
+        kind: ExpertKind,
+    ) -> Result<Experts> {
         let fp8 = self.opened_fp8()?;
         let scaling = matrices.iter().find_map(|matrix| matrix.fp8.as_ref()).expect("some are of e4m3").scaling;
         if !fp8.loaded_of_experts.contains(&scaling) {
@@ -268,7 +273,7 @@ impl Cuda {
         }
         fp8.inner_of_experts = fp8.inner_of_experts.max(matrices[0].inner);
         self.reserve_rounded()?;
-        Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
+        Fp8Experts::load(&self.opened_fp8()?.experts, matrices, biases, kind).map(Experts::Fp8)
     }
 
     /// Makes ready for buffers of so many rows.
@@ -318,6 +323,9 @@ impl Cuda {
         self.gemms.get_mut(&format).expect("loaded with the first matrix of its format")
     }
 }
+
+/// Why there are kernels of e4m3 for experts of such weights.
+pub(crate) const OPENED_WITH_FP8: &str = "opened with the first matrix of e4m3";
 
 /// Why there are kernels for a layer with states.
 pub(crate) const LOADED_WITH_STATES: &str = "loaded with the states of their heads and dtype";

@@ -336,6 +336,11 @@ fn rounded_by(args: Args, held: Held, rows: usize) -> Args {
 }
 
 impl RoundedRows<'_> {
+    /// Scales from a block of inputs to the next.
+    pub fn apart(&self) -> usize {
+        apart(self.rows)
+    }
+
     /// For boxes of `columns` rows.
     pub fn code_map(&self, columns: usize) -> Result<TensorMap> {
         codes(self.device, self.codes, self.rows, self.inner, columns)
@@ -344,7 +349,7 @@ impl RoundedRows<'_> {
     /// The scales by blocks in boxes of those of a tile; otherwise a map of the codes, which the kernel does not use.
     pub fn scale_map(&self, tiles: Fp8Tiles) -> Result<TensorMap> {
         if self.scaling == Fp8Scaling::Rows {
-            return self.code_map(tiles.box_rows());
+            return self.code_map(tiles.columns);
         }
         let boxes = MatrixBoxes {
             element: BoxElement::F32,

@@ -201,34 +201,20 @@ impl Fp8Scaling {
 pub struct Fp8Tiles {
     /// Warpgroups that multiply, of 64 outputs each.
     pub groups: usize,
-    /// Rows; the most of them where `in_pairs`.
+    /// Rows.
     pub columns: usize,
-    /// Whether two blocks share the inputs of a tile (kernels/experts/pairs.cuh).
-    pub in_pairs: bool,
 }
 
 impl Fp8Tiles {
-    /// All tiles of a layer, by falling time of a panel.
+    /// All tiles, by falling time of a panel.
     pub const ALL: [Self; 6] = [
-        Self::alone(2, 128),
-        Self::alone(1, 128),
-        Self::alone(2, 64),
-        Self::alone(1, 64),
-        Self::alone(2, 16),
-        Self::alone(2, 8),
+        Self { groups: 2, columns: 128 },
+        Self { groups: 1, columns: 128 },
+        Self { groups: 2, columns: 64 },
+        Self { groups: 1, columns: 64 },
+        Self { groups: 2, columns: 16 },
+        Self { groups: 2, columns: 8 },
     ];
-
-    /// The tiles of experts, by rising columns.
-    pub const OF_EXPERTS: [Self; 4] = [Self::alone(2, 8), Self::alone(2, 16), Self::paired(64), Self::paired(192)];
-
-    pub const fn alone(groups: usize, columns: usize) -> Self {
-        Self { groups, columns, in_pairs: false }
-    }
-
-    /// At most so many columns, in steps of 16.
-    pub const fn paired(columns: usize) -> Self {
-        Self { groups: 2, columns, in_pairs: true }
-    }
 
     /// Inputs of a panel.
     pub const PANEL: usize = 128;
@@ -247,16 +233,6 @@ impl Fp8Tiles {
 
     pub const fn outputs(self) -> usize {
         64 * self.groups
-    }
-
-    /// Outputs of a box of weights.
-    pub const fn box_outputs(self) -> usize {
-        if self.in_pairs { 64 } else { self.outputs() }
-    }
-
-    /// Rows of a box of inputs.
-    pub const fn box_rows(self) -> usize {
-        if self.in_pairs { 16 } else { self.columns }
     }
 
     /// Bytes of the codes of a stage.
@@ -300,12 +276,85 @@ impl Fp8Tiles {
         let fastest = Self::ALL.into_iter().min_by(|a, b| time(a).total_cmp(&time(b)));
         fastest.expect("there are some")
     }
+}
+
+/// How products of experts of e4m3 are cut into tiles: pairs of blocks share the inputs of one
+/// (kernels/experts/pairs.cuh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fp8ExpertTiles {
+    /// The most places.
+    pub cap: usize,
+}
+
+/// What such a kernel makes of the sums of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fp8ExpertKernel {
+    pub tiles: Fp8ExpertTiles,
+    /// Of results, and of weights' names in the kernel: f16 or bf16. Both can store f32 too.
+    pub element: Dtype,
+    pub scaling: Fp8Scaling,
+    /// Whether its results are gates and ups in turn, of which it stores what they make.
+    pub gates: bool,
+}
+
+impl Fp8ExpertTiles {
+    /// By rising size.
+    pub const ALL: [Self; 2] = [Self { cap: 64 }, Self { cap: 192 }];
+
+    /// Warpgroups that multiply.
+    pub const GROUPS: usize = 2;
+    /// Outputs of a box of weights: those of a warpgroup.
+    pub const BOX_OUTPUTS: usize = 64;
+    /// Places of a box of inputs.
+    pub const BOX_PLACES: usize = 16;
+    pub const THREADS: u32 = 128 * (Self::GROUPS as u32 + 1);
 
     /// For experts of `places` places in the mean, none of which has more than `rows`: the smallest that hold all
     /// places of an expert, or twice the mean, since routers are uneven; else the largest.
-    pub fn of_experts(rows: usize, places: usize) -> Self {
-        let fits = |tiles: &Self| tiles.columns >= rows || (tiles.in_pairs && tiles.columns >= 2 * places);
-        Self::OF_EXPERTS.into_iter().find(fits).unwrap_or(Self::OF_EXPERTS[Self::OF_EXPERTS.len() - 1])
+    pub fn of(rows: usize, places: usize) -> Self {
+        let fits = |tiles: &Self| tiles.cap >= rows.min(2 * places);
+        Self::ALL.into_iter().find(fits).unwrap_or(Self::ALL[Self::ALL.len() - 1])
+    }
+}
+
+impl Fp8ExpertKernel {
+    /// The kernel for results of `out`.
+    pub fn of(out: Dtype, tiles: Fp8ExpertTiles, scaling: Fp8Scaling, gates: bool) -> Self {
+        let element = if out == Dtype::F16 { Dtype::F16 } else { Dtype::Bf16 };
+        Self { tiles, element, scaling, gates }
+    }
+
+    /// All kernels of a scaling.
+    pub fn all(scaling: Fp8Scaling) -> impl Iterator<Item = Self> {
+        let gates = move |tiles, element| [false, true].map(|gates| Self { tiles, element, scaling, gates });
+        let elements = move |tiles| [Dtype::F16, Dtype::Bf16].into_iter().flat_map(move |of| gates(tiles, of));
+        Fp8ExpertTiles::ALL.into_iter().flat_map(elements)
+    }
+
+    /// Bytes of a stage: codes, and by blocks the scales of outputs and places, and 16 between each four of them.
+    fn stage_bytes(self) -> usize {
+        let (outputs, places) = (Fp8ExpertTiles::GROUPS * Fp8ExpertTiles::BOX_OUTPUTS, self.tiles.cap);
+        let codes = (outputs + places) * Fp8Tiles::PANEL;
+        match self.scaling {
+            Fp8Scaling::Rows => codes,
+            Fp8Scaling::Blocks => codes + (outputs + places + 16) * 4,
+        }
+    }
+
+    /// Bytes in which results pass to memory: for each warpgroup two times 32 places of 16-bit results.
+    fn staged_bytes(self) -> usize {
+        let results = Fp8ExpertTiles::BOX_OUTPUTS / if self.gates { 2 } else { 1 };
+        Fp8ExpertTiles::GROUPS * 2 * 32 * results * 2
+    }
+
+    /// Stages of the ring: as many as fit, and no more than hide the latency of memory.
+    pub fn stages(self) -> usize {
+        ((Fp8Tiles::MOST_SHARED - 1024 - self.staged_bytes()) / self.stage_bytes()).min(10)
+    }
+
+    /// Bytes of dynamic shared memory. The ring is aligned to 1024.
+    pub fn shared(self) -> usize {
+        self.stages() * self.stage_bytes() + self.staged_bytes() + 1024
     }
 }
 

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use super::elements::{
-    ChunkWalk, ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HeadWidths, HopperKernel, KvElement, PageLayout,
-    element_name,
+    ChunkWalk, ExpertKernel, ExpertTiles, Fp8ExpertKernel, Fp8ExpertTiles, Fp8Scaling, Fp8Tiles, HeadWidths,
+    HopperKernel, KvElement, PageLayout, element_name,
 };
 use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::four_bit_layers::LayerTiles;
@@ -68,7 +68,6 @@ pub static HEADERS: &[Source] = &[
     source!("four_bit/products.cuh"),
     source!("four_bit/sums.cuh"),
     source!("four_bit/tiles.cuh"),
-    source!("fp8/layer.cuh"),
     source!("fp8/products.cuh"),
     source!("fp8/rounding.cuh"),
     source!("fp8/tile.cuh"),
@@ -114,7 +113,6 @@ pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
 pub static EXPERT_LINEAR_ANY: Source = source!("experts/expert_linear_any.cu");
 pub static EXPERT_LINEAR_WGMMA: Source = source!("experts/expert_linear_wgmma.cu");
 pub static EXPERT_LINEAR_FP8: Source = source!("fp8/expert_linear_fp8.cu");
-pub static EXPERT_LINEAR_FP8_PAIRS: Source = source!("fp8/expert_linear_fp8_pairs.cu");
 pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
 pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
@@ -129,6 +127,7 @@ pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
 pub static KV_APPEND: Source = source!("ops/kv_append.cu");
 pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
 pub static COLUMNS: Source = source!("ops/columns.cu");
+pub static ALTERNATE_ROWS: Source = source!("experts/alternate_rows.cu");
 pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
 pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
 pub static ROUND_TRIP: Source = source!("ranks/round_trip.cu");
@@ -366,7 +365,7 @@ pub fn lora_expand(element: Dtype, out: Dtype) -> Unit {
 
 /// Units of linear layers of e4m3 with scales for each output or each block, on GPUs of compute capability 9.
 pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
-    let linear = |out| Fp8Tiles::ALL.map(|tiles| fp8_tiles(&LINEAR_FP8, out, tiles, scales));
+    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
     let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
     let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
     let gather = std::iter::once(Unit::new(&GATHER_ROUNDED));
@@ -375,8 +374,12 @@ pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
 
 /// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.
 pub fn experts_fp8(scales: Fp8Scaling) -> Vec<Unit> {
-    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| expert_linear_fp8(out, tiles, scales).0);
-    DTYPES.into_iter().flat_map(linear).collect()
+    let linear = Fp8ExpertKernel::all(scales).map(expert_linear_fp8);
+    linear.chain([alternate_rows()]).collect()
+}
+
+pub fn alternate_rows() -> Unit {
+    Unit::new(&ALTERNATE_ROWS)
 }
 
 /// A kernel that rounds rows of `element`: `ROUND_ROWS`, `RMS_NORM_FP8` or `GATED_SILU_FP8`.
@@ -384,17 +387,16 @@ pub fn rounding_fp8(source: &'static Source, element: Dtype, scales: Fp8Scaling)
     typed(source, element).define("BLOCKS", scales.blocks())
 }
 
-/// The kernel that multiplies by experts of e4m3 with such tiles, and its name.
-pub fn expert_linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> (Unit, &'static str) {
-    match tiles.in_pairs {
-        true => (fp8_tiles(&EXPERT_LINEAR_FP8_PAIRS, out, tiles, scales), "expert_linear_fp8_pairs"),
-        false => (fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales), "expert_linear_fp8"),
-    }
+/// The kernel that multiplies by experts of e4m3.
+pub fn expert_linear_fp8(kernel: Fp8ExpertKernel) -> Unit {
+    let unit = typed(&EXPERT_LINEAR_FP8, kernel.element).define("BLOCKS", kernel.scaling.blocks());
+    let unit = unit.define("GATED", u8::from(kernel.gates)).define("GROUPS", Fp8ExpertTiles::GROUPS);
+    unit.define("CAP", kernel.tiles.cap).define("STAGES", kernel.stages())
 }
 
-/// A kernel that multiplies by e4m3: `LINEAR_FP8`, or one of `expert_linear_fp8`.
-pub fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
-    let unit = Unit::new(source).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
+/// The kernel that multiplies layers of e4m3.
+pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    let unit = Unit::new(&LINEAR_FP8).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
     unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())
 }
 

@@ -2,6 +2,7 @@
 //! grouped products.
 
 use super::biases::{read_bias, stacked};
+use super::gate_number;
 use super::kernels::ExpertKernels;
 use super::routes::{Routes, check_count};
 use crate::driver::args::Args;
@@ -191,15 +192,6 @@ fn rows_of_panels(panels: &[u8], outputs: usize, inner: usize, kind: ExpertKind)
         }
     }
     rows
-}
-
-/// As in kernels/experts/store.cuh.
-fn gate_number(gate: Option<Gate>) -> u32 {
-    match gate {
-        None | Some(Gate::Silu) => 0,
-        Some(Gate::Gelu) => 1,
-        Some(Gate::Clamped) => 2,
-    }
 }
 
 #[cfg(test)]

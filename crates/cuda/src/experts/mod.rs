@@ -15,6 +15,7 @@ use self::dense::DenseExperts;
 use self::four_bit::FourBitExperts;
 use self::fp8::Fp8Experts;
 use crate::driver::memory::Memory;
+use offshoot_backend::Gate;
 
 /// The matrices of a mixture's experts and their biases.
 pub enum Experts {
@@ -31,5 +32,14 @@ impl Experts {
             Experts::Fp8(experts) => experts.biases(),
             Experts::FourBit(experts) => experts.biases(),
         }
+    }
+}
+
+/// As in kernels/experts/store.cuh.
+fn gate_number(gate: Option<Gate>) -> u32 {
+    match gate {
+        None | Some(Gate::Silu) => 0,
+        Some(Gate::Gelu) => 1,
+        Some(Gate::Clamped) => 2,
     }
 }

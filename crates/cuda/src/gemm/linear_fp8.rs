@@ -49,8 +49,7 @@ impl LinearFp8 {
         self.device.prepare(&units::fp8(scaling))?;
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             for tiles in Fp8Tiles::ALL {
-                let function =
-                    self.device.function(&units::fp8_tiles(&units::LINEAR_FP8, dtype, tiles, scaling), "linear_fp8")?;
+                let function = self.device.function(&units::linear_fp8(dtype, tiles, scaling), "linear_fp8")?;
                 self.kernels.insert((dtype, tiles, scaling), function);
             }
         }

@@ -10,7 +10,7 @@ use emulator::{Emulated, Schedule, When};
 use offshoot_backend::quantised::{ActivationScale, e4m3_code, e4m3_value, round_row};
 use offshoot_backend::{Dtype, Rounding, RoundingKind, WeightView};
 use offshoot_core::dice::Dice;
-use offshoot_cuda::compile::elements::{Fp8Scaling, Fp8Tiles};
+use offshoot_cuda::compile::elements::{Fp8ExpertKernel, Fp8ExpertTiles, Fp8Scaling, Fp8Tiles};
 use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units;
 use offshoot_cuda::driver::grid::rounding_threads;
@@ -292,6 +292,18 @@ fn norms_and_gates_round_the_rows_that_they_store() {
     }
 }
 
+/// The kernel of a product, by how it is cut into tiles.
+#[derive(Clone, Copy, Debug)]
+enum Tiles {
+    Layer(Fp8Tiles),
+    Experts(Fp8ExpertTiles),
+}
+
+/// The row of gates, and behind them as many ups, that row `row` of eight and eight in turn holds.
+fn alternate_row(row: usize, rows: usize) -> usize {
+    row / 16 * 8 + row % 8 + row / 8 % 2 * (rows / 2)
+}
+
 /// Products of one matrix, or of those of experts.
 #[derive(Clone)]
 struct Layer {
@@ -302,6 +314,8 @@ struct Layer {
     scaling: Fp8Scaling,
     biased: bool,
     accumulates: bool,
+    /// Whether experts' outputs are gates and ups, which are stored as what they make.
+    gates: bool,
     /// The outputs that are computed; others keep what was there.
     range: std::ops::Range<usize>,
     /// The first place of each expert, and the number of places; empty: one matrix.
@@ -311,7 +325,18 @@ struct Layer {
 impl Layer {
     fn of(out: Dtype, outputs: usize, inner: usize, rows: usize) -> Self {
         let (scaling, range) = (Fp8Scaling::Rows, 0..outputs);
-        Self { out, outputs, inner, rows, scaling, biased: false, accumulates: false, range, firsts: Vec::new() }
+        Self {
+            out,
+            outputs,
+            inner,
+            rows,
+            scaling,
+            biased: false,
+            accumulates: false,
+            gates: false,
+            range,
+            firsts: Vec::new(),
+        }
     }
 
     fn experts(&self) -> usize {
@@ -324,66 +349,75 @@ impl Layer {
     }
 
     /// Runs the layer, compares each result with the sum in f64, and returns them.
-    fn hold(&self, tiles: Fp8Tiles, how: Schedule) -> Option<Vec<f32>> {
-        let &Self { out, outputs, inner, rows, scaling, biased, accumulates, .. } = self;
-        let grouped = !self.firsts.is_empty();
-        let kernel = match grouped {
-            true => {
-                let (unit, name) = units::expert_linear_fp8(out, tiles, scaling);
-                Emulated::compile(&unit, name)?
-            }
-            false => Emulated::compile(&units::fp8_tiles(&units::LINEAR_FP8, out, tiles, scaling), "linear_fp8")?,
-        };
+    fn hold(&self, tiles: Tiles, how: Schedule) -> Option<Vec<f32>> {
+        let &Self { out, outputs, inner, rows, scaling, biased, accumulates, gates, .. } = self;
         let blocks = if scaling == Fp8Scaling::Rows { 1 } else { inner.div_ceil(128) };
         let (all, apart) = (self.experts() * outputs, rows.next_multiple_of(4));
+        let width = if gates { outputs / 2 } else { outputs };
         let mut dice = Dice::new(11);
         let mut numbers = |len: usize, size: f32| -> Vec<f32> { (0..len).map(|_| dice.number() * size).collect() };
         let w: Vec<u8> = numbers(all * inner, 400.0).into_iter().map(e4m3_code).collect();
         let x: Vec<u8> = numbers(rows * inner, 400.0).into_iter().map(e4m3_code).collect();
         let (w_scales, bias) = (numbers(blocks * all, 0.01), numbers(all, 3.0));
-        let (x_scales, before) = (numbers(blocks * apart, 0.01), numbers(rows * outputs, 5.0));
+        let (x_scales, before) = (numbers(blocks * apart, 0.01), numbers(rows * width, 5.0));
         let before: Vec<f32> = before.into_iter().map(|x| out.round(x)).collect();
-        let (w_given, x_given) = (rows_of_codes(&w, inner), rows_of_codes(&x, inner));
+        // The rows of so many matrices in the order in which they lie in memory.
+        let stored = |matrices: usize| {
+            let row_of = move |row: usize| if gates { alternate_row(row, outputs) } else { row };
+            (0..matrices * outputs).map(move |row| row / outputs * outputs + row_of(row % outputs))
+        };
+        let codes: Vec<u8> = stored(self.experts()).flat_map(|row| w[row * inner..][..inner].iter().copied()).collect();
+        let scales: Vec<f32> = stored(self.experts() * blocks).map(|row| w_scales[row]).collect();
+        let (w_given, x_given) = (rows_of_codes(&codes, inner), rows_of_codes(&x, inner));
         let [w_scales_given, bias_given, x_scales_given] =
-            [&w_scales, &bias, &x_scales].map(|numbers| memory(bytemuck::cast_slice(numbers)));
+            [&scales, &bias, &x_scales].map(|numbers| memory(bytemuck::cast_slice(numbers)));
         let mut results = memory(&out.encode(&before));
-        let mut w_map = Map::codes(&w_given, all, inner, tiles.box_outputs());
-        let mut x_map = Map::codes(&x_given, rows, inner, tiles.box_rows());
-        let mut x_scale_map = Map::scales(&x_scales_given, rows, apart, blocks, tiles.scales());
+        let (box_outputs, box_rows) = match tiles {
+            Tiles::Layer(tiles) => (tiles.outputs(), tiles.columns),
+            Tiles::Experts(_) => (Fp8ExpertTiles::BOX_OUTPUTS, Fp8ExpertTiles::BOX_PLACES),
+        };
+        let mut w_map = Map::codes(&w_given, all, inner, box_outputs);
+        let mut x_map = Map::codes(&x_given, rows, inner, box_rows);
         let (mut out_at, mut w_scales_at) = (results.as_mut_ptr(), w_scales_given.as_ptr());
         let (mut x_scales_at, mut bias_at) = (x_scales_given.as_ptr(), bias_given.as_ptr());
-        let mut firsts_at = self.firsts.as_ptr();
-        let mut args = vec![
-            at(&mut out_at),
-            at(&mut w_map),
-            at(&mut w_scales_at),
-            at(&mut x_map),
-            at(&mut x_scales_at),
-            at(&mut x_scale_map),
-            at(&mut bias_at),
-        ];
-        let (first, end) = (self.range.start, self.range.end);
-        let numbers = match grouped {
-            true => vec![self.experts(), outputs, inner, usize::from(biased)],
-            false => vec![rows, outputs, inner, first, end, usize::from(biased), usize::from(accumulates)],
-        };
-        let mut numbers: Vec<u32> = numbers.into_iter().map(|n| n as u32).collect();
-        if grouped {
-            args.push(at(&mut firsts_at));
+        let mut args =
+            vec![at(&mut out_at), at(&mut w_map), at(&mut w_scales_at), at(&mut x_map), at(&mut x_scales_at)];
+        let numbers_of = |numbers: &[usize]| -> Vec<u32> { numbers.iter().map(|&n| n as u32).collect() };
+        match tiles {
+            Tiles::Layer(tiles) => {
+                let kernel = Emulated::compile(&units::linear_fp8(out, tiles, scaling), "linear_fp8")?;
+                let mut x_scale_map = Map::scales(&x_scales_given, rows, apart, blocks, tiles.scales());
+                args.extend([at(&mut x_scale_map), at(&mut bias_at)]);
+                let (first, end) = (self.range.start, self.range.end);
+                let flags = [usize::from(biased), usize::from(accumulates)];
+                let mut numbers = numbers_of(&[rows, outputs, inner, first, end, flags[0], flags[1]]);
+                args.extend(numbers.iter_mut().map(at));
+                // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+                unsafe { kernel.launch(2, tiles.threads(), tiles.shared(), how, &args) };
+            }
+            Tiles::Experts(tiles) => {
+                let of = Fp8ExpertKernel::of(out, tiles, scaling, gates);
+                let kernel = Emulated::compile(&units::expert_linear_fp8(of), "expert_linear_fp8")?;
+                let mut firsts_at = self.firsts.as_ptr();
+                args.extend([at(&mut bias_at), at(&mut firsts_at)]);
+                let flags = [usize::from(biased), usize::from(out == Dtype::F32), 0];
+                let mut numbers = numbers_of(&[self.experts(), outputs, inner, apart, flags[0], flags[1], flags[2]]);
+                args.extend(numbers.iter_mut().map(at));
+                // SAFETY: as above.
+                unsafe { kernel.launch(4, Fp8ExpertTiles::THREADS, of.shared(), how, &args) };
+            }
         }
-        args.extend(numbers.iter_mut().map(at));
-        // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
-        unsafe { kernel.launch(2, tiles.threads(), tiles.shared(), how, &args) };
 
         let bytes = &bytemuck::cast_slice::<u128, u8>(&results)[..before.len() * out.bytes()];
-        let read = WeightView { dtype: out, rows, cols: outputs, bytes };
-        let found: Vec<f32> = (0..rows * outputs).map(|i| read.get(i)).collect();
-        for (i, &found) in found.iter().enumerate() {
-            let (row, output) = (i / outputs, i % outputs);
-            if !self.range.contains(&output) {
-                assert_eq!(found, before[i], "{tiles:?}, row {row}, output {output} is not asked for");
-                continue;
-            }
+        let read = WeightView { dtype: out, rows, cols: width, bytes };
+        let found: Vec<f32> = (0..rows * width).map(|i| read.get(i)).collect();
+        let unit = match out {
+            Dtype::F32 => 2f64.powi(-24),
+            Dtype::F16 => 2f64.powi(-11),
+            Dtype::Bf16 => 2f64.powi(-8),
+        };
+        // The sum of an output, and how far from it the kernel's may lie.
+        let sum_of = |row: usize, output: usize, before: f32| {
             let w_row = self.expert_of(row) * outputs + output;
             let products = (0..inner).map(|k| {
                 let block = if scaling == Fp8Scaling::Rows { 0 } else { k / 128 };
@@ -392,28 +426,38 @@ impl Layer {
                 f64::from(e4m3_value(w[w_row * inner + k])) * f64::from(e4m3_value(x[row * inner + k])) * scale
             });
             let (sum, size) = products.fold((0.0, 0.0), |(sum, size), p: f64| (sum + p, size + p.abs()));
-            let added = [(biased, bias[w_row]), (accumulates, before[i])];
+            let added = [(biased, bias[w_row]), (accumulates, before)];
             let added: Vec<f64> = added.iter().filter(|(is, _)| *is).map(|(_, x)| f64::from(*x)).collect();
-            let expected = sum + added.iter().sum::<f64>();
-            // Each product, each partial sum and what is added are rounded by 2^-24 of what is summed, the result to
-            // `out`.
+            // Each product, each partial sum and what is added are rounded by 2^-24 of what is summed.
             let size = size + added.iter().map(|x| x.abs()).sum::<f64>();
-            let unit = match out {
-                Dtype::F32 => 2f64.powi(-24),
-                Dtype::F16 => 2f64.powi(-11),
-                Dtype::Bf16 => 2f64.powi(-8),
-            };
-            let tolerance = size * (inner as f64 + 6.0) * 2f64.powi(-24) + unit * expected.abs() + 2f64.powi(-24);
+            let error = size * (inner as f64 + 6.0) * 2f64.powi(-24) + 2f64.powi(-24);
+            (sum + added.iter().sum::<f64>(), error)
+        };
+        for (i, &found) in found.iter().enumerate() {
+            let (row, output) = (i / width, i % width);
+            if !self.range.contains(&output) {
+                assert_eq!(found, before[i], "{tiles:?}, row {row}, output {output} is not asked for");
+                continue;
+            }
+            let (mut expected, mut tolerance) = sum_of(row, output, before[i]);
+            if gates {
+                let ((gate, of_gate), (up, of_up)) = ((expected, tolerance), sum_of(row, width + output, 0.0));
+                let silu = gate / (1.0 + (-gate).exp());
+                expected = silu * up;
+                // The slope of silu is below 1.1; fast exponentials and divisions are exact to 2^-16.
+                tolerance = 1.1 * of_gate * (up.abs() + of_up) + silu.abs() * of_up + expected.abs() * 2f64.powi(-16);
+            }
             let error = (f64::from(found) - expected).abs();
+            let tolerance = tolerance + unit * expected.abs();
             assert!(error <= tolerance, "{tiles:?}, row {row}, output {output}: {found}, not {expected}");
         }
         Some(found)
     }
 
     /// In tiles of all sizes, each result the same.
-    fn hold_in(&self, all: &[Fp8Tiles]) -> Option<()> {
+    fn hold_in(&self, all: impl Iterator<Item = Tiles>) -> Option<()> {
         let mut first: Option<Vec<f32>> = None;
-        for &tiles in all {
+        for tiles in all {
             for how in [AT_ONCE, LATE] {
                 let found = self.hold(tiles, how)?;
                 let first = first.get_or_insert_with(|| found.clone());
@@ -435,7 +479,8 @@ fn products_are_those_of_codes_and_scales_in_tiles_of_all_sizes() {
     for (number, layer) in layers.iter().enumerate() {
         // All tiles write one dtype, the smallest the others too.
         let of_others = some_or_full(&Fp8Tiles::ALL[3..5], &Fp8Tiles::ALL[..]);
-        if layer.hold_in(if number == 0 { &Fp8Tiles::ALL } else { of_others }).is_none() {
+        let all = if number == 0 { &Fp8Tiles::ALL } else { of_others };
+        if layer.hold_in(all.iter().map(|&tiles| Tiles::Layer(tiles))).is_none() {
             return;
         }
     }
@@ -449,42 +494,84 @@ fn products_of_blocks_are_those_of_codes_and_scales_in_tiles_of_all_sizes() {
         blocks(Layer { accumulates: true, range: 32..131, ..Layer::of(Dtype::F32, 131, 512, 70) }),
     ];
     for layer in &layers {
-        if layer.hold_in(&Fp8Tiles::ALL).is_none() {
+        if layer.hold_in(Fp8Tiles::ALL.into_iter().map(Tiles::Layer)).is_none() {
+            return;
+        }
+    }
+}
+
+/// Places of experts: none, many, and in the last one.
+fn firsts() -> Vec<u32> {
+    vec![0, 3, 3, 73, 74]
+}
+
+#[test]
+fn products_of_experts_are_those_of_their_places() {
+    let all = || Fp8ExpertTiles::ALL.into_iter().map(Tiles::Experts);
+    // In CI all tiles have one layer of each scaling, each time of another dtype, and the smallest tile has the other
+    // layer too: how a tile writes a dtype does not depend on its scales.
+    let of_other = some_or_full(&Fp8ExpertTiles::ALL[..1], &Fp8ExpertTiles::ALL);
+    for scaling in Fp8Scaling::ALL {
+        let biased = Layer { biased: true, firsts: firsts(), scaling, ..Layer::of(Dtype::Bf16, 136, 144, 74) };
+        let long = Layer { firsts: firsts(), scaling, ..Layer::of(Dtype::F32, 67, 384, 74) };
+        let (by_all, other) = match scaling {
+            Fp8Scaling::Rows => (long, biased),
+            Fp8Scaling::Blocks => (biased, long),
+        };
+        let of_other = of_other.iter().map(|&tiles| Tiles::Experts(tiles));
+        if by_all.hold_in(all()).and_then(|()| other.hold_in(of_other)).is_none() {
             return;
         }
     }
 }
 
 #[test]
-fn products_of_experts_are_those_of_their_places() {
-    // An expert without places, one with many, the last with one.
-    let firsts = vec![0, 3, 3, 29, 30];
-    // In CI all tiles have one layer of each scaling, each time of another dtype, and the smallest tile has the other
-    // layer too: how a tile writes a dtype does not depend on its scales.
-    let of_other = some_or_full(&Fp8Tiles::OF_EXPERTS[..1], &Fp8Tiles::OF_EXPERTS);
-    for scaling in Fp8Scaling::ALL {
-        let biased = Layer { biased: true, firsts: firsts.clone(), scaling, ..Layer::of(Dtype::Bf16, 136, 144, 30) };
-        let long = Layer { firsts: firsts.clone(), scaling, ..Layer::of(Dtype::F32, 67, 384, 30) };
-        let (by_all, other) = match scaling {
-            Fp8Scaling::Rows => (long, biased),
-            Fp8Scaling::Blocks => (biased, long),
-        };
-        if by_all.hold_in(&Fp8Tiles::OF_EXPERTS).and_then(|()| other.hold_in(of_other)).is_none() {
+fn gates_of_experts_are_those_of_their_sums() {
+    let few = some_or_full(&Fp8ExpertTiles::ALL[..1], &Fp8ExpertTiles::ALL);
+    for (scaling, out, outputs) in [
+        (Fp8Scaling::Rows, Dtype::Bf16, 336),
+        (Fp8Scaling::Blocks, Dtype::F16, 272),
+        (Fp8Scaling::Blocks, Dtype::F32, 272),
+    ] {
+        let layer = Layer { biased: true, gates: true, firsts: firsts(), ..Layer::of(out, outputs, 144, 74) };
+        let layer = Layer { scaling, range: 0..outputs / 2, ..layer };
+        if layer.hold_in(few.iter().map(|&tiles| Tiles::Experts(tiles))).is_none() {
             return;
         }
+    }
+}
+
+#[test]
+fn rows_of_gates_and_ups_alternate() {
+    let (matrices, rows, words) = (2, 48, 3);
+    let from: Vec<u32> = (0..(matrices * rows * words) as u32).collect();
+    let mut to = vec![0u32; from.len()];
+    let Some(kernel) = Emulated::compile(&units::alternate_rows(), "alternate_rows") else { return };
+    let (mut to_at, mut from_at) = (to.as_mut_ptr(), from.as_ptr());
+    let (mut rows_of_each, mut words_of_row) = (rows as u32, words as u32);
+    let args = [at(&mut to_at), at(&mut from_at), at(&mut rows_of_each), at(&mut words_of_row)];
+    // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+    unsafe { kernel.launch_grid([rows as u32, matrices as u32], 32, AT_ONCE, &args) };
+    for (i, &found) in to.iter().enumerate() {
+        let (row, word) = (i / words, i % words);
+        let source = row / rows * rows + alternate_row(row % rows, rows);
+        assert_eq!(found as usize, source * words + word, "row {row}");
     }
 }
 
 #[test]
 fn tiles_follow_the_size_of_a_product() {
     let of = |rows, outputs, inner| Fp8Tiles::of(rows, outputs, inner, 132);
-    assert_eq!(of(1, 28_672, 4096), Fp8Tiles::alone(2, 8));
-    assert_eq!(of(64, 4096, 14_336), Fp8Tiles::alone(1, 64));
-    assert_eq!(of(4096, 28_672, 4096), Fp8Tiles::alone(2, 128));
-    assert_eq!(Fp8Tiles::of_experts(9, 1).columns, 16);
-    assert_eq!(Fp8Tiles::of_experts(256, 24).columns, 64);
-    assert_eq!(Fp8Tiles::of_experts(4096, 384).columns, 192);
-    for tiles in Fp8Tiles::ALL.into_iter().chain(Fp8Tiles::OF_EXPERTS) {
+    assert_eq!(of(1, 28_672, 4096), Fp8Tiles { groups: 2, columns: 8 });
+    assert_eq!(of(64, 4096, 14_336), Fp8Tiles { groups: 1, columns: 64 });
+    assert_eq!(of(4096, 28_672, 4096), Fp8Tiles { groups: 2, columns: 128 });
+    assert_eq!(Fp8ExpertTiles::of(9, 1).cap, 64);
+    assert_eq!(Fp8ExpertTiles::of(256, 24).cap, 64);
+    assert_eq!(Fp8ExpertTiles::of(4096, 384).cap, 192);
+    for tiles in Fp8Tiles::ALL {
         assert!(tiles.stages() >= 4 && tiles.shared() <= 217 * 1024, "{tiles:?}");
+    }
+    for kernel in Fp8Scaling::ALL.into_iter().flat_map(Fp8ExpertKernel::all) {
+        assert!(kernel.stages() >= 4 && kernel.shared() <= 217 * 1024, "{kernel:?}");
     }
 }

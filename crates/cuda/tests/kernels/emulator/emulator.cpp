@@ -37,9 +37,9 @@ struct Queue {
     size_t size = 0;
 };
 
-// A copy of 16 bytes, or, where `arrives` is set, an arrival at `barrier` once the copies before it are done.
+// A copy of 4 or 16 bytes, or, where `arrives` is set, an arrival at `barrier` once the copies before it are done.
 struct Copy {
-    unsigned to;
+    unsigned to, bytes;
     const void* from;
     bool real;
     bool arrives;
@@ -413,9 +413,9 @@ void do_copy(Block& block, const Copy& copy) {
     if (copy.arrives) {
         complete(block.phases.at(copy.barrier));
     } else if (copy.real) {
-        std::memcpy(block.shared + copy.to, copy.from, 16);
+        std::memcpy(block.shared + copy.to, copy.from, copy.bytes);
     } else {
-        std::memset(block.shared + copy.to, 0, 16);
+        std::memset(block.shared + copy.to, 0, copy.bytes);
     }
 }
 
@@ -507,13 +507,22 @@ void copy_16(unsigned to, const void* from, bool real) {
         stop("a copy of 16 bytes that is not aligned");
     }
     at(to);
-    enqueue({to, from, real, false, 0});
+    enqueue({to, 16, from, real, false, 0});
+    self().ungrouped++;
+}
+
+void copy_4(unsigned to, const void* from) {
+    if (to % 4 != 0 || reinterpret_cast<size_t>(from) % 4 != 0) {
+        stop("a copy of 4 bytes that is not aligned");
+    }
+    at(to / 16 * 16);
+    enqueue({to, 4, from, true, false, 0});
     self().ungrouped++;
 }
 
 void arrive_with_copies(unsigned barrier) {
     phases_at(barrier);
-    enqueue({0, nullptr, false, true, barrier});
+    enqueue({0, 0, nullptr, false, true, barrier});
     self().ungrouped++;
 }
 

@@ -152,6 +152,7 @@ inline void wait_for_kernels_before() {}
 
 // Copies.
 void copy_16(unsigned to, const void* from, bool real);
+void copy_4(unsigned to, const void* from);
 void arrive_with_copies(unsigned barrier);
 void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier);
 void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsigned barrier, unsigned size);
