@@ -9,6 +9,7 @@ mod memory;
 use std::ops::Range;
 
 use offshoot_backend::{Dtype, HeadLayout, KvDtype, Values};
+use offshoot_cases::dense::dense_lse;
 use offshoot_cases::setting::{ScoreTerms, Setting};
 use offshoot_cuda::attention::device_plan::DevicePlan;
 use offshoot_cuda::attention::layout::{NARROW_WARPS, PlanWord, Tiling, Workers};
@@ -17,7 +18,10 @@ use offshoot_fixtures::forests::{ForestShape, grow};
 use offshoot_kv::plan::Planner;
 
 use crate::full::some_or_full;
-use checks::{LargestOpenings, assert_exact, check, check_deterministic, check_members, exact, schedules};
+use checks::{
+    LargestOpenings, assert_exact, assert_lse, check, check_deterministic, check_members, exact, exact_of, lse_of,
+    schedules,
+};
 use kernel::{Kernel, Step, attend, hints};
 use memory::{kept, kv};
 
