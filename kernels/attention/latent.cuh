@@ -82,14 +82,21 @@ struct LatentRows : SoftmaxRows {
     }
 };
 
-// Copies the queries of a tile to `to`, by one warpgroup. Rows past the end are zeroed where a warp multiplies others
-// too; what else the memory holds is multiplied for nothing.
+// Address of a chunk of 16 bytes of a row's query in the first panel.
+__device__ __forceinline__ unsigned query_at(unsigned queries, const Tile& tile, unsigned row, unsigned chunk) {
+    const unsigned place = place_of_row(tile.rows, row);
+    return queries + place * 128 + (chunk ^ place % 8) * 16;
+}
+
+// Copies the queries of a tile to `to`, by one warpgroup. Of many rows, those past the end are zeroed where a warp
+// multiplies others too; what else the memory holds is multiplied for nothing.
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned to) {
-    const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8, rows = (tile.rows + 15) / 16 * 16;
+    const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8;
+    const unsigned rows = tile.rows <= SPREAD_ROWS ? tile.rows : (tile.rows + 15) / 16 * 16;
 #pragma unroll 1
     for (unsigned row = thread / 8; row < rows; row += GROUP_THREADS / 8) {
         const T* from = job.query(packed_row(tile, row), head) + chunk * 8;
-        const unsigned place = to + row * 128 + (chunk ^ row % 8) * 16;
+        const unsigned place = query_at(to, tile, row, chunk);
 #pragma unroll
         for (unsigned panel = 0; panel < KEY_PANELS; panel++) {
             copy_16(place + panel * PANEL_BYTES, from + panel * 64, row < tile.rows);
@@ -104,7 +111,7 @@ __device__ __forceinline__ void convert_queries(const Tile& tile, unsigned queri
     const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8;
 #pragma unroll 1
     for (unsigned row = thread / 8; row < tile.rows; row += GROUP_THREADS / 8) {
-        const unsigned place = queries + row * 128 + (chunk ^ row % 8) * 16;
+        const unsigned place = query_at(queries, tile, row, chunk);
 #pragma unroll
         for (unsigned panel = 0; panel < KEY_PANELS; panel++) {
             unsigned pairs[4];
@@ -157,7 +164,8 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             unsigned at[2];
 #pragma unroll
             for (unsigned r = 0; r < 2; r++) {
-                at[r] = job.positions[job.by_group.quotient(packed_row(tile, first + lane / 4 + r * 8))];
+                const unsigned row = row_at_place(tile.rows, first + lane / 4 + r * 8);
+                at[r] = job.positions[job.by_group.quotient(packed_row(tile, row))];
             }
             const StageInfo& info = latent.keys[group];
             const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};

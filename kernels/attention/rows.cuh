@@ -267,8 +267,9 @@ struct StoredRow {
     bool is_result;  // its only state
     size_t state;  // its number among all slots and query heads, unless it is the only one
 
-    __device__ __forceinline__ StoredRow(const Job& job, const Tile& tile, unsigned head, unsigned first, int r) {
-        const unsigned i = first + threadIdx.x % 32 / 4 + r * 8, packed = tile.first_row + i;
+    // The i-th row of the tile.
+    __device__ __forceinline__ StoredRow(const Job& job, const Tile& tile, unsigned head, unsigned i) {
+        const unsigned packed = tile.first_row + i;
         row = job.by_group.quotient(packed);
         q_head = head * job.group + job.by_group.remainder(packed);
         is_real = i < tile.rows;
@@ -334,7 +335,7 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float l = PREFERS_SHORT ? rows.l[r] : quad_sum(rows.l[r]);
-        const StoredRow stored(job, tile, head, first, r);
+        const StoredRow stored(job, tile, head, first + threadIdx.x % 32 / 4 + r * 8);
         store_result(job, stored, rows.o, r, rows.m[r], l, from);
         if (stored.is_real && !stored.is_result) {
             store_state(job, stored.state, rows.o, r, rows.m[r], l, from);

@@ -4,10 +4,10 @@
 // `members` stores that (`own_slot`). Queries change in place; the last `rope` elements of each also go to the end of
 // the head's absorbed query, if there is one.
 //
-// Shapes: queries ELEMENT [R, heads * query]; absorbed ELEMENT [R, heads * (rank + rope)] or null; latents ELEMENT [R,
-// rank + rope]; weight f32 [rank]; of each table cosines and sines f32 [positions, rotary / 2], or null, and `turns`,
-// bits of Turn; positions u32 [R]; layer KV_ELEMENT [page][32 slots of rank + rope], laid out as in kv_page.cuh; slots
-// u32 [R].
+// Shapes: queries ELEMENT [R, heads * query], rows `query_row` elements apart; absorbed ELEMENT [R, heads * (rank +
+// rope)] or null; latents ELEMENT [R, rank + rope], rows `latent_row` elements apart, which may lie between those of
+// queries; weight f32 [rank]; of each table cosines and sines f32 [positions, rotary / 2], or null, and `turns`, bits of
+// Turn; positions u32 [R]; layer KV_ELEMENT [page][32 slots of rank + rope], laid out as in kv_page.cuh; slots u32 [R].
 // Grid: a warp for each part of a row, WARPS to a block: of `parts` parts the first is the latent, the others are of
 // `heads_a_part` heads each. Shared memory: a latent for each warp, from multiples of 16 bytes on.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element that is rotated or stored; of few rows, the launch.
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                     unsigned later_rotary, unsigned later_turns, const unsigned* __restrict__ positions,
                     KV_ELEMENT* __restrict__ layer, const unsigned* __restrict__ slots, unsigned rows, unsigned heads,
                     unsigned query, unsigned rank, unsigned rope, unsigned parts, unsigned heads_a_part,
-                    unsigned member, unsigned members) {
+                    unsigned query_row, unsigned latent_row, unsigned member, unsigned members) {
     extern __shared__ __align__(16) unsigned char memory[];
     const unsigned warp = threadIdx.x / 32;
     const unsigned long long r = (static_cast<unsigned long long>(blockIdx.x) * WARPS + warp) / parts;
@@ -120,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     }
     const Table tables[2] = {{cosines, sines, rotary, turns}, {later_cosines, later_sines, later_rotary, later_turns}};
     const unsigned position = positions[r];
-    const bool is_cut = (rank | query | rope | rotary / 2 | later_rotary / 2) % LANES == 0;
+    const bool is_cut = (rank | query | rope | rotary / 2 | later_rotary / 2 | query_row | latent_row) % LANES == 0;
     if (part == 0) {
         const unsigned slot = own_slot(slots[r], member, members);
         if (slot == NO_SLOT) {
             return;
         }
         const unsigned bytes = ((rank + rope) * sizeof(ELEMENT) + 15) / 16 * 16;
-        const ELEMENT* latent = latents + r * (rank + rope);
+        const ELEMENT* latent = latents + r * latent_row;
         ELEMENT* row = reinterpret_cast<ELEMENT*>(memory + warp * bytes);
         if (is_cut) {
             prepare_row<LANES>(latent, row, weight, eps, rank, rope, tables, position, layer, slot);
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     }
     const unsigned from = (part - 1) * heads_a_part;
     const unsigned count = from < heads ? min(heads - from, heads_a_part) : 0;
-    ELEMENT* first = queries + (r * heads + from) * query;
+    ELEMENT* first = queries + r * query_row + from * query;
 #pragma unroll
     for (unsigned k = 0; k < 2; ++k) {
         if (tables[k].cosines) {

@@ -602,8 +602,8 @@ pub trait Backend: Send + 'static {
         other: &Self::Buffer,
         other_lse: &Self::Buffer,
     );
-    /// What is done before latent attention to `queries` `[R, query_width]` and `latents` `[R, latent_width]`: the
-    /// first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
+    /// What is done before latent attention to `queries` `[R, query_width]` and `latents` `[R, latent_width]`; `None`:
+    /// the rows of `queries` end with those of latents, `[R, query_width + latent_width]`. The first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
     /// elements of each query, and of the row of `latents` where they say so, in place; then row `r` of `latents` is
     /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards. A table that
     /// rotates queries alone may be as wide as a query, one that rotates both not wider than `rope`. `absorbed`, if the
@@ -612,14 +612,14 @@ pub trait Backend: Send + 'static {
     fn prepare_latents(
         &mut self,
         queries: &mut Self::Buffer,
-        latents: &mut Self::Buffer,
+        latents: Option<&mut Self::Buffer>,
         absorbed: Option<&mut Self::Buffer>,
         steps: &LatentSteps<'_, Self::Vector, Self::Rope>,
         kv: &mut Self::Kv,
         step: &Self::Step,
     );
     /// The queries of the absorbed form: `out` `[R, heads, rank + rope]`, of which `[K_h^T q, p]` is the one of head `h`
-    /// with `[q, p]` its query in `queries` `[R, heads, nope + rope]`. `p` is there already
+    /// with `[q, p]` its query in `queries`, whose rows begin with `[heads, nope + rope]`. `p` is there already
     /// ([`Backend::prepare_latents`]) and stays.
     fn absorb_queries(&mut self, out: &mut Self::Buffer, queries: &Self::Buffer, maps: &Self::LatentMaps);
     /// The values of what heads have read in the absorbed form: `out` `[R, heads, value]`, `out[r][h] = V_h x[r][h]`

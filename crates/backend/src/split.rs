@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::latent::LatentHeads;
 use super::shapes::HeadLayout;
 use super::weights::{ActivationDtype, Dtype};
 
@@ -93,6 +94,8 @@ pub enum Share {
     Columns,
     /// The columns of a matrix whose outputs are the query, key and value heads of these.
     Heads(HeadLayout),
+    /// The columns of a matrix whose outputs are queries of these heads, then latents, which every rank has.
+    Latents(LatentHeads),
     /// All columns, of the parts of a sum: what experts write whose inputs are divided, until they are combined.
     Parts,
 }

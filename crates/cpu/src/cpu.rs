@@ -507,7 +507,7 @@ impl Backend for Cpu {
     fn prepare_latents(
         &mut self,
         queries: &mut CpuBuffer,
-        latents: &mut CpuBuffer,
+        latents: Option<&mut CpuBuffer>,
         absorbed: Option<&mut CpuBuffer>,
         steps: &LatentSteps<'_, Vec<f32>, RopeTable>,
         kv: &mut KvStore,

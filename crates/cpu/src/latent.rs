@@ -71,29 +71,37 @@ fn transposed(bytes: &[u8], cols: usize, size: usize) -> Vec<u8> {
 /// See `Backend::prepare_latents`; `slots`: those of the rows.
 pub fn prepare(
     cores: &Cores,
-    (queries, latents): (&mut CpuBuffer, &mut CpuBuffer),
+    (queries, latents): (&mut CpuBuffer, Option<&mut CpuBuffer>),
     steps: &LatentSteps<'_, Vec<f32>, RopeTable>,
     kv: &mut KvStore,
     slots: &[KvSlot],
     positions: &[u32],
 ) {
     let LatentHeads { heads, rank, nope, rope, .. } = steps.heads;
-    let shapes = [(queries.rows, queries.width), (latents.rows, latents.width)];
-    let expected = [heads * (nope + rope), rank + rope].map(|width| (positions.len(), width));
-    assert_eq!(shapes, expected, "prepare_latents: shapes of queries and latents");
+    let query_width = heads * (nope + rope);
+    let joined = if latents.is_some() { 0 } else { rank + rope };
+    assert_eq!((queries.rows, queries.width), (positions.len(), query_width + joined), "prepare_latents: queries");
     assert_eq!(steps.norm.len(), rank, "prepare_latents: length of the norm");
     let tables = || steps.ropes.into_iter().flatten();
     // Growth multiplies all of a query.
     let most = |table: &RopeTable| if table.keys { rope } else { nope + rope };
     assert!(tables().all(|table| table.rotary <= most(table)), "prepare_latents: rotated part of a head");
     for_rows(&cores.team, queries, |r, row| {
-        tables().for_each(|table| rotate_last(cores, row, nope + rope, table, positions[r]));
+        let queries = &mut row[..query_width];
+        tables().for_each(|table| rotate_last(cores, queries, nope + rope, table, positions[r]));
     });
+    let (latents, first) = match latents {
+        Some(latents) => (latents, 0),
+        None => (queries, query_width),
+    };
+    assert_eq!((latents.rows, latents.width), (positions.len(), first + rank + rope), "prepare_latents: latents");
     for_rows(&cores.team, latents, |r, row| {
-        heads_norm_row(cores.isa, &mut row[..rank], steps.norm, steps.eps);
-        tables().filter(|table| table.keys).for_each(|table| rotate_last(cores, row, rank + rope, table, positions[r]));
+        let latent = &mut row[first..];
+        heads_norm_row(cores.isa, &mut latent[..rank], steps.norm, steps.eps);
+        let tables = tables().filter(|table| table.keys);
+        tables.for_each(|table| rotate_last(cores, latent, rank + rope, table, positions[r]));
     });
-    kv.append_behind(cores, steps.layer, latents, 0, slots);
+    kv.append_behind(cores, steps.layer, latents, first, slots);
 }
 
 /// Rotates the last elements of each of `heads`.
@@ -104,9 +112,8 @@ fn rotate_last(cores: &Cores, heads: &mut [f32], head_dim: usize, table: &RopeTa
 /// The last elements of `queries` as those of absorbed ones.
 pub fn copy_tails(cores: &Cores, absorbed: &mut CpuBuffer, queries: &CpuBuffer, of: LatentHeads) {
     let LatentHeads { heads, rank, nope, rope, .. } = of;
-    let shapes = [(queries.rows, queries.width), (absorbed.rows, absorbed.width)];
-    let expected = [heads * (nope + rope), heads * (rank + rope)].map(|width| (queries.rows, width));
-    assert_eq!(shapes, expected, "prepare_latents: shapes of queries and absorbed ones");
+    let shape = (absorbed.rows, absorbed.width);
+    assert_eq!(shape, (queries.rows, heads * (rank + rope)), "prepare_latents: shape of absorbed queries");
     for_rows(&cores.team, absorbed, |row, absorbed| {
         let heads = absorbed.chunks_exact_mut(rank + rope).zip(queries.row(row).chunks_exact(nope + rope));
         heads.for_each(|(absorbed, query)| absorbed[rank..].copy_from_slice(&query[nope..]));
@@ -123,8 +130,8 @@ pub fn absorb(
 ) {
     let LatentHeads { heads, rank, nope, rope, .. } = maps.heads;
     let rows = queries.rows;
-    let shapes = [(queries.rows, queries.width), (out.rows, out.width)];
-    assert_eq!(shapes, [(rows, heads * (nope + rope)), (rows, heads * (rank + rope))], "absorb_queries: shapes");
+    assert!(queries.width >= heads * (nope + rope), "absorb_queries: width of queries");
+    assert_eq!((out.rows, out.width), (rows, heads * (rank + rope)), "absorb_queries: shape of absorbed queries");
     let query = |row: usize, head: usize| &queries.row(row)[head * (nope + rope)..][..nope + rope];
     let absorbed = scratch.by_head(cores, &maps.absorbing, rows, |row, head| &query(row, head)[..nope]);
     for_rows(&cores.team, out, |row, out| {

@@ -584,7 +584,7 @@ impl Backend for Cuda {
     fn prepare_latents(
         &mut self,
         queries: &mut Buffer,
-        latents: &mut Buffer,
+        latents: Option<&mut Buffer>,
         absorbed: Option<&mut Buffer>,
         steps: &LatentSteps<'_, Vector, Rope>,
         kv: &mut Kv,
@@ -592,13 +592,14 @@ impl Backend for Cuda {
     ) {
         let words =
             HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
-        self.latents(queries, |ops| ops.prepare((queries, latents, absorbed.as_deref()), steps, kv, words));
+        let (latents, absorbed) = (latents.as_deref(), absorbed.as_deref());
+        self.latents(queries, |ops| ops.prepare((queries, latents, absorbed), steps, kv, words));
     }
 
     fn absorb_queries(&mut self, out: &mut Buffer, queries: &Buffer, maps: &LatentMaps) {
         let LatentHeads { heads, rank, nope, rope, value } = maps.heads;
-        let widths = (heads * (rank + rope), heads * (nope + rope));
-        assert_eq!((out.width, queries.width), widths, "absorb_queries: widths for {}", maps.heads);
+        let is_wide = queries.width >= heads * (nope + rope);
+        assert!(out.width == heads * (rank + rope) && is_wide, "absorb_queries: widths for {}", maps.heads);
         self.forget_before(out);
         let products = HeadProducts {
             heads,

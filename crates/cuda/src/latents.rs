@@ -83,15 +83,22 @@ impl LatentOps {
     /// `Backend::prepare_latents`
     pub fn prepare(
         &self,
-        (queries, latents, absorbed): (&Buffer, &Buffer, Option<&Buffer>),
+        (queries, latents, absorbed): (&Buffer, Option<&Buffer>, Option<&Buffer>),
         steps: &LatentSteps<'_, Vector, Rope>,
         kv: &Kv,
         words: HeadWords<'_>,
     ) {
         let LatentSteps { heads, norm, eps, ropes, layer } = *steps;
         assert_eq!(kv.heads(layer), heads.absorbed(), "prepare_latents: pages of these latents");
-        let widths = (heads.query_width(), heads.latent_width(), heads.rank);
-        assert_eq!((queries.width, latents.width, norm.len), widths, "prepare_latents: widths for {heads}");
+        let [query_width, latent_width] = [heads.query_width(), heads.latent_width()];
+        // Elements of a row of queries, and those of a row of latents that lie before these.
+        let (query_row, before) = match latents {
+            Some(_) => (query_width, 0),
+            None => (query_width + latent_width, query_width),
+        };
+        let latents = latents.unwrap_or(queries);
+        let widths = [query_row, before + latent_width, heads.rank];
+        assert_eq!([queries.width, latents.width, norm.len], widths, "prepare_latents: widths for {heads}");
         assert_eq!(queries.rows, latents.rows, "prepare_latents: rows");
         self.assert_operands(&[queries, latents]);
         if let Some(absorbed) = absorbed {
@@ -113,7 +120,8 @@ impl LatentOps {
         let passes = pairs == 0 && absorbed.is_none();
         let parts = 1 + if passes { 0 } else { heads.heads.div_ceil(heads_a_part) };
         let args = Args::new().memory(queries.memory()).memory_or_null(absorbed.map(Buffer::memory));
-        let args = args.memory(latents.memory()).memory(&norm.memory).f32(eps);
+        let before = before * self.element.bytes();
+        let args = args.memory_at(latents.memory(), before).memory(&norm.memory).f32(eps);
         let args = ropes.into_iter().fold(args, |args, rope| {
             // No table, as one that rotates nothing.
             let rope = rope.filter(|rope| rope.rotary > 0);
@@ -126,9 +134,9 @@ impl LatentOps {
         let args = args.memory_at(kv.memory(), kv.layer_at(layer)).memory_at(slots.0, slots.1);
         let args = args.u32(small(queries.rows)).u32(small(heads.heads)).u32(small(heads.nope + heads.rope));
         let args = args.u32(small(heads.rank)).u32(small(heads.rope)).u32(small(parts)).u32(small(heads_a_part));
-        let args = args.u32(member.number).u32(member.of);
+        let args = args.u32(small(queries.width)).u32(small(latents.width)).u32(member.number).u32(member.of);
         let blocks = small((queries.rows * parts).div_ceil(PREPARING_WARPS));
-        let shared = PREPARING_WARPS * latents.row_bytes().next_multiple_of(16);
+        let shared = PREPARING_WARPS * (latent_width * self.element.bytes()).next_multiple_of(16);
         self.device.launch(kv.prepare_latents(layer), [blocks, 1, 1], PREPARING_WARPS as u32 * 32, shared, &args);
     }
 

@@ -8,12 +8,14 @@ use super::config::{
     Activation, DenseSpec, ExpertsSpec, FeedForward, LatentSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, OutputHead,
     PerLayerInputs, kind_index, kinds,
 };
+use super::layout::{LayerTensors, Layout};
 
 /// All activation buffers of a decoder.
 pub struct Activations<B: Backend> {
     /// For all rows of the step.
     pub all: StreamBuffers<B>,
-    /// `[rows, qkv width]`, one for each kind of heads; of latent attention queries alone.
+    /// `[rows, qkv width]`, one for each kind of heads; of latent attention queries, and latents where one product
+    /// gives both.
     pub qkv: Vec<B::Buffer>,
     /// The buffers of each kind of heads; `None` for those of attention.
     pub delta_rule: Vec<Option<DeltaRuleBuffers<B>>>,
@@ -39,8 +41,8 @@ pub struct DeltaRuleBuffers<B: Backend> {
 pub struct LatentBuffers<B: Backend> {
     /// `[R, query_rank]`, sums before its norm and operands behind it, if queries are made of it.
     pub low: Option<[B::Buffer; 2]>,
-    /// `[R, rank + rope]`
-    pub latents: B::Buffer,
+    /// `[R, rank + rope]`; `None`: they lie behind the queries of their rows, in `Activations::qkv`.
+    pub latents: Option<B::Buffer>,
     /// `[R, heads * (rank + rope)]`: the queries of the absorbed form.
     pub absorbed: B::Buffer,
     /// `[R, heads * rank]`: what these have read.
@@ -125,15 +127,15 @@ pub struct BufferIndices {
 }
 
 impl BufferIndices {
-    /// The indices of each layer.
-    pub fn of(config: &ModelConfig) -> Vec<BufferIndices> {
-        let (heads, inner, mixtures) = (head_kinds(config), inner_kinds(config), mixture_kinds(config));
-        let of_layer = |layer: &LayerSpec| BufferIndices {
-            heads: kind_index(&heads, &MixedHeads::of(layer)),
+    /// The indices of each layer. `layout`: that of `config`.
+    pub fn of(config: &ModelConfig, layout: &Layout) -> Vec<BufferIndices> {
+        let (heads, inner, mixtures) = (kinds(heads_of(config, layout)), inner_kinds(config), mixture_kinds(config));
+        let of_layer = |(layer, own): (&LayerSpec, MixedHeads)| BufferIndices {
+            heads: kind_index(&heads, &own),
             inner: layer.feed_forward.dense().map_or(0, |dense| kind_index(&inner, dense)),
             mixture: layer.feed_forward.experts().map_or(0, |experts| kind_index(&mixtures, experts)),
         };
-        config.layers.iter().map(of_layer).collect()
+        config.layers.iter().zip(heads_of(config, layout)).map(of_layer).collect()
     }
 }
 
@@ -141,16 +143,28 @@ impl BufferIndices {
 #[derive(Clone, Copy, PartialEq)]
 enum MixedHeads {
     Attention(HeadLayout),
-    /// With the width of what queries are made of.
-    Latent(LatentHeads, Option<usize>),
+    Latent(LatentRows),
     DeltaRule(DeltaHeads),
 }
 
+/// What the first products of latent attention give.
+#[derive(Clone, Copy, PartialEq)]
+struct LatentRows {
+    heads: LatentHeads,
+    /// The width of what queries are made of.
+    query_rank: Option<usize>,
+    /// Whether latents lie behind the queries of their rows.
+    joined: bool,
+}
+
 impl MixedHeads {
-    fn of(layer: &LayerSpec) -> Self {
+    fn of(layer: &LayerSpec, tensors: &LayerTensors) -> Self {
         match &layer.mixer {
             Mixer::Attention(attention) => match attention.latent() {
-                Some(LatentSpec { heads, query_rank, .. }) => Self::Latent(heads, query_rank),
+                Some(LatentSpec { heads, query_rank, .. }) => {
+                    let joined = tensors.latent.as_ref().is_some_and(|latent| latent.latents.is_none());
+                    Self::Latent(LatentRows { heads, query_rank, joined })
+                }
                 None => Self::Attention(attention.projected()),
             },
             Mixer::DeltaRule(delta_rule) => Self::DeltaRule(delta_rule.heads),
@@ -160,7 +174,8 @@ impl MixedHeads {
     fn qkv_width(self) -> usize {
         match self {
             Self::Attention(heads) => heads.qkv_width(),
-            Self::Latent(heads, _) => heads.query_width(),
+            Self::Latent(LatentRows { heads, joined: false, .. }) => heads.query_width(),
+            Self::Latent(LatentRows { heads, joined: true, .. }) => heads.query_width() + heads.latent_width(),
             Self::DeltaRule(heads) => heads.conv_width(),
         }
     }
@@ -168,21 +183,23 @@ impl MixedHeads {
     fn qkv_share(self) -> Share {
         match self {
             Self::Attention(heads) => Share::Heads(heads),
-            Self::Latent(..) | Self::DeltaRule(_) => Share::Columns,
+            Self::Latent(LatentRows { heads, joined: true, .. }) => Share::Latents(heads),
+            Self::Latent(_) | Self::DeltaRule(_) => Share::Columns,
         }
     }
 
     fn attended_width(self) -> usize {
         match self {
             Self::Attention(heads) => heads.out_width(),
-            Self::Latent(heads, _) => heads.out_width(),
+            Self::Latent(rows) => rows.heads.out_width(),
             Self::DeltaRule(heads) => heads.value_width(),
         }
     }
 }
 
-fn head_kinds(config: &ModelConfig) -> Vec<MixedHeads> {
-    kinds(config.layers.iter().map(MixedHeads::of))
+/// The heads of each layer.
+fn heads_of<'a>(config: &'a ModelConfig, layout: &'a Layout) -> impl Iterator<Item = MixedHeads> + 'a {
+    config.layers.iter().zip(&layout.layers).map(|(layer, tensors)| MixedHeads::of(layer, tensors))
 }
 
 /// True if, in any layer, what attention or the delta rule gives is multiplied by a gate before the output projection.
@@ -229,26 +246,27 @@ impl<B: Backend> StreamBuffers<B> {
 }
 
 impl<B: Backend> Activations<B> {
-    pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
-        let heads = head_kinds(config);
+    /// `layout`: that of `config`.
+    pub fn new(backend: &mut B, config: &ModelConfig, layout: &Layout, dtype: Dtype) -> Result<Self> {
+        let heads = kinds(heads_of(config, layout));
         let operands = ActivationDtype::Operands(dtype);
         let qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
         let qkv = made_of(&heads, qkv)?;
         let delta_rule = |heads: &MixedHeads| match heads {
-            MixedHeads::Attention(_) | MixedHeads::Latent(..) => Ok(None),
+            MixedHeads::Attention(_) | MixedHeads::Latent(_) => Ok(None),
             MixedHeads::DeltaRule(heads) => DeltaRuleBuffers::new(backend, *heads, dtype).map(Some),
         };
         let delta_rule = made_of(&heads, delta_rule)?;
         let latent = |heads: &MixedHeads| match *heads {
-            MixedHeads::Latent(heads, query_rank) => LatentBuffers::new(backend, heads, query_rank, dtype).map(Some),
+            MixedHeads::Latent(rows) => LatentBuffers::new(backend, rows, dtype).map(Some),
             MixedHeads::Attention(_) | MixedHeads::DeltaRule(_) => Ok(None),
         };
         Ok(Self {
             qkv,
             delta_rule,
             latent: made_of(&heads, latent)?,
-            all: StreamBuffers::new(backend, config, dtype)?,
-            logit_rows: StreamBuffers::new(backend, config, dtype)?,
+            all: StreamBuffers::new(backend, config, &heads, dtype)?,
+            logit_rows: StreamBuffers::new(backend, config, &heads, dtype)?,
             value_layers: match &config.output {
                 OutputHead::Values(head) => made_of(&head.inner, |layer| backend.buffer(layer.outputs, operands))?,
                 OutputHead::Tokens | OutputHead::TokenLogits(_) | OutputHead::Hidden => Vec::new(),
@@ -296,7 +314,7 @@ impl<B: Backend> Activations<B> {
 }
 
 impl<B: Backend> StreamBuffers<B> {
-    fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
+    fn new(backend: &mut B, config: &ModelConfig, heads: &[MixedHeads], dtype: Dtype) -> Result<Self> {
         let normed = backend.buffer(config.hidden, ActivationDtype::Operands(dtype))?;
         // What experts compute is combined in f32.
         let parts = if config.has_experts() { ActivationDtype::Sums } else { ActivationDtype::Operands(dtype) };
@@ -310,9 +328,9 @@ impl<B: Backend> StreamBuffers<B> {
         let carries = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::Opens { .. });
         let carried = config.layers.iter().any(carries).then(sums).transpose()?;
         let operands = ActivationDtype::Operands(dtype);
-        let mut of_heads = |heads: MixedHeads| backend.shared_buffer(heads.attended_width(), operands, Share::Columns);
-        let attended = made_of(head_kinds(config), &mut of_heads)?;
-        let gates = if has_gates(config) { made_of(head_kinds(config), of_heads)? } else { Vec::new() };
+        let mut of_heads = |heads: &MixedHeads| backend.shared_buffer(heads.attended_width(), operands, Share::Columns);
+        let attended = made_of(heads, &mut of_heads)?;
+        let gates = if has_gates(config) { made_of(heads, of_heads)? } else { Vec::new() };
         let shares = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::SharedExpert { gated: true, .. });
         let shared_gate = match config.layers.iter().any(shares) {
             true => Some(backend.buffer(1, ActivationDtype::Sums)?),
@@ -362,13 +380,14 @@ impl<B: Backend> DeltaRuleBuffers<B> {
 }
 
 impl<B: Backend> LatentBuffers<B> {
-    fn new(backend: &mut B, heads: LatentHeads, query_rank: Option<usize>, dtype: Dtype) -> Result<Self> {
+    fn new(backend: &mut B, rows: LatentRows, dtype: Dtype) -> Result<Self> {
+        let LatentRows { heads, query_rank, joined } = rows;
         let operands = ActivationDtype::Operands(dtype);
         let low = match query_rank {
             Some(rank) => Some([backend.buffer(rank, ActivationDtype::Sums)?, backend.buffer(rank, operands)?]),
             None => None,
         };
-        let latents = backend.buffer(heads.latent_width(), operands)?;
+        let latents = if joined { None } else { Some(backend.buffer(heads.latent_width(), operands)?) };
         let mut of_heads = |width: usize, holds| backend.shared_buffer(heads.heads * width, holds, Share::Columns);
         Ok(Self {
             low,
@@ -382,7 +401,7 @@ impl<B: Backend> LatentBuffers<B> {
 
     fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
         let Self { low, latents, absorbed, read, lse, expanded } = self;
-        let all = low.iter_mut().flatten().chain([latents, absorbed, read, lse]).chain(expanded);
+        let all = low.iter_mut().flatten().chain(latents).chain([absorbed, read, lse]).chain(expanded);
         all.into_iter().try_for_each(|buffer| backend.resize(buffer, rows))
     }
 }

@@ -127,7 +127,7 @@ impl<B: Backend> Weights<B> {
         dtype: Dtype,
     ) -> Result<(Self, Vec<AdaptedLayer<B>>)> {
         let (one, kinds) = (std::slice::from_ref, Kinds::of(config));
-        let tensors = layout.layers.iter().zip(BufferIndices::of(config)).enumerate();
+        let tensors = layout.layers.iter().zip(BufferIndices::of(config, layout)).enumerate();
         let stage = loader.is_noted().then(|| Stage::new("layers of the model", layout.layers.len()));
         let layers = made_of(tensors, |(ix, (tensors, buffers))| {
             let layer = Layer::load(&mut loader, tensors, config, ix, &kinds, buffers)?;
@@ -166,7 +166,7 @@ impl<B: Backend> Decoder<B> {
         }
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
-        let activations = Activations::new(backend, &config, dtype)?;
+        let activations = Activations::new(backend, &config, layout, dtype)?;
         let (loaded, adapted) = Weights::load(Loader::new(backend, source, &Cell::new(false)), layout, &config, dtype)?;
         Ok(Self {
             embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),

@@ -21,7 +21,8 @@ pub struct LatentAttention<B: Backend> {
     /// Gives queries, or what `queries` makes them of.
     first: Linear<B>,
     queries: Option<(NormLayer<B>, Linear<B>)>,
-    latents: Linear<B>,
+    /// `None`: `first` gives latents behind queries.
+    latents: Option<Linear<B>>,
     norm: Arc<B::Vector>,
     maps: Arc<B::LatentMaps>,
     place: PlaceInKv,
@@ -50,7 +51,7 @@ impl<B: Backend> LatentAttention<B> {
             spec,
             first: Linear::load(loader, &tensors.qkv)?,
             queries: own.queries.as_ref().map(|queries| of_queries(loader, queries)).transpose()?,
-            latents: Linear::load(loader, &own.latents)?,
+            latents: own.latents.as_ref().map(|latents| Linear::load(loader, latents)).transpose()?,
             norm: loader.made_vector(&own.norm, &Split::Whole, |weight| spec.latent_scale * weight)?,
             maps: loader.latent_maps(&own.maps, spec.heads, &own.maps_split)?,
             place,
@@ -58,6 +59,11 @@ impl<B: Backend> LatentAttention<B> {
             ropes,
             scale,
         })
+    }
+
+    /// The linear layer that alone reads its input, if one does.
+    pub fn reads_alone(&self) -> Option<&Linear<B>> {
+        self.latents.is_none().then_some(&self.first)
     }
 
     /// `attended = attention(x)`, `[R, heads * value]`. Stores the new latents, and expands what the step says. Calls
@@ -81,7 +87,9 @@ impl<B: Backend> LatentAttention<B> {
             }
             _ => self.first.apply(backend, queries, x, adapters),
         }
-        self.latents.apply(backend, latents, x, adapters);
+        if let (Some(linear), Some(latents)) = (&self.latents, latents.as_mut()) {
+            linear.apply(backend, latents, x, adapters);
+        }
         let PlaceInKv { layer, stored, plan } = self.place;
         let steps = LatentSteps {
             heads: self.spec.heads,
@@ -91,7 +99,7 @@ impl<B: Backend> LatentAttention<B> {
             layer: stored,
         };
         let tails = step.absorbs.then_some(&mut *absorbed);
-        backend.prepare_latents(queries, latents, tails, &steps, step.kv, step.loaded);
+        backend.prepare_latents(queries, latents.as_mut(), tails, &steps, step.kv, step.loaded);
         // Behind the latents of this step's own rows, which may be expanded, too.
         for store in CopyStore::ALL {
             if step.copies_shape[store as usize].expansions > 0 {

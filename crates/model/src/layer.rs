@@ -192,7 +192,8 @@ impl<B: Backend> Layer<B> {
     fn reads_normed_once(&self) -> Option<&Linear<B>> {
         match (&self.mixer, &self.gate, &self.before_feed_forward) {
             (_, Some(_), _) | (_, _, BlockInput::AsAttention) => None,
-            (MixerLayer::DeltaRule(_) | MixerLayer::Latent(_), ..) => None,
+            (MixerLayer::DeltaRule(_), ..) => None,
+            (MixerLayer::Latent(latent), None, BlockInput::Normed(_) | BlockInput::Residual) => latent.reads_alone(),
             (MixerLayer::Attention(attention), None, BlockInput::Normed(_) | BlockInput::Residual) => {
                 Some(&attention.qkv)
             }

@@ -458,16 +458,17 @@ impl Backend for Sim {
     fn prepare_latents(
         &mut self,
         queries: &mut SimBuffer,
-        latents: &mut SimBuffer,
+        latents: Option<&mut SimBuffer>,
         absorbed: Option<&mut SimBuffer>,
         steps: &LatentSteps<'_, (), ()>,
         kv: &mut KvShape,
         _: &SimStep,
     ) {
-        let stored = latents.rows * self.token_bytes(kv.heads[steps.layer.ix()], kv.dtype);
+        let stored = queries.rows * self.token_bytes(kv.heads[steps.layer.ix()], kv.dtype);
+        let latents = latents.map_or(0, |latents| latents.bytes());
         let LatentHeads { rank, rope, .. } = steps.heads;
         let tails = absorbed.map_or(0, |absorbed| absorbed.bytes() / (rank + rope) * rope);
-        self.small_op(2 * queries.bytes() + latents.bytes() + stored + tails);
+        self.small_op(2 * queries.bytes() + latents + stored + tails);
     }
 
     fn absorb_queries(&mut self, out: &mut SimBuffer, _: &SimBuffer, maps: &SimMaps) {

@@ -41,7 +41,10 @@ impl<B: Ranked> Rank<B> {
 
     /// The heads in its `qkv`: its share of them, or all where every rank has all columns.
     fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
-        if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }
+        match qkv.share {
+            Share::Columns | Share::Heads(_) | Share::Latents(_) => self.heads(heads),
+            Share::Whole | Share::Summed { .. } | Share::Gathered | Share::Parts => heads,
+        }
     }
 
     /// Its share of the heads of latent attention: latents are whole on every rank.
@@ -402,15 +405,15 @@ impl<B: Ranked> Backend for Rank<B> {
     fn prepare_latents(
         &mut self,
         queries: &mut Self::Buffer,
-        latents: &mut Self::Buffer,
+        latents: Option<&mut Self::Buffer>,
         absorbed: Option<&mut Self::Buffer>,
         steps: &LatentSteps<'_, Self::Vector, Self::Rope>,
         kv: &mut Self::Kv,
         step: &Self::Step,
     ) {
         let steps = LatentSteps { heads: self.latent_heads(steps.heads), ..*steps };
-        let absorbed = absorbed.map(|absorbed| &mut absorbed.own);
-        self.0.prepare_latents(&mut queries.own, &mut latents.own, absorbed, &steps, kv, step);
+        let [latents, absorbed] = [latents, absorbed].map(|buffer| buffer.map(|buffer| &mut buffer.own));
+        self.0.prepare_latents(&mut queries.own, latents, absorbed, &steps, kv, step);
     }
 
     fn experts(
@@ -544,10 +547,11 @@ impl<B: Ranked> Backend for Rank<B> {
         let own_width = match share {
             Share::Columns => width / count,
             Share::Heads(heads) => self.heads(heads).qkv_width(),
+            Share::Latents(heads) => self.latent_heads(heads).query_width() + heads.latent_width(),
             Share::Whole | Share::Summed { .. } | Share::Gathered | Share::Parts => width,
         };
         let (number, other_width) = match share {
-            Share::Whole | Share::Columns | Share::Heads(_) => (0, 0),
+            Share::Whole | Share::Columns | Share::Heads(_) | Share::Latents(_) => (0, 0),
             Share::Summed { .. } => (parts, width),
             // A width that the ranks do not divide is that of matrices which all have whole.
             Share::Gathered => (usize::from(width.is_multiple_of(count)), width / count),

@@ -54,7 +54,11 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
             let [cos, sin] = [0, 1].map(|_| dice.numbers(POSITIONS * rotary / 2));
             let table = RopeTable { rotary, pairs, keys, cos, sin };
             let (norm, queries, latents) = (dice.numbers(heads.rank), queries.clone(), latents.clone());
-            suite.hold("prepare_latents", &PrepareCase { dtype, heads, kv, rows, queries, latents, norm, table })?;
+            let joined = dice.one_in(2);
+            suite.hold(
+                "prepare_latents",
+                &PrepareCase { dtype, heads, kv, rows, queries, latents, norm, table, joined },
+            )?;
         }
         let case = |x: &[f32], width, of| MapCase { dtype, heads, x: x.to_vec(), width, maps: maps.clone(), of };
         suite.hold("absorb_queries", &case(&queries, heads.query_width(), Mapped::Queries))?;
@@ -126,6 +130,8 @@ struct PrepareCase {
     latents: Vec<f32>,
     norm: Vec<f32>,
     table: RopeTable,
+    /// Whether latents lie behind the queries of their rows.
+    joined: bool,
 }
 
 /// The position of row `row`.
@@ -193,15 +199,24 @@ impl OpCase for PrepareCase {
         let (table, norm) = (backend.rope_table(&self.table)?, vector(backend, &self.norm)?);
         let mut step = backend.step(&[absorbed], self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, StepBatch { slots: vec![slots], ..rows_at(&positions) })?;
-        let mut queries = buffer(backend, holds, shape.rows, self.heads.query_width(), &self.queries)?;
-        let mut latents = buffer(backend, holds, shape.rows, self.heads.latent_width(), &self.latents)?;
+        let widths = [self.heads.query_width(), self.heads.latent_width()];
+        let together = self.queries.chunks(widths[0]).zip(self.latents.chunks(widths[1]));
+        let together: Vec<f32> = together.flat_map(|(query, latent)| [query, latent].concat()).collect();
+        let (query_row, given) = match self.joined {
+            true => (widths[0] + widths[1], &together),
+            false => (widths[0], &self.queries),
+        };
+        let mut queries = buffer(backend, holds, shape.rows, query_row, given)?;
+        let mut latents = buffer(backend, holds, shape.rows, widths[1], &self.latents)?;
         let width = absorbed.q_width();
         let mut tails = buffer(backend, holds, shape.rows, width, &vec![UNWRITTEN; self.rows * width])?;
         let steps = LatentSteps { heads: self.heads, norm: &norm, eps: EPS, ropes: [Some(&table), None], layer };
         run(backend, &mut step, shape, |backend, step| {
-            backend.prepare_latents(&mut queries, &mut latents, Some(&mut tails), &steps, &mut kv, step);
+            let latents = (!self.joined).then_some(&mut latents);
+            backend.prepare_latents(&mut queries, latents, Some(&mut tails), &steps, &mut kv, step);
         })?;
-        let mut found = backend.read(&queries, self.rows)?;
+        let rows = backend.read(&queries, self.rows)?;
+        let mut found: Vec<f32> = rows.chunks(query_row).flat_map(|row| &row[..widths[0]]).copied().collect();
         found.extend(stored(backend, &kv, layer, absorbed, self.dtype, &pages)?);
         found.extend(backend.read(&tails, self.rows)?);
         backend.set_kv_dtype(KvDtype::Model);
@@ -228,7 +243,8 @@ impl OpCase for PrepareCase {
 
     fn name(&self) -> String {
         let RopeTable { rotary, pairs, .. } = self.table;
-        format!("{} rows, {}, {rotary} rotated by {pairs:?}, kv dtype {}", self.rows, self.heads, self.kv)
+        let joined = if self.joined { ", in rows of both" } else { "" };
+        format!("{} rows{joined}, {}, {rotary} rotated by {pairs:?}, kv dtype {}", self.rows, self.heads, self.kv)
     }
 }
 

@@ -100,11 +100,13 @@ struct Case {
     heads_a_part: usize,
     /// Whether tails of absorbed queries are asked for.
     absorbs: bool,
+    /// Whether latents lie behind the queries of their rows.
+    joined: bool,
     member: Member,
 }
 
 fn hold_prepared(case: &Case) {
-    let Case { dtype, kept, layout, heads, ref tables, heads_a_part, absorbs, member } = *case;
+    let Case { dtype, kept, layout, heads, ref tables, heads_a_part, absorbs, joined, member } = *case;
     let Some(kernel) = Emulated::compile(&units::prepare_latents(dtype, kept, layout), "prepare_latents") else {
         return;
     };
@@ -121,7 +123,17 @@ fn hold_prepared(case: &Case) {
     let bytes = kept.element_bytes(dtype);
     let layer_bytes = heads.latent_width() * PAGES * PAGE * bytes;
     let mut layer = vec![u64::from_ne_bytes([UNTOUCHED; 8]); layer_bytes / 8];
+    let together = queries.chunks(heads.query_width()).zip(latents.chunks(heads.latent_width()));
+    let together: Vec<f32> = together.flat_map(|(query, latent)| [query, latent].concat()).collect();
+    let [mut query_row, mut latent_row] = [heads.query_width() as u32, heads.latent_width() as u32];
     let (mut given, row_words) = (words(&dtype.encode(&queries)), words(&dtype.encode(&latents)));
+    let mut latents_at = row_words.as_ptr().cast::<u8>();
+    if joined {
+        given = words(&dtype.encode(&together));
+        query_row += latent_row;
+        latent_row = query_row;
+        latents_at = given.as_ptr().cast::<u8>().wrapping_add(heads.query_width() * dtype.bytes());
+    }
     let weight_words = words(&Dtype::F32.encode(&weight));
     let angles: Vec<Vec<u64>> = tables
         .iter()
@@ -134,8 +146,7 @@ fn hold_prepared(case: &Case) {
         let turns = u32::from(table.pairs == RopePairs::Neighbours) + 2 * u32::from(table.keys);
         *to = (angles[0].as_ptr(), angles[1].as_ptr(), table.rotary as u32, turns);
     }
-    let (mut queries_at, mut latents_at, mut weight_at) =
-        (given.as_mut_ptr(), row_words.as_ptr(), weight_words.as_ptr());
+    let (mut queries_at, mut weight_at) = (given.as_mut_ptr(), weight_words.as_ptr());
     let (mut positions_at, mut layer_at, mut slots_at) = (positions.as_ptr(), layer.as_mut_ptr(), slot_words.as_ptr());
     let parts = 1 + heads.heads.div_ceil(heads_a_part);
     let before = vec![0.5; rows * heads.absorbed().q_width()];
@@ -152,12 +163,14 @@ fn hold_prepared(case: &Case) {
     }
     args.extend([at(&mut positions_at), at(&mut layer_at), at(&mut slots_at)]);
     args.extend(shape.iter_mut().map(at));
-    args.extend([at(&mut number), at(&mut of)]);
+    args.extend([at(&mut query_row), at(&mut latent_row), at(&mut number), at(&mut of)]);
     let shared = WARPS * (heads.latent_width() * dtype.bytes()).next_multiple_of(16);
     // SAFETY: the kernel's arguments in their order, each with memory for what its head says.
     unsafe { kernel.launch((rows * parts).div_ceil(WARPS) as u32, 32 * WARPS as u32, shared, ANY, &args) };
 
-    let found = numbers_of(dtype, &given, queries.len());
+    let found = numbers_of(dtype, &given, rows * query_row as usize);
+    let found = found.chunks(query_row as usize).flat_map(|row| &row[..heads.query_width()]).copied();
+    let found: Vec<f32> = found.collect();
     let as_given = |x: &f32| (f64::from(*x), 0.0);
     let width = heads.nope + heads.rope;
     for (row, (before, found)) in queries.chunks(heads.query_width()).zip(found.chunks(heads.query_width())).enumerate()
@@ -237,6 +250,7 @@ fn rows_are_prepared_as_by_norm_rope_and_append() {
         tables: [first.clone(), second.clone()],
         heads_a_part: 2,
         absorbs: true,
+        joined: false,
         member: WHOLE,
     };
     let (plain, panels) = (PageLayout::Plain, PageLayout::Panels);
@@ -251,6 +265,9 @@ fn rows_are_prepared_as_by_norm_rope_and_append() {
         hold_prepared(&Case { kept, ..case(Dtype::F32, plain, SMALL, &small, &later) });
     }
     hold_prepared(&Case { absorbs: false, ..case(Dtype::Bf16, panels, LITE, &of_lite, &None) });
+    for heads in [LITE, SMALL] {
+        hold_prepared(&Case { joined: true, ..case(Dtype::Bf16, plain, heads, &small, &None) });
+    }
     hold_prepared(&Case { heads_a_part: 5, ..case(Dtype::F32, plain, SMALL, &small, &None) });
     for (number, of) in [(1, 2), (3, 4)] {
         let member = Member { number, of, ..WHOLE };

@@ -221,7 +221,7 @@ fn measure_rows<B: Timed>(
                         let (ropes, layer) = ([Some(&table), None], LayerIx::new(layer));
                         let steps = LatentSteps { heads, norm: &norm, eps: 1e-6, ropes, layer };
                         let tails = Some(&mut absorbing);
-                        backend.prepare_latents(&mut queries, &mut latents, tails, &steps, &mut kv, step);
+                        backend.prepare_latents(&mut queries, Some(&mut latents), tails, &steps, &mut kv, step);
                     }
                     LatentOp::AbsorbQueries => backend.absorb_queries(&mut absorbing, &queries, maps),
                     LatentOp::MapValues => backend.map_values(&mut out, &read, maps),

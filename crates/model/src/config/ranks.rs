@@ -112,10 +112,7 @@ impl ModelConfig {
         let routers = layout.layers.iter().filter_map(|layer| layer.experts.as_ref());
         let routers = routers.flat_map(|experts| experts.router.tensors());
         let latents = layout.layers.iter().filter_map(|layer| Some((layer, layer.latent.as_ref()?)));
-        let latents = latents.flat_map(|(layer, latent)| {
-            let first = latent.queries.as_ref().map(|_| &layer.qkv);
-            first.into_iter().chain([&latent.latents]).flat_map(|linear| &linear.weights)
-        });
+        let latents = latents.flat_map(|(layer, latent)| latent.whole(&layer.qkv));
         let whole = std::iter::once(&layout.embed).chain(head).chain(inputs).chain(routers).chain(latents);
         whole.map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
@@ -274,6 +271,8 @@ mod tests {
         let model = ModelConfig::from_json(&fields.to_string()).unwrap();
         let whole = 2 * 100 * 32 + 2 * 2 * (24 + 16 + 4) * 32;
         assert_eq!(model.undivided_bytes(Dtype::F16, 2), whole);
+        let plain = ModelConfig::from_json(&fields.to_string().replace("\"q_lora_rank\":24", "\"q_lora_rank\":null"));
+        assert_eq!(plain.unwrap().undivided_bytes(Dtype::F16, 2), whole - 2 * 2 * 24 * 32);
         assert_eq!(model.repeated_bytes(Dtype::F16, 4, 1), 3 * whole);
         let copied = SharedKeys::Copied { copies: 2, why: WhyCopied::Latents };
         assert_eq!([model.shared_keys(2, false, true), model.shared_keys(2, true, false)], [copied; 2]);

@@ -105,6 +105,9 @@ pub fn models() -> Vec<ModelConfig> {
         json!({ "model_type": "deepseek_v3", "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 12,
                 "qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1, "n_routed_experts": 8,
                 "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3, "moe_intermediate_size": 24 }),
+        // One product gives queries, which ranks divide, and latents, which all have.
+        json!({ "model_type": "deepseek_v3", "kv_lora_rank": 16, "q_lora_rank": null, "qk_nope_head_dim": 12,
+                "qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 2, "n_routed_experts": 8 }),
         mixture,
     ]
     .iter()
