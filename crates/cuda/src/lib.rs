@@ -1,6 +1,6 @@
 //! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why.
-//! Everything is enqueued on one stream, and graphs repeat whole steps. This file holds the open GPU and how its
-//! products are chosen.
+//! Everything is enqueued on one stream, but for branches of graphs, which repeat whole steps. This file holds the open
+//! GPU and how its products are chosen.
 //!
 //! A folder uses only folders below it, and no folder above uses one in a circle (`tests/texts/floors_cuda.rs`):
 //!
