@@ -6,6 +6,9 @@
 // from the scores of the row alone, so that its bits are, too. Limited by shared memory, which products with keys and
 // queries of 64 rows read; with few rows by bandwidth. All else that goes through shared memory waits behind those
 // reads, shuffles too: between scores and weights there is as little of it as can be.
+//
+// A tile may have tokens of single rows, each for its reader (attention/plan.cuh). They are multiplied with all rows,
+// where those of other rows weigh 0: if a row's latents are infinite or not a number, so are the tile's other results.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -82,14 +85,21 @@ struct LatentRows : SoftmaxRows {
     }
 };
 
-// Copies the queries of a tile to `to`, by one warpgroup. Rows past the end are zeroed where a warp multiplies others
-// too; what else the memory holds is multiplied for nothing.
+// Address of a chunk of 16 bytes of a row's query in the first panel.
+__device__ __forceinline__ unsigned query_at(unsigned queries, const Tile& tile, unsigned row, unsigned chunk) {
+    const unsigned place = place_of_row(tile.rows, row);
+    return queries + place * 128 + (chunk ^ place % 8) * 16;
+}
+
+// Copies the queries of a tile to `to`, by one warpgroup. Of many rows, those past the end are zeroed where a warp
+// multiplies others too; what else the memory holds is multiplied for nothing.
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned to) {
-    const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8, rows = (tile.rows + 15) / 16 * 16;
+    const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8;
+    const unsigned rows = tile.rows <= SPREAD_ROWS ? tile.rows : (tile.rows + 15) / 16 * 16;
 #pragma unroll 1
     for (unsigned row = thread / 8; row < rows; row += GROUP_THREADS / 8) {
         const T* from = job.query(packed_row(tile, row), head) + chunk * 8;
-        const unsigned place = to + row * 128 + (chunk ^ row % 8) * 16;
+        const unsigned place = query_at(to, tile, row, chunk);
 #pragma unroll
         for (unsigned panel = 0; panel < KEY_PANELS; panel++) {
             copy_16(place + panel * PANEL_BYTES, from + panel * 64, row < tile.rows);
@@ -104,7 +114,7 @@ __device__ __forceinline__ void convert_queries(const Tile& tile, unsigned queri
     const unsigned thread = threadIdx.x % GROUP_THREADS, chunk = thread % 8;
 #pragma unroll 1
     for (unsigned row = thread / 8; row < tile.rows; row += GROUP_THREADS / 8) {
-        const unsigned place = queries + row * 128 + (chunk ^ row % 8) * 16;
+        const unsigned place = query_at(queries, tile, row, chunk);
 #pragma unroll
         for (unsigned panel = 0; panel < KEY_PANELS; panel++) {
             unsigned pairs[4];
@@ -157,12 +167,25 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             unsigned at[2];
 #pragma unroll
             for (unsigned r = 0; r < 2; r++) {
-                at[r] = job.positions[job.by_group.quotient(packed_row(tile, first + lane / 4 + r * 8))];
+                const unsigned row = row_at_place(tile.rows, first + lane / 4 + r * 8);
+                at[r] = job.positions[job.by_group.quotient(packed_row(tile, row))];
             }
             const StageInfo& info = latent.keys[group];
             const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
             return StepMask(kv_blocks, tile.highest + steps_since_plan(job.words, job.positions), at,
                             job.words[WINDOW]);
+        };
+        // Of a step BY_READER.
+        auto reader_mask = [&] {
+            const unsigned tile_rows = tiles.tile(job).rows;
+            unsigned which[2];
+#pragma unroll
+            for (unsigned r = 0; r < 2; r++) {
+                which[r] = job.by_group.quotient(row_at_place(tile_rows, first + lane / 4 + r * 8)) + 1;
+            }
+            const StageInfo& info = latent.keys[group];
+            const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
+            return StepMask(kv_blocks, which);
         };
         // Scores the keys in the warpgroup's own buffer, which hold their `phase`-th step. `meanwhile` is called once
         // products are under way.
@@ -188,6 +211,9 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             wait_products<0>();
             signal(latent.empty[group][group == 0 ? RIGHT : LEFT]);
             rows.products_to_scores(job, whole, step_mask);
+            if (!DETERMINISTIC && whole == BY_READER) {
+                rows.mask(reader_mask());
+            }
         };
         // Weighs the scores against m, and shares the weights once the whole warpgroup has scored.
         auto weigh = [&] {

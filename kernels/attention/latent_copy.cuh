@@ -85,6 +85,7 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             }
             KvBlock here[2];
             bool is_full[2];
+            unsigned readers[2];
             StageInfo info;
 #pragma unroll
             for (unsigned half = 0; half < 2; half++) {
@@ -97,7 +98,15 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
                     kv_block = {__shfl_sync(ALL_LANES, lane_kv_block.x, at),
                                 __shfl_sync(ALL_LANES, lane_kv_block.y, at)};
                 }
+                const unsigned reader = DETERMINISTIC ? 0 : reader_of(kv_block.x);
+                kv_block.x -= reader << READER_SHIFT;
                 here[half] = kv_block_of(kv_block, tile.highest);
+                // What lies behind the reader may not be written yet, even if another row is further.
+                if (reader != 0 && here[half].base + here[half].to > tile.lowest + 1) {
+                    const unsigned row = job.by_group.quotient(tile.first_row) + reader - 1;
+                    here[half] = kv_block_of(kv_block, job.positions[row]);
+                }
+                readers[half] = reader;
                 is_full[half] = here[half].from == 0 && here[half].to == KV_BLOCK_TOKENS &&
                                 !(DETERMINISTIC && kv_block.x & SHARED_KV_BLOCK);
                 info.kv_blocks[half] = kv_block.y;
@@ -105,6 +114,15 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             // Positions rise from KV block to KV block.
             info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&
                          tile.highest - here[0].base < window;
+            if ((readers[0] | readers[1]) != 0) {
+                info.whole = BY_READER;
+#pragma unroll
+                for (unsigned half = 0; half < 2; half++) {
+                    const KvBlock& of_half = here[half];
+                    const unsigned slots = of_half.to > of_half.from ? of_half.to - of_half.from : 0;
+                    info.kv_blocks[half] = of_half.from | slots << 6 | readers[half] << 12;
+                }
+            }
             auto place_of = [&](unsigned share) { return buffers + buffer * OPERAND_BYTES + share_at(share); };
             // Copies COUNT panels, the share's, once they are empty.
             auto copy = [&](auto count, unsigned share) {

@@ -13,12 +13,23 @@
 
 static_assert(VALUES_IN_KEYS && (VALUE_DIM == 512 || VALUE_DIM == 256) && KEY_DIM == VALUE_DIM + 64,
               "two halves of a latent, and one panel");
-constexpr unsigned TILE_ROWS = 64;
+constexpr unsigned TILE_ROWS = 64, GROUP_WARPS = GROUP_THREADS / 32;
 constexpr unsigned KEY_PANELS = KEY_DIM / 64, HALF_PANELS = VALUE_DIM / 128;
+// The rows of a tile of at most so many take turns among the warps: each warp then has some of them to store, and none
+// of its lanes two. Other tiles' rows lie in their order.
+constexpr unsigned SPREAD_ROWS = TILE_ROWS / 2;
 constexpr unsigned OPERAND_BYTES = KEY_PANELS * PANEL_BYTES;  // of queries, or of a buffer
 constexpr unsigned LATENT_BYTES = 3 * OPERAND_BYTES;
 
 enum Share { LEFT, RIGHT, ROTATED, SHARES };
+
+// Where the `row`-th of a tile's rows lies among the 64, and the row that lies at a place, past the end if none does.
+__device__ __forceinline__ unsigned place_of_row(unsigned rows, unsigned row) {
+    return rows <= SPREAD_ROWS ? row % GROUP_WARPS * WARP_ROWS + row / GROUP_WARPS : row;
+}
+__device__ __forceinline__ unsigned row_at_place(unsigned rows, unsigned place) {
+    return rows <= SPREAD_ROWS ? place % WARP_ROWS * GROUP_WARPS + place / WARP_ROWS : place;
+}
 
 // Bytes of a buffer before a share.
 __device__ __forceinline__ constexpr unsigned share_at(unsigned share) {
@@ -41,7 +52,6 @@ struct LatentShared {
 
 // Called by one thread before any other, and the copy engine, use the barriers.
 __device__ __forceinline__ void init_latent(LatentShared& latent) {
-    constexpr unsigned GROUP_WARPS = GROUP_THREADS / 32;
     for (unsigned buffer = 0; buffer < 2; buffer++) {
         // A half of the values is multiplied by one warpgroup, and scored by the one of the buffer: if that is another
         // one, both signal. The rotated part is scored by that of the buffer, which waits for nothing there; then the

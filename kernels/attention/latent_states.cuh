@@ -7,6 +7,7 @@
 // lane. States that another kernel merges are those of attention/plan.cuh.
 #pragma once
 
+#include "attention/latent_ring.cuh"
 #include "attention/rows.cuh"
 
 struct StateTail {
@@ -63,8 +64,8 @@ __device__ __forceinline__ void store_quarter(char* record, const float (&o)[N][
     }
 }
 
-// Called by a warp: writes results of its 16 rows of a tile, from row `first` on, and of N * 8 columns from `from` on,
-// which are whole quarters: to `out` if that is a row's only state, else as partial states. m, l: of a lane's two rows.
+// Called by a warp: writes results of the rows at 16 places, from `first` on, and of N * 8 columns from `from` on,
+// whole quarters: to `out` if that is a row's only state, else as partial states. m, l: of a lane's two rows.
 template <int N>
 __device__ __forceinline__ void store_latents(const Job& job, const Tile& tile, unsigned head, unsigned first,
                                               const float (&o)[N][4], const float (&m)[2], const float (&l)[2],
@@ -72,6 +73,11 @@ __device__ __forceinline__ void store_latents(const Job& job, const Tile& tile, 
     constexpr int OF_QUARTER = QUARTER / 8;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+        const unsigned place = first + threadIdx.x % 32 / 4 + r * 8;
+        const StoredRow stored(job, tile, head, row_at_place(tile.rows, place));
+        if (!__any_sync(ALL_LANES, stored.is_real)) {
+            continue;
+        }
         float largest[N / OF_QUARTER] = {};
         if (tile.row_states() != ONE) {
 #pragma unroll
@@ -79,7 +85,6 @@ __device__ __forceinline__ void store_latents(const Job& job, const Tile& tile, 
                 largest[i] = largest_of(o, i * OF_QUARTER, r);
             }
         }
-        const StoredRow stored(job, tile, head, first, r);
         store_result(job, stored, o, r, m[r], l[r], from);
         if (!stored.is_real || stored.is_result) {
             continue;

@@ -79,6 +79,15 @@ struct KvBlock {
 
 constexpr unsigned SHARED_KV_BLOCK = 1u << 31;
 
+// Above the page, the first word of a KV block has its reader: 0 if all rows of the tile see it, k if the k-th alone
+// does. Only tiles of latents whose rows are there with all query heads have readers, in plans that have no window and
+// are not deterministic. All rows of such a tile see all slots of its KV blocks without a reader.
+constexpr unsigned READER_SHIFT = 27, READER_BITS = 4;
+
+__device__ __forceinline__ unsigned reader_of(unsigned word) {
+    return word >> READER_SHIFT & ((1u << READER_BITS) - 1);
+}
+
 __device__ __forceinline__ const uint2* kv_blocks_at(const unsigned* words) {
     return reinterpret_cast<const uint2*>(words + words[KV_BLOCKS_AT]);
 }

@@ -32,6 +32,18 @@ struct StepMask {
         }
     }
 
+    // Of a step BY_READER. `which`: the rows' numbers in the tile, from 1 on.
+    __device__ __forceinline__ StepMask(const unsigned (&kv_blocks)[2], const unsigned (&which)[2]) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            const unsigned reader = kv_blocks[half] >> 12;
+#pragma unroll
+            for (unsigned r = 0; r < 2; r++) {
+                seen[half][r] = reader == 0 || reader == which[r] ? kv_blocks[half] & 0xfff : 0;
+            }
+        }
+    }
+
     // Sets scores of the n-th 8 tokens that a row does not see to NO_SCORE.
     __device__ __forceinline__ void mask(float (&s)[4], int n) const {
 #pragma unroll
@@ -175,11 +187,14 @@ struct SoftmaxRows {
         settled(s);
         job.cap(s);
         if (__builtin_expect(whole == 0, 0)) {
-            const StepMask seen = step_mask();
+            mask(step_mask());
+        }
+    }
+
+    __device__ __forceinline__ void mask(const StepMask& seen) {
 #pragma unroll
-            for (int n = 0; n < STEP_TOKENS / 8; n++) {
-                seen.mask(s[n], n);
-            }
+        for (int n = 0; n < STEP_TOKENS / 8; n++) {
+            seen.mask(s[n], n);
         }
     }
 
@@ -267,8 +282,9 @@ struct StoredRow {
     bool is_result;  // its only state
     size_t state;  // its number among all slots and query heads, unless it is the only one
 
-    __device__ __forceinline__ StoredRow(const Job& job, const Tile& tile, unsigned head, unsigned first, int r) {
-        const unsigned i = first + threadIdx.x % 32 / 4 + r * 8, packed = tile.first_row + i;
+    // The i-th row of the tile.
+    __device__ __forceinline__ StoredRow(const Job& job, const Tile& tile, unsigned head, unsigned i) {
+        const unsigned packed = tile.first_row + i;
         row = job.by_group.quotient(packed);
         q_head = head * job.group + job.by_group.remainder(packed);
         is_real = i < tile.rows;
@@ -334,7 +350,7 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float l = PREFERS_SHORT ? rows.l[r] : quad_sum(rows.l[r]);
-        const StoredRow stored(job, tile, head, first, r);
+        const StoredRow stored(job, tile, head, first + threadIdx.x % 32 / 4 + r * 8);
         store_result(job, stored, rows.o, r, rows.m[r], l, from);
         if (stored.is_real && !stored.is_result) {
             store_state(job, stored.state, rows.o, r, rows.m[r], l, from);

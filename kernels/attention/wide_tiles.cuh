@@ -19,9 +19,11 @@ enum NamedBarrier { READY = 1, HELPING = 2, QUERIES = 3, MERGING = 4, TEAMS = 5,
 
 // Describes the keys of a step.
 struct StageInfo {
-    unsigned kv_blocks[2];  // the second word of each
-    unsigned whole;  // nonzero if every row of the tile sees all slots of both
+    unsigned kv_blocks[2];  // the second word of each; BY_READER: first slot | slots << 6 | reader << 12
+    unsigned whole;  // nonzero if every row of the tile sees all slots of both, or BY_READER
 };
+// Rows see the slots of KV blocks whose reader they are (attention/plan.cuh), or that have none, and no others.
+constexpr unsigned BY_READER = 2;
 
 // Whether tiles come in groups of key heads. Where heads are large, what tiles that run at the same time read of all of
 // them is more than the second-level cache holds, and tiles of further rows would read it from memory again.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::layout::{
-    KV_BLOCK_TOKENS, KV_BLOCK_WORDS, TILE_COUNT, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, base_of, first_seen,
+    KV_BLOCK_TOKENS, KV_BLOCK_WORDS, Readers, TILE_COUNT, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, first_seen,
     kv_block_words,
 };
 use super::tiles::TilingScratch;
@@ -24,18 +24,29 @@ pub struct DevicePlan {
     pub(super) partial_slots: usize,
     /// One for each row, if all rows grow.
     pub(super) append_points: Vec<AppendPoint>,
-    /// Offsets of the tiles that end with each growing row: `tiles_a_row` each.
+    pub(super) append_lists: Vec<AppendList>,
+    /// Offsets of the tiles that end with each of these lists: `tiles_a_list` each.
     pub(super) last_tiles: Vec<u32>,
-    pub(super) tiles_a_row: usize,
+    pub(super) tiles_a_list: usize,
     /// Positions per tile of a deterministic plan. A row then has one state per tile, whatever the other rows are, and
     /// a page shared by segments is one KV block, so that the row's bits never change.
     pub(super) undivided: Option<u32>,
     pub(super) scratch: TilingScratch,
 }
 
-/// The KV blocks of an item that ends with a row.
+/// The next KV block of a row that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AppendPoint {
+    /// Index into `append_lists`.
+    pub list: u32,
+    /// The position of its slot 0.
+    pub base: u32,
+    pub readers: Readers,
+}
+
+/// A list of KV blocks that ends with those of rows that grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AppendList {
     /// Offset of the words of its next KV block.
     pub next_kv_block: u32,
     /// Number of reserved KV blocks left there.
@@ -57,8 +68,9 @@ impl DevicePlan {
             words: Vec::new(),
             partial_slots: 0,
             append_points: Vec::new(),
+            append_lists: Vec::new(),
             last_tiles: Vec::new(),
-            tiles_a_row: 0,
+            tiles_a_list: 0,
             undivided: None,
             scratch: TilingScratch::default(),
         }
@@ -91,12 +103,7 @@ impl DevicePlan {
     /// `None`, with nothing changed, if a row has no reserved KV block left or begins a whole tile: the words must then
     /// be rebuilt.
     pub fn advance(&mut self, new_pages: &[NewPage]) -> Option<Range<usize>> {
-        let stuck = |new_page: &NewPage| {
-            let AppendPoint { next_kv_block, room } = self.append_points[new_page.row as usize];
-            let base = base_of(self.words[next_kv_block as usize - 1]) + self.member.of * KV_BLOCK_TOKENS;
-            room == 0 || self.undivided.is_some_and(|undivided| base.is_multiple_of(undivided))
-        };
-        if new_pages.iter().any(stuck) {
+        if !self.take_room(new_pages) {
             return None;
         }
         let mut changed: Option<Range<usize>> = None;
@@ -105,16 +112,16 @@ impl DevicePlan {
             changed = Some(before.start.min(words.start)..before.end.max(words.end));
         };
         for &NewPage { row, page, .. } in new_pages {
-            let row = row as usize;
-            let AppendPoint { next_kv_block, room } = &mut self.append_points[row];
+            let AppendPoint { list, base, readers } = &mut self.append_points[row as usize];
+            let list = *list as usize;
+            let next_kv_block = &mut self.append_lists[list].next_kv_block;
             let at = *next_kv_block as usize;
-            let base = base_of(self.words[at - 1]) + self.member.of * KV_BLOCK_TOKENS;
-            let kv_block = kv_block_words(page.0, base, 0..KV_BLOCK_TOKENS);
+            let kv_block = kv_block_words(page.0, *readers, *base, 0..KV_BLOCK_TOKENS);
             self.words[at..at + KV_BLOCK_WORDS].copy_from_slice(&kv_block);
             touch(at..at + KV_BLOCK_WORDS);
             *next_kv_block += KV_BLOCK_WORDS as u32;
-            *room -= 1;
-            for &tile in &self.last_tiles[row * self.tiles_a_row..][..self.tiles_a_row] {
+            *base += self.member.of * KV_BLOCK_TOKENS;
+            for &tile in &self.last_tiles[list * self.tiles_a_list..][..self.tiles_a_list] {
                 let words = tile as usize..tile as usize + TILE_WORDS;
                 let tile = &mut self.words[words.clone()];
                 let kv_blocks = tile[TILE_COUNT] as usize;
@@ -126,5 +133,21 @@ impl DevicePlan {
             }
         }
         Some(changed.unwrap_or(0..0))
+    }
+
+    /// Takes a reserved KV block for each of the new pages. If one lacks or a page begins a whole tile, none is taken.
+    fn take_room(&mut self, new_pages: &[NewPage]) -> bool {
+        let Self { append_points, append_lists, undivided, .. } = self;
+        let point = |new_page: &NewPage| append_points[new_page.row as usize];
+        for (taken, new_page) in new_pages.iter().enumerate() {
+            let AppendPoint { list, base, .. } = point(new_page);
+            let room = &mut append_lists[list as usize].room;
+            if *room == 0 || undivided.is_some_and(|undivided| base.is_multiple_of(undivided)) {
+                new_pages[..taken].iter().for_each(|taken| append_lists[point(taken).list as usize].room += 1);
+                return false;
+            }
+            *room -= 1;
+        }
+        true
     }
 }

@@ -193,7 +193,7 @@ impl PlanBuilder<'_> {
         let is_merged = !self.output.is_of_member();
         let (merge, next_state, openings) = (&merge[..], &mut next_state[..], &mut openings[..]);
         let (wide, narrow) = (&mut wide[..], &mut narrow[..]);
-        let DevicePlan { words, last_tiles, tiles_a_row, append_points, partial_slots, .. } = &mut *self.output;
+        let DevicePlan { words, last_tiles, tiles_a_list, append_lists, partial_slots, .. } = &mut *self.output;
         let (kv_blocks, words) = words.split_at_mut(layout.tiles_at);
         let (tile_words, words) = words.split_at_mut(layout.merge_at - layout.tiles_at);
         let (tile_words, _) = tile_words.as_chunks_mut::<TILE_WORDS>();
@@ -259,7 +259,7 @@ impl PlanBuilder<'_> {
             words[TILE_FIELDS..].copy_from_slice(&first_kv_blocks);
         });
         *partial_slots = given as usize;
-        *tiles_a_row = last_tiles.len() / append_points.len().max(1);
+        *tiles_a_list = last_tiles.len() / append_lists.len().max(1);
         if let Some(window) = self.plan.window.filter(|_| self.keeps_tiles) {
             self.see_first(window, limit, layout);
         }

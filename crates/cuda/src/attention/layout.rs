@@ -99,9 +99,37 @@ pub(super) const STEP_KV_BLOCKS: usize = 2;
 /// The word of a tile that counts its KV blocks.
 pub(super) const TILE_COUNT: usize = 3;
 
+/// The bits of the first word of a KV block that name its readers, above those of the page.
+pub const READER_SHIFT: u32 = 27;
+pub const READER_BITS: u32 = 4;
+
+/// The rows of a tile that read one of its KV blocks. Only plans that are not deterministic tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readers {
+    All,
+    /// The row of this number in the tile, from 0, alone.
+    One(u32),
+}
+
+impl Readers {
+    /// Most rows of a tile whose KV blocks may have one reader.
+    pub const MOST: u32 = (1 << READER_BITS) - 1;
+
+    /// As they stand in the first word of a KV block.
+    pub fn bits(self) -> u32 {
+        match self {
+            Readers::All => 0,
+            Readers::One(row) => {
+                assert!(row < Self::MOST, "row {row} of a tile of at most {} readers", Self::MOST);
+                (row + 1) << READER_SHIFT
+            }
+        }
+    }
+}
+
 /// The words of a KV block: `slots` of a page, which hold the positions `base ..`.
-pub(super) fn kv_block_words(page: u32, base: u32, slots: Range<u32>) -> [u32; KV_BLOCK_WORDS] {
-    [page, place_word(base, slots)]
+pub(super) fn kv_block_words(page: u32, readers: Readers, base: u32, slots: Range<u32>) -> [u32; KV_BLOCK_WORDS] {
+    [page | readers.bits(), place_word(base, slots)]
 }
 
 /// The second word of a KV block.

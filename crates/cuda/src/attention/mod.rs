@@ -5,6 +5,7 @@ mod builder;
 pub mod device_plan;
 mod encode;
 pub mod layout;
+pub mod leaf_tiles;
 pub mod level_words;
 pub mod levels;
 mod openings;

@@ -28,6 +28,10 @@ const MOST_SPARING_KV_BLOCKS: usize = 2;
 /// Fixed cost of a tile of latents in steps, and its least number of steps.
 const LATENT_TILE_COST: usize = 2;
 const LEAST_LATENT_STEPS: usize = 2;
+/// What a KV block of latents weighs that all rows of a tile read, and one that a single row reads. Few other tiles have
+/// brought the latter into the cache: on an H200 two steps of them took 5.0 us, and two of the former 3.0.
+pub(super) const ALL_WEIGHT: usize = 3;
+pub(super) const OWN_WEIGHT: usize = 5;
 /// If blocks compute narrow tiles after wide ones, a narrow item is split when one of its tiles would exceed a block's
 /// fair share of all work divided by this.
 const NARROW_SPLITS: usize = 2;
@@ -90,28 +94,59 @@ impl TileLengths {
     /// Most KV blocks that a tile should have, at least `least`, for `workers` with other work worth `beside` KV blocks
     /// in all and a fixed cost of `cost` KV blocks per tile.
     fn most_kv_blocks(&self, workers: usize, least: usize, cost: usize, beside: usize) -> usize {
+        self.best_limit(&Work { workers, least, cost, beside, unit: 1 }).most
+    }
+
+    /// The limit with which the last worker ends first.
+    fn best_limit(&self, work: &Work) -> Limit {
         let (all, classes, longest) = (self.kv_blocks(), self.classes(), self.longest());
-        let share = |rounds: usize, percent: usize| (all * percent).div_ceil(workers * rounds * 100);
+        let share = |rounds: usize, percent: usize| (all * percent).div_ceil(work.workers * rounds * 100);
         let shares =
             ROUNDS.into_iter().flat_map(|rounds| PERCENT.into_iter().map(move |percent| share(rounds, percent)));
-        let candidates = shares.chain(longest).map(|most| most.max(least));
+        let candidates = shares.chain(longest).map(|most| most.max(work.least).next_multiple_of(work.unit));
         // All limits that split nothing take equally long.
         let mut undivided = None;
-        let time = |&most: &usize| match longest.is_none_or(|longest| most >= longest) {
-            true => *undivided.get_or_insert_with(|| finish_time(&classes, most, workers, cost, beside)),
-            false => finish_time(&classes, most, workers, cost, beside),
+        let limit = |most: usize| {
+            let time = match longest.is_none_or(|longest| most >= longest) {
+                true => *undivided.get_or_insert_with(|| finish_time(&classes, most, work)),
+                false => finish_time(&classes, most, work),
+            };
+            Limit { most, time }
         };
-        candidates.min_by_key(time).expect("there are candidates")
+        candidates.map(limit).min_by_key(|limit| limit.time).expect("there are candidates")
     }
+}
+
+/// How tiles are computed, in their unit of length.
+struct Work {
+    workers: usize,
+    /// The least limit of a tile's length.
+    least: usize,
+    /// Of a tile, whatever its length.
+    cost: usize,
+    /// Other work of all workers.
+    beside: usize,
+    /// Tiles are divided behind multiples of this.
+    unit: usize,
+}
+
+/// The most that a tile may have, and when the last worker ends then.
+#[derive(Clone, Copy)]
+struct Limit {
+    most: usize,
+    time: usize,
 }
 
 /// Time at which the last worker ends, in KV blocks, if tiles have at most `most`: the longest tiles are taken first,
 /// and the other work fills the gaps.
-fn finish_time(classes: &[LengthClass], most: usize, workers: usize, cost: usize, beside: usize) -> usize {
+fn finish_time(classes: &[LengthClass], most: usize, work: &Work) -> usize {
+    let &Work { workers, cost, beside, unit, .. } = work;
     let mut divided: Vec<LengthClass> = Vec::with_capacity(classes.len());
     divided.extend(classes.iter().map(|class| {
         let splits = class.kv_blocks.div_ceil(most);
-        LengthClass { kv_blocks: class.kv_blocks.div_ceil(splits), tiles: class.tiles * splits }
+        let kv_blocks =
+            if splits == 1 { class.kv_blocks } else { class.kv_blocks.div_ceil(splits).next_multiple_of(unit) };
+        LengthClass { kv_blocks, tiles: class.tiles * splits }
     }));
     divided.sort_unstable_by_key(|class| std::cmp::Reverse(class.kv_blocks));
     let mut busy = beside;
@@ -242,6 +277,47 @@ impl TileWorkload {
                 sparing.filter(spares).unwrap_or(by_all)
             }
         }
+    }
+}
+
+/// The weight of KV blocks of latents that all rows of a tile read, and of those that a single row reads.
+pub(super) fn weight(all: usize, own: usize) -> usize {
+    all * ALL_WEIGHT + own * OWN_WEIGHT
+}
+
+/// The tiles of a step of latents before long ones are split, where each weighs as much as its KV blocks.
+pub(super) struct LatentWorkload {
+    blocks: usize,
+    /// By weight.
+    tiles: TileLengths,
+}
+
+/// The most KV blocks that a tile should have, if all of its rows read them, and the time of a step then.
+pub(super) struct LatentLimit {
+    pub kv_blocks: usize,
+    /// In weights of a KV block.
+    pub time: usize,
+}
+
+impl LatentWorkload {
+    pub fn new(blocks: usize) -> Self {
+        Self { blocks, tiles: TileLengths::default() }
+    }
+
+    /// Adds tiles with so many KV blocks that all of their rows read, and so many that one row reads. A step may lack
+    /// its last KV block, but takes no less time.
+    pub fn add(&mut self, tiles: usize, all: usize, own: usize) {
+        let missing = (all + own).next_multiple_of(STEP_KV_BLOCKS) - all - own;
+        let (all, own) = if own > 0 { (all, own + missing) } else { (all + missing, own) };
+        self.tiles.add(tiles, weight(all, own));
+    }
+
+    pub fn best_limit(&self) -> LatentLimit {
+        let step = weight(STEP_KV_BLOCKS, 0);
+        let (least, cost) = (LEAST_LATENT_STEPS * step, LATENT_TILE_COST * step);
+        let work = Work { workers: self.blocks, least, cost, beside: 0, unit: step };
+        let Limit { most, time } = self.tiles.best_limit(&work);
+        LatentLimit { kv_blocks: most / ALL_WEIGHT, time }
     }
 }
 

@@ -5,16 +5,34 @@
 use std::ops::Range;
 
 use super::layout::{KV_BLOCK_WORDS, word};
+use super::split_kv::{ALL_WEIGHT, OWN_WEIGHT, weight};
 
 /// Facts shared by the row tiles of one item.
 #[derive(Clone)]
 pub struct SplitItem {
     pub kv_blocks: Range<u32>,
+    /// How many of them, the last ones, weigh more as only one row reads them (`split_kv`); 0 where that is not weighed.
+    pub own: u32,
     /// Number of row tiles of the item; set in the first of them.
     pub row_tiles: u32,
     pub wide: bool,
     /// Whether it ends with a row that grows.
     pub grows: bool,
+}
+
+impl SplitItem {
+    fn weight(&self) -> usize {
+        weight(self.kv_blocks.len() - self.own as usize, self.own as usize)
+    }
+
+    /// The number of leading KV blocks that weigh as much, or almost.
+    fn kv_blocks_of(&self, weight: usize) -> usize {
+        let others = self.kv_blocks.len() - self.own as usize;
+        match weight.checked_sub(others * ALL_WEIGHT) {
+            Some(own) => others + own / OWN_WEIGHT,
+            None => weight / ALL_WEIGHT,
+        }
+    }
 }
 
 /// Whole rows of an item, or a part of one row where its head group is larger than a tile, and the KV blocks that at
@@ -92,7 +110,8 @@ impl SplitLimit {
             SplitLimit::KvBlocks { wide, .. } if item.wide => wide,
             SplitLimit::KvBlocks { narrow, .. } => narrow,
         };
-        if item.kv_blocks.len() <= most { 1 } else { item.kv_blocks.len().div_ceil(most) }
+        let (weight, most) = (item.weight(), weight(most, 0));
+        if weight <= most { 1 } else { weight.div_ceil(most) }
     }
 
     /// The KV block at which split number `split` (from 1) of `splits` ends.
@@ -100,10 +119,15 @@ impl SplitLimit {
         if split == splits {
             return item.kv_blocks.end;
         }
-        let kv_blocks = item.kv_blocks.len();
         let before = match self {
             SplitLimit::Tiles(most) => split * most,
-            SplitLimit::KvBlocks { step, .. } => kv_blocks.div_ceil(step) * split / splits * step,
+            SplitLimit::KvBlocks { step, .. } if item.own == 0 => {
+                item.kv_blocks.len().div_ceil(step) * split / splits * step
+            }
+            SplitLimit::KvBlocks { step, .. } => {
+                let kv_blocks = item.kv_blocks_of(item.weight() * split / splits);
+                kv_blocks - kv_blocks % step
+            }
         };
         item.kv_blocks.start + word(before)
     }

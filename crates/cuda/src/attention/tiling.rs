@@ -8,18 +8,19 @@
 use std::ops::Range;
 
 use super::builder::PlanBuilder;
-use super::device_plan::{AppendPoint, DevicePlan};
+use super::device_plan::{AppendList, AppendPoint, DevicePlan};
 use super::layout::{
-    KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NEXT_PLACE, SHARED_KV_BLOCK, STEP_KV_BLOCKS, Tiling, base_of, kv_block_at,
-    make_room, place_word, word,
+    KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NEXT_PLACE, Readers, SHARED_KV_BLOCK, STEP_KV_BLOCKS, Tiling, base_of,
+    kv_block_at, make_room, place_word, word,
 };
+use super::leaf_tiles::LeafTiles;
 use super::split_kv::TileWorkload;
 use super::tiles::{RowTile, SharedKvBlock, SplitItem, SplitLimit, TilePart};
 use offshoot_backend::HeadLayout;
 use offshoot_kv::plan::{AttentionPlan, KvSpan};
 
 /// KV blocks reserved after those of an item that ends with a row, for pages that the row will start.
-const SPARE_KV_BLOCKS: usize = 2;
+pub(super) const SPARE_KV_BLOCKS: usize = 2;
 
 impl DevicePlan {
     /// The words of `plan` for `rows_padded` rows; padded rows get an empty merge list. Panics if the plan's pages do
@@ -32,6 +33,19 @@ impl DevicePlan {
 
     /// Does what `build` does, reusing the memory of an earlier plan.
     pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
+        self.rebuild_with(plan, heads, rows_padded, tiling, None);
+    }
+
+    /// Does what `rebuild` does, with these tiles of leaves where leaves may share tiles; `None`: with those that the
+    /// model finds fastest.
+    pub fn rebuild_with(
+        &mut self,
+        plan: &AttentionPlan,
+        heads: HeadLayout,
+        rows_padded: usize,
+        tiling: &Tiling,
+        leaf_tiles: Option<LeafTiles>,
+    ) {
         assert_eq!(plan.page_tokens, self.member.of * KV_BLOCK_TOKENS, "pages of a device plan");
         assert!(plan.tile == 1 || !self.is_of_member(), "where members divide a tile, bits would depend on them");
         assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
@@ -43,12 +57,18 @@ impl DevicePlan {
         let (scratch, output) = (&mut taken, &mut *self);
         let mut builder =
             PlanBuilder { plan, heads, tiling, scratch, output, group, rows_a_tile, keeps_tiles, kv_blocks: 0 };
-        let workload = builder.tile_items();
-        let limit = match keeps_tiles {
-            true => SplitLimit::Tiles((plan.tile / KV_BLOCK_TOKENS) as usize),
-            false => {
-                let narrow = workload.most_narrow_kv_blocks();
-                SplitLimit::KvBlocks { wide: workload.most_wide_kv_blocks(narrow), narrow, step: workload.step() }
+        let shares = builder.may_share_tiles().and_then(|blocks| {
+            let leaf_tiles = leaf_tiles.unwrap_or_else(|| builder.fastest_leaf_tiles(blocks));
+            (leaf_tiles != LeafTiles::ALONE).then_some((blocks, leaf_tiles))
+        });
+        let limit = match shares {
+            Some((blocks, leaf_tiles)) => {
+                builder.tile_lists(leaf_tiles);
+                builder.limit_of_lists(blocks)
+            }
+            None => {
+                builder.tile_items();
+                builder.limit()
             }
         };
         builder.write(limit, rows_padded);
@@ -57,20 +77,39 @@ impl DevicePlan {
 }
 
 impl PlanBuilder<'_> {
-    /// Lists the KV blocks and row tiles of all items.
-    fn tile_items(&mut self) -> TileWorkload {
-        let plan = self.plan;
-        let pages: usize = plan.spans.iter().map(|span| span.pages.len()).sum();
-        let most_kv_blocks = pages + plan.growing.len() * SPARE_KV_BLOCKS;
+    /// The most KV blocks of tiles, unless each is a tile of the plan.
+    fn limit(&self) -> SplitLimit {
+        if self.keeps_tiles {
+            return SplitLimit::Tiles((self.plan.tile / KV_BLOCK_TOKENS) as usize);
+        }
+        let mut work = TileWorkload::new(self.tiling.workers);
+        for RowTile { wide, kv_blocks, .. } in &self.scratch.row_tiles {
+            match wide {
+                true => work.add_wide(self.heads.kv_heads, kv_blocks.len()),
+                false => work.add_narrow(self.heads.kv_heads, kv_blocks.len()),
+            }
+        }
+        let narrow = work.most_narrow_kv_blocks();
+        SplitLimit::KvBlocks { wide: work.most_wide_kv_blocks(narrow), narrow, step: work.step() }
+    }
+
+    /// Removes what an earlier plan has listed, and makes room for so many KV blocks.
+    pub(super) fn clear_lists(&mut self, most_kv_blocks: usize) {
         make_room(&mut self.output.words, kv_block_at(word(most_kv_blocks)));
         self.output.append_points.clear();
+        self.output.append_lists.clear();
         self.scratch.row_tiles.clear();
         self.scratch.shared.clear();
+    }
 
+    /// Lists the KV blocks and row tiles of all items.
+    fn tile_items(&mut self) {
+        let plan = self.plan;
+        let pages: usize = plan.spans.iter().map(|span| span.pages.len()).sum();
+        self.clear_lists(pages + plan.growing.len() * SPARE_KV_BLOCKS);
         let all_grow = plan.can_advance();
         // A growing row whose whole item is visible and whose group fits in a tile.
         let sees_all = plan.window.is_none() && self.group as usize <= self.tiling.most_rows();
-        let mut workload = TileWorkload::new(self.tiling.workers);
         self.find_openings();
         let openings = std::mem::take(&mut self.scratch.openings);
         let mut next_openings = openings.as_slice();
@@ -94,37 +133,48 @@ impl PlanBuilder<'_> {
             if let Some(opening) = opening.filter(|opening| opening.items.start == index) {
                 // It reads them from the list of the first item.
                 let kv_blocks = first_kv_block..first_kv_block + opening.kv_blocks;
-                self.tile_rows(&opening.rows, kv_blocks, TilePart::Opening, false, &mut workload);
+                self.tile_rows(&opening.rows, kv_blocks, TilePart::Opening, false);
             }
             let opened = opening.map(|opening| opening.kv_blocks);
             match grows && sees_all && item.rows.len() == 1 {
-                true => self.tile_lone_row(item.rows.start, kv_blocks, opened, &mut workload),
+                true => self.tile_lone_row(item.rows.start, kv_blocks, opened),
                 false => {
                     let part = if opened.is_some() { TilePart::Rest } else { TilePart::Whole };
-                    let first = self.tile_rows(&item.rows, kv_blocks, part, grows, &mut workload);
+                    let first = self.tile_rows(&item.rows, kv_blocks, part, grows);
                     for row_tile in &mut self.scratch.row_tiles[first..] {
                         row_tile.kv_blocks.start += opened.unwrap_or(0);
                     }
                 }
             }
             if grows {
-                let spare = kv_block_at(self.kv_blocks);
-                self.output
-                    .append_points
-                    .push(AppendPoint { next_kv_block: word(spare), room: SPARE_KV_BLOCKS as u32 });
-                self.kv_blocks += SPARE_KV_BLOCKS as u32;
-                self.output.words[spare..][..SPARE_KV_BLOCKS * KV_BLOCK_WORDS].fill(0);
+                self.grow_from(Readers::All);
+                self.reserve_kv_blocks(1);
             }
         }
         self.scratch.openings = openings;
-        workload
+    }
+
+    /// Notes where the row continues whose KV blocks were listed last, and for whom it does.
+    pub(super) fn grow_from(&mut self, readers: Readers) {
+        let base =
+            base_of(self.output.words[kv_block_at(self.kv_blocks) - 1]) + self.output.member.of * KV_BLOCK_TOKENS;
+        let list = word(self.output.append_lists.len());
+        self.output.append_points.push(AppendPoint { list, base, readers });
+    }
+
+    /// Reserves KV blocks behind those of a list that ends with so many rows that grow.
+    pub(super) fn reserve_kv_blocks(&mut self, rows: usize) {
+        let (spare, room) = (kv_block_at(self.kv_blocks), rows * SPARE_KV_BLOCKS);
+        self.output.append_lists.push(AppendList { next_kv_block: word(spare), room: word(room) });
+        self.kv_blocks += word(room);
+        self.output.words[spare..kv_block_at(self.kv_blocks)].fill(0);
     }
 
     /// Lists of each page the part that is the member's, if it has positions of the span. Of a span that grows all
     /// pages are listed, since new ones follow the last.
     ///
     /// `may_share`: whether its first page joins the previous KV block, if that has slots of the same positions.
-    fn list_kv_blocks(&mut self, span: &KvSpan, grows: bool, may_share: bool) {
+    pub(super) fn list_kv_blocks(&mut self, span: &KvSpan, grows: bool, may_share: bool) {
         let (member, page_tokens) = (self.output.member, self.plan.page_tokens);
         let (first, end) = (span.first_position, span.first_position + span.tokens);
         let mut pages = &self.plan.pages[span.pages.start as usize..span.pages.end as usize];
@@ -186,12 +236,11 @@ impl PlanBuilder<'_> {
 
     /// The row tile of the usual leaf's item, whose only row sees all of it: a fast path that makes the same tile as
     /// `tile_rows`. `opened`: the number of KV blocks of its opening, if it has one.
-    fn tile_lone_row(&mut self, row: u32, kv_blocks: Range<u32>, opened: Option<u32>, workload: &mut TileWorkload) {
+    fn tile_lone_row(&mut self, row: u32, kv_blocks: Range<u32>, opened: Option<u32>) {
         let (packed, at) = (self.group, self.plan.row_positions[row as usize]);
         let wide = self.tiling.is_wide(packed as usize);
-        self.count_work(wide, &kv_blocks, workload);
         self.scratch.row_tiles.push(RowTile {
-            item: SplitItem { kv_blocks: kv_blocks.clone(), row_tiles: 1, wide, grows: true },
+            item: SplitItem { kv_blocks: kv_blocks.clone(), own: 0, row_tiles: 1, wide, grows: true },
             rows: row..row + 1,
             first: row * packed,
             packed,
@@ -204,26 +253,12 @@ impl PlanBuilder<'_> {
         });
     }
 
-    fn count_work(&self, wide: bool, kv_blocks: &Range<u32>, workload: &mut TileWorkload) {
-        match wide {
-            true => workload.add_wide(self.heads.kv_heads, kv_blocks.len()),
-            false => workload.add_narrow(self.heads.kv_heads, kv_blocks.len()),
-        }
-    }
-
     /// Divides an item's packed rows into tiles, of whole rows if a tile can hold one. Returns the first row tile.
-    fn tile_rows(
-        &mut self,
-        rows: &Range<u32>,
-        kv_blocks: Range<u32>,
-        part: TilePart,
-        grows: bool,
-        workload: &mut TileWorkload,
-    ) -> usize {
+    pub(super) fn tile_rows(&mut self, rows: &Range<u32>, kv_blocks: Range<u32>, part: TilePart, grows: bool) -> usize {
         let most = word(self.tiling.most_rows());
         let packed = rows.len() * self.group as usize;
         let first_row_tile = self.scratch.row_tiles.len();
-        let item = SplitItem { kv_blocks, row_tiles: 0, wide: self.tiling.is_wide(packed), grows };
+        let item = SplitItem { kv_blocks, own: 0, row_tiles: 0, wide: self.tiling.is_wide(packed), grows };
         let mut row = rows.start;
         while row < rows.end {
             let rows = row..rows.end.min(row + self.rows_a_tile);
@@ -235,7 +270,6 @@ impl PlanBuilder<'_> {
             while first < end {
                 let packed = most.min(end - first);
                 let wide = self.tiling.is_wide(packed as usize);
-                self.count_work(wide, &kv_blocks, workload);
                 let (item, rows, kv_blocks) = (item.clone(), rows.clone(), kv_blocks.clone());
                 self.scratch.row_tiles.push(RowTile {
                     item,
@@ -286,7 +320,7 @@ impl PlanBuilder<'_> {
 }
 
 /// The smallest and the largest of some positions.
-fn outermost(positions: &[u32]) -> (u32, u32) {
+pub(super) fn outermost(positions: &[u32]) -> (u32, u32) {
     if let &[only] = positions {
         return (only, only);
     }

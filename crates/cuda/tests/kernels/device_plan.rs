@@ -8,8 +8,9 @@ use offshoot_core::dice::Dice;
 use offshoot_core::ids::{PageId, SegmentId, TokenId};
 use offshoot_cuda::attention::device_plan::DevicePlan;
 use offshoot_cuda::attention::layout::{
-    KV_BLOCK_TOKENS, PlanWord, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, Tiling, Workers,
+    KV_BLOCK_TOKENS, PlanWord, READER_SHIFT, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, Tiling, Workers,
 };
+use offshoot_cuda::attention::leaf_tiles::LeafTiles;
 use offshoot_fixtures::forests::{ForestShape, grow};
 use offshoot_kv::plan::{AttentionPlan, CostModel, Member, NewPage, PlanHints, Planner};
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
@@ -81,10 +82,18 @@ impl Words<'_> {
         self.member.of == 1 && self.states(row).len() == 1
     }
 
-    /// What the KV block holds for `at`, a row of a tile whose largest position is `last`.
+    /// The number of the row, from 1, that alone reads a KV block of its tile; 0: all do.
+    fn reader(&self, kv_block: usize) -> usize {
+        let word = self.words[self.header(PlanWord::KvBlocksAt) + 2 * kv_block];
+        let is_shared = word & SHARED_KV_BLOCK != 0;
+        if is_shared { 0 } else { (word >> READER_SHIFT) as usize }
+    }
+
+    /// What the KV block holds for `at`, a row that reads it of a tile whose largest position is `last`.
     fn kv_block(&self, kv_block: usize, at: u32, last: u32) -> Context {
         let words = &self.words[self.header(PlanWord::KvBlocksAt) + 2 * kv_block..][..2];
-        let (page, base, from, to) = (words[0], (words[1] >> 12) * KV_BLOCK_TOKENS, words[1] >> 6 & 63, words[1] & 63);
+        let page = if words[0] & SHARED_KV_BLOCK != 0 { words[0] } else { words[0] & ((1 << READER_SHIFT) - 1) };
+        let (base, from, to) = ((words[1] >> 12) * KV_BLOCK_TOKENS, words[1] >> 6 & 63, words[1] & 63);
         let to = to.min((last + 1).saturating_sub(base));
         let window = self.words[PlanWord::Window as usize];
         let seen = |slot: &u32| base + slot <= at && at - (base + slot) < window;
@@ -106,6 +115,23 @@ impl Words<'_> {
         let part = holding.next().expect("a part holds each slot");
         assert!(holding.next().is_none(), "two parts hold slot {slot}");
         part[0]
+    }
+
+    /// That a tile of so many rows, the first of which is at `lowest`, has no KV block for another row, and that where
+    /// some are one row's alone the others end before all rows: the kernel does not mask these.
+    fn check_readers(&self, tile: &Tile, rows: usize, lowest: u32) {
+        let readers: Vec<usize> = tile.kv_blocks.clone().map(|kv_block| self.reader(kv_block)).collect();
+        assert!(readers.iter().all(|&reader| reader <= rows), "readers of a tile of {rows} rows: {readers:?}");
+        if readers.iter().all(|&reader| reader == 0) {
+            return;
+        }
+        let window = self.words[PlanWord::Window as usize];
+        assert!(self.member.of == 1 && !self.whole_tiles && window == u32::MAX, "none of these plans has readers");
+        for (kv_block, _) in tile.kv_blocks.clone().zip(readers).filter(|&(_, reader)| reader == 0) {
+            let place = self.words[self.header(PlanWord::KvBlocksAt) + 2 * kv_block + 1];
+            let end = (place >> 12) * KV_BLOCK_TOKENS + (place & 63);
+            assert!(end <= lowest + 1, "all rows read up to {end}, and the first is at {lowest}");
+        }
     }
 
     /// What each row of a whole step gathers for each query head, by tiles and merge lists.
@@ -150,8 +176,11 @@ impl Words<'_> {
                 tile.first_kv_blocks[..known],
                 "a tile knows its first KV blocks"
             );
-            for row in tile.rows.start / group..tile.rows.end.div_ceil(group) {
-                let kv_blocks = tile.kv_blocks.clone();
+            let of_tile = tile.rows.start / group..tile.rows.end.div_ceil(group);
+            self.check_readers(tile, of_tile.len(), first);
+            for (number, row) in (1..).zip(of_tile) {
+                let reads = |kv_block: &usize| [0, number].contains(&self.reader(*kv_block));
+                let kv_blocks = tile.kv_blocks.clone().filter(reads);
                 let seen = by_position(kv_blocks.flat_map(|p| self.kv_block(p, positions[row], last)).collect());
                 let slot = tile.slot + row - tile.rows.start / group;
                 let packed = tile.rows.start.max(row * group)..tile.rows.end.min((row + 1) * group);
@@ -278,8 +307,25 @@ fn of_members(
 
 const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
 
+/// The heads that read latents, and how the kernel of latents tiles them.
+fn latent_case(dice: &mut Dice) -> (HeadLayout, Tiling) {
+    let tiling = Tiling {
+        narrow_rows: 0,
+        wide_rows: Some(64),
+        workers: Workers::LatentBlocks(dice.pick(&[3, 132])),
+        most_slots: usize::MAX,
+        openings_spare: None,
+        cached_kv_blocks: None,
+    };
+    (HeadLayout::new(dice.pick(&[4, 12, 16, 20, 32, 64, 128]), 1, 64), tiling)
+}
+
 /// With it a window, and the tile of the plan: any position, or whole ones.
 fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
+    if dice.one_in(5) {
+        let (heads, tiling) = latent_case(dice);
+        return (heads, tiling, dice.pick(&[None, None, None, Some(33)]), dice.pick(&[1, 1, 1, 128]));
+    }
     let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
     let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
     let workers = dice.pick(&[
@@ -421,7 +467,7 @@ fn bush(tree: &mut PrefixTree, pool: &mut PagePool, dice: &mut Dice) -> Vec<Segm
 #[test]
 fn a_plan_fills_no_more_slots_than_it_may_where_long_items_can_be_divided_less() {
     let (mut same, mut divided_less) = (0, 0);
-    for seed in 0..6 {
+    for seed in 0..10 {
         let mut dice = Dice::new(100 + seed);
         for planner in Planner::ALL {
             let (heads, tiling, window, tile) = any_case(&mut dice);
@@ -491,6 +537,119 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
     }
     assert!(steps > 1000 && patched > 1000 && anew > 20, "{steps} steps, {patched} pages turned, {anew} made anew");
     assert!(with_openings > 0, "no plan has an opening");
+}
+
+/// Rows of each of the tiles that some of their rows read alone, if several do.
+fn shared_tiles(words: &DevicePlan, heads: HeadLayout) -> Vec<std::ops::Range<usize>> {
+    let read = Words { words: words.words(), heads, member: WHOLE, whole_tiles: false };
+    let tiles = read.tiles(PlanWord::WideTiles, PlanWord::WideAt);
+    let is_shared = |tile: &Tile| tile.kv_blocks.clone().any(|kv_block| read.reader(kv_block) > 0);
+    let group = heads.group();
+    let rows = |tile: Tile| tile.rows.start / group..tile.rows.end / group;
+    tiles.into_iter().filter(is_shared).map(rows).collect()
+}
+
+/// Problems, perhaps below a header, and leaves of each.
+fn samples(tree: &mut PrefixTree, pool: &mut PagePool, dice: &mut Dice) -> Vec<SegmentId> {
+    let (mut header, mut leaves) = (None, Vec::new());
+    if dice.one_in(2) {
+        let tokens = dice.within(1, 700);
+        header = Some(tree.admit(pool, &text(tokens)).expect("pages"));
+        header.iter().for_each(|&header| tree.mark_computed(header, tokens));
+    }
+    for _ in 0..dice.within(1, 5) {
+        let own = text(dice.within(1, 400));
+        let problem = match header {
+            Some(header) => {
+                let problem = tree.fork(header);
+                tree.append(pool, problem, &own).expect("pages");
+                problem
+            }
+            None => tree.admit(pool, &own).expect("pages"),
+        };
+        tree.mark_computed(problem, tree.end(problem));
+        for _ in 0..dice.within(1, 12) {
+            let leaf = tree.fork(problem);
+            tree.append(pool, leaf, &text(dice.within(1, 300))).expect("pages");
+            leaves.push(leaf);
+        }
+    }
+    leaves
+}
+
+#[test]
+fn leaves_that_share_tiles_follow_a_decode_step_from_page_to_page() {
+    let (mut patched, mut anew, mut joined) = (0, 0, 0);
+    let mut seen = [0; 16];
+    for seed in 0..some_or_full(24, 100) {
+        let mut dice = Dice::new(seed);
+        let (heads, tiling) = latent_case(&mut dice);
+        let leaf_tiles = LeafTiles { leaves: dice.within(1, 5), joins: dice.one_in(2) };
+        let hints = plan_hints(heads, None, 1);
+        let planner = dice.pick(&Planner::ALL);
+        let mut plan = match dice.one_in(3) {
+            true => decode_step(|tree, pool| bush(tree, pool, &mut dice), &hints, planner),
+            false => decode_step(|tree, pool| samples(tree, pool, &mut dice), &hints, planner),
+        };
+        let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, {leaf_tiles:?}");
+        let rows = plan.row_positions.len();
+        let mut words = DevicePlan::default();
+        let build = |words: &mut DevicePlan, plan: &AttentionPlan| {
+            words.rebuild_with(plan, heads, rows + 5, &tiling, Some(leaf_tiles));
+        };
+        build(&mut words, &plan);
+        check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
+        let mut next_page = 10_000;
+        for _ in 0..3 * KV_BLOCK_TOKENS {
+            let shared = shared_tiles(&words, heads);
+            let new_pages = new_pages(&plan, &mut next_page);
+            plan.advance(&new_pages);
+            let turns = |rows: &&std::ops::Range<usize>| {
+                new_pages.iter().filter(|page| rows.contains(&(page.row as usize))).count() > 1
+            };
+            match words.advance(&new_pages) {
+                Some(_) => patched += shared.iter().filter(turns).count(),
+                None => {
+                    build(&mut words, &plan);
+                    anew += 1;
+                }
+            }
+            if !new_pages.is_empty() || dice.one_in(10) {
+                check(&plan, &words, &plan.row_positions, heads, &tiling, &format!("{case}, advanced"));
+            }
+            for rows in &shared {
+                seen[rows.len()] += 1;
+            }
+            joined += usize::from(leaf_tiles.joins && !shared.is_empty());
+        }
+    }
+    assert!(seen[1] == 0 && seen[2..=4].iter().all(|&seen| seen > 0), "tiles of so many leaves: {seen:?}");
+    assert!(patched > 10 && anew > 10 && joined > 10, "{patched} turned together, {anew} anew, {joined} joined");
+}
+
+#[test]
+fn leaves_of_a_tile_share_the_room_for_their_next_pages() {
+    let heads = HeadLayout::new(16, 1, 64);
+    let (_, tiling) = latent_case(&mut Dice::new(0));
+    let plant = |tree: &mut PrefixTree, pool: &mut PagePool| star(tree, pool, 70, 6);
+    let plan = decode_step(plant, &plan_hints(heads, None, 1), Planner::Tree);
+    let page = |row: u32| NewPage { group: offshoot_core::ids::GroupIx(0), row, page: PageId(10_000) };
+    for leaf_tiles in [LeafTiles { leaves: 3, joins: false }, LeafTiles { leaves: 1, joins: true }] {
+        let mut words = DevicePlan::default();
+        words.rebuild_with(&plan, heads, 6, &tiling, Some(leaf_tiles));
+        assert_eq!(shared_tiles(&words, heads), [0..3, 3..6], "{leaf_tiles:?}");
+        let before = words.words().to_vec();
+        // Two for each row of the first tile, after one for the other tile.
+        let pages = |of_first: usize| [vec![page(5)], vec![page(1); of_first]].concat();
+        assert_eq!(words.advance(&pages(7)), None, "{leaf_tiles:?}");
+        assert!(words.words() == before, "{leaf_tiles:?}: nothing is changed by halves");
+        assert!(words.advance(&pages(6)).is_some(), "{leaf_tiles:?}: what was taken is given back");
+        assert_eq!(words.advance(&[page(0)]), None, "{leaf_tiles:?}: one row has taken all");
+        assert!(words.advance(&[page(3), page(4)]).is_some(), "{leaf_tiles:?}: the other tile has room");
+        words.rebuild_with(&plan, heads, 6, &tiling, Some(leaf_tiles));
+        assert!(words.words() == before, "{leaf_tiles:?}");
+        assert!(words.advance(&[page(0), page(0), page(1)]).is_some(), "{leaf_tiles:?}: there is room again");
+    }
 }
 
 /// Those of rows whose pages are full.

@@ -4,6 +4,7 @@
 
 mod checks;
 mod kernel;
+mod leaves;
 mod memory;
 
 use std::ops::Range;
@@ -13,6 +14,7 @@ use offshoot_cases::dense::dense_lse;
 use offshoot_cases::setting::{ScoreTerms, Setting};
 use offshoot_cuda::attention::device_plan::DevicePlan;
 use offshoot_cuda::attention::layout::{NARROW_WARPS, PlanWord, Tiling, Workers};
+use offshoot_cuda::attention::leaf_tiles::LeafTiles;
 use offshoot_cuda::compile::elements::{HeadWidths, HopperKernel};
 use offshoot_fixtures::forests::{ForestShape, grow};
 use offshoot_kv::plan::Planner;
@@ -23,6 +25,7 @@ use checks::{
     schedules,
 };
 use kernel::{Kernel, Step, attend, hints};
+use leaves::{Leaves, check_leaves};
 use memory::{kept, kv};
 
 pub use kernel::score_factors;
@@ -353,6 +356,34 @@ fn latents() {
 fn few_rows_of_latents() {
     let widths = HeadWidths { key: 320, values: Values::InKeys(256) };
     Variant { widths, dtype: Dtype::F16, kv: KvDtype::Model }.few_latents();
+}
+
+/// Leaves that share tiles of latents: several, all that a tile holds, and behind what they have in common.
+#[test]
+fn leaves_share_tiles_of_latents() {
+    let check = |dtype, kv, cases: &[(Leaves, LeafTiles, (usize, usize), usize)]| {
+        let variant = Variant { widths: HeadWidths { key: 320, values: Values::InKeys(256) }, dtype, kv };
+        let Some(kernel) = variant.compile(false) else { return };
+        for (seed, &(leaves, leaf_tiles, heads, blocks)) in (0..).zip(cases) {
+            let setting = variant.setting(heads, None, seed);
+            let shared = check_leaves(&kernel, &setting, leaves, leaf_tiles, blocks, seed);
+            assert!(shared > 0, "{leaves:?}, {leaf_tiles:?}: no tile is shared");
+        }
+    };
+    let (packed, joined) = (|leaves| LeafTiles { leaves, joins: false }, LeafTiles { leaves: 1, joins: true });
+    let cases = [
+        (Leaves::Star, joined, (16, 1), 3),
+        (Leaves::Problems, LeafTiles { leaves: 4, joins: true }, (20, 1), 1),
+        (Leaves::Mixed, packed(3), (20, 1), 3),
+        (Leaves::Roots, packed(4), (16, 1), 1),
+        (Leaves::Problems, joined, (12, 1), 3),
+        (Leaves::Star, packed(2), (16, 1), 1),
+        (Leaves::Star, packed(5), (12, 1), 3),
+        (Leaves::Problems, packed(3), (16, 1), 1),
+    ];
+    check(Dtype::F16, KvDtype::Model, &cases[..some_or_full(5, 8)]);
+    check(Dtype::Bf16, KvDtype::Model, &cases[some_or_full(8, 0)..]);
+    check(Dtype::Bf16, KvDtype::Fp8, &cases[..some_or_full(0, 8)]);
 }
 
 /// Latents of eight bits. Queries are converted to f16, or are f16 already.

@@ -257,13 +257,26 @@ pub(super) fn attend(
     step: &Step<'_>,
     tiling: &Tiling,
     runs: &[Schedule],
+    lse: Option<&mut [f32]>,
+) -> Vec<Vec<u16>> {
+    let rows = step.plan.row_positions.len();
+    let words = DevicePlan::build(step.plan, step.setting.heads, rows + PADDED, tiling);
+    attend_by(kernel, step, &words, tiling, runs, lse)
+}
+
+/// The same by the words of a plan of the step, or of a step before.
+pub(super) fn attend_by(
+    kernel: &Kernel,
+    step: &Step<'_>,
+    plan_words: &DevicePlan,
+    tiling: &Tiling,
+    runs: &[Schedule],
     mut lse: Option<&mut [f32]>,
 ) -> Vec<Vec<u16>> {
     let Step { setting, plan, .. } = step;
     let heads = setting.heads;
     let rows = plan.row_positions.len();
     let rows_padded = rows + PADDED;
-    let plan_words = DevicePlan::build(plan, heads, rows_padded, tiling);
     let mut words = made_earlier(plan_words.words());
     if let Some(heads) = step.narrow_heads {
         words[PlanWord::NarrowHeads as usize] = heads;
