@@ -15,8 +15,8 @@
 // The sum over the inputs is the same chain for all tiles, so a result depends on its input and its expert alone.
 // Grid: whole clusters of two blocks of (GROUPS + 1) * 128 threads; dynamic shared memory as `Fp8ExpertKernel` of
 // crates/cuda/src/compile/elements.rs counts it.
-// Limit: bandwidth of the weights for few places; for many, a warpgroup's own sums of panels (with BLOCKS a product of
-// scales and two more instructions a sum), while which its products wait.
+// Limit: bandwidth of the weights for few places; for many, a warpgroup's own sums of panels, and with BLOCKS scales of
+// places: each thread reads those of its columns from shared memory, beside the products' operands.
 // Definition: `Backend::expert_linear`, `expert_gated`; on the CPU, crates/cpu/src/gemm/grouped.rs.
 //
 // Defines: ELEMENT (f16 or bf16), CAP (64 or 192), GROUPS (2), STAGES, BLOCKS (0 or 1), GATED (0 or 1).

@@ -22,7 +22,7 @@ struct GatedRow {
 template <int N>
 struct Gated {
     GatedRow row;
-    static constexpr unsigned HELD = MOST_HELD;
+    static constexpr unsigned FEW = FEW_HELD, HELD = MOST_HELD;
 
     struct Loaded {
         Lanes<ELEMENT, N> gate, up;

@@ -27,7 +27,7 @@ struct Normed {
     NormedRow of;
     using Loaded = Lanes<ELEMENT, N>;
     // The row is in shared memory.
-    static constexpr unsigned HELD = FEW_HELD;
+    static constexpr unsigned FEW = FEW_HELD / 2, HELD = FEW;
 
     __device__ __forceinline__ Loaded load(unsigned k) const {
         return as_elements<N>(rms_normed<N>(of.row, of.weight, k, of.scale));

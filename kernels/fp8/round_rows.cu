@@ -17,7 +17,7 @@ template <int N>
 struct Row {
     const ELEMENT* __restrict__ x;
     using Loaded = Lanes<ELEMENT, N>;
-    static constexpr unsigned HELD = MOST_HELD;
+    static constexpr unsigned FEW = FEW_HELD, HELD = MOST_HELD;
 
     __device__ __forceinline__ Loaded load(unsigned k) const {
         return read<N>(x + k);

@@ -2,8 +2,8 @@
 //
 // What is rounded comes from `Inputs`, N neighbouring inputs at a time: `load(k)` reads what they are made of, so that
 // a thread has several on their way; `value(loaded)` makes them, as ELEMENT holds them; `keep(k, value)` stores them
-// where they are wanted as they are; `again(k)` is the value of a `k` that was made before. HELD: the most vectors of a
-// row that are worth a thread's registers; the others are made again.
+// where they are wanted as they are; `again(k)` is the value of a `k` that was made before. FEW and HELD: the vectors of
+// a short row, and of any row, that are worth a thread's registers; the others are made again.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #pragma once
@@ -14,8 +14,7 @@
 constexpr unsigned SIGNLESS = 0x7fffffff, BLOCK_INPUTS = 128;
 // 2^-126, the smallest normal number.
 constexpr unsigned LEAST_NORMAL = 0x00800000;
-// Vectors of a short and of a long row that a thread holds while the row's scale is found: 4 and 8, of f32 2 and 2. Of a
-// row of no more vectors than threads it holds one.
+// Vectors of a short and of a long row that a thread holds while the row's scale is found: 4 and 8, of f32 2.
 constexpr unsigned FEW_HELD = 8 / sizeof(ELEMENT), MOST_HELD = 32 / (sizeof(ELEMENT) * sizeof(ELEMENT));
 // Vectors that are on their way at once.
 constexpr unsigned MOST_TOGETHER = 4;
@@ -184,10 +183,8 @@ __device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsign
 #else
     if (inner % LANES != 0) {
         round_by_row<1, Inputs<1>::HELD>(to, scales_of_row, inner, scaling, Inputs<1>{given});
-    } else if (inner <= blockDim.x * LANES) {
-        round_by_row<LANES, 1>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
-    } else if (inner <= FEW_HELD * blockDim.x * LANES) {
-        round_by_row<LANES, FEW_HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
+    } else if (inner <= Inputs<LANES>::FEW * blockDim.x * LANES) {
+        round_by_row<LANES, Inputs<LANES>::FEW>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     } else {
         round_by_row<LANES, Inputs<LANES>::HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     }

@@ -435,6 +435,12 @@ pub trait Backend: Send + 'static {
     fn has_begun(&self) -> bool {
         true
     }
+    /// Enqueues what `first` and `second` enqueue, of which neither writes what the other reads or writes: a device may
+    /// compute both at the same time.
+    fn at_once(&mut self, first: impl FnOnce(&mut Self), second: impl FnOnce(&mut Self)) {
+        first(self);
+        second(self);
+    }
     /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the backend
     /// was opened. `None`: it is not counted, as of GPUs and of several devices that compute one model.
     fn idle(&self) -> Option<Duration> {

@@ -2,6 +2,7 @@
 //! calls the launcher in its folder. `run` decides how a step is enqueued: op by op or as a graph.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::Cuda;
 use crate::attention;
@@ -76,6 +77,9 @@ impl Cuda {
             LaunchMode::Capture => {
                 self.has_begun = false;
                 let device = self.device.clone();
+                if self.branch.is_none() {
+                    self.branch = Some(Arc::new(device.branch()?));
+                }
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
                 // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
                 let launched = captured.and_then(|graph| {
@@ -509,6 +513,27 @@ impl Backend for Cuda {
         fn gated_rms_norm(x, gate: &Buffer, weight: &Vector, eps: f32);
     }
 
+    /// As two branches of a captured graph; otherwise one behind the other.
+    fn at_once(&mut self, first: impl FnOnce(&mut Self), second: impl FnOnce(&mut Self)) {
+        let is_capturing = self.device.is_capturing().unwrap_or(false);
+        let Some(branch) = self.branch.clone().filter(|_| is_capturing) else {
+            first(self);
+            second(self);
+            return;
+        };
+        let forked = branch.fork();
+        first(self);
+        let joined = forked.and_then(|()| {
+            let inside = branch.enter()?;
+            second(self);
+            drop(inside);
+            branch.join()
+        });
+        if let Err(error) = joined {
+            self.device.keep(error);
+        }
+    }
+
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
         self.ops(table.element(), out).embed(out, table, (step.tokens.memory(), 0), &step.sampled);
     }
@@ -523,6 +548,9 @@ impl Backend for Cuda {
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, mode: OutputMode) {
         let accumulates = mode == OutputMode::Add;
         self.forget_rows_of(out);
+        if w.format.dense().is_none() {
+            self.share_memory_of_main();
+        }
         match &mut self.fp8 {
             _ if FourBit::of_weights(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
             Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
@@ -532,6 +560,7 @@ impl Backend for Cuda {
 
     fn add_lora(&mut self, out: &mut Buffer, x: &Buffer, lora: &Lora, rows: StepRows, step: &Step) {
         self.forget_before(out);
+        self.share_memory_of_main();
         let kernels = self.lora.get(&lora.element()).expect("loaded with the first table of their dtype");
         lora.add(&self.device, kernels, self.lora_sums.as_ref(), out, x, &step.adapter_words(rows));
     }

@@ -1,6 +1,6 @@
 //! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why.
-//! Everything is enqueued on one stream, and graphs repeat whole steps. This file holds the open GPU and how its
-//! products are chosen.
+//! Everything is enqueued on one stream, but for branches of graphs, which repeat whole steps. This file holds the open
+//! GPU and how its products are chosen.
 //!
 //! A folder uses only folders below it, and no folder above uses one in a circle (`tests/texts/floors_cuda.rs`):
 //!
@@ -61,6 +61,7 @@ pub use self::step::Step;
 
 use self::compile::elements::{HeadWidths, KvElement};
 use self::delta_rule::DeltaRuleKernels;
+use self::driver::branch::Branch;
 use self::driver::device::Device;
 use self::driver::event::Event;
 use self::driver::memory::Memory;
@@ -125,6 +126,8 @@ pub struct Cuda {
     kv: KvDtype,
     /// Shared with the backends of other models on this GPU.
     order: Arc<StepOrder>,
+    /// What of a captured step is computed beside other parts of it; made with the first one.
+    branch: Option<Arc<Branch>>,
     /// The end of its last step; made with the first one that has another backend beside it.
     end: Option<Arc<Event>>,
 }
@@ -167,6 +170,7 @@ impl Cuda {
             place: None,
             moves: 0,
             skips_attention: false,
+            branch: None,
             keeps_caches: false,
             asleep: Asleep::default(),
             has_begun: false,

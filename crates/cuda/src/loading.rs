@@ -205,6 +205,15 @@ impl Cuda {
         self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
     }
 
+    /// Before an op that uses memory of all ops of its kind (rounded rows, sums of adapters): in a branch, it waits for
+    /// what is enqueued beside it.
+    pub(crate) fn share_memory_of_main(&mut self) {
+        let Some(branch) = self.branch.as_ref().filter(|_| self.device.is_in_branch()) else { return };
+        if let Err(error) = branch.wait_for_main() {
+            self.device.keep(error);
+        }
+    }
+
     /// What multiplies e4m3, opened if it is not.
     pub(crate) fn opened_fp8(&mut self) -> Result<&mut Fp8> {
         if self.fp8.is_none() {

@@ -155,7 +155,7 @@ impl fmt::Display for NodeForm {
                     Some(WhySlower::Making) => {
                         write!(f, ", but {expanded} to make them, which is more than they save")
                     }
-                    Some(WhySlower::Pages) => write!(f, ", but there are no pages for them"),
+                    Some(WhySlower::Pages) => write!(f, ", but there are too few pages for them"),
                     Some(WhySlower::Start) => {
                         write!(f, ", but all copies of the step save less than it takes to read any")
                     }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(absorbed(None), "absorbed: a layer takes 3.00 ms, from copies 1.00 ms");
         for (why, words) in [
             (WhySlower::Making, ", but 2.00 ms to make them, which is more than they save"),
-            (WhySlower::Pages, ", but there are no pages for them"),
+            (WhySlower::Pages, ", but there are too few pages for them"),
             (WhySlower::Start, ", but all copies of the step save less than it takes to read any"),
         ] {
             assert_eq!(absorbed(Some(why)), absorbed(None) + words);

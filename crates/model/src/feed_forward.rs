@@ -150,11 +150,15 @@ impl<B: Backend> FeedForwardLayer<B> {
                 end.add_to(backend, residual, block);
             }
             (Self::Shared { shared, gate: None, experts }, BlockEnd::AsItIs) => {
-                let mixture = &mut mixtures[buffers.mixture];
+                let (mixture, inner) = (&mut mixtures[buffers.mixture], &mut inner[buffers.inner]);
                 // No router of such a block has a norm of its own, so `normed` stays.
-                experts.route(backend, residual, normed, mixture, adapters);
+                backend.at_once(
+                    |backend| shared.up.apply(backend, &mut inner.up, normed, adapters),
+                    |backend| experts.choose(backend, normed, mixture, adapters),
+                );
                 experts.add_to(backend, residual, normed, mixture);
-                shared.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters);
+                let inner = shared.gate(backend, inner, adapters);
+                shared.down.add_to(backend, residual, inner, adapters);
             }
             (Self::Shared { shared, gate: Some(gate), experts }, BlockEnd::AsItIs) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
@@ -253,6 +257,16 @@ impl<B: Backend> Dense<B> {
         adapters: StepAdapters<'_, B>,
     ) -> &'a B::Buffer {
         self.up.apply(backend, &mut inner.up, x, adapters);
+        self.gate(backend, inner, adapters)
+    }
+
+    /// `activation(inner.up)`
+    fn gate<'a>(
+        &self,
+        backend: &mut B,
+        inner: &'a mut InnerBuffers<B>,
+        adapters: StepAdapters<'_, B>,
+    ) -> &'a B::Buffer {
         match (self.activation, &mut inner.gated) {
             (Activation::Gated(gate), Some(gated)) => {
                 self.down.gate_input(backend, gated, &inner.up, gate, adapters);
@@ -306,6 +320,17 @@ impl<B: Backend> Mixture<B> {
         if let Some(norm) = &self.norm {
             norm.apply(backend, normed, residual);
         }
+        self.choose(backend, normed, buffers, adapters);
+    }
+
+    /// Chooses the experts of each row by `normed`.
+    fn choose(
+        &self,
+        backend: &mut B,
+        normed: &B::Buffer,
+        buffers: &mut MixtureBuffers<B>,
+        adapters: StepAdapters<'_, B>,
+    ) {
         self.router.apply(backend, &mut buffers.scores, normed, adapters);
         let (factors, bias) = (self.factors.as_deref(), self.choosing_bias.as_deref());
         backend.route(&mut buffers.routes, &buffers.scores, factors, bias);

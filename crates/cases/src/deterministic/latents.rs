@@ -3,7 +3,7 @@
 
 use super::attention::forest;
 use super::differences::{Rows, alone};
-use crate::case::{CheckEffort, buffer, numbers};
+use crate::case::{CheckEffort, buffer, numbers, tails};
 use crate::latents::latent_maps;
 use crate::report::CheckReport;
 use crate::setting::{ScoreTerms, Setting, sharpness};
@@ -58,10 +58,8 @@ fn products<B: Backend>(
     let read = numbers(dice, dtype, most * absorbed.out_width());
     let absorb = |part: Rows| {
         let queries = &queries[part.start * heads.query_width()..part.end * heads.query_width()];
+        let mut out = buffer(backend, holds, part.len(), absorbed.q_width(), &tails(heads, queries))?;
         let queries = buffer(backend, holds, part.len(), heads.query_width(), queries)?;
-        // Rotated parts stay as they are.
-        let mut out =
-            buffer(backend, holds, part.len(), absorbed.q_width(), &vec![1.0; part.len() * absorbed.q_width()])?;
         backend.absorb_queries(&mut out, &queries, &maps);
         backend.read(&out, part.len())
     };

@@ -1,10 +1,12 @@
-//! One GPU: its context, the one stream on which everything is enqueued, and the errors of calls that return none.
-//! Memory, events, functions, launches and graphs have files of their own; below them nobody sees the driver.
+//! One GPU: its context, the stream on which everything is enqueued that is in no branch, and the errors of calls that
+//! return none. Memory, events, functions, launches and graphs have files of their own; below them nobody sees the
+//! driver.
 
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult, CUstream, CUstream_st};
 
 use super::mapped::MappedList;
 use super::modules::Modules;
@@ -24,6 +26,8 @@ struct DeviceInner {
     handle: CUdevice,
     context: CUcontext,
     stream: CUstream,
+    /// Where work goes instead while a branch is entered; else null.
+    redirected: AtomicPtr<CUstream_st>,
     modules: Modules,
     mapped: MappedList,
     compiler: Compiler,
@@ -59,8 +63,17 @@ impl Device {
             log_failure("release the context", released);
             refused(error)
         })?;
-        let (modules, mapped, pending_error) = (Modules::default(), MappedList::default(), Mutex::new(None));
-        Ok(Device(Arc::new(DeviceInner { facts, handle, context, stream, modules, mapped, compiler, pending_error })))
+        Ok(Device(Arc::new(DeviceInner {
+            facts,
+            handle,
+            context,
+            stream,
+            redirected: AtomicPtr::default(),
+            modules: Modules::default(),
+            mapped: MappedList::default(),
+            compiler,
+            pending_error: Mutex::new(None),
+        })))
     }
 
     pub fn facts(&self) -> &DeviceFacts {
@@ -145,9 +158,25 @@ impl Device {
         self.pending_error().get_or_insert(error);
     }
 
-    /// The stream, for libraries that enqueue on it themselves (cuBLASLt).
+    /// The stream, for libraries that enqueue on it themselves (cuBLASLt); that of a branch that is entered.
     pub(crate) fn stream(&self) -> CUstream {
+        let redirected = self.0.redirected.load(Ordering::Relaxed);
+        if redirected.is_null() { self.0.stream } else { redirected }
+    }
+
+    /// Whether what is enqueued goes to a branch.
+    pub(crate) fn is_in_branch(&self) -> bool {
+        !self.0.redirected.load(Ordering::Relaxed).is_null()
+    }
+
+    /// The stream beside which branches are.
+    pub(super) fn main_stream(&self) -> CUstream {
         self.0.stream
+    }
+
+    /// Has work go to `stream`, or to the device's own again if that is null. Steps are captured by one thread.
+    pub(super) fn redirect(&self, stream: CUstream) {
+        self.0.redirected.store(stream, Ordering::Relaxed);
     }
 
     pub(super) fn context(&self) -> CUcontext {

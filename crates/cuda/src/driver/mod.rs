@@ -2,6 +2,7 @@
 //! events and captured graphs. What to launch is left to the folders above.
 
 pub mod args;
+pub mod branch;
 pub mod copies;
 pub mod device;
 pub mod event;

@@ -5,6 +5,7 @@
 //! `out[N, R] = w[K, N]^T x[K, R]`, which is the row-major `out[R, N] = x[R, K] w[N, K]^T`.
 
 use std::ffi::c_void;
+use std::sync::OnceLock;
 
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
@@ -125,11 +126,13 @@ pub enum WeightOrder {
     ByInput,
 }
 
-/// The library's handle, and one workspace for all products, which run one after another.
+/// The library's handle, and one workspace for all products, which run one after another, but for those of a branch,
+/// which have another one: made with the first of them.
 pub struct Library {
     device: Device,
     handle: sys::cublasLtHandle_t,
     workspace: Memory,
+    of_branch: OnceLock<Memory>,
 }
 
 /// A product of one shape as the library sees it.
@@ -164,7 +167,7 @@ impl Library {
         // NVIDIA recommends 32 MiB; twice that on Hopper and later.
         let workspace = device.alloc(if device.facts().major >= 9 { 64 << 20 } else { 32 << 20 })?;
         let handle = bound(device, "open cuBLASLt", result::create_handle)?;
-        Ok(Self { device: device.clone(), handle, workspace })
+        Ok(Self { device: device.clone(), handle, workspace, of_branch: OnceLock::new() })
     }
 
     pub fn device(&self) -> &Device {
@@ -174,6 +177,18 @@ impl Library {
     /// Bytes of memory that an algorithm may use.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace.bytes()
+    }
+
+    /// The workspace of a product that is enqueued now.
+    fn workspace(&self) -> Result<&Memory> {
+        if !self.device.is_in_branch() {
+            return Ok(&self.workspace);
+        }
+        if let Some(made) = self.of_branch.get() {
+            return Ok(made);
+        }
+        let made = self.device.alloc(self.workspace.bytes())?;
+        Ok(self.of_branch.get_or_init(|| made))
     }
 
     /// 130002 is 13.0.2.
@@ -272,7 +287,7 @@ impl Description {
         assert!(operands.bias.is_none_or(|bias| bias.bytes() >= outputs * out.bytes()), "bias of {:?}", self.shape);
         let (alpha, beta) = (1f32, if accumulate { 1f32 } else { 0f32 });
         let address = |memory: &Memory| memory.address() as *mut c_void;
-        let algorithm = algorithm.raw();
+        let (algorithm, workspace) = (algorithm.raw(), library.workspace()?);
         library.call("enqueue a product", |handle| {
             if let Some(bias) = operands.bias {
                 self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
@@ -298,8 +313,8 @@ impl Description {
                     address(operands.out),
                     self.out.0,
                     &algorithm,
-                    address(&library.workspace),
-                    library.workspace.bytes(),
+                    address(workspace),
+                    workspace.bytes(),
                     library.device.stream().cast(),
                 )
             }

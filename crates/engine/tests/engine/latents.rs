@@ -5,6 +5,7 @@ use std::path::Path;
 
 use offshoot_backend::ranks::Ranks;
 use offshoot_backend::{Dtype, KvDtype};
+use offshoot_core::dice::Dice;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
     CopySize, Engine, EngineConfig, EngineHandle, Extend, Finish, Metrics, PauseMode, PoolSize, PrefixStoreOptions,
@@ -261,6 +262,136 @@ fn copies_are_forgotten_with_what_they_were_made_of(mode: Mode) {
         engine.update_weights(world.whole(Seeds::both(2))).unwrap();
         check_alike(&short(&engine), &second, &format!("{choice:?}, after an update"));
         assert_copied(choice, &engine.metrics().unwrap());
+    }
+}
+
+/// What an engine has counted, without times, what is about copies and what plans have read.
+fn of_latents(engine: &EngineHandle) -> serde_json::Value {
+    let counted = Metrics {
+        latent_tokens_expanded: 0,
+        latent_tokens_expanded_again: 0,
+        latent_copies_evicted: 0,
+        latent_copies_held: 0,
+        kv_bytes_read: 0,
+        ..engine.metrics().unwrap()
+    };
+    let mut counted = serde_json::to_value(counted).unwrap();
+    counted.as_object_mut().unwrap().retain(|name, _| !name.starts_with("seconds_"));
+    counted
+}
+
+/// Prompts, forks of them and of samples, and prunes, by dice.
+fn random_script(engine: &EngineHandle, seed: u64) -> Vec<Finish> {
+    mislead(engine);
+    let mut dice = Dice::new(seed);
+    let (mut told, mut alive) = (Vec::new(), Vec::new());
+    for round in 0..dice.within(3, 4) {
+        // From a prompt of its own, or from a branch that rests.
+        let root = match alive.is_empty() || dice.within(0, 1) == 0 {
+            true => engine.root(prompt(seed + u64::from(round), dice.within(20, 60) as usize)).unwrap(),
+            false => alive[dice.within(0, alive.len() as u32 - 1) as usize],
+        };
+        let children = engine.fork(root, dice.within(6, 10) as usize).unwrap();
+        let draws = (0..).zip(&children).map(|(i, &child)| {
+            let (key, most) = (key("script", 10 * u64::from(round) + i), dice.within(30, 60) as usize);
+            draw(child, key, params(), unsure(most))
+        });
+        told.extend(finishes(engine, draws.collect()));
+        alive.extend(children);
+        while alive.len() > 2 {
+            let pruned = alive.swap_remove(dice.within(0, alive.len() as u32 - 1) as usize);
+            engine.prune(&[pruned]);
+        }
+    }
+    told
+}
+
+/// Copies take nothing from latents: in a pool with as many pages for latents, an engine with copies lets the same
+/// branches in, frees, swaps and computes again the same ones, and holds the same bytes, as one without.
+#[test]
+fn an_engine_with_copies_counts_its_latents_as_one_without() {
+    let page_bytes = engine(in_turn(), config(0, LatentFormChoice::Cheapest)).facts().page_bytes;
+    let (mut preemptions, mut swapped, mut evicted) = (0, 0, 0);
+    for seed in 0..12 {
+        let mut dice = Dice::new(100 + seed);
+        let (pages, swap_bytes) = (dice.within(20, 24) as usize, (seed as usize % 2) << 20);
+        let run = |pages: usize, copies: usize, choice| {
+            let pool = PoolSize::Bytes(pages * page_bytes + copies);
+            let few = EngineConfig { pool, swap_bytes, swap_at_any_cost: true, ..config(copies, choice) };
+            let engine = engine(in_turn(), few);
+            let told = random_script(&engine, seed);
+            (engine.facts().pool_pages, told, of_latents(&engine), engine.metrics().unwrap())
+        };
+        for choice in [LatentFormChoice::All(LatentForm::Kept), LatentFormChoice::Random(seed)] {
+            let case = format!("seed {seed}, {choice:?}");
+            let (pages, found, latents, metrics) = run(pages, dice.within(2, 6) as usize * one_page(), choice);
+            let (all, expected, absorbed, _) = run(pages, 0, LatentFormChoice::Cheapest);
+            assert_eq!((pages, &latents), (all, &absorbed), "{case}");
+            check_alike(&found, &expected, &case);
+            (preemptions, swapped) = (preemptions + metrics.preemptions, swapped + metrics.swapped_out_bytes);
+            evicted += metrics.latent_copies_evicted;
+        }
+    }
+    assert!(preemptions > 10 && swapped > 0 && evicted > 0, "{preemptions}, {swapped}, {evicted}");
+}
+
+#[test]
+fn copies_that_were_evicted_are_made_again_and_no_token_is_computed_again() {
+    // A tile of each of two prompts, which are read in turn. The first branch of each holds its pages.
+    let turns = |copies: usize| {
+        let engine = engine(in_turn(), config(copies, LatentFormChoice::All(LatentForm::Kept)));
+        let roots = [1, 2].map(|salt| engine.root(prompt(salt, 70)).unwrap());
+        for turn in 0..3 {
+            for root in roots {
+                let children = engine.fork(root, 3).unwrap();
+                let draws = (0..).zip(&children);
+                let draws = draws.map(|(i, &child)| draw(child, key("turn", 9 * turn + i), params(), length(5)));
+                finishes(&engine, draws.collect());
+                engine.prune(&children[usize::from(turn == 0)..]);
+            }
+        }
+        engine.metrics().unwrap()
+    };
+    let [few, plenty] = [4 * one_page(), ROOM / 2].map(turns);
+    assert_eq!((plenty.latent_tokens_expanded, plenty.latent_copies_evicted), (2 * 64, 0), "once for each prompt");
+    assert_eq!(few.latent_tokens_expanded, 6 * 64, "in every turn");
+    // 64 tokens are four pages: all but the first turn of all gives up the other prompt's.
+    assert_eq!((few.latent_copies_evicted, few.latent_copies_held), (5 * 4, 4));
+    for metrics in [&few, &plenty] {
+        assert_eq!((metrics.prompt_tokens_computed, metrics.tokens_recomputed, metrics.preemptions), (2 * 70, 0, 0));
+    }
+}
+
+/// The sizes of the files of a folder and of those below it, in the order of their paths.
+fn sizes(folder: &Path) -> Vec<u64> {
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+        .iter()
+        .flat_map(|path| if path.is_dir() { sizes(path) } else { vec![path.metadata().unwrap().len()] })
+        .collect()
+}
+
+#[test]
+fn a_store_of_prefixes_has_the_bytes_of_latents_alone() {
+    let absorbed = engine(in_turn(), config(0, LatentFormChoice::Cheapest));
+    let facts = absorbed.facts();
+    let stored = |copies: usize, choice| {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EngineConfig { prefix_store: Some(store(folder.path())), ..config(copies, choice) };
+        let engine = engine(in_turn(), options);
+        super::bench::sample(&engine, "item", prompt(1, offshoot_engine::CHUNK_TOKENS + 77), 3, length(9));
+        let written = engine.metrics().unwrap().chunks_written;
+        drop(engine);
+        (written, sizes(folder.path()))
+    };
+    let (chunks, expected) = stored(0, LatentFormChoice::Cheapest);
+    // A chunk has its pages of latents; what else the store has is no larger than one page.
+    let latents = offshoot_engine::CHUNK_TOKENS / facts.page_tokens * facts.page_bytes;
+    let all = expected.iter().sum::<u64>() as usize;
+    assert!(chunks == 1 && all.abs_diff(latents) < facts.page_bytes, "{all} bytes for {latents} of latents");
+    for choice in CHOICES {
+        assert_eq!(stored(ROOM / 2, choice), (chunks, expected.clone()), "{choice:?}");
     }
 }
 

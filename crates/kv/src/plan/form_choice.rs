@@ -31,7 +31,7 @@ impl ItemForm {
 pub enum WhySlower {
     /// To make the copies would cost more than they save.
     Making,
-    /// No pages are left for copies, or for such as are kept.
+    /// Too few pages are left for copies, or for such as are kept.
     Pages,
     /// All copies of the step would save less than it costs to read any.
     Start,
@@ -43,14 +43,14 @@ pub(super) struct ItemForms {
     pub chosen: Vec<ItemForm>,
     /// Items that would cost less if they were read from copies, which are made where they are missing.
     candidates: Vec<Candidate>,
-    /// Whether what all copies save was less than what reading any costs.
-    saves_too_little: bool,
+    /// The forms that would have been chosen if reading any copies did not cost more than all of them save.
+    save_too_little: Option<Vec<ItemForm>>,
 }
 
 impl ItemForms {
     /// So many items, all absorbed.
     pub fn absorbed(items: usize) -> Self {
-        Self { chosen: vec![ItemForm::ABSORBED; items], candidates: Vec::new(), saves_too_little: false }
+        Self { chosen: vec![ItemForm::ABSORBED; items], candidates: Vec::new(), save_too_little: None }
     }
 
     /// The forms of the parts that items are cut to, in their order.
@@ -79,8 +79,10 @@ impl ItemForms {
                 LatentForm::Absorbed if !CopyStore::ALL.iter().any(|&store| is_candidate(number, store)) => {
                     Some(WhySlower::Making)
                 }
-                LatentForm::Absorbed if self.saves_too_little => Some(WhySlower::Start),
-                LatentForm::Absorbed => Some(WhySlower::Pages),
+                LatentForm::Absorbed => match self.save_too_little.as_ref().map(|chosen| chosen[number]) {
+                    Some(ItemForm { form: LatentForm::Kept | LatentForm::Again, upto: None }) => Some(WhySlower::Start),
+                    Some(_) | None => Some(WhySlower::Pages),
+                },
             }
         };
         plan.items.iter().enumerate().map(why).collect()
@@ -112,9 +114,9 @@ pub(super) fn choose(
             };
             forms.candidates = candidates(plan, &costs, room, has_prompt, may_have);
             let saved = choose_cheapest(plan, &costs, &forms.candidates, taken, &mut forms.chosen);
-            forms.saves_too_little = !forms.are_absorbed() && saved <= hints.cost.latents.start;
-            if forms.saves_too_little {
-                forms.chosen.fill(ItemForm::ABSORBED);
+            if !forms.are_absorbed() && saved <= hints.cost.latents.start {
+                let absorbed = vec![ItemForm::ABSORBED; plan.items.len()];
+                forms.save_too_little = Some(std::mem::replace(&mut forms.chosen, absorbed));
             }
         }
         LatentFormChoice::All(form) => {

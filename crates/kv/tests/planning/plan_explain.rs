@@ -143,6 +143,9 @@ fn why_a_slower_form_is_taken_is_said() {
     // A single page holds too little for an item's states to pay.
     let read = form(32_768, 512, &CopyRoom { pages: [1, 1], ..PLENTY });
     assert_eq!((read.form, read.why_slower), (LatentForm::Absorbed, Some(WhySlower::Pages)));
+    // Pages for a part that saves less than it costs to read any copies.
+    let read = form(32_768, 512, &CopyRoom { pages: [16, 1], ..PLENTY });
+    assert_eq!((read.form, read.why_slower), (LatentForm::Absorbed, Some(WhySlower::Pages)));
     let read = form(64, 512, &PLENTY);
     assert_eq!((read.form, read.why_slower), (LatentForm::Absorbed, Some(WhySlower::Start)));
 

@@ -57,6 +57,14 @@ fn cases() -> Vec<Case> {
                              "num_experts_per_tok": 2, "sliding_window": 100, "num_key_value_heads": kv_heads });
         case(Dtype::Bf16, plain, others)
     };
+    // One latent a token, which all heads read.
+    let latents = |dtype, rank: usize, rope: usize, head: usize| {
+        let others = json!({ "model_type": "deepseek_v2", "num_key_value_heads": 16, "kv_lora_rank": rank,
+                             "q_lora_rank": null, "qk_rope_head_dim": rope, "qk_nope_head_dim": head,
+                             "v_head_dim": head, "first_k_dense_replace": 2, "n_routed_experts": 2,
+                             "num_experts_per_tok": 2, "moe_intermediate_size": 64 });
+        case(dtype, plain, others)
+    };
     vec![
         case(Dtype::F32, plain, json!({ "model_type": "llama", "head_dim": 16 })),
         case(Dtype::F16, plain, json!({ "model_type": "llama", "head_dim": 32, "num_key_value_heads": 2 })),
@@ -74,6 +82,8 @@ fn cases() -> Vec<Case> {
         // All experts of a row: which of them are best may depend on a rounding.
         sinks(1),
         sinks(2),
+        latents(Dtype::F32, 32, 16, 16),
+        latents(Dtype::Bf16, 512, 64, 128),
     ]
 }
 
