@@ -1,5 +1,6 @@
 //! GPUs that divide the keys and values of a key head by positions: they compute what one GPU does, whatever the heads,
-//! windows, sinks and dtypes, and so do branches that go on token by token. With fewer than two GPUs that write into
+//! windows, sinks and dtypes, and so do branches that go on token by token. So do GPUs that divide the heads of latents.
+//! With fewer than two GPUs that write into
 //! each other's memory every test says so and passes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -57,14 +58,6 @@ fn cases() -> Vec<Case> {
                              "num_experts_per_tok": 2, "sliding_window": 100, "num_key_value_heads": kv_heads });
         case(Dtype::Bf16, plain, others)
     };
-    // One latent a token, which all heads read.
-    let latents = |dtype, rank: usize, rope: usize, head: usize| {
-        let others = json!({ "model_type": "deepseek_v2", "num_key_value_heads": 16, "kv_lora_rank": rank,
-                             "q_lora_rank": null, "qk_rope_head_dim": rope, "qk_nope_head_dim": head,
-                             "v_head_dim": head, "first_k_dense_replace": 2, "n_routed_experts": 2,
-                             "num_experts_per_tok": 2, "moe_intermediate_size": 64 });
-        case(dtype, plain, others)
-    };
     vec![
         case(Dtype::F32, plain, json!({ "model_type": "llama", "head_dim": 16 })),
         case(Dtype::F16, plain, json!({ "model_type": "llama", "head_dim": 32, "num_key_value_heads": 2 })),
@@ -82,9 +75,19 @@ fn cases() -> Vec<Case> {
         // All experts of a row: which of them are best may depend on a rounding.
         sinks(1),
         sinks(2),
-        latents(Dtype::F32, 32, 16, 16),
-        latents(Dtype::Bf16, 512, 64, 128),
     ]
+}
+
+/// Models of one latent a token, which the heads of all GPUs read.
+fn latent_cases() -> [Case; 2] {
+    let case = |dtype, rank: usize, rope: usize, head: usize| {
+        let others = json!({ "model_type": "deepseek_v2", "num_key_value_heads": 16, "kv_lora_rank": rank,
+                             "q_lora_rank": null, "qk_rope_head_dim": rope, "qk_nope_head_dim": head,
+                             "v_head_dim": head, "first_k_dense_replace": 2, "n_routed_experts": 2,
+                             "num_experts_per_tok": 2, "moe_intermediate_size": 64 });
+        Case { others, dtype, kv: KvDtype::Model }
+    };
+    [case(Dtype::F32, 32, 16, 16), case(Dtype::Bf16, 512, 64, 128)]
 }
 
 /// All GPUs, for one test at a time. Two groups of ranks on the same GPUs can stand still for ever: a kernel of the one
@@ -94,16 +97,20 @@ fn gpus_alone() -> MutexGuard<'static, ()> {
     GPUS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// So many GPUs that divide positions of this model; `None`, and a word, where there are none.
-fn members(count: usize, config: &ModelConfig) -> Option<Ranks<Cuda>> {
-    let gpus = match (0..count).map(Cuda::open).collect::<Result<Vec<_>, _>>() {
+/// So many GPUs that compute one model; `None`, and a word, where there are none.
+fn ranks(count: usize) -> Option<Ranks<Cuda>> {
+    match (0..count).map(Cuda::open).collect::<Result<Vec<_>, _>>() {
         Err(error @ Error::NoDevice { .. }) => {
             crate::skip::skipped(format_args!("{error}"));
-            return None;
+            None
         }
-        gpus => gpus.unwrap(),
-    };
-    let ranks = Ranks::new(gpus, false).unwrap();
+        gpus => Some(Ranks::new(gpus.unwrap(), false).unwrap()),
+    }
+}
+
+/// So many GPUs that divide positions of this model; `None`, and a word, where there are none.
+fn members(count: usize, config: &ModelConfig) -> Option<Ranks<Cuda>> {
+    let ranks = ranks(count)?;
     let shared = config.shared_keys(count, false, ranks.can_share_positions());
     if shared.members() == 1 {
         crate::skip::skipped(format_args!("{count} GPUs: {shared}"));
@@ -134,6 +141,17 @@ fn logits<B: Backend>(backend: &mut B, case: &Case) -> Vec<f32> {
     found
 }
 
+/// Compares the logits of these ranks with those of one GPU, which are computed if they are missing.
+fn compare(ranks: Ranks<Cuda>, count: usize, case: &Case, alone: &mut Option<Vec<f32>>) {
+    let found = ranks.start(Ok).unwrap().try_together(|rank| Ok(logits(rank, case))).unwrap().swap_remove(0);
+    let alone = alone.get_or_insert_with(|| logits(&mut Cuda::open(0).unwrap(), case));
+    let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let worst = found.iter().zip(&*alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let what = format!("{} in {}, keys and values {:?}, on {count} GPUs", case.others, case.dtype, case.kv);
+    eprintln!("{what}: {worst:.2e} of {largest:.2e}");
+    assert!(found.len() == alone.len() && worst <= case.may_differ() * largest, "{what}: {worst} of {largest}");
+}
+
 #[test]
 fn members_compute_what_one_gpu_computes() {
     let _alone = gpus_alone();
@@ -142,13 +160,19 @@ fn members_compute_what_one_gpu_computes() {
         let mut alone = None;
         for count in [2, 4, 8].into_iter().filter(|&count| count > config.attention().next().unwrap().heads.kv_heads) {
             let Some(ranks) = members(count, &config) else { break };
-            let found = ranks.start(Ok).unwrap().try_together(|rank| Ok(logits(rank, &case))).unwrap().swap_remove(0);
-            let alone = alone.get_or_insert_with(|| logits(&mut Cuda::open(0).unwrap(), &case));
-            let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-            let worst = found.iter().zip(&*alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            let what = format!("{} in {}, keys and values {:?}, on {count} GPUs", case.others, case.dtype, case.kv);
-            eprintln!("{what}: {worst:.2e} of {largest:.2e}");
-            assert!(found.len() == alone.len() && worst <= case.may_differ() * largest, "{what}: {worst} of {largest}");
+            compare(ranks, count, &case, &mut alone);
+        }
+    }
+}
+
+#[test]
+fn gpus_that_divide_heads_of_latents_compute_what_one_gpu_computes() {
+    let _alone = gpus_alone();
+    for case in latent_cases() {
+        let mut alone = None;
+        for count in [2, 4, 8] {
+            let Some(ranks) = ranks(count) else { break };
+            compare(ranks, count, &case, &mut alone);
         }
     }
 }
