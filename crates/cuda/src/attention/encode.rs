@@ -354,6 +354,7 @@ fn narrow_heads(
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::{READER_BITS, READER_SHIFT};
     use super::*;
     use crate::compile::elements::{HeadWidths, HopperKernel, KvElement};
 
@@ -380,6 +381,8 @@ mod tests {
         let plan = include_str!("../../../../kernels/attention/plan.cuh");
         assert!(plan.contains(&format!("constexpr unsigned OPENS = {OPENS}, CONTINUES = {CONTINUES};")));
         assert!(plan.contains(&format!("HEADER_WORDS = {HEADER_WORDS} ")));
+        let readers = format!("constexpr unsigned READER_SHIFT = {READER_SHIFT}, READER_BITS = {READER_BITS};");
+        assert!(plan.contains(&readers));
         // As `HopperKernel::has_openings`.
         let tiles = include_str!("../../../../kernels/attention/wide_tiles.cuh");
         assert!(tiles.contains("PREFERS_SHORT = DETERMINISTIC && !FP8 && (KEY_DIM == 64 || KEY_DIM == 128);"));

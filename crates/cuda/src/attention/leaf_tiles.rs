@@ -7,13 +7,16 @@ use std::ops::Range;
 
 use super::builder::PlanBuilder;
 use super::layout::{KV_BLOCK_WORDS, READER_SHIFT, Readers, STEP_KV_BLOCKS, Workers, kv_block_at, word};
-use super::split_kv::LatentWorkload;
+use super::split_kv::{ListEnd, ListLimit, ListWorkload};
 use super::tiles::{RowTile, SplitItem, SplitLimit, TilePart};
 use super::tiling::{SPARE_KV_BLOCKS, outermost};
 use offshoot_kv::plan::{AttentionPlan, WorkItem};
 
 /// Most KV blocks of an item that are listed again for each of its row tiles. Leaves take little beside longer ones.
 const MOST_REPEATED: usize = 512;
+
+/// Leaves share tiles if that spares one part of so many of the time.
+const MATTERS: usize = 32;
 
 /// How leaves of one row each are put into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,36 +49,51 @@ impl PlanBuilder<'_> {
         (self.rows_a_tile > 1 && is_plain && self.plan.can_advance()).then_some(blocks)
     }
 
-    /// The most KV blocks of tiles, by the lists of all row tiles.
-    pub fn limit_of_lists(&self, blocks: usize) -> SplitLimit {
-        let mut work = LatentWorkload::new(blocks);
-        for RowTile { item, .. } in &self.scratch.row_tiles {
-            work.add(1, item.kv_blocks.len() - item.own as usize, item.own as usize);
-        }
-        SplitLimit::KvBlocks { wide: work.best_limit().kv_blocks, narrow: STEP_KV_BLOCKS, step: STEP_KV_BLOCKS }
+    /// The most KV blocks of tiles, where leaves have these.
+    pub fn limit_of_lists(&self, leaf_tiles: LeafTiles, blocks: usize) -> SplitLimit {
+        let ListLimit { weight, .. } = self.work_of(leaf_tiles, blocks).best_limit();
+        SplitLimit::KvBlocks { wide: weight, narrow: STEP_KV_BLOCKS, step: STEP_KV_BLOCKS }
     }
 
-    /// The leaves' tiles with which a step ends first, by the model of `split_kv`; the simplest of equally fast ones.
+    /// The leaves' tiles with which a step ends first, by the model of `split_kv`; the simplest of those that differ
+    /// little.
     pub fn fastest_leaf_tiles(&self, blocks: usize) -> LeafTiles {
-        let time = |leaf_tiles: &LeafTiles| {
-            let mut work = LatentWorkload::new(blocks);
-            self.for_each_list(*leaf_tiles, |list| match list {
-                List::Item(item) => {
-                    let item = &self.plan.items[item];
-                    work.add(item.rows.len().div_ceil(self.rows_a_tile as usize), kv_blocks_of(self.plan, item), 0);
-                }
-                List::Leaves { shared, leaves } => {
-                    let kv_blocks = |items: &[WorkItem]| items.iter().map(|item| kv_blocks_of(self.plan, item)).sum();
-                    let shared = shared.map_or(0, |shared| kv_blocks_of(self.plan, &self.plan.items[shared]));
-                    work.add(1, shared, kv_blocks(&self.plan.items[leaves]));
-                }
-            });
-            work.best_limit().time
+        let time = |leaf_tiles: LeafTiles| self.work_of(leaf_tiles, blocks).best_limit().time;
+        let mut best = (LeafTiles::ALONE, time(LeafTiles::ALONE));
+        let mut consider = |leaf_tiles: LeafTiles| {
+            let time = time(leaf_tiles);
+            if time * MATTERS < best.1 * (MATTERS - 1) {
+                best = (leaf_tiles, time);
+            }
+            best.0
         };
-        let packed = (1..=self.most_readers()).map(|leaves| LeafTiles { leaves, joins: false });
-        let packed = packed.min_by_key(time).unwrap_or(LeafTiles::ALONE);
-        let joined = LeafTiles { joins: true, ..packed };
-        if time(&joined) < time(&packed) { joined } else { packed }
+        let mut packed = LeafTiles::ALONE;
+        for leaves in 2..=self.most_readers() {
+            packed = consider(LeafTiles { leaves, joins: false });
+        }
+        consider(LeafTiles { joins: true, ..packed })
+    }
+
+    /// The lists of a step whose leaves have such tiles.
+    fn work_of(&self, leaf_tiles: LeafTiles, blocks: usize) -> ListWorkload {
+        let (plan, group) = (self.plan, self.group as usize);
+        let kv_blocks = |items: &[WorkItem]| items.iter().map(|item| kv_blocks_of(plan, item)).sum::<usize>();
+        let mut work = ListWorkload::new(blocks);
+        self.for_each_list(leaf_tiles, |list| match list {
+            List::Item(item) => {
+                let (rows, most) = (plan.items[item].rows.len(), self.rows_a_tile as usize);
+                let end = ListEnd { packed: rows.min(most) * group, is_only: false };
+                work.add(rows.div_ceil(most), [kv_blocks(&plan.items[item..=item]), 0], end);
+            }
+            List::Leaves { shared, leaves } => {
+                let all = shared.map_or(0, |shared| kv_blocks(&plan.items[shared..=shared]));
+                let leaves = &plan.items[leaves];
+                let of_row = &plan.merge.offsets[leaves[0].rows.start as usize..][..2];
+                let is_only = of_row[1] - of_row[0] == if shared.is_some() { 2 } else { 1 };
+                work.add(1, [all, kv_blocks(leaves)], ListEnd { packed: leaves.len() * group, is_only });
+            }
+        });
+        work
     }
 
     /// Lists the KV blocks and row tiles of all items.

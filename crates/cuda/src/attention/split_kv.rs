@@ -28,10 +28,13 @@ const MOST_SPARING_KV_BLOCKS: usize = 2;
 /// Fixed cost of a tile of latents in steps, and its least number of steps.
 const LATENT_TILE_COST: usize = 2;
 const LEAST_LATENT_STEPS: usize = 2;
-/// What a KV block of latents weighs that all rows of a tile read, and one that a single row reads. Few other tiles have
-/// brought the latter into the cache: on an H200 two steps of them took 5.0 us, and two of the former 3.0.
-pub(super) const ALL_WEIGHT: usize = 3;
-pub(super) const OWN_WEIGHT: usize = 5;
+/// What a KV block that one row of a tile reads alone weighs beside one that all read: no other tile has brought it into
+/// the cache. And packed rows whose partial states, written and read again, weigh as much as such a KV block. On an
+/// H200, where 0.75 us are one weight (benches/runs/2026-11-30-h200-latent-leaves).
+pub(super) const OWN_WEIGHT: usize = 2;
+const STATES_A_WEIGHT: usize = 6;
+/// Most tiles that the longest list of a step is tried to be divided into, beside shares of all work.
+const MOST_LIST_SPLITS: usize = 8;
 /// If blocks compute narrow tiles after wide ones, a narrow item is split when one of its tiles would exceed a block's
 /// fair share of all work divided by this.
 const NARROW_SPLITS: usize = 2;
@@ -94,59 +97,28 @@ impl TileLengths {
     /// Most KV blocks that a tile should have, at least `least`, for `workers` with other work worth `beside` KV blocks
     /// in all and a fixed cost of `cost` KV blocks per tile.
     fn most_kv_blocks(&self, workers: usize, least: usize, cost: usize, beside: usize) -> usize {
-        self.best_limit(&Work { workers, least, cost, beside, unit: 1 }).most
-    }
-
-    /// The limit with which the last worker ends first.
-    fn best_limit(&self, work: &Work) -> Limit {
         let (all, classes, longest) = (self.kv_blocks(), self.classes(), self.longest());
-        let share = |rounds: usize, percent: usize| (all * percent).div_ceil(work.workers * rounds * 100);
+        let share = |rounds: usize, percent: usize| (all * percent).div_ceil(workers * rounds * 100);
         let shares =
             ROUNDS.into_iter().flat_map(|rounds| PERCENT.into_iter().map(move |percent| share(rounds, percent)));
-        let candidates = shares.chain(longest).map(|most| most.max(work.least).next_multiple_of(work.unit));
+        let candidates = shares.chain(longest).map(|most| most.max(least));
         // All limits that split nothing take equally long.
         let mut undivided = None;
-        let limit = |most: usize| {
-            let time = match longest.is_none_or(|longest| most >= longest) {
-                true => *undivided.get_or_insert_with(|| finish_time(&classes, most, work)),
-                false => finish_time(&classes, most, work),
-            };
-            Limit { most, time }
+        let time = |&most: &usize| match longest.is_none_or(|longest| most >= longest) {
+            true => *undivided.get_or_insert_with(|| finish_time(&classes, most, workers, cost, beside)),
+            false => finish_time(&classes, most, workers, cost, beside),
         };
-        candidates.map(limit).min_by_key(|limit| limit.time).expect("there are candidates")
+        candidates.min_by_key(time).expect("there are candidates")
     }
-}
-
-/// How tiles are computed, in their unit of length.
-struct Work {
-    workers: usize,
-    /// The least limit of a tile's length.
-    least: usize,
-    /// Of a tile, whatever its length.
-    cost: usize,
-    /// Other work of all workers.
-    beside: usize,
-    /// Tiles are divided behind multiples of this.
-    unit: usize,
-}
-
-/// The most that a tile may have, and when the last worker ends then.
-#[derive(Clone, Copy)]
-struct Limit {
-    most: usize,
-    time: usize,
 }
 
 /// Time at which the last worker ends, in KV blocks, if tiles have at most `most`: the longest tiles are taken first,
 /// and the other work fills the gaps.
-fn finish_time(classes: &[LengthClass], most: usize, work: &Work) -> usize {
-    let &Work { workers, cost, beside, unit, .. } = work;
+fn finish_time(classes: &[LengthClass], most: usize, workers: usize, cost: usize, beside: usize) -> usize {
     let mut divided: Vec<LengthClass> = Vec::with_capacity(classes.len());
     divided.extend(classes.iter().map(|class| {
         let splits = class.kv_blocks.div_ceil(most);
-        let kv_blocks =
-            if splits == 1 { class.kv_blocks } else { class.kv_blocks.div_ceil(splits).next_multiple_of(unit) };
-        LengthClass { kv_blocks, tiles: class.tiles * splits }
+        LengthClass { kv_blocks: class.kv_blocks.div_ceil(splits), tiles: class.tiles * splits }
     }));
     divided.sort_unstable_by_key(|class| std::cmp::Reverse(class.kv_blocks));
     let mut busy = beside;
@@ -280,44 +252,97 @@ impl TileWorkload {
     }
 }
 
-/// The weight of KV blocks of latents that all rows of a tile read, and of those that a single row reads.
-pub(super) fn weight(all: usize, own: usize) -> usize {
-    all * ALL_WEIGHT + own * OWN_WEIGHT
-}
-
-/// The tiles of a step of latents before long ones are split, where each weighs as much as its KV blocks.
-pub(super) struct LatentWorkload {
+/// The lists of KV blocks of a step of latents, before long ones are divided among tiles.
+pub(super) struct ListWorkload {
     blocks: usize,
-    /// By weight.
-    tiles: TileLengths,
+    lists: Vec<(ListEnd, TileLengths)>,
 }
 
-/// The most KV blocks that a tile should have, if all of its rows read them, and the time of a step then.
-pub(super) struct LatentLimit {
-    pub kv_blocks: usize,
-    /// In weights of a KV block.
+/// What is written where a list's tiles end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ListEnd {
+    /// Packed rows of a tile.
+    pub packed: usize,
+    /// Whether its rows have no other list: their results are written unless the list is divided.
+    pub is_only: bool,
+}
+
+/// The largest weight that a tile should have, and when the last block ends then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ListLimit {
+    pub weight: usize,
     pub time: usize,
 }
 
-impl LatentWorkload {
+/// The weight of a list of KV blocks that all rows read and of such that one reads.
+pub(super) fn list_weight(all: usize, own: usize) -> usize {
+    all + own * OWN_WEIGHT
+}
+
+impl ListEnd {
+    /// What states weigh at the end of a tile.
+    fn weight(self, is_divided: bool) -> usize {
+        if self.is_only && !is_divided { 0 } else { self.packed.div_ceil(STATES_A_WEIGHT) }
+    }
+}
+
+impl ListWorkload {
     pub fn new(blocks: usize) -> Self {
-        Self { blocks, tiles: TileLengths::default() }
+        Self { blocks, lists: Vec::new() }
     }
 
-    /// Adds tiles with so many KV blocks that all of their rows read, and so many that one row reads. A step may lack
+    /// Adds lists with so many KV blocks that all rows of a tile read, and so many that one row reads. A step may lack
     /// its last KV block, but takes no less time.
-    pub fn add(&mut self, tiles: usize, all: usize, own: usize) {
-        let missing = (all + own).next_multiple_of(STEP_KV_BLOCKS) - all - own;
-        let (all, own) = if own > 0 { (all, own + missing) } else { (all + missing, own) };
-        self.tiles.add(tiles, weight(all, own));
+    pub fn add(&mut self, lists: usize, [all, own]: [usize; 2], end: ListEnd) {
+        let lacks = (all + own).next_multiple_of(STEP_KV_BLOCKS) - all - own;
+        let lacking = if own > 0 { list_weight(0, lacks) } else { lacks };
+        let at = self.lists.iter().position(|(known, _)| *known == end).unwrap_or_else(|| {
+            self.lists.push((end, TileLengths::default()));
+            self.lists.len() - 1
+        });
+        self.lists[at].1.add(lists, list_weight(all, own) + lacking);
     }
 
-    pub fn best_limit(&self) -> LatentLimit {
-        let step = weight(STEP_KV_BLOCKS, 0);
-        let (least, cost) = (LEAST_LATENT_STEPS * step, LATENT_TILE_COST * step);
-        let work = Work { workers: self.blocks, least, cost, beside: 0, unit: step };
-        let Limit { most, time } = self.tiles.best_limit(&work);
-        LatentLimit { kv_blocks: most / ALL_WEIGHT, time }
+    pub fn best_limit(&self) -> ListLimit {
+        let lengths = || self.lists.iter().map(|(_, lengths)| lengths);
+        let all: usize = lengths().map(TileLengths::kv_blocks).sum();
+        let longest = lengths().filter_map(TileLengths::longest).max().unwrap_or(0);
+        let rounds = ROUNDS.into_iter().flat_map(|rounds| PERCENT.map(|percent| (rounds, percent)));
+        let shares = rounds.map(|(rounds, percent)| (all * percent).div_ceil(self.blocks * rounds * 100));
+        let parts = (1..=MOST_LIST_SPLITS).map(|splits| longest.div_ceil(splits));
+        let least = LEAST_LATENT_STEPS * STEP_KV_BLOCKS;
+        let limits = parts.chain(shares).map(|weight| weight.max(least).next_multiple_of(STEP_KV_BLOCKS));
+        // All limits that divide nothing take equally long.
+        let mut undivided = None;
+        let limits = limits.map(|weight| {
+            let time = match weight >= longest {
+                true => *undivided.get_or_insert_with(|| self.finish_time(weight)),
+                false => self.finish_time(weight),
+            };
+            ListLimit { weight, time }
+        });
+        limits.min_by_key(|limit| limit.time).expect("there are limits")
+    }
+
+    /// Time at which the last block ends if tiles weigh at most `most`: the longest tiles come first, and each block has
+    /// one of every round, in turns from both ends (kernels/attention/wide_tiles.cuh).
+    fn finish_time(&self, most: usize) -> usize {
+        let mut tiles = Vec::new();
+        for (end, lengths) in &self.lists {
+            tiles.extend(lengths.classes().into_iter().map(|LengthClass { kv_blocks: weight, tiles }| {
+                let splits = weight.div_ceil(most);
+                let part = if splits == 1 { weight } else { weight.div_ceil(splits).next_multiple_of(STEP_KV_BLOCKS) };
+                (part, end.weight(splits > 1), tiles * splits)
+            }));
+        }
+        tiles.sort_unstable_by_key(|&(weight, ..)| std::cmp::Reverse(weight));
+        let mut ends = vec![0; self.blocks];
+        let in_order = tiles.iter().flat_map(|&(weight, end, tiles)| std::iter::repeat_n(weight + end, tiles));
+        for (number, weight) in in_order.enumerate() {
+            let (round, place) = (number / self.blocks, number % self.blocks);
+            ends[if round % 2 == 0 { place } else { self.blocks - 1 - place }] += weight;
+        }
+        ends.into_iter().max().unwrap_or(0)
     }
 }
 
@@ -356,6 +381,28 @@ mod tests {
         assert_eq!(longest(22, 2048, 64), 8);
         assert_eq!(longest(64, 2048, 256), 16);
         assert_eq!(longest(4, 8192, 16), 5);
+    }
+
+    #[test]
+    fn lists_are_as_long_as_was_fastest() {
+        let time = |lists: usize, [all, own]: [usize; 2], packed: usize| {
+            let mut work = ListWorkload::new(132);
+            work.add(lists, [all, own], ListEnd { packed, is_only: true });
+            work.best_limit()
+        };
+        // Leaves of 3, 4 and 8 KV blocks, alone, by twos and by fours.
+        let [alone, twos, fours] = [1, 2, 4].map(|leaves| time(2560 / leaves, [0, 3 * leaves], 16 * leaves).time);
+        assert!(twos < alone && twos <= fours, "{alone} {twos} {fours}");
+        for kv_blocks in [4, 8] {
+            let by = |leaves: usize| time(1024 / leaves, [0, kv_blocks * leaves], 16 * leaves).time;
+            assert!(by(1) <= by(2) && by(1) <= by(4), "{kv_blocks}");
+        }
+        // Row tiles of 2,048 tokens that end with leaves of 128 of 16 and of 20 heads.
+        let splits = |lists, leaves: usize, packed| {
+            let weight = list_weight(64, 4 * leaves);
+            weight.div_ceil(time(lists, [64, 4 * leaves], packed).weight)
+        };
+        assert_eq!([splits(64, 4, 64), splits(86, 3, 60), splits(256, 4, 64)], [2, 3, 1]);
     }
 
     #[test]

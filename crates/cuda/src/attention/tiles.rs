@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::layout::{KV_BLOCK_WORDS, word};
-use super::split_kv::{ALL_WEIGHT, OWN_WEIGHT, weight};
+use super::split_kv::{OWN_WEIGHT, list_weight};
 
 /// Facts shared by the row tiles of one item.
 #[derive(Clone)]
@@ -22,15 +22,15 @@ pub struct SplitItem {
 
 impl SplitItem {
     fn weight(&self) -> usize {
-        weight(self.kv_blocks.len() - self.own as usize, self.own as usize)
+        list_weight(self.kv_blocks.len() - self.own as usize, self.own as usize)
     }
 
     /// The number of leading KV blocks that weigh as much, or almost.
     fn kv_blocks_of(&self, weight: usize) -> usize {
         let others = self.kv_blocks.len() - self.own as usize;
-        match weight.checked_sub(others * ALL_WEIGHT) {
+        match weight.checked_sub(others) {
             Some(own) => others + own / OWN_WEIGHT,
-            None => weight / ALL_WEIGHT,
+            None => weight,
         }
     }
 }
@@ -110,8 +110,7 @@ impl SplitLimit {
             SplitLimit::KvBlocks { wide, .. } if item.wide => wide,
             SplitLimit::KvBlocks { narrow, .. } => narrow,
         };
-        let (weight, most) = (item.weight(), weight(most, 0));
-        if weight <= most { 1 } else { weight.div_ceil(most) }
+        if item.weight() <= most { 1 } else { item.weight().div_ceil(most) }
     }
 
     /// The KV block at which split number `split` (from 1) of `splits` ends.

@@ -64,7 +64,7 @@ impl DevicePlan {
         let limit = match shares {
             Some((blocks, leaf_tiles)) => {
                 builder.tile_lists(leaf_tiles);
-                builder.limit_of_lists(blocks)
+                builder.limit_of_lists(leaf_tiles, blocks)
             }
             None => {
                 builder.tile_items();

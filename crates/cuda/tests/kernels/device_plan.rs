@@ -421,7 +421,7 @@ fn decode_step_of_pages(
     hints: &PlanHints,
     planner: Planner,
 ) -> AttentionPlan {
-    let (mut tree, mut pool) = (PrefixTree::new(page_tokens), PagePool::new(4000));
+    let (mut tree, mut pool) = (PrefixTree::new(page_tokens), PagePool::new(10_000));
     let leaves = plant(&mut tree, &mut pool);
     let mut rows = Vec::new();
     for segment in leaves {
@@ -625,6 +625,50 @@ fn leaves_that_share_tiles_follow_a_decode_step_from_page_to_page() {
     }
     assert!(seen[1] == 0 && seen[2..=4].iter().all(|&seen| seen > 0), "tiles of so many leaves: {seen:?}");
     assert!(patched > 10 && anew > 10 && joined > 10, "{patched} turned together, {anew} anew, {joined} joined");
+}
+
+/// So many problems of so many tokens, or none where these are 0, and as many leaves of each, of so many tokens.
+fn even_samples(
+    [problems, tokens, leaves, own]: [u32; 4],
+) -> impl FnOnce(&mut PrefixTree, &mut PagePool) -> Vec<SegmentId> {
+    move |tree, pool| {
+        let leaf = |tree: &mut PrefixTree, pool: &mut PagePool, problem: Option<SegmentId>| match problem {
+            None => tree.admit(pool, &text(own)).expect("pages"),
+            Some(problem) => {
+                let leaf = tree.fork(problem);
+                tree.append(pool, leaf, &text(own)).expect("pages");
+                leaf
+            }
+        };
+        let mut all = Vec::new();
+        for number in 0..problems {
+            // Different ones, that share nothing.
+            let of_problem: Vec<TokenId> = (0..tokens).map(|i| TokenId(1000 * (number + 1) + i)).collect();
+            let problem = (tokens > 0).then(|| tree.admit(pool, &of_problem).expect("pages"));
+            problem.iter().for_each(|&problem| tree.mark_computed(problem, tokens));
+            all.extend((0..leaves).map(|_| leaf(tree, pool, problem)));
+        }
+        all
+    }
+}
+
+#[test]
+fn leaves_share_tiles_where_that_was_fastest() {
+    let (_, tiling) = latent_case(&mut Dice::new(0));
+    let tiling = Tiling { workers: Workers::LatentBlocks(132), ..tiling };
+    // As measured on an H200: heads, the tree, the tiles that leaves share, and partial states of rows.
+    for (heads, tree, shared, slots) in [
+        (16, [64, 96, 40, 66], 640, 0),
+        (20, [64, 96, 40, 66], 896, 0),
+        (16, [1, 2048, 1024, 128], 256, 0),
+        (16, [1, 2048, 256, 128], 64, 512),
+    ] {
+        let heads = HeadLayout::new(heads, 1, 64);
+        let plan = decode_step(even_samples(tree), &plan_hints(heads, None, 1), Planner::Tree);
+        let words = DevicePlan::build(&plan, heads, plan.row_positions.len(), &tiling);
+        let found = (shared_tiles(&words, heads).len(), words.partial_slots());
+        assert_eq!(found, (shared, slots), "{heads:?}, {tree:?}");
+    }
 }
 
 #[test]
