@@ -336,13 +336,34 @@ impl ListWorkload {
             }));
         }
         tiles.sort_unstable_by_key(|&(weight, ..)| std::cmp::Reverse(weight));
-        let mut ends = vec![0; self.blocks];
-        let in_order = tiles.iter().flat_map(|&(weight, end, tiles)| std::iter::repeat_n(weight + end, tiles));
-        for (number, weight) in in_order.enumerate() {
-            let (round, place) = (number / self.blocks, number % self.blocks);
-            ends[if round % 2 == 0 { place } else { self.blocks - 1 - place }] += weight;
+        // Of rounds from either end, by how much more blocks have from a place on than before it; of whole rounds, what
+        // all have.
+        let (blocks, mut rises, mut of_all) = (self.blocks, [vec![0; self.blocks + 1], vec![0; self.blocks + 1]], 0);
+        let mut number = 0;
+        for (weight, end, mut left) in tiles {
+            let weight = (weight + end) as isize;
+            while left > 0 {
+                let (round, place) = (number / blocks, number % blocks);
+                let mut taken = left.min(blocks - place);
+                if taken == blocks {
+                    taken = left / blocks * blocks;
+                    of_all += weight * (left / blocks) as isize;
+                } else {
+                    rises[round % 2][place] += weight;
+                    rises[round % 2][place + taken] -= weight;
+                }
+                (number, left) = (number + taken, left - taken);
+            }
         }
-        ends.into_iter().max().unwrap_or(0)
+        let [forth, back] = rises.map(|rises| {
+            let sum = |held: &mut isize, rise| {
+                *held += rise;
+                Some(*held)
+            };
+            rises[..blocks].iter().scan(0, sum).collect::<Vec<isize>>()
+        });
+        let ends = forth.iter().zip(back.iter().rev()).map(|(forth, back)| of_all + forth + back);
+        ends.max().map_or(0, |end| end as usize)
     }
 }
 
