@@ -2,8 +2,8 @@
 //
 // What is rounded comes from `Inputs`, N neighbouring inputs at a time: `load(k)` reads what they are made of, so that
 // a thread has several on their way; `value(loaded)` makes them, as ELEMENT holds them; `keep(k, value)` stores them
-// where they are wanted as they are; `again(k)` is the value of a `k` that was made before. FEW and HELD: the vectors of
-// a short row, and of any row, that are worth a thread's registers; the others are made again.
+// where they are wanted as they are; `again(k)` is the value of a `k` that was made before. FEW and HELD: the vectors
+// of a short row, and of any row, that are worth a thread's registers; the others are made again.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #pragma once

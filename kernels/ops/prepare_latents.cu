@@ -6,9 +6,10 @@
 //
 // Shapes: queries ELEMENT [R, heads * query], rows `query_row` elements apart; absorbed ELEMENT [R, heads * (rank +
 // rope)] or null; latents ELEMENT [R, rank + rope], rows `latent_row` elements apart, which may lie between those of
-// queries; weight f32 [rank]; of each table cosines and sines f32 [positions, rotary / 2], or null, and `turns`, bits of
-// Turn; positions u32 [R]; layer KV_ELEMENT [page][32 slots of rank + rope], laid out as in kv_page.cuh; slots u32 [R].
-// Grid: a warp for each part of a row, WARPS to a block: of `parts` parts the first is the latent, the others are of
+// queries; weight f32 [rank]; of each table cosines and sines f32 [positions, rotary / 2], or null, and `turns`, bits
+// of Turn; positions u32 [R]; layer KV_ELEMENT [page][32 slots of rank + rope], laid out as in kv_page.cuh; slots u32
+// [R]. Grid: a warp for each part of a row, WARPS to a block: of `parts` parts the first is the latent, the others are
+// of
 // `heads_a_part` heads each. Shared memory: a latent for each warp, from multiples of 16 bytes on.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element that is rotated or stored; of few rows, the launch.
 // Definition: `Backend::prepare_latents`; on the CPU, crates/cpu/src/latent.rs.

@@ -277,9 +277,9 @@ pub trait Backend: Send + 'static {
         let _ = old;
         self.split_vector(parts, split)
     }
-    /// The maps of a layer with latent attention, a matrix `[heads.map_rows(), rank]` of `parts`, which are dense and of
-    /// the compute dtype `dtype` or become so. A rank keeps those of the heads that `split` gives it. `old`: the maps
-    /// whose place they take, as in [`Backend::replace_matrix`].
+    /// The maps of a layer with latent attention, a matrix `[heads.map_rows(), rank]` of `parts`, which are dense and
+    /// of the compute dtype `dtype` or become so. A rank keeps those of the heads that `split` gives it. `old`: the
+    /// maps whose place they take, as in [`Backend::replace_matrix`].
     fn latent_maps(
         &mut self,
         parts: &[HeldPart<'_>],
@@ -603,12 +603,13 @@ pub trait Backend: Send + 'static {
         other_lse: &Self::Buffer,
     );
     /// What is done before latent attention to `queries` `[R, query_width]` and `latents` `[R, latent_width]`; `None`:
-    /// the rows of `queries` end with those of latents, `[R, query_width + latent_width]`. The first `rank` elements of a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last
-    /// elements of each query, and of the row of `latents` where they say so, in place; then row `r` of `latents` is
-    /// stored in slot `r` of the step, rounded to the KV dtype. `latents` is unspecified afterwards. A table that
-    /// rotates queries alone may be as wide as a query, one that rotates both not wider than `rope`. `absorbed`, if the
-    /// absorbed form is computed, is `[R, heads, rank + rope]`: the last `rope` elements of each query, as they are
-    /// then, go to the last ones of its head there.
+    /// the rows of `queries` end with those of latents, `[R, query_width + latent_width]`. The first `rank` elements of
+    /// a row of `latents` become their `rms_norm`; the tables of `steps` rotate the last elements of each query, and of
+    /// the row of `latents` where they say so, in place; then row `r` of `latents` is stored in slot `r` of the step,
+    /// rounded to the KV dtype. `latents` is unspecified afterwards. A table that rotates queries alone may be as wide
+    /// as a query, one that rotates both not wider than `rope`. `absorbed`, if the absorbed form is computed, is `[R,
+    /// heads, rank + rope]`: the last `rope` elements of each query, as they are then, go to the last ones of its head
+    /// there.
     fn prepare_latents(
         &mut self,
         queries: &mut Self::Buffer,
@@ -618,8 +619,8 @@ pub trait Backend: Send + 'static {
         kv: &mut Self::Kv,
         step: &Self::Step,
     );
-    /// The queries of the absorbed form: `out` `[R, heads, rank + rope]`, of which `[K_h^T q, p]` is the one of head `h`
-    /// with `[q, p]` its query in `queries`, whose rows begin with `[heads, nope + rope]`. `p` is there already
+    /// The queries of the absorbed form: `out` `[R, heads, rank + rope]`, of which `[K_h^T q, p]` is the one of head
+    /// `h` with `[q, p]` its query in `queries`, whose rows begin with `[heads, nope + rope]`. `p` is there already
     /// ([`Backend::prepare_latents`]) and stays.
     fn absorb_queries(&mut self, out: &mut Self::Buffer, queries: &Self::Buffer, maps: &Self::LatentMaps);
     /// The values of what heads have read in the absorbed form: `out` `[R, heads, value]`, `out[r][h] = V_h x[r][h]`

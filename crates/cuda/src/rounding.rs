@@ -1,9 +1,9 @@
 //! Activations rounded to e4m3 before they are multiplied by e4m3. The rounded rows of linear layers, and those at the
-//! places of experts, lie in memory of their own, which all products of the kind use in turn. A norm or a gate that only
-//! one product reads rounds its results itself (kernels/fp8/rms_norm_fp8.cu, gated_silu_fp8.cu), to the bits of
-//! round_rows.cu beside them, and stores nothing else; the product then finds them rounded. So does one that others read
-//! too, once its results were rounded for a product, but it stores them as they are besides. Rows that are rounded for a
-//! linear layer are copied to the places of experts that read them (gather_rounded.cu).
+//! places of experts, lie in memory of their own, which all products of the kind use in turn. A norm or a gate that
+//! only one product reads rounds its results itself (kernels/fp8/rms_norm_fp8.cu, gated_silu_fp8.cu), to the bits of
+//! round_rows.cu beside them, and stores nothing else; the product then finds them rounded. So does one that others
+//! read too, once its results were rounded for a product, but it stores them as they are besides. Rows that are rounded
+//! for a linear layer are copied to the places of experts that read them (gather_rounded.cu).
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,5 @@
-//! Says what becomes of matrices that a device does not hold as they are stored, one line for each kind, when a model is
-//! loaded. `weights` decides it.
+//! Says what becomes of matrices that a device does not hold as they are stored, one line for each kind, when a model
+//! is loaded. `weights` decides it.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -354,8 +354,8 @@ fn narrow_heads(
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{READER_BITS, READER_SHIFT};
     use super::*;
+    use crate::attention::layout::{READER_BITS, READER_SHIFT};
     use crate::compile::elements::{HeadWidths, HopperKernel, KvElement};
 
     const WORKERS: Workers = Workers::BlocksAndDecodeWarps(132);

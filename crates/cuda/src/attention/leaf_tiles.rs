@@ -1,7 +1,7 @@
 //! Puts leaves of one row each into tiles of several rows, which the kernel of latents multiplies at once however few
-//! of them are filled. Leaves of neighbouring rows share a tile whose KV blocks name the row that reads them. Where they
-//! follow an item of exactly their rows, its row tiles may end with them: a row then has one state less. `split_kv` has
-//! the model of time that decides.
+//! of them are filled. Leaves of neighbouring rows share a tile whose KV blocks name the row that reads them. Where
+//! they follow an item of exactly their rows, its row tiles may end with them: a row then has one state less.
+//! `split_kv` has the model of time that decides.
 
 use std::ops::Range;
 

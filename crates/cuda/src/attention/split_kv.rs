@@ -28,9 +28,9 @@ const MOST_SPARING_KV_BLOCKS: usize = 2;
 /// Fixed cost of a tile of latents in steps, and its least number of steps.
 const LATENT_TILE_COST: usize = 2;
 const LEAST_LATENT_STEPS: usize = 2;
-/// What a KV block that one row of a tile reads alone weighs beside one that all read: no other tile has brought it into
-/// the cache. And packed rows whose partial states, written and read again, weigh as much as such a KV block. On an
-/// H200, where 0.75 us are one weight (benches/runs/2026-11-30-h200-latent-leaves).
+/// What a KV block that one row of a tile reads alone weighs beside one that all read: no other tile has brought it
+/// into the cache. And packed rows whose partial states, written and read again, weigh as much as such a KV block. On
+/// an H200, where 0.75 us are one weight (benches/runs/2026-11-30-h200-latent-leaves).
 pub(super) const OWN_WEIGHT: usize = 2;
 const STATES_A_WEIGHT: usize = 6;
 /// Most tiles that the longest list of a step is tried to be divided into, beside shares of all work.
@@ -324,8 +324,8 @@ impl ListWorkload {
         limits.min_by_key(|limit| limit.time).expect("there are limits")
     }
 
-    /// Time at which the last block ends if tiles weigh at most `most`: the longest tiles come first, and each block has
-    /// one of every round, in turns from both ends (kernels/attention/wide_tiles.cuh).
+    /// Time at which the last block ends if tiles weigh at most `most`: the longest tiles come first, and each block
+    /// has one of every round, in turns from both ends (kernels/attention/wide_tiles.cuh).
     fn finish_time(&self, most: usize) -> usize {
         let mut tiles = Vec::new();
         for (end, lengths) in &self.lists {

@@ -11,7 +11,8 @@ use super::split_kv::{OWN_WEIGHT, list_weight};
 #[derive(Clone)]
 pub struct SplitItem {
     pub kv_blocks: Range<u32>,
-    /// How many of them, the last ones, weigh more as only one row reads them (`split_kv`); 0 where that is not weighed.
+    /// How many of them, the last ones, weigh more as only one row reads them (`split_kv`); 0 where that is not
+    /// weighed.
     pub own: u32,
     /// Number of row tiles of the item; set in the first of them.
     pub row_tiles: u32,

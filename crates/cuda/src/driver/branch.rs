@@ -1,5 +1,5 @@
-//! A second stream beside the device's own, in which a part of a graph is captured that may be computed at the same time
-//! as another part.
+//! A second stream beside the device's own, in which a part of a graph is captured that may be computed at the same
+//! time as another part.
 
 use cudarc::driver::result;
 use cudarc::driver::sys::CUstream;

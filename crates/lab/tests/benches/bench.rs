@@ -64,7 +64,8 @@ fn ops_of_latents_are_timed_beside_what_they_must_read() {
     for (line, (op, rows)) in lines.iter().zip(expected) {
         assert_eq!((&line["op"], &line["rows"]), (&op.into(), &rows.into()));
         assert!(number(line, "us") > 0.0, "{line}");
-        // 40 maps of 64 x 256 in bf16, at a byte a nanosecond, and what is not rotated of a row's queries in both forms.
+        // 40 maps of 64 x 256 in bf16, at a byte a nanosecond, and what is not rotated of a row's queries in both
+        // forms.
         let floor = 2.0 * (40.0 * 64.0 * 256.0 + f64::from(rows) * 40.0 * (64.0 + 256.0)) / 1e3;
         assert!(op != "absorb_queries" || (number(line, "floor_us") - floor).abs() < 0.006, "{line}, not {floor}");
     }

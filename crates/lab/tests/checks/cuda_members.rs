@@ -1,6 +1,6 @@
 //! GPUs that divide the keys and values of a key head by positions: they compute what one GPU does, whatever the heads,
-//! windows, sinks and dtypes, and so do branches that go on token by token. So do GPUs that divide the heads of latents.
-//! With fewer than two GPUs that write into each other's memory every test says so and passes.
+//! windows, sinks and dtypes, and so do branches that go on token by token. So do GPUs that divide the heads of
+//! latents. With fewer than two GPUs that write into each other's memory every test says so and passes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
