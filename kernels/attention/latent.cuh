@@ -300,7 +300,8 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                 scale_sums({factors[0], factors[1]});
                 wait(latent.weighed[0], pairs_before);
                 begin_products();
-                // Bit by bit: a warp that issues more than the tensor cores take waits for them.
+                // 16 tokens at a time, so that the warp computes its softmax in between: one that issues more than the
+                // tensor cores take waits for them.
                 rows.issue_shared<0, 1>(at(0, ROTATED), at(0, RIGHT));
                 if (has_second) {
                     factor = rows.raise(before, job.scale);

@@ -127,9 +127,11 @@ __device__ __forceinline__ void copy_latents(const Job& job, unsigned warp, unsi
             // Copies COUNT panels, the share's, once they are empty.
             auto copy = [&](auto count, unsigned share) {
                 constexpr unsigned COUNT = decltype(count)::PANELS;
-                // At first the keys that are scored first come alone beside the queries: all blocks ask at that time.
+                // At first the keys that are scored first come alone beside the queries: all blocks load theirs then.
+                // The rotated share comes last of this warp's two, and is waited for as its next phase cannot end
+                // before step 1's keys are there: warpgroup 1 empties it only after it has scored them.
                 if (is_first && step == 1) {
-                    auto& first = FP8 ? latent.copied[0][LEFT] : latent.full[0][LEFT];
+                    auto& first = FP8 ? latent.copied[0][ROTATED] : latent.full[0][ROTATED];
                     wait_barrier(shared_address(&first), 0);
                 }
                 wait_barrier(shared_address(&latent.empty[buffer][share]), filled % 2 ^ 1);

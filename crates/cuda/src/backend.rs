@@ -801,7 +801,7 @@ impl Backend for Cuda {
                 weights: routes.weights(),
                 multiplied: routes.multiplied_places(),
             };
-            // The rows that experts have read stay rounded for the shared expert.
+            // The rows that experts have read stay rounded for a shared expert that comes behind them.
             self.forget_rows_of(out);
             self.ops_of(x.element).combine(out, x, input, &of, mode == OutputMode::Add);
         }

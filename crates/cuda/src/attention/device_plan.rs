@@ -135,7 +135,8 @@ impl DevicePlan {
         Some(changed.unwrap_or(0..0))
     }
 
-    /// Takes a reserved KV block for each of the new pages. If one lacks or a page begins a whole tile, none is taken.
+    /// Takes a reserved KV block for each of the new pages. Returns false, and takes none, if a list has none left or a
+    /// page begins a whole tile.
     fn take_room(&mut self, new_pages: &[NewPage]) -> bool {
         let Self { append_points, append_lists, undivided, .. } = self;
         let point = |new_page: &NewPage| append_points[new_page.row as usize];
