@@ -242,7 +242,7 @@ struct Faults {
 }
 
 impl CaseReport {
-    /// Whether the case holds: see [`CaseReport::faults`].
+    /// Whether the case misses none of its bounds.
     pub fn passes(&self, dtype: Dtype, rounding: Option<RoundingKind>) -> bool {
         matches!(self.faults(dtype, rounding), Faults { logits: false, logprobs: false, greedy: 0 })
     }
