@@ -23,8 +23,8 @@ __device__ __forceinline__ void copy_box(unsigned to, const TensorMap& map, unsi
         : "memory");
 }
 
-// The same for every block of a cluster of `size` (cluster.cuh): the box lands where `to` lies there, and signals the
-// barrier that lies there where `barrier` does here.
+// Copies a box, as `copy_box`, to every block of a cluster of `size` (cluster.cuh): it lands at `to` of that block's
+// memory, and signals that block's `barrier`.
 __device__ __forceinline__ void copy_box_to_cluster(unsigned to, const TensorMap& map, unsigned x, unsigned y,
                                                     unsigned barrier, unsigned size) {
     asm volatile(

@@ -21,7 +21,7 @@ __device__ __forceinline__ void expect_bytes(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// The same, and arrives for all 32 lanes of a warp.
+// Makes the phase also wait for `bytes` from the copy engine, and arrives for all 32 lanes of a warp.
 __device__ __forceinline__ void arrive_expecting(unsigned barrier, unsigned bytes) {
     asm volatile(
         "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\n"

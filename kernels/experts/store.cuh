@@ -17,7 +17,7 @@ struct Results {
     unsigned accumulates;  // whether they are added to what is there, which only sums are
 };
 
-// As precise as a T is.
+// Returns the gated product of a gate and an up, with a sigmoid as precise as a T is.
 template <class T>
 __device__ __forceinline__ float gated(float gate, float up, unsigned kind) {
     if (kind == CLAMPED) {

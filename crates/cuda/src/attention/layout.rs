@@ -115,7 +115,7 @@ impl Readers {
     /// Most rows of a tile whose KV blocks may have one reader.
     pub const MOST: u32 = (1 << READER_BITS) - 1;
 
-    /// As they stand in the first word of a KV block.
+    /// The bits of these readers in the first word of a KV block.
     pub fn bits(self) -> u32 {
         match self {
             Readers::All => 0,

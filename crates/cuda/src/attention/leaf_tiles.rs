@@ -13,10 +13,10 @@ use super::tiling::{SPARE_KV_BLOCKS, outermost};
 use offshoot_kv::plan::{AttentionPlan, WorkItem};
 
 /// Most KV blocks of an item that are listed again for each of its row tiles. Leaves take little beside longer ones.
-const MOST_REPEATED: usize = 512;
+const MOST_REPEATED_KV_BLOCKS: usize = 512;
 
-/// Leaves share tiles if that spares one part of so many of the time.
-const MATTERS: usize = 32;
+/// Leaves share tiles where that spares at least 1/32 of the modelled time.
+const LEAST_GAIN: usize = 32;
 
 /// How leaves of one row each are put into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,9 @@ impl LeafTiles {
 /// Items, by their indices, whose KV blocks are listed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum List {
-    /// One that all of its row tiles read.
+    /// An item whose row tiles all read the list.
     Item(usize),
-    /// Of one tile: what all of its rows read, if anything, then the leaf of each row.
+    /// The list of one tile: the item that all of its rows read, if there is one, then the leaf of each row.
     Leaves { shared: Option<usize>, leaves: Range<usize> },
 }
 
@@ -62,7 +62,7 @@ impl PlanBuilder<'_> {
         let mut best = (LeafTiles::ALONE, time(LeafTiles::ALONE));
         let mut consider = |leaf_tiles: LeafTiles| {
             let time = time(leaf_tiles);
-            if time * MATTERS < best.1 * (MATTERS - 1) {
+            if time * LEAST_GAIN < best.1 * (LEAST_GAIN - 1) {
                 best = (leaf_tiles, time);
             }
             best.0
@@ -150,8 +150,9 @@ impl PlanBuilder<'_> {
                 continue;
             }
             let leaves = next + 1..next + 1 + item.rows.len();
-            let joins =
-                leaf_tiles.joins && has_leaves(plan, item, leaves.clone()) && kv_blocks_of(plan, item) <= MOST_REPEATED;
+            let joins = leaf_tiles.joins
+                && has_leaves(plan, item, leaves.clone())
+                && kv_blocks_of(plan, item) <= MOST_REPEATED_KV_BLOCKS;
             if joins {
                 for leaves in parts(leaves.clone(), self.most_readers()) {
                     emit(List::Leaves { shared: Some(next), leaves });

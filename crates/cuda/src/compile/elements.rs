@@ -290,7 +290,7 @@ pub struct Fp8ExpertTiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fp8ExpertKernel {
     pub tiles: Fp8ExpertTiles,
-    /// Of results, and of weights' names in the kernel: f16 or bf16. Both can store f32 too.
+    /// The dtype of 16-bit results, f16 or bf16. Each of the two kernels can store f32 results, too.
     pub element: Dtype,
     pub scaling: Fp8Scaling,
     /// Whether its results are gates and ups in turn, of which it stores what they make.
@@ -298,7 +298,7 @@ pub struct Fp8ExpertKernel {
 }
 
 impl Fp8ExpertTiles {
-    /// By rising size.
+    /// All tiles, the smallest first.
     pub const ALL: [Self; 2] = [Self { cap: 64 }, Self { cap: 192 }];
 
     /// Warpgroups that multiply.

@@ -164,7 +164,7 @@ impl Device {
         if redirected.is_null() { self.0.stream } else { redirected }
     }
 
-    /// Whether what is enqueued goes to a branch.
+    /// Whether a branch is entered, to which launches then go.
     pub(crate) fn is_in_branch(&self) -> bool {
         !self.0.redirected.load(Ordering::Relaxed).is_null()
     }

@@ -133,7 +133,7 @@ pub(super) struct Step<'a> {
     pub(super) narrow_heads: Option<u32>,
 }
 
-/// The same words as a plan of some steps before has them: by their positions, rows have moved on since.
+/// The words of a plan made some steps before: the positions say that rows have moved on since.
 pub(super) fn made_earlier(words: &[u32]) -> Vec<u32> {
     const STEPS: u32 = 5;
     let mut words = words.to_vec();
@@ -264,7 +264,7 @@ pub(super) fn attend(
     attend_by(kernel, step, &words, tiling, runs, lse)
 }
 
-/// The same by the words of a plan of the step, or of a step before.
+/// Attention of `step` by the words of a plan that was made for it, or for a step before.
 pub(super) fn attend_by(
     kernel: &Kernel,
     step: &Step<'_>,
