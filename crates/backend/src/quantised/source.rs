@@ -139,8 +139,8 @@ impl QuantSource<'_> {
                 make_row(format, &numbers, out);
             }
             QuantSource::Random(random) => {
-                let numbers = (row * inputs..(row + 1) * inputs).map(|i| random.dtype.round(random.numbers.at(i)));
-                make_row(format, &numbers.collect::<Vec<f32>>(), out);
+                let numbers: Vec<f32> = (0..inputs).map(|k| random.at(row, k)).collect();
+                make_row(format, &numbers, out);
             }
         }
     }
