@@ -4,7 +4,7 @@ use offshoot_backend::{Gate, Router, RouterScores};
 use offshoot_core::error::{Error, Result};
 
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH, shown, whole};
-use super::super::layer::{ExpertWidthField, ExpertsSpec, Norm};
+use super::super::layer::{Activation, ExpertWidthField, ExpertsSpec, Norm};
 use super::family::Family;
 use super::latent_experts;
 
@@ -65,7 +65,8 @@ fn read(
         count,
         width: fields.required_size(width_field.name(), LARGEST_WIDTH)?,
         width_field,
-        gate,
+        activation: Activation::Gated(gate),
+        latent: None,
         bias: false,
         router: Router::new(per_row, scores),
         choosing_bias: false,

@@ -5,7 +5,7 @@ use offshoot_backend::{Gate, GroupMerit, Router, RouterGroups, RouterScores};
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_LAYERS, LARGEST_WIDTH, shown};
-use super::super::layer::{ExpertWidthField, ExpertsSpec};
+use super::super::layer::{Activation, ExpertWidthField, ExpertsSpec};
 use super::family::Family;
 
 const COUNT: &str = "n_routed_experts";
@@ -37,7 +37,8 @@ pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize) -> Result<Opt
         count,
         width: fields.required_size("moe_intermediate_size", LARGEST_WIDTH)?,
         width_field: ExpertWidthField::MoeIntermediate,
-        gate: Gate::Silu,
+        activation: Activation::Gated(Gate::Silu),
+        latent: None,
         bias: false,
         router: Router { chosen, scores, groups, identities },
         choosing_bias: has_choosing_bias(family),

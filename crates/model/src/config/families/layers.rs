@@ -7,8 +7,8 @@ use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
 use super::super::layer::{
-    Activation, AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec,
-    LayerNorms, LayerSpec, Mixer, QueryGrowth,
+    Activation, AttentionSpec, BlockNorms, BranchScale, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource,
+    LatentSpec, LayerNorms, LayerSpec, Mixer, QueryGate, QueryGrowth,
 };
 use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
 use super::family::{Biases, Family};
@@ -179,8 +179,8 @@ impl<'a> Reader<'a> {
                     softcap,
                     sinks: family == Family::GptOss,
                     keys,
-                    head_norm: head_norm.map(|(span, values)| HeadNorm { norm, span, values }),
-                    gated: family.has_delta_rule(),
+                    head_norm: head_norm.map(|(span, values)| HeadNorm { norm, span, values, weights: true }),
+                    gate: family.has_delta_rule().then_some(QueryGate::InQueries),
                     qkv_bias: biases.qkv,
                     out_bias: biases.out,
                 })
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
                 feed_forward: self.feed_forward(layer, keys, activation, &biases)?,
                 norms,
                 output_scale: family == Family::Gemma4,
-                branch_scale,
+                branch_scale: BranchScale::of_both(branch_scale),
             })
         };
         (0..self.layers).map(layer).collect()
@@ -466,7 +466,7 @@ fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
     };
     let Some(beta) = rope.positive("llama_4_scaling_beta")? else { return Ok(None) };
     let original_context = rope.required_size(CONTEXT, LARGEST_CONTEXT)?;
-    Ok(Some(QueryGrowth { beta, original_context }))
+    Ok(Some(QueryGrowth { beta, original_context, offset: 0 }))
 }
 
 fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {

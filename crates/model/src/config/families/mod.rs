@@ -22,7 +22,7 @@ use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH};
-use super::model::{ModelConfig, PerLayerInputs};
+use super::model::{EmbedScale, ModelConfig, PerLayerInputs};
 use super::modules::{ExpertForm, ExpertModules, Modules, StackedForm};
 use super::output::OutputHead;
 use super::quantisation::{self, Quantisation};
@@ -166,11 +166,12 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
     })
 }
 
-fn embed_scale(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<Option<f32>> {
-    Ok(match family {
+fn embed_scale(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<Option<EmbedScale>> {
+    let factor = match family {
         Family::MiniCpm3 => fields.positive("scale_emb")?.map(|scale| scale as f32),
         _ => family.is_gemma().then(|| (hidden as f32).sqrt()),
-    })
+    };
+    Ok(factor.map(|factor| EmbedScale { factor, rounded: true }))
 }
 
 /// The output layer of MiniCPM3 reads rows divided by the hidden size in units of a small model's.
