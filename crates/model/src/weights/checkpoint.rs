@@ -278,7 +278,7 @@ impl ModelFiles for Checkpoint<'_> {
 
     /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
     fn dtype(&self, layout: &Layout) -> Result<Dtype> {
-        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        let spec = layout.first_matrix();
         let has = |name: &str| self.tensor(name).is_some();
         let module = self.name_in_file(module_of(&spec.name));
         let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));
