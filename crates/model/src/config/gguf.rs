@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use offshoot_core::error::{Error, Result};
 use offshoot_gguf::{Gguf, Metadata};
 
-use super::families::{self, Family, ModelRole};
+use super::families::{self, Family, FileWindows, GgufRule, ModelRole};
 use super::fields::{Fields, LARGEST_LAYERS, LARGEST_WIDTH};
 use super::layer::{BlockNorms, FeedForward, LayerNorms, Norm};
 use super::model::ModelConfig;
@@ -18,25 +18,6 @@ use super::modules::{GGUF, Modules};
 use super::rope::RopeScaling;
 
 const ARCHITECTURE: &str = "general.architecture";
-
-/// The architectures by llama.cpp's names. Mixtures of `llama` are Mixtral; `olmo2` with windows is OLMo 3; `latent`
-/// says which family a file of `deepseek2` has.
-const ARCHITECTURES: [(&str, Family); 14] = [
-    ("llama", Family::Llama),
-    ("qwen2", Family::Qwen2),
-    ("qwen3", Family::Qwen3),
-    ("qwen3moe", Family::Qwen3Moe),
-    ("phi2", Family::Phi),
-    ("phi3", Family::Phi3),
-    ("smollm3", Family::SmolLm3),
-    ("olmo2", Family::Olmo2),
-    ("gemma2", Family::Gemma2),
-    ("gemma3", Family::Gemma3),
-    ("gpt-oss", Family::GptOss),
-    (latent::DEEPSEEK, Family::DeepseekV3),
-    ("mistral4", Family::Mistral4),
-    ("minicpm3", Family::MiniCpm3),
-];
 
 /// The names of the tensor with factors for each pair's wavelength: of all contexts, of short and of long ones.
 const FACTORS: &str = "rope_freqs.weight";
@@ -76,20 +57,24 @@ pub fn read(gguf: &Gguf) -> Result<ModelConfig> {
 pub fn paired_heads(gguf: &Gguf, config: &ModelConfig) -> Result<Option<PairedHeads>> {
     let (_, family) = architecture(&gguf.metadata())?;
     let heads = config.heads().next().expect("a config has layers, and those of GGUF files have attention");
-    let paired = matches!(family, Family::Llama | Family::SmolLm3);
-    Ok(paired.then_some(PairedHeads { q_heads: heads.q_heads, kv_heads: heads.kv_heads }))
+    Ok(rule(family).paired.then_some(PairedHeads { q_heads: heads.q_heads, kv_heads: heads.kv_heads }))
 }
 
+fn rule(family: Family) -> &'static GgufRule {
+    &family.description().gguf
+}
+
+/// The architecture that a file names, and the first family that has such files.
 fn architecture<'a>(metadata: &Metadata<'a>) -> Result<(&'a str, Family)> {
     let supported = || {
-        let names: Vec<&str> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = Family::all().filter_map(|family| rule(family).architecture).collect();
         format!("one of {}", names.join(", "))
     };
     let Some(name) = metadata.text(ARCHITECTURE)? else {
         return Err(metadata.error(ARCHITECTURE, supported(), "nothing"));
     };
-    match ARCHITECTURES.iter().find(|(known, _)| *known == name) {
-        Some(&(_, family)) => Ok((name, family)),
+    match Family::all().find(|&family| rule(family).architecture == Some(name)) {
+        Some(family) => Ok((name, family)),
         None => Err(metadata.error(ARCHITECTURE, supported(), format!("\"{name}\""))),
     }
 }
@@ -155,12 +140,12 @@ impl<'a> Translation<'a> {
     fn family(&mut self, family: Family) -> Result<Family> {
         let has_experts = self.layered("expert_count")?.unwrap_or(0) > 0;
         let has_windows = self.window()?.is_some();
-        Ok(match family {
-            Family::Llama if has_experts => Family::Mixtral,
-            Family::Olmo2 if has_windows => Family::Olmo3,
-            Family::DeepseekV3 => self.deepseek()?,
-            family => family,
-        })
+        if self.name == latent::DEEPSEEK {
+            return self.deepseek();
+        }
+        let GgufRule { with_experts, with_windows, .. } = *rule(family);
+        let other = with_experts.filter(|_| has_experts).or(with_windows.filter(|_| has_windows));
+        Ok(other.map_or(family, |name| Family::named(name).expect("rules name families")))
     }
 
     /// The sliding window; zero means none.
@@ -215,10 +200,9 @@ impl<'a> Translation<'a> {
     }
 
     fn feed_forward(&mut self, family: Family) -> Result<()> {
-        // gpt-oss has no dense blocks, and its experts' width where others have that of dense blocks.
-        let width = if family == Family::GptOss { "expert_feed_forward_length" } else { "feed_forward_length" };
-        self.count("intermediate_size", width)?;
-        if matches!(family, Family::Mixtral | Family::Qwen3Moe | Family::GptOss) {
+        let rule = rule(family);
+        self.count("intermediate_size", rule.width)?;
+        if family.description().experts.is_some() {
             self.count("num_experts", "expert_count")?;
             self.count("num_experts_per_tok", "expert_used_count")?;
             self.count("moe_intermediate_size", "expert_feed_forward_length")?;
@@ -230,10 +214,11 @@ impl<'a> Translation<'a> {
 
     /// The window, and which layers have it: a list of booleans, or a number of which every such layer has none.
     fn windows(&mut self, family: Family) -> Result<()> {
-        let by_layer = matches!(family, Family::Gemma2 | Family::Gemma3 | Family::GptOss | Family::Olmo3);
-        if !by_layer && family != Family::Phi3 {
+        let rule = rule(family);
+        if rule.windows == FileWindows::None {
             return Ok(());
         }
+        let by_layer = rule.windows != FileWindows::InAll;
         let window = self.window()?;
         self.set("sliding_window", self.key("attention.sliding_window"), window.map(Value::from));
         let layers = self.layered("block_count")?.unwrap_or(0);
@@ -248,7 +233,7 @@ impl<'a> Translation<'a> {
             period.map(|period| (1..=layers).map(|layer| !layer.is_multiple_of(period)).collect())
         };
         let pattern = match (pattern, window) {
-            (None, None) if family == Family::Gemma3 => Some(vec![false; layers as usize]),
+            (None, None) if rule.windows == FileWindows::ByLayerOrNone => Some(vec![false; layers as usize]),
             (pattern, _) => pattern,
         };
         let kinds = pattern.map(|pattern| {
@@ -261,15 +246,15 @@ impl<'a> Translation<'a> {
 
     fn rope(&mut self, family: Family) -> Result<()> {
         self.number("rope_theta", "rope.freq_base")?;
-        if family == Family::Gemma3 {
-            self.number("rope_local_base_freq", "rope.freq_base_swa")?;
+        if let Some(field) = family.description().rope.sliding.theta_field.filter(|&field| field != "rope_theta") {
+            self.number(field, "rope.freq_base_swa")?;
         }
         if !family.is_latent() {
             self.rotated()?;
         }
         const ORIGINAL: &str = "original_max_position_embeddings";
         self.count(ORIGINAL, "rope.scaling.original_context_length")?;
-        if family == Family::MiniCpm3 && !self.object.contains_key(ORIGINAL) {
+        if rule(family).trained_on_context && !self.object.contains_key(ORIGINAL) {
             self.count(ORIGINAL, "context_length")?;
         }
         let kind_key = self.key("rope.scaling.type");
@@ -296,7 +281,7 @@ impl<'a> Translation<'a> {
                 self.scaled(&mut scaling, "beta_fast", "rope.scaling.yarn_beta_fast")?;
                 self.scaled(&mut scaling, "beta_slow", "rope.scaling.yarn_beta_slow")?;
                 scaling.insert("rope_type".to_owned(), kind.into());
-                if family == Family::GptOss {
+                if !rule(family).truncates {
                     scaling.insert("truncate".to_owned(), false.into());
                 }
             }
@@ -340,23 +325,17 @@ impl<'a> Translation<'a> {
 
     /// Caps, and the scale of scores. Of Gemma's models, the ones of 27 B scale by the width of the residual stream.
     fn scores(&mut self, family: Family) -> Result<()> {
-        if !matches!(family, Family::Gemma2 | Family::Gemma3) {
-            return Ok(());
-        }
-        const OF_27B: [(Family, u64); 2] = [(Family::Gemma2, 46), (Family::Gemma3, 62)];
-        self.number("attn_logit_softcapping", "attn_logit_softcapping")?;
-        self.number("final_logit_softcapping", "final_logit_softcapping")?;
-        if family == Family::Gemma2 {
-            // Its config.json has these caps where it says nothing.
-            for field in ["attn_logit_softcapping", "final_logit_softcapping"] {
-                self.object.entry(field).or_insert(Value::Null);
-            }
+        let Some(scaled_by_hidden) = rule(family).scaled_by_hidden else { return Ok(()) };
+        for field in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            self.number(field, field)?;
+            // The config.json of some families has a cap where it says nothing.
+            self.object.entry(field).or_insert(Value::Null);
         }
         let key = self.key("attention.scale");
         let (layers, heads) = (self.layered("block_count")?, self.layered("attention.head_count")?.filter(|&n| n > 0));
         let scalar = match (self.metadata.number(&key)?, heads) {
             (Some(scale), _) => Some(1.0 / (scale * scale)),
-            (None, Some(heads)) if layers.is_some_and(|layers| OF_27B.contains(&(family, layers))) => {
+            (None, Some(heads)) if layers == Some(scaled_by_hidden) => {
                 Some(self.layered("embedding_length")?.unwrap_or(0) as f64 / heads as f64)
             }
             (None, _) => self.layered("attention.key_length")?.map(|head_dim| head_dim as f64),
@@ -409,7 +388,7 @@ fn ending_tokens(metadata: &Metadata<'_>) -> Result<Vec<u64>> {
 /// The names of the file's tensors, which may have queries, keys and values in one.
 fn modules(gguf: &Gguf, family: Family) -> Modules {
     let has = |name: &str| gguf.tensor(name).is_some();
-    let after_norm = matches!(family, Family::GptOss);
+    let after_norm = rule(family).norm_behind_attention;
     Modules {
         fused_qkv: has("blk.0.attn_qkv.weight").then_some("attn_qkv"),
         // The first layer may have experts alone.

@@ -6,7 +6,7 @@ use crate::shared;
 use offshoot_backend::{Dtype, Gate};
 use offshoot_core::ids::{GroupIx, TokenId};
 use offshoot_model::config::{
-    Activation, AttentionKind, BlockNorms, DenseSpec, Family, FeedForward, HeadNorm, HeadNormSpan, LayerNorms, Norm,
+    Activation, AttentionKind, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, LayerNorms, Norm,
     RopeConfig, RopeScaling,
 };
 use offshoot_model::{ModelConfig, ModelFolder};
@@ -15,30 +15,30 @@ use shared::shared;
 
 /// Facts that anyone can look up: layers, query heads, key heads, head_dim, vocabulary, context, parameters (by the
 /// tensors of the published checkpoint).
-type Known = (&'static str, Family, [usize; 6], usize);
+type Known = (&'static str, &'static str, [usize; 6], usize);
 
 #[test]
 fn real_configs_say_what_their_models_are() {
     let Some(root) = shared("data/hf_configs") else { return };
     let known: [Known; 11] = [
-        ("Llama-2-7b-hf", Family::Llama, [32, 32, 32, 128, 32000, 4096], 6_738_415_616),
-        ("CodeLlama-7b-hf", Family::Llama, [32, 32, 32, 128, 32016, 16384], 6_738_546_688),
-        ("Mistral-7B", Family::Mistral, [32, 32, 8, 128, 32000, 32768], 7_241_732_096),
-        ("executorch/Llama-3.2-1B-Instruct", Family::Llama, [16, 32, 8, 64, 128256, 131072], 1_235_814_400),
-        ("executorch/Llama-3.2-3B-Instruct", Family::Llama, [28, 24, 8, 128, 128256, 131072], 3_212_749_824),
-        ("executorch/llama3-8B-instruct", Family::Llama, [32, 32, 8, 128, 128256, 8192], 8_030_261_248),
-        ("executorch/Qwen2-1.5B-Instruct", Family::Qwen2, [28, 12, 2, 128, 151936, 32768], 1_543_714_304),
-        ("executorch/Qwen2-7B-Instruct", Family::Qwen2, [28, 28, 4, 128, 152064, 32768], 7_615_616_512),
-        ("executorch/Qwen2.5-0.5B-Instruct", Family::Qwen2, [24, 14, 2, 64, 151936, 32768], 494_032_768),
-        ("executorch/Qwen3-1.7B", Family::Qwen3, [28, 16, 8, 128, 151936, 40960], 1_720_574_976),
-        ("executorch/phi3.5-mini-instruct", Family::Phi3, [32, 32, 32, 96, 32064, 4096], 3_821_079_552),
+        ("Llama-2-7b-hf", "llama", [32, 32, 32, 128, 32000, 4096], 6_738_415_616),
+        ("CodeLlama-7b-hf", "llama", [32, 32, 32, 128, 32016, 16384], 6_738_546_688),
+        ("Mistral-7B", "mistral", [32, 32, 8, 128, 32000, 32768], 7_241_732_096),
+        ("executorch/Llama-3.2-1B-Instruct", "llama", [16, 32, 8, 64, 128256, 131072], 1_235_814_400),
+        ("executorch/Llama-3.2-3B-Instruct", "llama", [28, 24, 8, 128, 128256, 131072], 3_212_749_824),
+        ("executorch/llama3-8B-instruct", "llama", [32, 32, 8, 128, 128256, 8192], 8_030_261_248),
+        ("executorch/Qwen2-1.5B-Instruct", "qwen2", [28, 12, 2, 128, 151936, 32768], 1_543_714_304),
+        ("executorch/Qwen2-7B-Instruct", "qwen2", [28, 28, 4, 128, 152064, 32768], 7_615_616_512),
+        ("executorch/Qwen2.5-0.5B-Instruct", "qwen2", [24, 14, 2, 64, 151936, 32768], 494_032_768),
+        ("executorch/Qwen3-1.7B", "qwen3", [28, 16, 8, 128, 151936, 40960], 1_720_574_976),
+        ("executorch/phi3.5-mini-instruct", "phi3", [32, 32, 32, 96, 32064, 4096], 3_821_079_552),
     ];
     for (name, family, shape, parameters) in known {
         let config = ModelFolder::open(root.join(name)).unwrap().config;
         let heads = config.layers[0].attention().unwrap().heads;
         assert!(config.heads().all(|other| other == heads), "{name}");
         let found = [config.layers.len(), heads.q_heads, heads.kv_heads, heads.head_dim, config.vocab, config.context];
-        assert_eq!((config.family, found, config.parameters()), (family, shape, parameters), "{name}");
+        assert_eq!((config.family.name(), found, config.parameters()), (family, shape, parameters), "{name}");
         assert!(windows(&config).iter().all(Option::is_none), "{name}: no window hides anything");
     }
 }
@@ -139,7 +139,7 @@ fn families_differ_by_facts() {
 
     let mut nameless = with(json!({"architectures": ["MistralForCausalLM"]}));
     nameless.as_object_mut().unwrap().remove("model_type");
-    assert_eq!(read(&nameless, None).unwrap().family, Family::Mistral);
+    assert_eq!(read(&nameless, None).unwrap().family.name(), "mistral");
 }
 
 fn windows(config: &ModelConfig) -> Vec<Option<u32>> {
@@ -427,8 +427,15 @@ fn what_is_not_supported_is_said_in_one_sentence() {
     bad(quantised(gemv), &["`quantization_config.version`", "gemm", "gemv"]);
     let marlin = json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"});
     bad(quantised(marlin), &["`quantization_config.checkpoint_format`", "gptq_v2", "marlin"]);
-    let nvfp4 = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
-    bad(quantised(nvfp4), &["`quantization_config.quant_algo`", "FP8", "NVFP4"]);
+    let awq = json!({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"});
+    bad(quantised(awq), &["`quantization_config.quant_algo`", "\"FP8\" or \"NVFP4\"", "NVFP4_AWQ"]);
+    let nvfp4 = json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32});
+    bad(quantised(nvfp4), &["`quantization_config.group_size`", "16", "32"]);
+    let rounded = json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+        "targets": ["Linear"], "format": "nvfp4-pack-quantized",
+        "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
+        "input_activations": {"num_bits": 8, "type": "float"}}}});
+    bad(quantised(rounded), &["`quantization_config.config_groups.group_0.input_activations.num_bits`", "4", "8"]);
     let packed = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {
         "targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 128}}}});
     bad(quantised(packed), &["`quantization_config.config_groups.group_0.weights`", "pack-quantized", "8 bits"]);
@@ -613,7 +620,7 @@ fn gemma4_unified_is_gemma4_with_other_defaults() {
     let mut silent = config.as_object().unwrap().clone();
     silent.remove("max_position_embeddings");
     let wrapped = read(&json!({"model_type": "gemma4_unified", "text_config": silent}), None).unwrap();
-    assert_eq!((wrapped.family, wrapped.context), (Family::Gemma4, 262_144));
+    assert_eq!((wrapped.family.name(), wrapped.context), ("gemma4_text", 262_144));
     assert_eq!(windows(&wrapped), [Some(1024), Some(1024), Some(1024), Some(1024), Some(1024), None]);
     assert!(wrapped.per_layer_inputs.is_none() && wrapped.tied_embeddings);
 }

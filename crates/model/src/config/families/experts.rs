@@ -1,83 +1,105 @@
-//! Reads the mixture of experts of a layer, where it has one.
+//! Reads the mixture of experts of a layer, where it has one: which layers do, and how their routers choose.
 
-use offshoot_backend::{Gate, Router, RouterScores};
-use offshoot_core::error::{Error, Result};
+use offshoot_backend::{Gate, GroupMerit, Router, RouterGroups, RouterScores};
+use offshoot_core::error::Result;
 
-use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH, shown, whole};
-use super::super::layer::{ExpertWidthField, ExpertsSpec, Norm};
-use super::family::Family;
-use super::latent_experts;
+use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_LAYERS, LARGEST_WIDTH, shown, whole};
+use super::super::layer::{Activation, ExpertsSpec, Norm};
+use super::description::{Beside, Description, ExpertLayers, ExpertRule, GroupRule, Normalise, ScoreRule};
+
+const GROUPS: &str = "n_group";
+const CHOSEN_GROUPS: &str = "topk_group";
 
 /// The experts of layer `layer`; `None` if its feed-forward block is dense.
-pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -> Result<Option<ExpertsSpec>> {
-    const CHOSEN: &str = "num_experts_per_tok";
-    let softmax = |normalise: bool| RouterScores::Softmax { normalise };
-    let silu = |width, normalise| read(fields, CHOSEN, width, Gate::Silu, softmax(normalise)).map(Some);
-    let normalises = |default: bool| Ok::<_, Error>(fields.flag("norm_topk_prob")?.unwrap_or(default));
-    match family {
-        Family::Mixtral => silu(ExpertWidthField::Intermediate, true),
-        Family::Qwen3Moe if is_sparse(fields, layer)? => silu(ExpertWidthField::MoeIntermediate, normalises(false)?),
-        Family::Qwen3Next if is_sparse(fields, layer)? => silu(ExpertWidthField::MoeIntermediate, normalises(true)?),
-        Family::Qwen35Moe => silu(ExpertWidthField::MoeIntermediate, true),
-        Family::GptOss => {
-            refuse_other_limit(fields)?;
-            let scores = RouterScores::SoftmaxOfChosen;
-            let experts = read(fields, CHOSEN, ExpertWidthField::Intermediate, Gate::Clamped, scores)?;
-            Ok(Some(ExpertsSpec { bias: true, ..experts }))
-        }
-        Family::Gemma4 if fields.flag("enable_moe_block")?.unwrap_or(false) => {
-            let width = ExpertWidthField::MoeIntermediate;
-            let experts = read(fields, "top_k_experts", width, Gate::Gelu, softmax(true))?;
-            Ok(Some(ExpertsSpec { router_norm: Some(norm), ..experts }))
-        }
-        _ if family.is_latent() => latent_experts::of_layer(family, fields, layer),
-        _ => Ok(None),
-    }
-}
-
-/// The intermediate size of the expert that all rows share, in layers with experts.
-pub fn shared_width(family: Family, fields: &Fields<'_>) -> Result<Option<usize>> {
-    match family {
-        Family::Qwen3Next | Family::Qwen35Moe => {
-            fields.required_size("shared_expert_intermediate_size", LARGEST_WIDTH).map(Some)
-        }
-        _ if family.is_latent() => latent_experts::shared_width(fields),
-        _ => Ok(None),
-    }
-}
-
-fn read(
+pub fn of_layer(
+    family: &Description,
+    rule: &ExpertRule,
     fields: &Fields<'_>,
-    chosen: &str,
-    width_field: ExpertWidthField,
-    gate: Gate,
-    scores: RouterScores,
-) -> Result<ExpertsSpec> {
-    // Mixtral's name, which transformers also writes for others, and the one of the other families.
-    let names = ["num_local_experts", "num_experts"];
-    let name = names.into_iter().find(|name| fields.value(name).is_some()).unwrap_or("num_experts");
-    let count = fields.required_size(name, LARGEST_EXPERTS)?;
-    let per_row = fields.required_size(chosen, LARGEST_EXPERTS)?;
-    if per_row > count {
-        return Err(fields.error(chosen, format!("at most {name} ({count})"), per_row.to_string()));
+    layer: usize,
+    activation: Activation,
+    norm: Norm,
+) -> Result<Option<ExpertsSpec>> {
+    let Activation::Gated(gate) = activation else { unreachable!("experts of all families are gated") };
+    if !is_sparse(rule, fields, layer)? {
+        return Ok(None);
     }
-    Ok(ExpertsSpec {
+    if gate == Gate::Clamped {
+        refuse_other_limit(fields)?;
+    }
+    let last = rule.count[rule.count.len() - 1];
+    let name = rule.count.iter().copied().find(|name| fields.value(name).is_some()).unwrap_or(last);
+    let count = fields.required_size(name, LARGEST_EXPERTS)?;
+    let chosen = fields.required_size(rule.chosen, LARGEST_EXPERTS)?;
+    let identities = if matches!(rule.beside, Beside::Opening) { identities(fields)? } else { 0 };
+    let routed = count + identities;
+    let scores = scores(family, rule, fields)?;
+    let groups = groups(family, rule, fields, routed, name)?;
+    let among = groups.map_or(routed, |groups| groups.chosen * (routed / groups.count));
+    if chosen > among {
+        let expected = match groups {
+            None if identities == 0 => format!("at most {} ({count})", fields.name(name)),
+            None => format!("at most {} ({count}) and zero_expert_num ({identities})", fields.name(name)),
+            Some(_) => format!("at most {among}, the experts of {CHOSEN_GROUPS} groups"),
+        };
+        return Err(fields.error(rule.chosen, expected, chosen.to_string()));
+    }
+    Ok(Some(ExpertsSpec {
         count,
-        width: fields.required_size(width_field.name(), LARGEST_WIDTH)?,
-        width_field,
+        width: fields.required_size(rule.width.name(), LARGEST_WIDTH)?,
+        width_field: rule.width,
         gate,
-        bias: false,
-        router: Router::new(per_row, scores),
-        choosing_bias: false,
-        scale: 1.0,
-        router_norm: None,
-    })
+        bias: rule.bias,
+        router: Router { chosen, scores, groups, identities },
+        choosing_bias: rule.choosing_bias,
+        scale: fields.positive("routed_scaling_factor")?.map_or(1.0, |scale| scale as f32),
+        router_norm: rule.router_norm.then_some(norm),
+    }))
 }
 
-/// Whether a layer of Qwen3-MoE or Qwen3-Next has experts.
-fn is_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
-    if fields.count("num_experts")? == Some(0) {
-        return Ok(false);
+/// The intermediate size of the `count` experts that all rows share, which are one. `one`: that of a routed expert.
+pub fn shared_width(count: &str, one: usize, fields: &Fields<'_>) -> Result<Option<usize>> {
+    let Some(shared) = fields.count(count)?.filter(|&shared| shared > 0) else { return Ok(None) };
+    let width = usize::try_from(shared).ok().and_then(|shared| shared.checked_mul(one));
+    match width.filter(|&width| width <= LARGEST_WIDTH) {
+        Some(width) => Ok(Some(width)),
+        None => {
+            let expected = format!("at most {} ({} {one})", LARGEST_WIDTH / one, fields.name("moe_intermediate_size"));
+            Err(fields.error(count, expected, shared.to_string()))
+        }
+    }
+}
+
+/// Whether layer `layer` has experts.
+fn is_sparse(rule: &ExpertRule, fields: &Fields<'_>, layer: usize) -> Result<bool> {
+    const STEP: &str = "moe_layer_freq";
+    match fields.value(STEP) {
+        Some(step) if step.as_f64() != Some(1.0) => {
+            return Err(fields.error(STEP, "1: all layers behind the first ones have experts", shown(step)));
+        }
+        _ => {}
+    }
+    match rule.layers {
+        ExpertLayers::All => Ok(true),
+        ExpertLayers::Stepped => is_at_step(rule, fields, layer),
+        ExpertLayers::Behind => Ok(fields.count("first_k_dense_replace")?.is_none_or(|dense| layer as u64 >= dense)),
+        ExpertLayers::Listed => is_listed_sparse(fields, layer),
+        ExpertLayers::If(name) => Ok(fields.flag(name)?.unwrap_or(false)),
+        ExpertLayers::Opening => {
+            let layers = fields.required_size("num_hidden_layers", LARGEST_LAYERS)?;
+            if layers % 2 == 1 {
+                let expected = "an even number: twice the number of num_layers";
+                return Err(fields.error("num_hidden_layers", expected, layers.to_string()));
+            }
+            Ok(layer.is_multiple_of(2))
+        }
+    }
+}
+
+fn is_at_step(rule: &ExpertRule, fields: &Fields<'_>, layer: usize) -> Result<bool> {
+    for name in rule.count {
+        if fields.count(name)? == Some(0) {
+            return Ok(false);
+        }
     }
     let step = fields.size("decoder_sparse_step", LARGEST_WIDTH)?.unwrap_or(1);
     let mut is_dense = false;
@@ -87,6 +109,105 @@ fn is_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
         is_dense |= dense == layer as u64;
     }
     Ok(!is_dense && (layer + 1).is_multiple_of(step))
+}
+
+/// What `mlp_layer_types` says of a layer; without it the first one is dense.
+fn is_listed_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
+    const NAME: &str = "mlp_layer_types";
+    let Some(types) = fields.list(NAME)? else { return Ok(layer > 0) };
+    let layers = fields.required_size("num_hidden_layers", LARGEST_LAYERS)?;
+    if types.len() != layers {
+        let expected = format!("one for each of num_hidden_layers ({layers})");
+        return Err(fields.error(NAME, expected, types.len().to_string()));
+    }
+    match types[layer].as_str() {
+        Some("dense") => Ok(false),
+        Some("sparse") => Ok(true),
+        _ => Err(fields.error(&format!("{NAME}[{layer}]"), "dense or sparse", shown(&types[layer]))),
+    }
+}
+
+/// Experts that give their input.
+fn identities(fields: &Fields<'_>) -> Result<usize> {
+    const NUMBER: &str = "zero_expert_num";
+    let number = fields.count(NUMBER)?.unwrap_or(0);
+    match usize::try_from(number).ok().filter(|&number| number <= LARGEST_EXPERTS) {
+        Some(number) => Ok(number),
+        None => Err(fields.error(NUMBER, format!("at most {LARGEST_EXPERTS}"), number.to_string())),
+    }
+}
+
+/// How the family weighs experts. What a config says of it otherwise is refused.
+fn scores(family: &Description, rule: &ExpertRule, fields: &Fields<'_>) -> Result<RouterScores> {
+    const NORMALISE: &str = "norm_topk_prob";
+    let is_sigmoid = rule.scores == ScoreRule::Sigmoid;
+    let name = if is_sigmoid { "sigmoid" } else { "softmax" };
+    if let Some(given) = fields.text("scoring_func")?.filter(|given| *given != name) {
+        return Err(fields.error("scoring_func", format!("\"{name}\" ({family})"), format!("\"{given}\"")));
+    }
+    if is_sigmoid && let Some(method) = fields.text("topk_method")?.filter(|method| *method != "noaux_tc") {
+        return Err(fields.error("topk_method", format!("\"noaux_tc\" ({family})"), format!("\"{method}\"")));
+    }
+    let written = || Ok(fields.flag(NORMALISE)?.unwrap_or(false));
+    let normalise = match rule.normalise {
+        Normalise::Always => true,
+        Normalise::Written => written()?,
+        Normalise::Never if written()? => {
+            return Err(fields.error(NORMALISE, format!("false ({family})"), "true"));
+        }
+        Normalise::Never => false,
+    };
+    Ok(match rule.scores {
+        ScoreRule::Softmax => RouterScores::Softmax { normalise },
+        ScoreRule::SoftmaxOfChosen => RouterScores::SoftmaxOfChosen,
+        ScoreRule::Sigmoid => RouterScores::Sigmoid { normalise },
+    })
+}
+
+/// The groups among which the experts of a row are chosen; `None` if all of them may be. `experts`: the field of the
+/// number of experts.
+fn groups(
+    family: &Description,
+    rule: &ExpertRule,
+    fields: &Fields<'_>,
+    routed: usize,
+    experts: &str,
+) -> Result<Option<RouterGroups>> {
+    const METHOD: &str = "topk_method";
+    let merit = match rule.groups {
+        GroupRule::None => return Ok(None),
+        GroupRule::ByMethod => match fields.text(METHOD)? {
+            None | Some("greedy") => return Ok(None),
+            Some("group_limited_greedy") => GroupMerit::Best,
+            Some(other) => {
+                let expected = format!("\"greedy\" or \"group_limited_greedy\" ({family})");
+                return Err(fields.error(METHOD, expected, format!("\"{other}\"")));
+            }
+        },
+        GroupRule::SumOfTwo => GroupMerit::SumOfTwo,
+    };
+    let count = fields.required_size(GROUPS, LARGEST_EXPERTS)?;
+    let chosen = fields.required_size(CHOSEN_GROUPS, LARGEST_EXPERTS)?;
+    if !routed.is_multiple_of(count) {
+        return Err(fields.error(
+            GROUPS,
+            format!("a divisor of {} ({routed})", fields.name(experts)),
+            count.to_string(),
+        ));
+    }
+    if chosen > count {
+        return Err(fields.error(CHOSEN_GROUPS, format!("at most {GROUPS} ({count})"), chosen.to_string()));
+    }
+    // All groups are kept.
+    if chosen == count {
+        return Ok(None);
+    }
+    if routed / count < merit.experts() {
+        let expected =
+            format!("at most {}: a group is judged by {} experts", routed / merit.experts(), merit.experts());
+        return Err(fields.error(GROUPS, expected, count.to_string()));
+    }
+    Ok(Some(RouterGroups { count, chosen, merit }))
 }
 
 /// The activation of gpt-oss is defined with this limit.

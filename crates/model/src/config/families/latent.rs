@@ -7,7 +7,7 @@ use offshoot_core::error::Result;
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
 use super::super::layer::LatentSpec;
 use super::super::rope::RopeConfig;
-use super::family::Family;
+use super::description::{Description, LatentRule};
 
 /// Epsilon of the norms of latents and of what queries are projected from, whatever `rms_norm_eps` says.
 const EPS: f32 = 1e-6;
@@ -16,50 +16,45 @@ const EPS: f32 = 1e-6;
 const INDEXER: [&str; 4] = ["index_topk", "index_n_heads", "index_head_dim", "indexer_types"];
 
 /// The latent attention of all layers; `hidden`: the width of the residual stream.
-pub fn read(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<LatentSpec> {
+pub fn read(family: &Description, rule: LatentRule, fields: &Fields<'_>, hidden: usize) -> Result<LatentSpec> {
     refuse_others(family, fields)?;
-    let heads = heads(family, fields, hidden)?;
+    let heads = heads(rule, fields, hidden)?;
     let query_rank = fields.size("q_lora_rank", LARGEST_WIDTH)?;
-    let is_longcat = family == Family::LongcatFlash;
-    if is_longcat && query_rank.is_none() {
+    if rule.scaled_by_ranks && query_rank.is_none() {
         let expected = format!("a whole number from 1 to {LARGEST_WIDTH} ({family})");
         return Err(fields.error("q_lora_rank", expected, "nothing"));
     }
-    let latent_scale = if is_longcat { (hidden as f32 / heads.rank as f32).sqrt() } else { 1.0 };
+    let latent_scale = if rule.scaled_by_ranks { (hidden as f32 / heads.rank as f32).sqrt() } else { 1.0 };
     Ok(LatentSpec { heads, query_rank, eps: EPS, latent_scale })
 }
 
 /// Which elements are turned together.
-pub fn rope_pairs(family: Family, fields: &Fields<'_>) -> Result<RopePairs> {
+pub fn rope_pairs(family: &Description, rule: LatentRule, fields: &Fields<'_>) -> Result<RopePairs> {
     const NAME: &str = "rope_interleave";
-    let given = fields.flag(NAME)?;
-    let fixed = match family {
-        Family::MiniCpm3 => Some(false),
-        Family::DeepseekV2 | Family::LongcatFlash => Some(true),
-        _ => None,
-    };
-    match (given, fixed) {
+    let given = fields.flag(NAME)?.map(|pairs| if pairs { RopePairs::Neighbours } else { RopePairs::Halves });
+    match (given, rule.pairs) {
         (Some(given), Some(fixed)) if given != fixed => {
-            Err(fields.error(NAME, format!("{fixed} ({family})"), given.to_string()))
+            let is_neighbours = fixed == RopePairs::Neighbours;
+            Err(fields.error(NAME, format!("{is_neighbours} ({family})"), (!is_neighbours).to_string()))
         }
-        _ => Ok(if given.or(fixed).unwrap_or(true) { RopePairs::Neighbours } else { RopePairs::Halves }),
+        _ => Ok(given.or(rule.pairs).unwrap_or(RopePairs::Neighbours)),
     }
 }
 
 /// The factor of products of queries and keys. LongCat multiplies all of a query by `sqrt(hidden / q_lora_rank)`, which
 /// is a factor of its scores.
-pub fn scale(family: Family, latent: &LatentSpec, hidden: usize, rope: Option<&RopeConfig>) -> f32 {
+pub fn scale(rule: LatentRule, latent: &LatentSpec, hidden: usize, rope: Option<&RopeConfig>) -> f32 {
     let LatentHeads { nope, rope: turned, .. } = latent.heads;
     let by_width = ((nope + turned) as f64).sqrt().recip();
     let by_rope = rope.map_or(1.0, |rope| rope.score_factor);
-    let by_rank = match (family, latent.query_rank) {
-        (Family::LongcatFlash, Some(rank)) => (hidden as f64 / rank as f64).sqrt(),
+    let by_rank = match latent.query_rank {
+        Some(rank) if rule.scaled_by_ranks => (hidden as f64 / rank as f64).sqrt(),
         _ => 1.0,
     };
     (by_width * by_rope * by_rank) as f32
 }
 
-fn heads(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<LatentHeads> {
+fn heads(rule: LatentRule, fields: &Fields<'_>, hidden: usize) -> Result<LatentHeads> {
     let heads = fields.required_size("num_attention_heads", LARGEST_WIDTH)?;
     // All rows are at most twice as wide as one of these parts.
     let most = MOST_HEAD_DIM.min(LARGEST_WIDTH / heads);
@@ -73,8 +68,7 @@ fn heads(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<LatentHea
     };
     let size = |name: &str| fields.size(name, LARGEST_WIDTH);
     let value = match size("v_head_dim")? {
-        // Its configs do not have the field.
-        None if family == Family::MiniCpm3 => Some(hidden / heads).filter(|_| hidden.is_multiple_of(heads)),
+        None if rule.derives_values => Some(hidden / heads).filter(|_| hidden.is_multiple_of(heads)),
         value => value,
     };
     let nope = part("qk_nope_head_dim", most, size("qk_nope_head_dim")?)?;
@@ -92,7 +86,7 @@ fn heads(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<LatentHea
 }
 
 /// Refuses what the families' models do not do, or what is not computed here.
-fn refuse_others(family: Family, fields: &Fields<'_>) -> Result<()> {
+fn refuse_others(family: &Description, fields: &Fields<'_>) -> Result<()> {
     if let Some((name, value)) = INDEXER.into_iter().find_map(|name| Some((name, fields.value(name)?))) {
         let expected = "nothing (models whose attention reads the keys that an indexer chooses are not supported)";
         return Err(fields.error(name, expected, shown(value)));
@@ -105,19 +99,6 @@ fn refuse_others(family: Family, fields: &Fields<'_>) -> Result<()> {
     for rope in ["rope_parameters", "rope_scaling"] {
         if let Some(rope) = fields.object(rope)? {
             refuse_partial(&rope)?;
-        }
-    }
-    let must_be = |name: &str, expected: bool| match fields.flag(name)? {
-        Some(found) if found != expected => {
-            Err(fields.error(name, format!("{expected} ({family})"), found.to_string()))
-        }
-        _ => Ok(()),
-    };
-    if family == Family::LongcatFlash {
-        must_be("mla_scale_q_lora", true)?;
-        must_be("mla_scale_kv_lora", true)?;
-        if let Some(method) = fields.text("attention_method")?.filter(|method| *method != "MLA") {
-            return Err(fields.error("attention_method", "\"MLA\"", format!("\"{method}\"")));
         }
     }
     Ok(())

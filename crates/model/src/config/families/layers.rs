@@ -2,21 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use offshoot_backend::{HeadLayout, MOST_HEAD_DIM, RopePairs};
+use offshoot_backend::{HeadLayout, MOST_HEAD_DIM};
 use offshoot_core::error::Result;
 
-use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
+use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_WIDTH, shown};
 use super::super::layer::{
-    Activation, AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec,
-    LayerNorms, LayerSpec, Mixer, QueryGrowth,
+    Activation, AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, KeySource, LatentSpec, LayerNorms,
+    LayerSpec, Mixer, Norm, QueryGrowth,
 };
-use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
-use super::family::{Biases, Family};
-use super::{delta_rule, experts, latent};
-
-/// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
-const DEFAULT_WINDOW: usize = 4096;
-const DEFAULT_MAX_WINDOW_LAYERS: u64 = 28;
+use super::super::rope::{LayerKind, RopeConfig};
+use super::description::{
+    Beside, Biases, Description, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
+};
+use super::{experts, latent};
 
 /// The field in which transformers 5 writes how layers differ in their heads.
 const PER_LAYER: &str = "per_layer_config";
@@ -37,11 +35,11 @@ impl<'a> Overrides<'a> {
     ///
     /// A key that is no layer of the model, or two of one layer; a family whose layers do not differ so; a difference
     /// in anything but heads.
-    fn read(family: Family, fields: &Fields<'a>, layers: usize) -> Result<Self> {
+    fn read(family: &Description, fields: &Fields<'a>, layers: usize) -> Result<Self> {
         let mut written = BTreeMap::new();
         let Some(overrides) = fields.object(PER_LAYER)? else { return Ok(Self { fields: None, written }) };
         for name in overrides.all().keys() {
-            if family != Family::Gemma4 {
+            if family.keys != KeyRule::Gemma4 {
                 return Err(fields.error(PER_LAYER, "nothing: only layers of gemma4 differ so", format!("\"{name}\"")));
             }
             let digits = Some(name).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
@@ -77,7 +75,7 @@ impl<'a> Overrides<'a> {
 
 /// Reads the layers of a config whose sizes are known.
 pub struct Reader<'a> {
-    family: Family,
+    family: &'static Description,
     fields: &'a Fields<'a>,
     hidden: usize,
     layers: usize,
@@ -95,10 +93,16 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// `positions`: `max_position_embeddings`.
-    pub fn new(family: Family, fields: &'a Fields<'a>, hidden: usize, layers: usize, positions: usize) -> Result<Self> {
+    pub fn new(
+        family: &'static Description,
+        fields: &'a Fields<'a>,
+        hidden: usize,
+        layers: usize,
+        positions: usize,
+    ) -> Result<Self> {
         let kinds = layer_kinds(family, fields, layers)?;
         let overrides = Overrides::read(family, fields, layers)?;
-        let latent = family.is_latent().then(|| latent::read(family, fields, hidden)).transpose()?;
+        let latent = family.latent.map(|rule| latent::read(family, rule, fields, hidden)).transpose()?;
         let heads = match latent {
             Some(latent) => vec![latent.heads.absorbed(); layers],
             None => heads_of_layers(family, fields, &overrides, hidden, &kinds)?,
@@ -112,9 +116,12 @@ impl<'a> Reader<'a> {
                 let found = heads[other].head_dim.to_string();
                 return Err(fields.error(&format!("{}.head_dim", overrides.place(other)), expected, found));
             }
-            let mut defaults = rope_defaults(family, kind);
-            if latent.is_some() {
-                defaults.pairs = latent::rope_pairs(family, fields)?;
+            let mut defaults = match kind {
+                LayerKind::Sliding => family.rope.sliding,
+                LayerKind::Full | LayerKind::Linear => family.rope.full,
+            };
+            if let Some(rule) = family.latent {
+                defaults.pairs = latent::rope_pairs(family, rule, fields)?;
                 defaults.scales_scores = true;
             }
             let turned = latent.map_or(width, |latent| latent.heads.rope);
@@ -122,47 +129,32 @@ impl<'a> Reader<'a> {
         };
         let (full_rope, sliding_rope) = (rope(LayerKind::Full)?, rope(LayerKind::Sliding)?);
         let reach = |rope: &Option<RopeConfig>| rope.as_ref().map(|rope| rope.context(positions));
-        let context = match family {
-            // Its `max_position_embeddings` is what the scaling reaches already.
-            Family::Gemma3 => positions,
-            _ => reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions),
+        let context = match family.stretches_context {
+            true => reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions),
+            false => positions,
         };
         Ok(Self { family, fields, hidden, layers, kinds, heads, latent, overrides, full_rope, sliding_rope, context })
     }
 
     pub fn read(&self) -> Result<Vec<LayerSpec>> {
         let (family, fields) = (self.family, self.fields);
-        let norm = family.norm(fields)?;
-        let biases = family.biases(fields)?;
+        let norm = norm(family, fields)?;
+        let Biases { qkv, out, mlp, .. } = family.biases;
+        let (qkv_bias, out_bias, mlp_bias) = (qkv.read(fields)?, out.read(fields)?, mlp.read(fields)?);
         let windows = self.windows()?;
         let ropes = self.rotated()?;
-        let activation = family.activation(fields)?;
-        let softcap = if family == Family::Gemma2 { softcap(fields, "attn_logit_softcapping")? } else { None };
-        let norms = match family {
-            Family::Phi => LayerNorms::Parallel(norm),
-            Family::Olmo2 | Family::Olmo3 => {
-                LayerNorms::Sequential { attention: BlockNorms::After(norm), feed_forward: BlockNorms::After(norm) }
-            }
-            _ if family.is_gemma() => {
-                let around = BlockNorms::Around { before: norm, after: norm };
-                LayerNorms::Sequential { attention: around, feed_forward: around }
-            }
-            _ => LayerNorms::Sequential { attention: BlockNorms::Before(norm), feed_forward: BlockNorms::Before(norm) },
+        let activation = activation(family, fields)?;
+        let ScaleRule { branches, score_cap, of_layers, .. } = family.scales;
+        let softcap = softcap(fields, score_cap)?;
+        let both = |norms: BlockNorms| LayerNorms::Sequential { attention: norms, feed_forward: norms };
+        let norms = match family.places {
+            NormPlaces::Before => both(BlockNorms::Before(norm)),
+            NormPlaces::After => both(BlockNorms::After(norm)),
+            NormPlaces::Around => both(BlockNorms::Around { before: norm, after: norm }),
+            NormPlaces::Parallel => LayerNorms::Parallel(norm),
         };
-        let head_norm = match family {
-            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 => Some((HeadNormSpan::Head, false)),
-            _ if family.has_delta_rule() => Some((HeadNormSpan::Head, false)),
-            Family::Gemma4 => Some((HeadNormSpan::Head, true)),
-            Family::Olmo2 | Family::Olmo3 => Some((HeadNormSpan::AllHeads, false)),
-            _ => None,
-        };
-        let branch_scale = match family {
-            Family::MiniCpm3 => {
-                let depth = fields.positive("scale_depth")?;
-                depth.map(|depth| (depth / (self.layers as f64).sqrt()) as f32)
-            }
-            _ => None,
-        };
+        let branch_scale = branches.read(fields, self.hidden, self.layers)?;
+        let growth = if family.grows { query_growth(fields)? } else { None };
         let layer = |layer: usize| {
             let heads = self.heads[layer];
             let keys = self.keys(layer)?;
@@ -171,29 +163,29 @@ impl<'a> Reader<'a> {
                     heads,
                     window: windows[layer],
                     rope: self.rope(layer).filter(|_| ropes[layer]).cloned(),
-                    growth: match family {
-                        Family::Ministral3 | Family::Mistral4 => query_growth(fields)?,
-                        _ => None,
-                    },
+                    growth,
                     scale: self.scale(layer)?,
                     softcap,
-                    sinks: family == Family::GptOss,
+                    sinks: family.sinks,
                     keys,
-                    head_norm: head_norm.map(|(span, values)| HeadNorm { norm, span, values }),
-                    gated: family.has_delta_rule(),
-                    qkv_bias: biases.qkv,
-                    out_bias: biases.out,
+                    head_norm: family.head_norm.map(|rule| HeadNorm { norm, span: rule.span, values: rule.values }),
+                    gated: family.gated_queries,
+                    qkv_bias,
+                    out_bias,
                 })
             };
             let mixer = match self.kinds[layer] {
-                LayerKind::Linear => Mixer::DeltaRule(delta_rule::read(fields, norm.eps())?),
+                LayerKind::Linear => {
+                    let read = family.recurrent.expect("only families with recurrent layers have layers of this kind");
+                    Mixer::DeltaRule(read(fields, norm.eps())?)
+                }
                 LayerKind::Full | LayerKind::Sliding => Mixer::Attention(attention()?),
             };
             Ok(LayerSpec {
                 mixer,
-                feed_forward: self.feed_forward(layer, keys, activation, &biases)?,
+                feed_forward: self.feed_forward(layer, keys, activation, mlp_bias)?,
                 norms,
-                output_scale: family == Family::Gemma4,
+                output_scale: of_layers,
                 branch_scale,
             })
         };
@@ -209,38 +201,24 @@ impl<'a> Reader<'a> {
     }
 
     fn scale(&self, layer: usize) -> Result<f32> {
-        if let Some(latent) = &self.latent {
-            return Ok(latent::scale(self.family, latent, self.hidden, self.rope(layer)));
+        if let (Some(latent), Some(rule)) = (&self.latent, self.family.latent) {
+            return Ok(latent::scale(rule, latent, self.hidden, self.rope(layer)));
         }
-        let by_width = 1.0 / (self.heads[layer].head_dim as f32).sqrt();
-        Ok(match self.family {
-            Family::Gemma2 | Family::Gemma3 => {
-                self.fields.positive("query_pre_attn_scalar")?.map_or(by_width, |scalar| (1.0 / scalar.sqrt()) as f32)
-            }
-            // Its queries and keys are normalised.
-            Family::Gemma4 => 1.0,
-            _ => by_width,
-        })
+        let given = self.family.scales.scores.read(self.fields, self.hidden, self.layers)?;
+        Ok(given.unwrap_or_else(|| 1.0 / (self.heads[layer].head_dim as f32).sqrt()))
     }
 
     /// The sliding window of each layer.
     fn windows(&self) -> Result<Vec<Option<u32>>> {
-        let fields = self.fields;
-        let has_default = matches!(
-            self.family,
-            Family::Mistral | Family::Ministral | Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe | Family::Olmo3
-        );
+        let (fields, rule) = (self.fields, self.family.windows);
         let window = match fields.size("sliding_window", LARGEST_CONTEXT)? {
-            Some(window) => Some(window),
-            None if fields.is_written("sliding_window") || !has_default => None,
-            None => Some(DEFAULT_WINDOW),
+            None if !fields.is_written("sliding_window") => rule.default,
+            window => window,
         };
-        let is_used = match self.family {
-            Family::Llama | Family::Phi | Family::Olmo2 => false,
-            _ if self.family.has_delta_rule() => false,
-            _ if self.has_switch() => fields.flag("use_sliding_window")?.unwrap_or(false),
-            // SmolLM3's `use_sliding_window` decides what `layer_types` are where they are not written.
-            _ => true,
+        let is_used = match rule.used {
+            WindowUse::Never => false,
+            WindowUse::Always => true,
+            WindowUse::Switched => fields.flag("use_sliding_window")?.unwrap_or(false),
         };
         let window = window.filter(|_| is_used);
         let names_windows = is_used || self.has_switch();
@@ -254,7 +232,7 @@ impl<'a> Reader<'a> {
 
     /// Whether `use_sliding_window` decides if there are windows at all.
     fn has_switch(&self) -> bool {
-        matches!(self.family, Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe)
+        self.family.windows.used == WindowUse::Switched
     }
 
     /// Refuses layers that `layer_types` gives a window where the config has none, as transformers does.
@@ -270,12 +248,12 @@ impl<'a> Reader<'a> {
         Err(self.fields.error(field, expected, found))
     }
 
-    /// Whether each layer has a rope: SmolLM3 leaves some out.
+    /// Whether each layer has a rope.
     fn rotated(&self) -> Result<Vec<bool>> {
-        if self.family != Family::SmolLm3 {
-            return Ok(vec![true; self.layers]);
+        match self.family.rope.rotated {
+            Rotated::All => Ok(vec![true; self.layers]),
+            Rotated::Listed => no_rope_layers(self.fields, self.layers),
         }
-        no_rope_layers(self.fields, self.layers)
     }
 
     /// Gemma 4's last layers read what the last layer of the same kind before them has stored.
@@ -283,7 +261,7 @@ impl<'a> Reader<'a> {
         if let Some(latent) = self.latent {
             return Ok(KeySource::Latent(latent));
         }
-        if self.family != Family::Gemma4 {
+        if self.family.keys == KeyRule::Projected {
             return Ok(KeySource::Projected);
         }
         let first_shared = self.first_shared()?;
@@ -316,50 +294,67 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn feed_forward(
-        &self,
-        layer: usize,
-        keys: KeySource,
-        activation: Activation,
-        biases: &Biases,
-    ) -> Result<FeedForward> {
-        let fields = self.fields;
-        let norm = self.family.norm(fields)?;
-        let experts = experts::of_layer(self.family, fields, layer, norm)?;
-        if let (Some(experts), false) = (experts, self.family == Family::Gemma4) {
-            let dense = |width| DenseSpec { activation, width, bias: biases.mlp };
-            return Ok(match experts::shared_width(self.family, fields)? {
-                _ if self.family == Family::LongcatFlash => {
-                    let dense = dense(fields.required_size("intermediate_size", LARGEST_WIDTH)?);
-                    FeedForward::Opens { dense, experts }
+    fn feed_forward(&self, layer: usize, keys: KeySource, activation: Activation, bias: bool) -> Result<FeedForward> {
+        let (family, fields) = (self.family, self.fields);
+        let norm = norm(family, fields)?;
+        let dense = |width| DenseSpec { activation, width, bias };
+        if let Some(rule) = family.experts
+            && let Some(experts) = experts::of_layer(family, &rule, fields, layer, activation, norm)?
+        {
+            return Ok(match rule.beside {
+                Beside::Nothing => FeedForward::Experts(experts),
+                Beside::Gated(width) => {
+                    let shared = dense(fields.required_size(width, LARGEST_WIDTH)?);
+                    FeedForward::SharedExpert { shared, experts, gated: true }
                 }
-                Some(width) => {
-                    let gated = !self.family.is_latent();
-                    FeedForward::SharedExpert { shared: dense(width), experts, gated }
-                }
-                None => FeedForward::Experts(experts),
+                Beside::Shared(count) => match experts::shared_width(count, experts.width, fields)? {
+                    Some(width) => FeedForward::SharedExpert { shared: dense(width), experts, gated: false },
+                    None => FeedForward::Experts(experts),
+                },
+                Beside::Dense => FeedForward::DenseAndExperts { dense: dense(self.dense_width(keys)?), experts, norm },
+                Beside::Opening => FeedForward::Opens { dense: dense(self.dense_width(keys)?), experts },
             });
         }
-        let width = fields.required_size("intermediate_size", LARGEST_WIDTH)?;
-        let shares = matches!(keys, KeySource::OfLayer(_));
-        let doubled = shares && fields.flag("use_double_wide_mlp")?.unwrap_or(false);
-        let dense = DenseSpec { activation, width: if doubled { 2 * width } else { width }, bias: biases.mlp };
-        Ok(match experts {
-            Some(experts) => FeedForward::DenseAndExperts { dense, experts, norm },
-            None if self.family == Family::LongcatFlash => FeedForward::Closes(dense),
-            None => FeedForward::Dense(dense),
+        let dense = dense(self.dense_width(keys)?);
+        Ok(match family.experts.map(|rule| rule.beside) {
+            Some(Beside::Opening) => FeedForward::Closes(dense),
+            _ => FeedForward::Dense(dense),
         })
+    }
+
+    /// The width of a layer's dense block.
+    fn dense_width(&self, keys: KeySource) -> Result<usize> {
+        let width = self.fields.required_size("intermediate_size", LARGEST_WIDTH)?;
+        let shares = matches!(keys, KeySource::OfLayer(_));
+        let doubled = shares && self.fields.flag("use_double_wide_mlp")?.unwrap_or(false);
+        Ok(if doubled { 2 * width } else { width })
     }
 }
 
+/// The norms of the model's rows.
+pub fn norm(family: &Description, fields: &Fields<'_>) -> Result<Norm> {
+    let (name, default) = family.eps;
+    Ok(family.norm.with(fields.positive(name)?.unwrap_or(default) as f32))
+}
+
+fn activation(family: &Description, fields: &Fields<'_>) -> Result<Activation> {
+    let rule = family.activation;
+    let (first, usual) = rule.known[0];
+    let Some(name) = fields.text(rule.field)? else { return Ok(usual) };
+    let known = rule.known.iter().find(|(known, _)| *known == name);
+    known
+        .map(|(_, activation)| *activation)
+        .ok_or_else(|| fields.error(rule.field, format!("{first} ({family})"), format!("\"{name}\"")))
+}
+
 /// `layer_types` as it is written. Families whose windows do not differ by layer ignore it, as in transformers.
-fn listed_kinds<'a>(family: Family, fields: &Fields<'a>) -> Result<Option<&'a [serde_json::Value]>> {
-    let ignores = matches!(family, Family::Ministral3 | Family::Mixtral | Family::Qwen3Moe | Family::Phi3);
-    Ok(fields.list("layer_types")?.filter(|_| !ignores && !family.is_latent()))
+fn listed_kinds<'a>(family: &Description, fields: &Fields<'a>) -> Result<Option<&'a [serde_json::Value]>> {
+    let counts = family.kinds.listed && family.latent.is_none();
+    Ok(fields.list("layer_types")?.filter(|_| counts))
 }
 
 /// `layer_types`, or what the family implies without it.
-fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+fn layer_kinds(family: &Description, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
     let mut kinds = match listed_kinds(family, fields)? {
         None => implied_kinds(family, fields, layers)?,
         Some(kinds) if kinds.len() != layers => {
@@ -367,7 +362,7 @@ fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec
             return Err(fields.error("layer_types", expected, kinds.len().to_string()));
         }
         Some(kinds) => {
-            let known = match family.has_delta_rule() {
+            let known = match family.recurrent.is_some() {
                 true => [LayerKind::Full, LayerKind::Linear],
                 false => LayerKind::WITH_ATTENTION,
             };
@@ -381,7 +376,7 @@ fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec
             kinds.iter().enumerate().map(kind).collect::<Result<_>>()?
         }
     };
-    if let (Family::Gemma4, Some(last)) = (family, kinds.last_mut()) {
+    if let (true, Some(last)) = (family.kinds.last_is_full, kinds.last_mut()) {
         *last = LayerKind::Full;
     }
     if kinds.iter().all(|&kind| kind == LayerKind::Linear) {
@@ -390,46 +385,23 @@ fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec
     Ok(kinds)
 }
 
-fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
-    let every = |period: usize, rest| {
-        let kind = |layer: usize| if (layer + 1).is_multiple_of(period) { LayerKind::Full } else { rest };
-        (0..layers).map(kind).collect()
-    };
-    Ok(match family {
-        Family::Mistral
-        | Family::Ministral
-        | Family::Ministral3
-        | Family::Mixtral
-        | Family::Qwen3Moe
-        | Family::Phi3 => vec![LayerKind::Sliding; layers],
-        Family::Qwen2 | Family::Qwen3 => {
-            let from = fields.count("max_window_layers")?.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
+fn implied_kinds(family: &Description, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+    Ok(match family.kinds.otherwise {
+        ImpliedKinds::All(kind) => vec![kind; layers],
+        ImpliedKinds::Every { field, period, rest } => {
+            let given = field.map(|name| fields.size(name, LARGEST_LAYERS)).transpose()?.flatten();
+            let period = given.unwrap_or(period);
+            let kind = |layer: usize| if (layer + 1).is_multiple_of(period) { LayerKind::Full } else { rest };
+            (0..layers).map(kind).collect()
+        }
+        ImpliedKinds::Behind(usual) => {
+            let from = fields.count("max_window_layers")?.unwrap_or(usual);
             (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
         }
-        Family::SmolLm3 => {
+        ImpliedKinds::Unrotated => {
             let windows = fields.flag("use_sliding_window")?.unwrap_or(false);
             no_rope_layers(fields, layers)?.into_iter().map(|rotated| full_if(rotated || !windows)).collect()
         }
-        Family::Gemma2 | Family::GptOss => every(2, LayerKind::Sliding),
-        Family::Olmo3 => every(4, LayerKind::Sliding),
-        Family::Gemma3 => {
-            every(fields.size("sliding_window_pattern", layers.max(64))?.unwrap_or(6), LayerKind::Sliding)
-        }
-        Family::Gemma4 => every(6, LayerKind::Sliding),
-        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => {
-            let period = fields.size("full_attention_interval", LARGEST_WIDTH)?.unwrap_or(4);
-            every(period, LayerKind::Linear)
-        }
-        Family::Llama
-        | Family::Phi
-        | Family::Olmo2
-        | Family::DeepseekV2
-        | Family::DeepseekV3
-        | Family::Glm4MoeLite
-        | Family::Mistral4
-        | Family::MiniCpm3
-        | Family::SarvamMla
-        | Family::LongcatFlash => vec![LayerKind::Full; layers],
     })
 }
 
@@ -437,7 +409,7 @@ fn full_if(full: bool) -> LayerKind {
     if full { LayerKind::Full } else { LayerKind::Sliding }
 }
 
-/// For each layer of SmolLM3: whether it has a rope (1 in `no_rope_layers`, despite the name).
+/// Whether each layer has a rope (1 in `no_rope_layers`, despite the name).
 fn no_rope_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>> {
     const NAME: &str = "no_rope_layers";
     let Some(list) = fields.list(NAME)? else {
@@ -457,7 +429,7 @@ fn no_rope_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>> {
     list[..layers].iter().enumerate().map(rotated).collect()
 }
 
-/// How the queries of Ministral 3 and Mistral 4 grow, which its rope says, in either notation.
+/// How queries grow, which the rope says, in either notation.
 fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
     const CONTEXT: &str = "original_max_position_embeddings";
     let old = fields.object("rope_scaling")?.filter(|old| !old.all().is_empty());
@@ -469,50 +441,16 @@ fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
     Ok(Some(QueryGrowth { beta, original_context }))
 }
 
-fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
-    let plain = RopeDefaults {
-        theta_field: Some("rope_theta"),
-        theta: 10_000.0,
-        fraction: 1.0,
-        partial: false,
-        scaled: true,
-        is_phi3: false,
-        pairs: RopePairs::Halves,
-        scales_scores: false,
-    };
-    match (family, kind) {
-        (Family::Phi, _) => RopeDefaults { fraction: 0.5, partial: true, ..plain },
-        (Family::Phi3, _) => RopeDefaults { partial: true, is_phi3: true, ..plain },
-        (Family::Mixtral, _) => RopeDefaults { theta: 1e6, ..plain },
-        (Family::SmolLm3, _) => RopeDefaults { theta: 2e6, ..plain },
-        (Family::GptOss, _) => RopeDefaults { theta: 150_000.0, ..plain },
-        (Family::LongcatFlash, _) => RopeDefaults { theta: 1e7, ..plain },
-        (Family::Olmo3, LayerKind::Full) => RopeDefaults { theta: 500_000.0, ..plain },
-        (Family::Olmo3, LayerKind::Sliding) => {
-            RopeDefaults { theta_field: None, theta: 500_000.0, scaled: false, ..plain }
-        }
-        (Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe, _) => {
-            RopeDefaults { fraction: 0.25, partial: true, ..plain }
-        }
-        (Family::Gemma4, _) => RopeDefaults { theta_field: None, scaled: false, ..plain },
-        (Family::Gemma3, LayerKind::Full) => RopeDefaults { theta: 1e6, ..plain },
-        (Family::Gemma3, LayerKind::Sliding) => {
-            RopeDefaults { theta_field: Some("rope_local_base_freq"), scaled: false, ..plain }
-        }
-        _ => plain,
-    }
-}
-
 /// The heads of each layer.
 fn heads_of_layers(
-    family: Family,
+    family: &Description,
     fields: &Fields<'_>,
     overrides: &Overrides<'_>,
     hidden: usize,
     kinds: &[LayerKind],
 ) -> Result<Vec<HeadLayout>> {
     let all = heads(fields, hidden)?;
-    if family != Family::Gemma4 {
+    if family.keys != KeyRule::Gemma4 {
         return Ok(vec![all; kinds.len()]);
     }
     let of_layer = |(layer, &kind): (usize, &LayerKind)| match overrides.of_layer(layer)? {
@@ -571,7 +509,8 @@ fn checked(
     Ok(heads)
 }
 
-/// The cap of logits or scores in the field `name`.
-pub fn softcap(fields: &Fields<'_>, name: &str) -> Result<Option<f32>> {
-    Ok(fields.positive(name)?.map(|cap| cap as f32))
+/// The cap of logits or scores in the field `name`, if there is one.
+pub fn softcap(fields: &Fields<'_>, name: Option<&str>) -> Result<Option<f32>> {
+    let cap = name.map(|name| fields.positive(name)).transpose()?.flatten();
+    Ok(cap.map(|cap| cap as f32))
 }

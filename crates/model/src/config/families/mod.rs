@@ -1,17 +1,18 @@
-//! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
-//! data in `ModelConfig`; no other file depends on the family. `classes` tells generators from scorers and refuses
-//! other models, `defaults` holds what transformers assumes where a config is silent, `layers` reads what differs from
-//! layer to layer, `latent` latent attention, `experts` the mixtures, `latent_experts` those of families with latent
-//! attention, `delta_rule` layers with a state, `tokens` special tokens.
+//! The supported architectures: `description` says what a family is made of, `table` has one description for each. The
+//! files beside them read a config.json by any of these; the result is plain data in `ModelConfig`, and no other file
+//! depends on the family. `canonical` gives a config the common words, `classes` tells generators from scorers and
+//! refuses other models, `layers` reads what differs from layer to layer, `latent` latent attention, `experts` the
+//! mixtures, `delta_rule` layers with a state, `tokens` special tokens.
 
+mod canonical;
 mod classes;
-mod defaults;
 mod delta_rule;
+mod description;
 mod experts;
 mod family;
 mod latent;
-mod latent_experts;
 mod layers;
+mod table;
 mod tokens;
 
 use std::sync::Arc;
@@ -21,16 +22,20 @@ use serde_json::Value;
 use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
 
-use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH};
+use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH, shown};
 use super::model::{ModelConfig, PerLayerInputs};
 use super::modules::{ExpertForm, ExpertModules, Modules, StackedForm};
 use super::output::OutputHead;
 use super::quantisation::{self, Quantisation};
+use canonical::Canonical;
 pub use classes::ModelRole;
 pub(super) use classes::role;
+use description::{Description, Factor, KeyRule};
+pub(super) use description::{FileWindows, GgufRule, GroupRule};
 pub use family::Family;
-use family::{GEMMA4_UNIFIED, KIMI_K2, supported};
+use family::supported;
 use layers::softcap;
+use table::{GEMMA4_UNIFIED, KIMI_K2};
 pub(super) use tokens::read_special_tokens;
 
 /// A wrapper around a text model, whose config nests.
@@ -102,7 +107,7 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
         // Llava's own `false` does not count.
         let says = tied.filter(|tied| *tied || wrapper.is_none_or(|wrapper| wrapper.tied.is_some()));
         object.extend(says.map(|tied| ("tie_word_embeddings".to_owned(), Value::from(tied))));
-        if family == Family::Mistral {
+        if family.name() == "mistral" {
             // Alone they make it another family, in a wrapper they mean nothing.
             object.remove("layer_types");
         }
@@ -113,49 +118,46 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
             object.insert(name.to_owned(), value.clone());
         }
     }
-    let own = defaults::lay_under(family, text, &mut object)?;
+    let Canonical { object, own } = Canonical::of(family.description(), text, object)?;
     let text = text.over(&object).with_names(&own);
     let mut config = read_text(family, &text)?;
     read_special_tokens(&text, &mut config)?;
     if nested.is_some() {
         read_special_tokens(fields, &mut config)?;
         // The wrapper of Gemma 3 does not cap logits, whatever the text model says.
-        config.final_softcap.take_if(|_| family == Family::Gemma3);
+        config.final_softcap.take_if(|_| family.name() == "gemma3_text");
     }
     Ok(config)
 }
 
 /// Reads the fields of a text model.
 fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
+    let described = family.description();
     let quantisation = quantisation::read(fields)?.map(Quantisation::Published);
     refuse_bidirectional(fields)?;
-    if family == Family::Phi && fields.flag("qk_layernorm")?.unwrap_or(false) {
-        return Err(fields.error(
-            "qk_layernorm",
-            "false (a norm of queries and keys is supported for other families only)",
-            "true",
-        ));
-    }
+    refuse_others(described, fields)?;
     let hidden = fields.required_size("hidden_size", LARGEST_WIDTH)?;
     let layers = fields.required_size("num_hidden_layers", LARGEST_LAYERS)?;
     let positions = max_position_embeddings(fields)?;
-    let layers = layers::Reader::new(family, fields, hidden, layers, positions)?;
-    let (context, layers) = (layers.context, layers.read()?);
+    let factor = |factor: Factor| factor.read(fields, hidden, layers);
+    let (embed_scale, logit_scale) = (factor(described.scales.embeddings)?, factor(described.scales.logits)?);
+    let reader = layers::Reader::new(described, fields, hidden, layers, positions)?;
+    let (context, layers) = (reader.context, reader.read()?);
     let vocab = fields.required_size("vocab_size", LARGEST_VOCAB)?;
     Ok(ModelConfig {
         family,
-        modules: modules(family, quantisation.as_ref()),
+        modules: modules(described, quantisation.as_ref()),
         hidden,
         layers,
-        final_norm: family.norm(fields)?,
+        final_norm: layers::norm(described, fields)?,
         vocab,
         output: OutputHead::Tokens,
         context,
-        embed_scale: embed_scale(family, fields, hidden)?,
-        per_layer_inputs: per_layer_inputs(family, fields, vocab)?,
-        logit_scale: logit_scale(family, fields, hidden)?,
-        final_softcap: if family.is_gemma() { softcap(fields, "final_logit_softcapping")? } else { None },
-        head_bias: family.biases(fields)?.head,
+        embed_scale,
+        per_layer_inputs: per_layer_inputs(described, fields, vocab)?,
+        logit_scale,
+        final_softcap: softcap(fields, described.scales.logit_cap)?,
+        head_bias: described.biases.head.read(fields)?,
         tied_embeddings: fields.flag("tie_word_embeddings")?.unwrap_or(false),
         quantisation,
         compute: None,
@@ -166,22 +168,22 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
     })
 }
 
-fn embed_scale(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<Option<f32>> {
-    Ok(match family {
-        Family::MiniCpm3 => fields.positive("scale_emb")?.map(|scale| scale as f32),
-        _ => family.is_gemma().then(|| (hidden as f32).sqrt()),
-    })
-}
-
-/// The output layer of MiniCPM3 reads rows divided by the hidden size in units of a small model's.
-fn logit_scale(family: Family, fields: &Fields<'_>, hidden: usize) -> Result<Option<f32>> {
-    let base = if family == Family::MiniCpm3 { fields.positive("dim_model_base")? } else { None };
-    Ok(base.map(|base| (base / hidden as f64) as f32))
+/// Refuses values of fields of which the family has one only.
+fn refuse_others(family: &Description, fields: &Fields<'_>) -> Result<()> {
+    for (name, only) in family.fixed {
+        let Some(found) = fields.value(name) else { continue };
+        let said: Value = serde_json::from_str(only).expect("values of tables are JSON");
+        let is_same = *found == said || (said.is_number() && found.as_f64() == said.as_f64());
+        if !is_same {
+            return Err(fields.error(name, format!("{only} ({family})"), shown(found)));
+        }
+    }
+    Ok(())
 }
 
 /// The modules of a family whose checkpoint is quantised like this.
-fn modules(family: Family, quantisation: Option<&Quantisation>) -> Modules {
-    let modules = family.modules();
+fn modules(family: &Description, quantisation: Option<&Quantisation>) -> Modules {
+    let modules = family.modules;
     match quantisation {
         Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => Modules {
             experts: ExpertModules { form: ExpertForm::Stacked(StackedForm::Mxfp4), ..modules.experts },
@@ -192,9 +194,9 @@ fn modules(family: Family, quantisation: Option<&Quantisation>) -> Modules {
 }
 
 /// Gemma 4's smaller models; a width of zero means none.
-fn per_layer_inputs(family: Family, fields: &Fields<'_>, vocab: usize) -> Result<Option<PerLayerInputs>> {
+fn per_layer_inputs(family: &Description, fields: &Fields<'_>, vocab: usize) -> Result<Option<PerLayerInputs>> {
     const WIDTH: &str = "hidden_size_per_layer_input";
-    if family != Family::Gemma4 || fields.count(WIDTH)?.unwrap_or(0) == 0 {
+    if family.keys != KeyRule::Gemma4 || fields.count(WIDTH)?.unwrap_or(0) == 0 {
         return Ok(None);
     }
     let width = fields.required_size(WIDTH, LARGEST_WIDTH)?;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use offshoot_core::error::Result;
 
-use super::super::families::Family;
+use super::super::families::{Family, GroupRule};
 use super::Translation;
 
 /// The architecture of DeepSeek-V2 and V3, and of models that differ in numbers alone.
@@ -25,11 +25,12 @@ impl Translation<'_> {
     /// experts.
     pub(super) fn deepseek(&self) -> Result<Family> {
         let normalises = self.metadata.flag(&self.key("expert_weights_norm"))?.unwrap_or(false);
-        Ok(match self.gating()? {
-            SIGMOID => Family::DeepseekV3,
-            _ if normalises => Family::Mistral4,
-            _ => Family::DeepseekV2,
-        })
+        let name = match self.gating()? {
+            SIGMOID => "deepseek_v3",
+            _ if normalises => "mistral4",
+            _ => "deepseek_v2",
+        };
+        Ok(Family::named(name).expect("they are supported"))
     }
 
     fn gating(&self) -> Result<u64> {
@@ -87,9 +88,7 @@ impl Translation<'_> {
         let predicting = self.layered("nextn_predict_layers")?.unwrap_or(0);
         let layers = self.layered("block_count")?.map(|layers| layers.saturating_sub(predicting));
         self.set("num_hidden_layers", self.key("block_count"), layers.map(Value::from));
-        if family == Family::MiniCpm3 {
-            return Ok(());
-        }
+        let Some(experts) = family.description().experts else { return Ok(()) };
         self.count("n_routed_experts", "expert_count")?;
         self.count("num_experts_per_tok", "expert_used_count")?;
         self.count("moe_intermediate_size", "expert_feed_forward_length")?;
@@ -102,7 +101,7 @@ impl Translation<'_> {
         ] {
             self.set(field, self.key(key), or(self.layered(key)?.filter(|&count| count > 0), default));
         }
-        if family == Family::DeepseekV2 {
+        if matches!(experts.groups, GroupRule::ByMethod) {
             let limited = self.layered("expert_group_count")?.is_some_and(|groups| groups > 1);
             let method = if limited { "group_limited_greedy" } else { "greedy" };
             self.object.insert("topk_method".to_owned(), method.into());
@@ -129,7 +128,7 @@ impl Translation<'_> {
         }
         let temperature = self.key("attention.temperature_scale");
         let Some(growth) = self.metadata.number(&temperature)?.filter(|&growth| growth != 0.0) else { return Ok(()) };
-        if family != Family::Mistral4 {
+        if !family.description().grows {
             let expected = format!("nothing: queries of {family} do not grow");
             return Err(self.metadata.error(&temperature, expected, growth.to_string()));
         }

@@ -1,0 +1,52 @@
+//! One [`Description`] for each family, some in a file with those of their kin.
+
+mod deepseek;
+mod gemma;
+mod glm;
+mod gpt_oss;
+mod llama;
+mod longcat_flash;
+mod minicpm3;
+mod mistral;
+mod mistral4;
+mod olmo;
+mod phi;
+mod qwen;
+mod qwen3_next;
+mod sarvam_mla;
+mod smollm3;
+
+use super::description::Description;
+pub use deepseek::KIMI_K2;
+pub use gemma::GEMMA4_UNIFIED;
+
+/// All families that are supported, in the order in which errors list them.
+pub static FAMILIES: [Description; 27] = [
+    llama::LLAMA,
+    mistral::MISTRAL,
+    mistral::MINISTRAL,
+    mistral::MINISTRAL3,
+    mistral::MIXTRAL,
+    qwen::QWEN2,
+    qwen::QWEN3,
+    qwen::QWEN3_MOE,
+    qwen3_next::QWEN3_NEXT,
+    qwen3_next::QWEN3_5,
+    qwen3_next::QWEN3_5_MOE,
+    phi::PHI,
+    phi::PHI3,
+    smollm3::SMOLLM3,
+    olmo::OLMO2,
+    olmo::OLMO3,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+    gemma::GEMMA4,
+    gpt_oss::GPT_OSS,
+    deepseek::DEEPSEEK_V2,
+    deepseek::DEEPSEEK_V3,
+    glm::GLM4_MOE_LITE,
+    mistral4::MISTRAL4,
+    minicpm3::MINICPM3,
+    sarvam_mla::SARVAM_MLA,
+    longcat_flash::LONGCAT_FLASH,
+];

@@ -1,0 +1,53 @@
+//! OLMo 2 and 3: norms behind the blocks, and of all queries and keys as one vector.
+
+use serde_json::{Value, json};
+
+use offshoot_core::error::Result;
+
+use super::super::super::fields::Fields;
+use super::super::super::rope::{LayerKind, RopeDefaults};
+use super::super::canonical::Canonical;
+use super::super::description::{
+    Description, FileWindows, GgufRule, HeadNormRule, KindRule, NormPlaces, PLAIN, PLAIN_ROPE, RopeRule, Rotated,
+    WindowRule, WindowUse,
+};
+
+pub const OLMO2: Description = Description {
+    name: "olmo2",
+    defaults: || {
+        json!({
+            "vocab_size": 50_304, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "eos_token_id": 50_279,
+        })
+    },
+    places: NormPlaces::After,
+    head_norm: Some(HeadNormRule::OF_ALL_HEADS),
+    gguf: GgufRule { with_windows: Some("olmo3"), ..GgufRule::named("olmo2") },
+    ..PLAIN
+};
+
+pub const OLMO3: Description = Description {
+    name: "olmo3",
+    adapt: Some(complete_ropes),
+    kinds: KindRule::every(None, 4, LayerKind::Sliding),
+    windows: WindowRule { used: WindowUse::Always, default: WindowRule::DEFAULT },
+    rope: RopeRule {
+        full: RopeDefaults { theta: 500_000.0, ..PLAIN_ROPE },
+        sliding: RopeDefaults { theta_field: None, theta: 500_000.0, scaled: false, ..PLAIN_ROPE },
+        rotated: Rotated::All,
+    },
+    gguf: GgufRule { windows: FileWindows::ByLayer, ..GgufRule::NONE },
+    ..OLMO2
+};
+
+/// Where only one kind of layers has a rope, the other one has a plain rope.
+pub fn complete_ropes(_: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
+    const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
+    let Some(Value::Object(ropes)) = canonical.object.get_mut("rope_parameters") else { return Ok(()) };
+    if KINDS.iter().any(|kind| ropes.contains_key(*kind)) {
+        for kind in KINDS {
+            ropes.entry(kind).or_insert_with(|| json!({"rope_type": "default"}));
+        }
+    }
+    Ok(())
+}
