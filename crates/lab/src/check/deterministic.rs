@@ -86,7 +86,7 @@ fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report:
             in_chunks(&setup, &case, report)?;
             with_adapters(&setup, &case, report)?;
             through_the_engine(&setup, effort, &case, report)?;
-            if setup.config.delta_heads().next().is_some() {
+            if setup.config.states().next().is_some() {
                 forked(&setup, &case, report)?;
             }
         }
