@@ -56,6 +56,9 @@ pub struct ModelConfig {
     pub eos: Vec<TokenId>,
     /// How the tensors of a GGUF file are stored, by the layout's names; empty for other models.
     pub formats: Arc<HashMap<String, WeightFormat>>,
+    /// Whether a layer stores what makes latents in another dtype than what makes queries of the same input: only the
+    /// tensors tell. No product gives both then.
+    pub latents_apart: bool,
 }
 
 /// What embeddings are multiplied by.
