@@ -254,11 +254,11 @@ fn read_nibbles(block: &[u8], scales: &mut [[f32; PANEL]], leasts: &mut [[f32; P
 #[inline(always)]
 fn read_q3_k(block: &[u8], scales: &mut [[f32; PANEL]]) {
     let of_scales = halves(block, 6);
-    for j in 0..16 {
+    for (j, scales) in scales.iter_mut().enumerate() {
         let (low, high) = (bytes(block, j % 8), bytes(block, 8 + j % 4));
         for lane in 0..PANEL {
             let bits = low[lane] >> (j / 8 * 4) & 15 | (high[lane] >> (j / 4 * 2) & 3) << 4;
-            scales[j][lane] = of_scales[lane] * (bits.cast_signed() - 32) as f32;
+            scales[lane] = of_scales[lane] * (bits.cast_signed() - 32) as f32;
         }
     }
 }
@@ -267,11 +267,11 @@ fn read_q3_k(block: &[u8], scales: &mut [[f32; PANEL]]) {
 #[inline(always)]
 fn read_iq4_xs(block: &[u8], scales: &mut [[f32; PANEL]]) {
     let (of_scales, high) = (halves(block, 0), pairs(block, 1));
-    for j in 0..8 {
+    for (j, scales) in scales.iter_mut().enumerate() {
         let low = bytes(block, 4 + j / 2);
         for lane in 0..PANEL {
             let bits = low[lane] >> (j % 2 * 4) & 15 | (high[lane] >> (2 * j) & 3) << 4;
-            scales[j][lane] = of_scales[lane] * (bits.cast_signed() - 32) as f32;
+            scales[lane] = of_scales[lane] * (bits.cast_signed() - 32) as f32;
         }
     }
 }
