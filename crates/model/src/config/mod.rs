@@ -32,7 +32,7 @@ pub use layer::{
     kind_index, kinds,
 };
 pub use model::{ModelConfig, PerLayerInputs};
-pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS, StackedForm};
+pub use modules::{DeltaRuleModules, EXPERTS, ExpertForm, Modules, OwnNames, StackedForm, own_name};
 pub use output::{OutputHead, ValueHead, ValueLayer};
 pub use quantisation::{
     ActivationChoice, CodePacking, MadeFormat, Published, Quantisation, Scheme, WeightChoice, module_of,

@@ -43,7 +43,7 @@ impl Checkpoint<'static> {
     pub fn open(folder: &ModelFolder) -> Result<Self> {
         let tensors = TensorFolder::of_model(&folder.path)?;
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
-        let naming = Naming::of(names.iter());
+        let naming = Naming::of(names.iter(), folder.config.modules.outside);
         let (tensors, copies) = (Box::new(tensors), HashMap::new());
         let predicts = folder.config.family.predicts_further();
         let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, predicts, copies };
@@ -380,8 +380,15 @@ impl<'a> UnreadNames<'a> {
         quantisation: Option<&Quantisation>,
         predicts: bool,
     ) -> Self {
-        const COMPUTED: [&str; 5] =
-            ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias", "lm_head.weight"];
+        const COMPUTED: [&str; 6] = [
+            "rotary_emb.inv_freq",
+            "rotary_emb.cos_cached",
+            "rotary_emb.sin_cached",
+            "attn.bias",
+            "attention.bias",
+            "masked_bias",
+        ];
+        let head = naming.in_file(HEAD);
         let read: HashSet<_> = layout.tensors().map(|spec| naming.in_file(&spec.name).into_owned()).collect();
         let unused: Vec<String> = layout.unused().map(|module| naming.in_file(&module).into_owned()).collect();
         let layers = naming.in_file("model.layers.");
@@ -404,6 +411,8 @@ impl<'a> UnreadNames<'a> {
             !behind(name).is_some_and(|(number, _)| predicts || is_joining(&number))
                 && !read.contains(*name)
                 && !COMPUTED.iter().any(|end| name.ends_with(end))
+                && !name.ends_with(HEAD)
+                && **name != *head
                 && !unused.iter().any(|module| name.starts_with(module))
                 && !is_companion(&modules, name)
         };
@@ -441,7 +450,7 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     }
     let json = read_json(&index)?;
     let map = weight_map(&index, &json)?;
-    let naming = Naming::of(map.keys());
+    let naming = Naming::of(map.keys(), config.modules.outside);
     let layout = Layout::of(&ModelConfig {
         modules: stored_modules(config.modules, map.keys().map(String::as_str)),
         ..config.clone()

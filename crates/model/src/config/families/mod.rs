@@ -24,7 +24,7 @@ use offshoot_core::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH, shown};
 use super::model::{ModelConfig, PerLayerInputs};
-use super::modules::{ExpertForm, ExpertModules, Modules, StackedForm};
+use super::modules::{ExpertForm, Modules, StackedForm};
 use super::output::OutputHead;
 use super::quantisation::{self, Quantisation};
 use canonical::Canonical;
@@ -185,10 +185,9 @@ fn refuse_others(family: &Description, fields: &Fields<'_>) -> Result<()> {
 fn modules(family: &Description, quantisation: Option<&Quantisation>) -> Modules {
     let modules = family.modules;
     match quantisation {
-        Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => Modules {
-            experts: ExpertModules { form: ExpertForm::Stacked(StackedForm::Mxfp4), ..modules.experts },
-            ..modules
-        },
+        Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => {
+            Modules { experts: ExpertForm::Stacked(StackedForm::Mxfp4), ..modules }
+        }
         _ => modules,
     }
 }
