@@ -523,7 +523,7 @@ class _JobEstimate(TypedDict, total=False):
 class JobEstimate(_JobEstimate):
     """What a job will cost. ``decode_step`` is None if every sample ends with its first token; ``predictions`` are
     empty where time is not predicted. What only some models and options give has the command's own fields: ``states``
-    of models with delta-rule layers, ``ranks`` with ``tensor_parallel=``, ``parts`` with ``parts=``, ``replicas`` with
+    of models with recurrent layers, ``ranks`` with ``tensor_parallel=``, ``parts`` with ``parts=``, ``replicas`` with
     ``devices=``, ``nodes`` with ``explain=True``."""
 
     job: JobSizes

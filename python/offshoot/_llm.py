@@ -146,7 +146,7 @@ class LLM:
     copies of latents (models with latent attention). ``swap_memory``: MiB of host memory for samples that make
     room for others on a GPU. ``seed``: what samples without a seed of their own follow from.
     ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or fp8.
-    ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory. ``weights``: fp8, int8 or int4,
+    ``state_dtype``: f32, or bf16 for states of recurrent layers in half the memory. ``weights``: fp8, int8 or int4,
     which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8 on Hopper); ``activations``: bf16
     to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit.
     ``prefix_store``: a folder where computed prompts are kept. ``threads``: of the CPU backend; one number for a

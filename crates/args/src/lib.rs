@@ -191,7 +191,7 @@ pub struct BudgetArgs {
     /// --kv-dtype fp8` reports the error of log-probabilities)
     #[arg(long, value_parser = one_of(KV_DTYPES), default_value = "model", value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
-    /// Storage format of the states of delta-rule layers. With bf16, about twice the branches fit, but samples differ
+    /// Storage format of the states of recurrent layers. With bf16, about twice the branches fit, but samples differ
     /// (`check --model DIR --state-dtype bf16` reports the error of log-probabilities)
     #[arg(long, value_parser = one_of(STATE_DTYPES), default_value = "f32", value_name = "DTYPE")]
     pub state_dtype: StateDtype,

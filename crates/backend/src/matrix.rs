@@ -136,8 +136,7 @@ impl<'a> MatrixPart<'a> {
                     }
                     MatrixPart::Device(_) => panic!("{ON_A_DEVICE}"),
                     MatrixPart::Random(random) => {
-                        let number = |k: usize| random.dtype.round(random.numbers.at(row * cols + k));
-                        numbers.iter_mut().enumerate().for_each(|(k, x)| *x = number(k));
+                        numbers.iter_mut().enumerate().for_each(|(k, x)| *x = random.at(row, k));
                     }
                     MatrixPart::Quantised(view) => view.numbers(row, scratch, numbers),
                     MatrixPart::Blocks(view) => view.numbers(row, numbers),

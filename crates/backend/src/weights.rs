@@ -176,6 +176,12 @@ pub struct Uniform {
 }
 
 impl Uniform {
+    /// Those from number `first` on.
+    pub fn from(self, first: usize) -> Self {
+        // A number follows from the sum of the stream and its index.
+        Self { stream: self.stream.wrapping_add(first as u64), ..self }
+    }
+
     /// Number `i`.
     pub fn at(&self, i: usize) -> f32 {
         let upper = mix(self.stream.wrapping_add(i as u64).wrapping_add(GOLDEN)) >> 40;
@@ -185,24 +191,49 @@ impl Uniform {
     }
 }
 
-/// A random tensor, not generated yet: `rows x cols` of `numbers`, row-major, rounded to `dtype`.
+/// A random tensor, not generated yet: `rows x cols` of `numbers`, rounded to `dtype`. Row `r` has the numbers from
+/// `r * pitch` on: rows of a whole tensor follow each other, those of some of its columns do not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RandomWeight {
     pub dtype: Dtype,
     pub rows: usize,
     pub cols: usize,
+    pub pitch: usize,
     pub numbers: Uniform,
 }
 
 impl RandomWeight {
-    /// All elements as little-endian bytes.
+    /// A whole tensor, row-major.
+    pub fn of(dtype: Dtype, rows: usize, cols: usize, numbers: Uniform) -> Self {
+        Self { dtype, rows, cols, pitch: cols, numbers }
+    }
+
+    /// Element `col` of row `row`, rounded.
+    pub fn at(&self, row: usize, col: usize) -> f32 {
+        self.dtype.round(self.numbers.at(row * self.pitch + col))
+    }
+
+    /// These rows of it.
+    pub fn rows(&self, range: Range<usize>) -> Self {
+        Self { rows: range.len(), numbers: self.numbers.from(range.start * self.pitch), ..*self }
+    }
+
+    /// These columns of it.
+    pub fn columns(&self, range: Range<usize>) -> Self {
+        Self { cols: range.len(), numbers: self.numbers.from(range.start), ..*self }
+    }
+
+    /// All elements as little-endian bytes, row-major.
     pub fn generate(&self) -> Vec<u8> {
         const CHUNK: usize = 1 << 14;
         let width = self.dtype.bytes();
         let mut bytes = vec![0; self.rows * self.cols * width];
-        bytes.par_chunks_mut(CHUNK * width).enumerate().for_each(|(chunk, bytes)| {
-            self.dtype.write((chunk * CHUNK..).map(|i| self.numbers.at(i)), bytes);
-        });
+        let rows = bytes.par_chunks_mut((self.cols * width).max(1)).enumerate();
+        rows.flat_map(|(row, bytes)| bytes.par_chunks_mut(CHUNK * width).enumerate().map(move |chunk| (row, chunk)))
+            .for_each(|(row, (chunk, bytes))| {
+                let first = row * self.pitch + chunk * CHUNK;
+                self.dtype.write((first..).map(|i| self.numbers.at(i)), bytes);
+            });
         bytes
     }
 

@@ -40,7 +40,7 @@ ids! {
     TokenId(u32);
     /// A page of KV memory: `Backend::page_tokens` slots, in every layer of one page group.
     PageId(u32);
-    /// A slot for the state of one sequence in all delta-rule layers.
+    /// A slot for the state of one sequence in all recurrent layers.
     StateId(u32);
     /// A page group: layers that keep the same positions and share their pages. See `kv::PageGroups`.
     GroupIx(u32);

@@ -166,7 +166,7 @@ pub struct KvStore {
     /// The place of each stored layer.
     places: Vec<LayerPlace>,
     parts: Vec<PartStore>,
-    /// The states of each delta-rule layer.
+    /// The states of each recurrent layer.
     states: Vec<LayerStates>,
     routes: Option<RouteStore>,
 }
@@ -238,7 +238,7 @@ impl KvStore {
         Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, places, parts, states, routes })
     }
 
-    /// The states of delta-rule layer `layer`.
+    /// The states of recurrent layer `layer`.
     pub fn states(&mut self, layer: LayerIx) -> &mut LayerStates {
         &mut self.states[layer.ix()]
     }

@@ -136,7 +136,7 @@ impl Timed for Cuda {
             weights => weights,
         };
         let numbers = Uniform { stream: 1, centre: 0.0, reach: 1.0 };
-        let random = RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers };
+        let random = RandomWeight::of(dtype, PRODUCT, PRODUCT, numbers);
         let weights = self.matrix(&[MatrixPart::random(random, weights)])?;
         let heads = HeadLayout::new(1, 1, 16);
         let mut step = self.step(&[heads], dtype, 1)?;

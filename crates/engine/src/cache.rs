@@ -1,5 +1,5 @@
 //! The KV cache: how branches get slots of the prefix tree, give them up, and how a branch's own pages, and its state
-//! of delta-rule layers, are swapped to host memory and back if that is expected to be faster than recomputation. Which
+//! of recurrent layers, are swapped to host memory and back if that is expected to be faster than recomputation. Which
 //! branch to preempt is left to the scheduler; the engine copies the bytes as `transfers` lists.
 
 use std::borrow::Cow;

@@ -16,7 +16,7 @@ use crate::handle::{Command, EngineHandle, EngineThread, ExitReason, live};
 use crate::lent::PendingLend;
 use crate::live::LivePlace;
 use crate::metrics::Metrics;
-use crate::pool::PoolParts;
+use crate::pool::{PoolParts, pages_in};
 use crate::prefix_costs::PrefixCosts;
 use crate::prefix_store::PrefixStore;
 use crate::prepared::PreparedModel;
@@ -86,7 +86,7 @@ pub struct Engine {
 /// What a swapped branch has in host memory.
 pub(super) struct SwappedBytes {
     pub pages: SavedPages,
-    /// Only of models with delta-rule layers.
+    /// Only of models with recurrent layers.
     pub state: Option<Vec<u8>>,
 }
 
@@ -168,7 +168,7 @@ impl Engine {
         let kv_room = prepared.room()?;
         let PreparedModel { mut model, facts: mut model_facts, mut config, longest } = prepared;
         let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
-        let parts = config.pool.divide(kv_room, state_bytes, config.max_branches)?;
+        let parts = config.pool.divide(kv_room, page_bytes, state_bytes, config.max_branches)?;
         let PoolParts { states, branches, .. } = parts;
         config.max_branches = branches;
         let copies = config.copy_memory(
@@ -185,7 +185,7 @@ impl Engine {
             latents.has_copies = copies.is_some();
         }
         let pool_bytes = parts.pages_beside(&copies);
-        let pool_pages = pool_bytes / page_bytes;
+        let pool_pages = pages_in(pool_bytes, page_bytes);
         let least = page_groups.count() * page_bytes;
         if pool_pages < page_groups.count() {
             let expected = format!("at least one page ({})", bytes(least as u64));

@@ -37,7 +37,7 @@ pub struct EngineFacts {
     pub window_pages: Option<usize>,
     /// Most branches that run at once.
     pub max_branches: usize,
-    /// Bytes of the state of one sequence in all delta-rule layers; 0 if the model has none. And how many there are.
+    /// Bytes of the state of one sequence in all recurrent layers; 0 if the model has none. And how many there are.
     pub state_bytes: usize,
     pub states: usize,
     /// Whether the experts of each token are kept ([`SamplingParams::routes`](crate::SamplingParams::routes)).

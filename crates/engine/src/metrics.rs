@@ -162,7 +162,7 @@ sums! {
         /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind
         /// windows of layers.
         pub kv_bytes_peak_unshared: u64,
-        /// States of delta-rule layers that branches hold now, without those that are only cached.
+        /// States of recurrent layers that branches hold now, without those that are only cached.
         #[serde(default)]
         pub states_held: u64,
         /// The most of any step.

@@ -1,4 +1,5 @@
-//! The size of the memory for keys and values, and of that for the states of delta-rule layers.
+//! The size of the memory for keys and values, and of that for the states of recurrent layers. A model without attention
+//! has no keys and values: its pages take no memory, and all of it is for states.
 
 use crate::copies::CopyMemory;
 use offshoot_core::error::{Error, Result};
@@ -39,18 +40,18 @@ impl PoolSize {
     }
 
     /// How the memory is divided if `free` bytes are free and up to `branches` branches are to run at once, for a model
-    /// whose states have `state_bytes`, 0 if it has none.
+    /// whose pages have `page_bytes` and its states `state_bytes`, each 0 if it has none.
     ///
     /// # Errors
     ///
     /// Too little is free, or it does not hold the states of one branch.
-    pub fn divide(self, free: usize, state_bytes: usize, branches: usize) -> Result<PoolParts> {
+    pub fn divide(self, free: usize, page_bytes: usize, state_bytes: usize, branches: usize) -> Result<PoolParts> {
         if state_bytes == 0 {
             let (pages, (all, _)) = (self.bytes(free)?, self.all_bytes(free)?);
             return Ok(PoolParts { pages, states: 0, branches, unused: all.saturating_sub(pages) });
         }
         let useful = useful_states(branches);
-        let parts = self.with_states(free, state_bytes, useful)?;
+        let parts = self.with_states(free, page_bytes, state_bytes, useful)?;
         let fits = parts.states / STATES_OF_BRANCH;
         if fits == 0 {
             let least = 2 * STATES_OF_BRANCH * state_bytes;
@@ -68,8 +69,9 @@ impl PoolSize {
 
     /// The bytes for keys and values, and the states, of which up to `most` are useful. Both come from the same memory;
     /// keys and values have half of it at least, or all that is useful.
-    fn with_states(self, free: usize, state_bytes: usize, most: usize) -> Result<PoolParts> {
+    fn with_states(self, free: usize, page_bytes: usize, state_bytes: usize, most: usize) -> Result<PoolParts> {
         let (all, at_most) = self.all_bytes(free)?;
+        let at_most = if page_bytes == 0 { 0 } else { at_most };
         let states = ((all - at_most.min(all / 2)) / state_bytes).min(most);
         let left = all - states * state_bytes;
         let pages = left.min(at_most);
@@ -111,6 +113,15 @@ impl PoolParts {
 /// step evicts what another branch of it continues.
 const STATES_OF_BRANCH: usize = 2;
 
+/// The pages of a pool of so many bytes. Those of a model without attention take no memory: there are
+/// [`EMPTY_PAGES`] of them.
+pub fn pages_in(bytes: usize, page_bytes: usize) -> usize {
+    bytes.checked_div(page_bytes).unwrap_or(EMPTY_PAGES)
+}
+
+/// Pages of a model without attention: more than the sequences of any engine fill, of 16 tokens and more each.
+const EMPTY_PAGES: usize = 1 << 20;
+
 /// States that are useful beside so many branches: theirs, and those of a prompt.
 pub fn useful_states(branches: usize) -> usize {
     branches.saturating_add(1).saturating_mul(STATES_OF_BRANCH)
@@ -124,7 +135,7 @@ mod tests {
     fn states_take_what_keys_and_values_leave_but_no_more_than_half() {
         let share = |at_most| PoolSize::Share { of_free: 0.5, at_most };
         let divided = |pool: PoolSize, state_bytes, branches| {
-            let PoolParts { pages, states, branches, .. } = pool.divide(2000, state_bytes, branches).unwrap();
+            let PoolParts { pages, states, branches, .. } = pool.divide(2000, 1, state_bytes, branches).unwrap();
             (pages, states, branches)
         };
         // Few keys and values are useful: the rest is for states, as many as are useful.
@@ -134,7 +145,7 @@ mod tests {
         assert_eq!(divided(share(usize::MAX), 10, 1000), (500, 50, 25));
         assert_eq!(divided(PoolSize::Bytes(1000), 10, 9), (800, 20, 9));
         assert_eq!(divided(PoolSize::Bytes(1000), 0, 9), (1000, 0, 9));
-        assert!(PoolSize::Bytes(3000).divide(2000, 10, 9).is_err());
+        assert!(PoolSize::Bytes(3000).divide(2000, 1, 10, 9).is_err());
         // A part of what is free is divided as a share of it.
         let part = |bytes, at_most| PoolSize::Part { bytes, at_most };
         assert_eq!(divided(part(1000, 100), 10, 1000), divided(share(100), 10, 1000));
@@ -145,8 +156,15 @@ mod tests {
     }
 
     #[test]
+    fn models_without_attention_have_all_memory_for_states_and_pages_for_every_token() {
+        let parts = PoolSize::Bytes(1000).divide(2000, 0, 10, 100).unwrap();
+        assert_eq!((parts.pages, parts.states, parts.branches), (0, 100, 50));
+        assert_eq!([pages_in(parts.pages, 0), pages_in(1000, 16), pages_in(0, 16)], [EMPTY_PAGES, 62, 0]);
+    }
+
+    #[test]
     fn where_no_branch_has_room_for_its_states_one_sentence_says_so() {
-        let error = PoolSize::Bytes(1000 << 20).divide(2000 << 20, 300 << 20, 9).unwrap_err().to_string();
+        let error = PoolSize::Bytes(1000 << 20).divide(2000 << 20, 1, 300 << 20, 9).unwrap_err().to_string();
         for said in [KV_MEMORY.name(), "1.17 GiB, for the states of one branch", "0.98 GiB, in which no branch fits"] {
             assert!(error.contains(said), "{error}");
         }

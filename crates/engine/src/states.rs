@@ -1,4 +1,4 @@
-//! Chooses which states of delta-rule layers the rows of a step read, and where the states after them go. The scheduler
+//! Chooses which states of recurrent layers the rows of a step read, and where the states after them go. The scheduler
 //! lets rows begin where a state is kept (`PrefixTree::resume_from`); the prefix tree keeps the states.
 //!
 //! # How many slots a step needs

@@ -30,7 +30,7 @@ const SWAP_BYTES: usize = 32 << 30;
 /// The profile of a job for which the user names none.
 const DEFAULT_PROFILE: &str = "h200";
 
-/// Memory for the states of delta-rule layers.
+/// Memory for the states of recurrent layers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StateSizes {
     pub states: u64,
@@ -47,7 +47,7 @@ pub struct DescribedDevice {
     pub held: ModelConfig,
     /// Hints for each plan of a step, with the number of layers that go by it.
     pub hints: Vec<(PlanHints, u64)>,
-    /// Sizes of the states of models with delta-rule layers.
+    /// Sizes of the states of models with recurrent layers.
     pub states: Option<StateSizes>,
     /// Memory for copies of latents, of models with latent attention.
     pub copies: Option<CopyMemory>,

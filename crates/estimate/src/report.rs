@@ -29,7 +29,7 @@ pub struct JobEstimate {
     /// Branches that grow at once.
     pub branches: usize,
     pub pool: Pool,
-    /// Sizes of the states of models with delta-rule layers.
+    /// Sizes of the states of models with recurrent layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub states: Option<StateSizes>,
     /// Memory for copies of latents.

@@ -39,7 +39,7 @@ pub struct ModelCheck {
     pub deterministic: bool,
     /// Storage format of keys and values; if it is not the model's dtype, its effect is reported.
     pub kv: KvDtype,
-    /// Storage format of the states of delta-rule layers; if it is not f32, its effect is reported.
+    /// Storage format of the states of recurrent layers; if it is not f32, its effect is reported.
     pub states: StateDtype,
     /// Number of scripts by which forks at every offset are compared with fresh computations.
     pub forks: Option<u64>,
@@ -201,7 +201,7 @@ fn arithmetic(model: &mut dyn ModelOnDevice, options: &ModelCheck) -> Result<boo
     }
     match model.config().state_dtype(options.states) {
         StateDtype::F32 if options.states == StateDtype::F32 => {}
-        StateDtype::F32 => fact(&format!("{} states", options.states), "none: the model has no delta-rule layers")?,
+        StateDtype::F32 => fact(&format!("{} states", options.states), "none: the model has no recurrent layers")?,
         states => fact(&format!("{states} states"), model.state_rounding(states, tokens)?)?,
     }
     Ok(holds)

@@ -1,7 +1,7 @@
 //! Floor 1, bookkeeping of KV memory in integers: which tokens are stored where. `groups` says which layers share
 //! pages, `page_pool` allocates these, `page_counts` says how many texts will take, `prefix_tree` records which runs of
 //! tokens share them, `origin` keeps prompts apart that are to share none, `forest` is the snapshot of one step,
-//! `states` holds what steps do with the states of delta-rule layers, `copies` and `copy_cache` have the copies of
+//! `states` holds what steps do with the states of recurrent layers, `copies` and `copy_cache` have the copies of
 //! latents that are expanded to keys and values, `prompt_tree` finds what all prompts of a job share, and cuts a job
 //! into parts. Keys, values and devices belong to the backends.
 //!

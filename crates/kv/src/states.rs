@@ -1,4 +1,4 @@
-//! Slots for the states of delta-rule layers, and the runs of a step that read and write them. A state belongs to a
+//! Slots for the states of recurrent layers, and the runs of a step that read and write them. A state belongs to a
 //! sequence at one position: it holds what the tokens before that position have left. Which state is where is recorded
 //! by the prefix tree; what a state is, by the backends.
 

@@ -149,7 +149,7 @@ pub struct LaunchSizes {
     /// Bytes of a page, and how many pages texts take.
     pub page_bytes: usize,
     pub pages: PageCounts,
-    /// The number of states for delta-rule layers, and the bytes of one; 0 if the model has none.
+    /// The number of states for recurrent layers, and the bytes of one; 0 if the model has none.
     pub states: usize,
     pub state_bytes: usize,
     /// Bytes of the weights on the device, and of those that one token uses.
@@ -353,7 +353,7 @@ impl HeldSizes {
     /// The sizes where `room` bytes are left for keys, values and states.
     fn with_pool(self, room: usize) -> Result<LaunchSizes> {
         let HeldSizes { sizes, config, page_tokens, groups, copies, .. } = self;
-        let parts = config.pool.divide(room, sizes.state_bytes, config.max_branches)?;
+        let parts = config.pool.divide(room, sizes.page_bytes, sizes.state_bytes, config.max_branches)?;
         let PoolParts { states, branches, .. } = parts;
         let copies = config.copy_memory(&parts, &copies)?;
         let pool = parts.pages_beside(&copies);
@@ -437,7 +437,7 @@ pub(super) fn decoder_on<B: Backend>(
     budget.kv.set_on(backend, weights.config().stored_heads(), weights.dtype());
     let mut decoder = Decoder::of(backend, weights)?;
     if backend.is_first() && decoder.config().state_dtype(budget.states) != budget.states {
-        log::warn!("{STATE_DTYPE} {}: the model has no states of delta-rule layers", budget.states);
+        log::warn!("{STATE_DTYPE} {}: the model has no states of recurrent layers", budget.states);
     }
     if backend.is_first() && budget.latent_copies.is_some() && decoder.config().latents().is_none() {
         log::warn!("{LATENT_COPIES}: the model has no latent attention");

@@ -42,7 +42,7 @@ pub struct EngineBudget {
     pub adapters: AdapterLimits,
     /// Storage format of keys and values.
     pub kv: KvDtype,
-    /// Storage format of the states of delta-rule layers.
+    /// Storage format of the states of recurrent layers.
     pub states: StateDtype,
     /// What dense weights become when they are loaded, and whether activations are rounded.
     pub weights: WeightChoice,

@@ -7,7 +7,7 @@ pub(super) struct PoolDemand {
     /// Tokens of text.
     pub tokens: TextTokens,
     pub bytes_per_token: usize,
-    /// Bytes of the states of delta-rule layers that are useful; 0 if the model has none.
+    /// Bytes of the states of recurrent layers that are useful; 0 if the model has none.
     pub states: usize,
     /// Bytes of the fewest pages, and of one for each part of a text's keys and values.
     pub least: usize,

@@ -59,7 +59,7 @@ pub struct Decoder<B: Backend> {
     /// For each kind of attention: its number of layers.
     layers_by_plan: Vec<usize>,
     kv_bytes_per_token: usize,
-    /// The dtype of the states of delta-rule layers, if it has some.
+    /// The dtype of the states of recurrent layers, if it has some.
     state_dtype: StateDtype,
     /// What steps keep of the tokens' experts; `None`: nothing.
     routes: Option<RouteShape>,

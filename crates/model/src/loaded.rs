@@ -220,7 +220,8 @@ impl<B: Backend> StepRunner for Loaded<B> {
     fn kv_room(&self) -> Result<usize> {
         let Loaded { backend, decoder, .. } = self;
         let free = backend.free_bytes()?;
-        let most_pages = free / backend.page_bytes(&decoder.kv_shape(1));
+        // The pages of a model without attention take no memory, nor does what lies beside them.
+        let most_pages = free.checked_div(backend.page_bytes(&decoder.kv_shape(1))).unwrap_or(0);
         Ok(free.saturating_sub(backend.kv_overhead_bytes(&decoder.kv_shape(most_pages))))
     }
 

@@ -164,7 +164,7 @@ pub trait StepRunner: Send {
     /// this model.
     fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>);
 
-    /// Copies the state in `slot`, all delta-rule layers, to host memory: [`state_bytes`](RunnerFacts::state_bytes)
+    /// Copies the state in `slot`, all recurrent layers, to host memory: [`state_bytes`](RunnerFacts::state_bytes)
     /// bytes in the device's own order.
     fn save_state(&mut self, slot: StateId) -> Result<Vec<u8>>;
 
@@ -225,7 +225,7 @@ pub struct RunnerFacts {
     pub kv_bytes_per_token: usize,
     /// Bytes of a page of copies of latents, by [`CopyStore`]; 0 if the model has no latent attention.
     pub copy_page_bytes: [usize; CopyStore::COUNT],
-    /// Bytes of a state, all delta-rule layers; 0 if the model has none.
+    /// Bytes of a state, all recurrent layers; 0 if the model has none.
     pub state_bytes: usize,
     pub page_groups: PageGroups,
     /// What is kept of each token's experts beside its keys and values; `None`: nothing was asked for in `prepare`.

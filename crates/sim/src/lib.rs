@@ -42,7 +42,7 @@ pub struct Sim {
     kv: KvDtype,
     /// Bytes of weights, activations, keys and values.
     used: usize,
-    /// Bytes of `used` that delta-rule layers take beside their states.
+    /// Bytes of `used` that recurrent layers take beside their states.
     of_delta_rule: usize,
     /// Nanoseconds of the ops enqueued in the current step so far.
     spent: f64,

@@ -58,7 +58,7 @@ impl SimStep {
         expansions.map(|expansion| expansion.slots.len()).sum()
     }
 
-    /// The number of states that the step reads and writes in each delta-rule layer.
+    /// The number of states that the step reads and writes in each recurrent layer.
     pub(super) fn state_runs(&self) -> usize {
         self.batch.state_runs.len()
     }

@@ -4,7 +4,8 @@
 //! activations. `model::weights` finds the tensors; each backend packs them in its own layout.
 //!
 //! An element is `scale * (code - zero)`: `scale` is that of the element's output and group of inputs, `zero` is 0
-//! where the format has no zero points.
+//! where the format has no zero points. Scales of e2m1 are powers of two in groups of 32 (MXFP4), and in groups of 16
+//! e4m3 numbers times a factor of the output (NVFP4).
 
 mod codes;
 mod rounding;
@@ -19,6 +20,9 @@ pub use codes::{CodeFormat, e2m1, e4m3_code, e4m3_value};
 pub use rounding::{ActivationScale, Rounding, RoundingKind, int8_code, largest, round_row};
 pub use source::{QuantRow, QuantSource, ScaleSource, power_of_two};
 pub use view::{QuantView, row_of_stack};
+
+/// Inputs that share a scale of NVFP4.
+pub const NVFP4_GROUP: u32 = 16;
 
 /// How a quantised matrix is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,6 +51,11 @@ impl QuantFormat {
         (self.rounding == Rounding::Exact).then_some(group as usize)
     }
 
+    /// Whether its scales are e4m3 numbers times a factor of each output (NVFP4).
+    pub fn is_nvfp4(self) -> bool {
+        self.codes == CodeFormat::Fp4 && self.group == Some(NVFP4_GROUP)
+    }
+
     /// Scales of each output.
     pub fn groups(self, cols: usize) -> usize {
         self.group.map_or(1, |group| cols.div_ceil(group as usize))
@@ -68,9 +77,10 @@ impl QuantFormat {
 /// `int4 in groups of 128`: the codes and the groups; two formats that differ by their activations have equal names.
 impl fmt::Display for QuantFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let codes = if self.is_nvfp4() { "nvfp4" } else { self.codes.name() };
         match self.group {
-            None => write!(f, "{}", self.codes),
-            Some(group) => write!(f, "{} in groups of {group}", self.codes),
+            None => f.write_str(codes),
+            Some(group) => write!(f, "{codes} in groups of {group}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! shapes.
 
 use super::QuantFormat;
-use super::codes::{CodeFormat, E2M1, e4m3_code};
+use super::codes::{CodeFormat, E2M1, e4m3_code, e4m3_value};
 use super::rounding::nonzero;
 use crate::weights::{RandomWeight, WeightView};
 
@@ -24,6 +24,9 @@ pub enum QuantSource<'a> {
     /// OpenAI's MXFP4: `[out, in / 2]` bytes of two inputs, the low bits first; scales `[out, in / 32]`, powers of two
     /// with 127 added.
     Mxfp4 { bytes: &'a [u8], scales: &'a [u8] },
+    /// NVFP4: `[out, in / 2]` bytes of two inputs, the low bits first; scales `[out, in / 16]` of e4m3, all of which
+    /// `factor` multiplies.
+    Nvfp4 { bytes: &'a [u8], scales: &'a [u8], factor: f32 },
     /// Dense weights, made into codes row by row.
     Dense(WeightView<'a>),
     /// Random numbers, generated and made into codes row by row.
@@ -41,14 +44,29 @@ pub struct ScaleSource<'a> {
 }
 
 /// One output of a quantised matrix.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct QuantRow {
     /// One for each input, in the order of the view.
     pub codes: Vec<u8>,
-    /// One for each group.
+    /// One for each group, without `factor`.
     pub scales: Vec<f32>,
     /// One for each group, or none.
     pub zeros: Vec<u8>,
+    /// What multiplies all scales: 1 but for NVFP4.
+    pub factor: f32,
+}
+
+impl Default for QuantRow {
+    fn default() -> Self {
+        Self { codes: Vec::new(), scales: Vec::new(), zeros: Vec::new(), factor: 1.0 }
+    }
+}
+
+impl QuantRow {
+    /// What the numbers of a group are multiplied by.
+    pub fn scale(&self, group: usize) -> f32 {
+        self.scales[group] * self.factor
+    }
 }
 
 fn word(words: &[u8], at: usize) -> u32 {
@@ -58,6 +76,11 @@ fn word(words: &[u8], at: usize) -> u32 {
 /// The 4 bits at `place` of the word at index `word`.
 fn nibble(words: &[u8], word: usize, place: usize) -> u8 {
     words[word * 4 + place / 2] >> (4 * (place % 2)) & 15
+}
+
+/// The codes of bytes that have two each, the low bits first.
+fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    bytes.iter().flat_map(|byte| [byte & 15, byte >> 4])
 }
 
 /// Where AutoAWQ's words have output `o % 8`.
@@ -71,6 +94,7 @@ impl QuantSource<'_> {
         out.codes.clear();
         out.scales.clear();
         out.zeros.clear();
+        out.factor = 1.0;
         match self {
             QuantSource::Bytes { codes, scales } => {
                 out.codes.extend_from_slice(&codes[row * inputs..][..inputs]);
@@ -102,17 +126,21 @@ impl QuantSource<'_> {
                 }
             }
             QuantSource::Mxfp4 { bytes, scales } => {
-                let own = &bytes[row * inputs / 2..][..inputs / 2];
-                out.codes.extend(own.iter().flat_map(|byte| [byte & 15, byte >> 4]));
+                out.codes.extend(nibbles(&bytes[row * inputs / 2..][..inputs / 2]));
                 out.scales.extend(scales[row * groups..][..groups].iter().map(|&scale| power_of_two(scale)));
+            }
+            QuantSource::Nvfp4 { bytes, scales, factor } => {
+                out.codes.extend(nibbles(&bytes[row * inputs / 2..][..inputs / 2]));
+                out.scales.extend(scales[row * groups..][..groups].iter().map(|&scale| e4m3_value(scale)));
+                out.factor = *factor;
             }
             QuantSource::Dense(view) => {
                 let numbers: Vec<f32> = (row * inputs..(row + 1) * inputs).map(|i| view.get(i)).collect();
                 make_row(format, &numbers, out);
             }
             QuantSource::Random(random) => {
-                let numbers = (row * inputs..(row + 1) * inputs).map(|i| random.dtype.round(random.numbers.at(i)));
-                make_row(format, &numbers.collect::<Vec<f32>>(), out);
+                let numbers: Vec<f32> = (0..inputs).map(|k| random.at(row, k)).collect();
+                make_row(format, &numbers, out);
             }
         }
     }
@@ -129,8 +157,12 @@ pub fn power_of_two(code: u8) -> f32 {
 
 /// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is
 /// exact up to the rounding of its scale. In int4 it becomes -8, the code farthest from zero, so its scale may be
-/// negative; in e2m1, whose scales are powers of two, 3 to 6.
+/// negative; in MXFP4, whose scales are powers of two, 3 to 6. NVFP4's factor makes the row's largest scale 448.
 fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
+    if format.is_nvfp4() {
+        let largest = numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        out.factor = nonzero(largest / (6.0 * 448.0));
+    }
     for group in numbers.chunks(format.group_inputs(numbers.len()).max(1)) {
         let largest = group.iter().fold(0.0, |most: f32, x| if x.abs() > most.abs() { *x } else { most });
         let span = match format.codes {
@@ -141,8 +173,13 @@ fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
         };
         let largest = if format.codes == CodeFormat::Int4 { largest } else { largest.abs() };
         let scale = nonzero(largest / span);
-        let scale = if format.codes == CodeFormat::Fp4 { power_of_two_from(scale) } else { scale };
+        let scale = match format.codes {
+            CodeFormat::Fp4 if format.is_nvfp4() => nonzero(e4m3_value(e4m3_code((scale / out.factor).min(448.0)))),
+            CodeFormat::Fp4 => power_of_two_from(scale),
+            CodeFormat::Fp8 | CodeFormat::Int8 | CodeFormat::Int4 => scale,
+        };
         out.scales.push(scale);
+        let scale = scale * out.factor;
         if format.zeros {
             out.zeros.push(8);
         }

@@ -71,7 +71,7 @@ impl<'a> QuantView<'a> {
         for (k, code) in scratch.codes.iter().enumerate() {
             let input = self.order.map_or(k, |order| order[k] as usize);
             let zero = scratch.zeros.get(k / group).copied();
-            out[input] = self.format.codes.number(*code, zero) * scratch.scales[k / group];
+            out[input] = self.format.codes.number(*code, zero) * scratch.scale(k / group);
         }
     }
 }

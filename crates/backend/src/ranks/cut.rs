@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::{
     BlockView, DeviceBytes, DeviceMemory, DeviceView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment,
-    Uniform, WeightFormat, WeightView,
+    WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -70,11 +70,7 @@ fn rows_of<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> MatrixPart<'a> {
             MatrixPart::Dense(WeightView { rows, bytes: &view.bytes[range.start * row..range.end * row], ..view })
         }
         MatrixPart::Device(view) => MatrixPart::Device(view.rows(range)),
-        MatrixPart::Random(random) => {
-            // Number `i` follows from the sum of the stream and `i`.
-            let stream = random.numbers.stream.wrapping_add((range.start * random.cols) as u64);
-            MatrixPart::Random(RandomWeight { rows, numbers: Uniform { stream, ..random.numbers }, ..random })
-        }
+        MatrixPart::Random(random) => MatrixPart::Random(random.rows(range)),
         MatrixPart::Quantised(view) => {
             MatrixPart::Quantised(QuantView { first: view.first + range.start * view.step, rows, ..view })
         }
@@ -85,8 +81,8 @@ fn rows_of<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> MatrixPart<'a> {
     }
 }
 
-/// These columns of a part: dense ones, and those of a part that becomes dense, as bytes of their own; codes as a view
-/// of the same source.
+/// These columns of a part: stored dense ones, and those of a part that becomes dense, as bytes of their own; codes as
+/// a view of the same source; random ones are still to be generated.
 ///
 /// # Errors
 ///
@@ -111,7 +107,7 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
                 Err(error) => return Err(error),
             }
         }
-        MatrixPart::Random(random) => dense(random.dtype, part.dense_bytes(random.dtype, range.clone())),
+        MatrixPart::Random(random) => ColumnsOf::Random(random.columns(range)),
         MatrixPart::Quantised(view) => {
             assert!(view.order.is_none(), "an order of inputs, which `ORDERS_INPUTS` denies");
             let group = view.format.group.map_or(1, |group| group as usize);
@@ -135,6 +131,7 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
 pub enum ColumnsOf<'a> {
     Dense { dtype: Dtype, rows: usize, cols: usize, bytes: Vec<u8> },
     Device { dtype: Dtype, rows: usize, cols: usize, memory: Arc<dyn DeviceMemory> },
+    Random(RandomWeight),
     Quantised(QuantView<'a>),
 }
 
@@ -150,6 +147,7 @@ impl ColumnsOf<'_> {
                 cols: *cols,
                 bytes: DeviceBytes::whole(&**memory),
             }),
+            ColumnsOf::Random(random) => MatrixPart::Random(*random),
             ColumnsOf::Quantised(view) => MatrixPart::Quantised(*view),
         };
         HeldPart { part, becomes: None }
@@ -188,6 +186,7 @@ pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Uniform;
 
     /// Device memory as a test plays it; `has_room`: whether the device has more.
     #[derive(Debug)]
@@ -236,6 +235,21 @@ mod tests {
             MatrixPart::Device(view) => view.bytes.download().expect("it does not fail"),
             _ => panic!("it is dense"),
         }
+    }
+
+    #[test]
+    fn a_random_part_is_cut_as_what_is_generated_of_it() {
+        let numbers = Uniform { stream: u64::MAX - 3, centre: 0.5, reach: 2.0 };
+        let random = RandomWeight::of(Dtype::F16, 6, 5, numbers);
+        let bytes = random.generate();
+        let parts = [MatrixPart::Random(random), MatrixPart::Dense(random.view(&bytes))];
+        let [drawn, stored] = parts.map(|part| {
+            let own = rows(&[HeldPart { part, becomes: None }], [2..6])[0];
+            let own = columns(&own, 1..4).unwrap();
+            // Rows of columns, which a rank of a stack may have.
+            rows(&[own.part()], [1..3])[0].part.dense_bytes(Dtype::F32, 0..3)
+        });
+        assert_eq!(drawn, stored);
     }
 
     #[test]

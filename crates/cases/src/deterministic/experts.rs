@@ -53,7 +53,7 @@ impl TestMixture {
         let mut layer = |outputs: usize, inputs: usize, kind: ExpertKind| {
             let mut matrix = || {
                 let numbers = Uniform { stream: dice.next(), centre: 0.0, reach: 0.1 };
-                backend.matrix(&[MatrixPart::Random(RandomWeight { dtype, rows: outputs, cols: inputs, numbers })])
+                backend.matrix(&[MatrixPart::Random(RandomWeight::of(dtype, outputs, inputs, numbers))])
             };
             let matrices = (0..experts).map(|_| matrix()).collect::<Result<_>>()?;
             backend.experts(matrices, Vec::new(), kind)

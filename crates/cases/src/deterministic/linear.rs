@@ -92,7 +92,7 @@ impl LayerShape {
         let LayerShape { outputs, inputs, biased, .. } = *self;
         let most = counts[counts.len() - 1];
         let reach = Uniform { stream: dice.next(), centre: 0.0, reach: 1.0 };
-        let w = RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach };
+        let w = RandomWeight::of(dtype, outputs, inputs, reach);
         let w = backend.matrix(&[MatrixPart::random(w, format)])?;
         let bias = biased.then(|| vector(backend, &dice.numbers(outputs))).transpose()?;
         let x = numbers(dice, dtype, most * inputs);

@@ -75,6 +75,7 @@ pub static HEADERS: &[Source] = &[
     source!("lanes.cuh"),
     source!("lora/slots.cuh"),
     source!("overlap.cuh"),
+    source!("random.cuh"),
     source!("ops/expansion.cuh"),
     source!("ops/gated_silu.cuh"),
     source!("ops/gelu.cuh"),
@@ -148,6 +149,7 @@ pub static MERGE_ATTENDED: Source = source!("ops/merge_attended.cu");
 pub static MERGE_MEMBERS: Source = source!("ranks/merge_members.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static NOT_FINITE: Source = source!("ops/not_finite.cu");
+pub static RANDOM_CODES: Source = source!("fp8/random_codes.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
 pub static PREPARE_LATENTS: Source = source!("ops/prepare_latents.cu");
@@ -367,7 +369,7 @@ pub fn lora_expand(element: Dtype, out: Dtype) -> Unit {
 pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
     let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
     let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
-    let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
+    let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8, &RANDOM_CODES].into_iter().flat_map(rounding);
     let gather = std::iter::once(Unit::new(&GATHER_ROUNDED));
     rounding.chain(DTYPES.into_iter().flat_map(linear)).chain(gather).collect()
 }
@@ -382,7 +384,7 @@ pub fn alternate_rows() -> Unit {
     Unit::new(&ALTERNATE_ROWS)
 }
 
-/// A kernel that rounds rows of `element`: `ROUND_ROWS`, `RMS_NORM_FP8` or `GATED_SILU_FP8`.
+/// A kernel that rounds rows of `element`: `ROUND_ROWS`, `RMS_NORM_FP8` or `GATED_SILU_FP8`; or `RANDOM_CODES`.
 pub fn rounding_fp8(source: &'static Source, element: Dtype, scales: Fp8Scaling) -> Unit {
     typed(source, element).define("BLOCKS", scales.blocks())
 }

@@ -7,10 +7,14 @@ use rayon::prelude::*;
 
 use super::weights::{Fp8Part, Fp8Scales, Matrix, WeightLoader, over};
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
+use crate::compile::units;
+use crate::driver::args::Args;
+use crate::driver::grid::{rounding_threads, small};
 use crate::driver::memory::Memory;
 use offshoot_backend::quantised::row_of_stack;
 use offshoot_backend::{
-    CodeFormat, MemoryPart, QuantFormat, QuantRow, QuantView, Rounding, RoundingKind, WeightFormat,
+    CodeFormat, Dtype, MemoryPart, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, Uniform,
+    WeightFormat,
 };
 use offshoot_core::error::Result;
 
@@ -56,6 +60,15 @@ impl WeightLoader {
         let outputs: usize = views.iter().map(|view| view.rows).sum();
         let (stride, groups) = (stride(inner), format.groups(inner));
         let memory = over(&self.device, old, outputs * stride)?;
+        let before = old.and_then(|old| old.fp8.as_ref());
+        if let Some(drawn) = drawn(views) {
+            let bytes = outputs * groups * size_of::<f32>();
+            let scales = self.device.alloc_over(MemoryPart::Weights, before.map(|fp8| &fp8.memory), bytes)?;
+            self.draw_codes(&memory, &scales, &drawn, scaling)?;
+            let fp8 = Fp8Scales { scaling, memory: scales, compact: None, parts: parts(views) };
+            let format = WeightFormat::Quantised(format);
+            return Ok(Matrix { memory: Arc::new(memory), outputs, inner, format, fp8: Some(fp8) });
+        }
         let together = (MOST_READ / stride.max(1)).clamp(1, outputs.max(1));
         let mut read = vec![0u8; together * stride];
         let mut by_output = vec![0.0f32; outputs * groups];
@@ -76,7 +89,6 @@ impl WeightLoader {
             .map(|at| by_output[at])
             .collect();
         let compact = (scaling == Fp8Scaling::Blocks).then(|| compact(&by_output, groups)).flatten();
-        let before = old.and_then(|old| old.fp8.as_ref());
         let upload = |old: Option<&Memory>, scales: &[f32]| {
             let memory = self.device.alloc_over(MemoryPart::Weights, old, size_of_val(scales))?;
             self.device.upload(&memory, 0, bytemuck::cast_slice(scales))?;
@@ -90,6 +102,53 @@ impl WeightLoader {
         let format = WeightFormat::Quantised(format);
         Ok(Matrix { memory: Arc::new(memory), outputs, inner, format, fp8: Some(fp8) })
     }
+
+    /// Makes the codes and scales of stacked random matrices on the device, bitwise equal to those of `read_row`.
+    fn draw_codes(&mut self, to: &Memory, scales: &Memory, drawn: &[DrawnCodes], scaling: Fp8Scaling) -> Result<()> {
+        let outputs: usize = drawn.iter().map(|drawn| drawn.rows).sum();
+        let mut row = 0;
+        for &DrawnCodes { dtype, rows, cols, first_col, inner, pitch, numbers } in drawn {
+            let unit = units::rounding_fp8(&units::RANDOM_CODES, dtype, scaling);
+            let random_codes = self.device.function(&unit, "random_codes")?;
+            let stride = stride(cols);
+            let args = Args::new().memory_at(to, row * stride).memory_at(scales, row * size_of::<f32>());
+            let args = args.u32(small(cols)).u32(small(first_col)).u32(small(inner)).u32(small(stride));
+            let args = args.u32(small(outputs)).u64(pitch as u64);
+            let args = args.u64(numbers.stream).f32(numbers.centre).f32(numbers.reach);
+            self.device.launch(&random_codes, [small(rows), 1, 1], rounding_threads(inner), 0, &args);
+            row += rows;
+        }
+        self.device.check()
+    }
+}
+
+/// Rows of random numbers, `pitch` from one to the next: codes of `cols` inputs from `first_col` on, of `inner`.
+struct DrawnCodes {
+    dtype: Dtype,
+    rows: usize,
+    cols: usize,
+    first_col: usize,
+    inner: usize,
+    pitch: usize,
+    numbers: Uniform,
+}
+
+/// What to draw, if all of these are random numbers.
+fn drawn(views: &[QuantView<'_>]) -> Option<Vec<DrawnCodes>> {
+    let of = |view: &QuantView<'_>| {
+        let QuantSource::Random(random) = view.source else { return None };
+        assert!(view.order.is_none(), "random numbers have no order of inputs");
+        Some(DrawnCodes {
+            dtype: random.dtype,
+            rows: view.rows,
+            cols: view.cols,
+            first_col: view.first_col,
+            inner: view.source_cols,
+            pitch: random.pitch * view.step,
+            numbers: random.numbers.from(view.first * random.pitch),
+        })
+    };
+    views.iter().map(of).collect()
 }
 
 /// Neighbours that are rounded alike are one part.

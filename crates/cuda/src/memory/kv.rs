@@ -128,9 +128,9 @@ fn packed_ids(shape: &KvShape, page_bytes: usize) -> usize {
     }
 }
 
-/// Pages that pass to or from the host at a time, of `pages` in all.
+/// Pages that pass to or from the host at a time, of `pages` in all. Those of a model without attention are empty.
 fn packed_pages(page_bytes: usize, pages: usize) -> usize {
-    (PACKED / page_bytes).clamp(1, pages.max(1))
+    PACKED.checked_div(page_bytes).unwrap_or(1).clamp(1, pages.max(1))
 }
 
 /// Slot word of a row that is not stored, as in kernels/kv_page.cuh: a padded one.
@@ -340,7 +340,7 @@ impl Kv {
         let page_bytes = self.page_bytes();
         let mut bytes = host_bytes(pages.len() * page_bytes)?;
         let at_once = packed_pages(page_bytes, self.shape.pages);
-        for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut(at_once * page_bytes)) {
+        for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut((at_once * page_bytes).max(1))) {
             self.upload_ids(pages)?;
             self.launch(&self.kv_save, pages.len());
             let from = std::iter::once(0..bytes.len());
@@ -354,7 +354,7 @@ impl Kv {
         let page_bytes = self.page_bytes();
         assert_eq!(saved.len(), pages.len() * page_bytes, "restore: as many pages as were saved");
         let at_once = packed_pages(page_bytes, self.shape.pages);
-        for (pages, bytes) in pages.chunks(at_once).zip(saved.chunks(at_once * page_bytes)) {
+        for (pages, bytes) in pages.chunks(at_once).zip(saved.chunks((at_once * page_bytes).max(1))) {
             staging.upload(&self.packed, 0, bytes)?;
             self.upload_ids(pages)?;
             self.launch(&self.kv_restore, pages.len());

@@ -9,6 +9,7 @@ use crate::compile::elements::Fp8Scaling;
 use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
+use crate::driver::grid::small;
 use crate::driver::memory::Memory;
 use offshoot_backend::quantised::ActivationScale;
 use offshoot_backend::{Dtype, MatrixPart, MemoryPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView};
@@ -170,12 +171,16 @@ impl WeightLoader {
 
     /// Enqueues the numbers of `random` from byte `at` on; an error is kept for the device's next check.
     fn draw(&self, memory: &Memory, at: usize, random: &RandomWeight) -> Result<()> {
-        let RandomWeight { dtype, rows, cols, numbers: Uniform { stream, centre, reach } } = *random;
+        let RandomWeight { dtype, pitch, numbers: Uniform { stream, centre, reach }, .. } = *random;
+        // Rows that follow each other are one.
+        let (rows, cols) = if pitch == random.cols { (1, random.rows * pitch) } else { (random.rows, random.cols) };
         let random_weights = self.device.function(&units::typed(&units::RANDOM_WEIGHTS, dtype), "random_weights")?;
-        // As many blocks of 256 threads as are resident at once.
+        // At most as many blocks of 256 threads as are resident at once.
         let blocks = self.device.facts().multiprocessors * 8;
-        let args = Args::new().memory_at(memory, at).u64((rows * cols) as u64).u64(stream).f32(centre).f32(reach);
-        self.device.launch(&random_weights, [blocks, 1, 1], 256, 0, &args);
+        let across = u32::try_from(cols.div_ceil(256)).map_or(blocks, |across| across.clamp(1, blocks));
+        let args = Args::new().memory_at(memory, at).u32(small(rows)).u64(cols as u64).u64(pitch as u64);
+        let args = args.u64(stream).f32(centre).f32(reach);
+        self.device.launch(&random_weights, [across, small(rows).clamp(1, blocks / across), 1], 256, 0, &args);
         Ok(())
     }
 

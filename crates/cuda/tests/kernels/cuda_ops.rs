@@ -153,7 +153,7 @@ fn a_product_is_the_same_from_run_to_run() {
     let run = || {
         let mut gemm = Gemm::load(&device, WeightFormat::Dense(Dtype::Bf16)).unwrap();
         let mut loader = WeightLoader::new(&device).unwrap();
-        let w = RandomWeight { dtype: Dtype::Bf16, rows: 1024, cols: 4096, numbers: numbers(5) };
+        let w = RandomWeight::of(Dtype::Bf16, 1024, 4096, numbers(5));
         let w = loader.matrix(&[MatrixPart::Random(w)], None).unwrap();
         let x = buffer(&device, 32, 4096, Dtype::Bf16, &bytes_of(numbers(6), Dtype::Bf16, 32 * 4096));
         let out = buffer(&device, 32, 1024, Dtype::F32, &bytes_of(numbers(7), Dtype::F32, 32 * 1024));
@@ -182,11 +182,15 @@ fn weights_drawn_on_the_device_are_those_of_the_host() {
     let around = |stream, centre, reach| Uniform { stream, centre, reach };
     let parts = [(300, around(u64::MAX - 5, 0.0, 0.03)), (7, around(12_345, 1.0, 0.1))];
     for dtype in DTYPES {
-        let random = |(rows, numbers)| MatrixPart::Random(RandomWeight { dtype, rows, cols: 129, numbers });
-        let drawn = WeightLoader::new(&device).unwrap().matrix(&parts.map(random), None).unwrap();
-        let expected: Vec<u8> =
-            parts.iter().flat_map(|&(rows, numbers)| bytes_of(numbers, dtype, rows * 129)).collect();
-        assert!(device.download(&drawn.memory, 0..drawn.memory.bytes()).unwrap() == expected, "{dtype:?}");
+        let whole = parts.map(|(rows, numbers)| RandomWeight::of(dtype, rows, 129, numbers));
+        // Whole tensors, and columns of them, which ranks have.
+        for columns in [0..129, 3..131, 64..65].map(|range| range.start..range.end.min(129)) {
+            let random = whole.map(|random| random.columns(columns.clone()));
+            let drawn = WeightLoader::new(&device).unwrap().matrix(&random.map(MatrixPart::Random), None).unwrap();
+            let expected: Vec<u8> = random.iter().flat_map(RandomWeight::generate).collect();
+            let found = device.download(&drawn.memory, 0..drawn.memory.bytes()).unwrap();
+            assert!(found == expected, "{dtype:?}, columns {columns:?}");
+        }
     }
 }
 

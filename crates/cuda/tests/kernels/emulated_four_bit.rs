@@ -66,7 +66,7 @@ fn matrices(layout: FourBit, group: usize, [count, outputs, inner]: [usize; 3], 
             // Without zero points, the one of symmetric codes is meant.
             let has_zeros = layout.codes == FourBitCodes::Int4 && group != 64;
             let zeros = if has_zeros { (0..groups).map(|_| dice.within(0, 15) as u8).collect() } else { Vec::new() };
-            let row = QuantRow { codes, scales, zeros };
+            let row = QuantRow { codes, scales, zeros, factor: 1.0 };
             let format = if layout.codes == FourBitCodes::Int4 { CodeFormat::Int4 } else { CodeFormat::Fp4 };
             numbers.extend(
                 row.codes

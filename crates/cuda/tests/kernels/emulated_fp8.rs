@@ -7,8 +7,10 @@ use crate::full::some_or_full;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
-use offshoot_backend::quantised::{ActivationScale, e4m3_code, e4m3_value, round_row};
-use offshoot_backend::{Dtype, Rounding, RoundingKind, WeightView};
+use offshoot_backend::quantised::{ActivationScale, QuantRow, e4m3_code, e4m3_value, round_row};
+use offshoot_backend::{
+    CodeFormat, Dtype, QuantFormat, QuantSource, QuantView, RandomWeight, Rounding, RoundingKind, Uniform, WeightView,
+};
 use offshoot_core::dice::Dice;
 use offshoot_cuda::compile::elements::{Fp8ExpertKernel, Fp8ExpertTiles, Fp8Scaling, Fp8Tiles};
 use offshoot_cuda::compile::unit::Unit;
@@ -163,6 +165,49 @@ fn rows_are_rounded_as_on_the_cpu() {
             Rounded { dtype: Dtype::F32, x: &x, inner: 64, scaling, rows: None, fixed: false, bound: f32::INFINITY };
         let Some((_, scales)) = rounded.by_kernel() else { return };
         assert!(scales[0].is_nan(), "what is no number stays none");
+    }
+}
+
+#[test]
+fn codes_of_random_numbers_are_those_of_the_cpu() {
+    // (outputs, inputs), every how many outputs, and the columns of them that are made.
+    for (dtype, [outputs, inner], step, columns) in
+        [(Dtype::Bf16, [12, 300], 3, 0..300), (Dtype::F32, [3, 131], 1, 0..131), (Dtype::F16, [5, 512], 1, 256..384)]
+    {
+        for scaling in Fp8Scaling::ALL {
+            let numbers = Uniform { stream: 77, centre: 0.0, reach: 0.3 };
+            let random = RandomWeight::of(dtype, outputs, inner, numbers);
+            let group = (scaling == Fp8Scaling::Blocks).then_some(128);
+            let rounding = Rounding::Dynamic { to: RoundingKind::Fp8, group };
+            let format = QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding };
+            let all = QuantView::of(format, outputs, inner, QuantSource::Random(random));
+            let (rows, cols) = (outputs / step, columns.len());
+            let view = QuantView { first: step - 1, step, rows, cols, first_col: columns.start, ..all };
+
+            let unit = units::rounding_fp8(&units::RANDOM_CODES, dtype, scaling);
+            let Some(kernel) = Emulated::compile(&unit, "random_codes") else { return };
+            let (stride, blocks) = (cols.next_multiple_of(16), format.groups(cols));
+            let (mut codes, mut scales) = (memory(&vec![9; rows * stride]), vec![0.0f32; blocks * rows]);
+            let (mut to, mut scales_at) = (codes.as_mut_ptr(), scales.as_mut_ptr());
+            let mut shape = [cols, columns.start, inner, stride, rows].map(|n| n as u32);
+            let (mut pitch, mut stream) = ((inner * step) as u64, numbers.from((step - 1) * inner).stream);
+            let (mut centre, mut reach) = (numbers.centre, numbers.reach);
+            let mut args = vec![at(&mut to), at(&mut scales_at)];
+            args.extend(shape.iter_mut().map(at));
+            args.extend([at(&mut pitch), at(&mut stream), at(&mut centre), at(&mut reach)]);
+            // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+            unsafe { kernel.launch(rows as u32, rounding_threads(inner), 0, AT_ONCE, &args) };
+
+            let mut expected = QuantRow::default();
+            let found = bytemuck::cast_slice::<u128, u8>(&codes).chunks_exact(stride);
+            for (row, found) in found.take(rows).enumerate() {
+                view.read_row(row, &mut expected);
+                assert_eq!(found[..cols], expected.codes, "{dtype}, {scaling:?}, row {row}");
+                assert!(found[cols..].iter().all(|&code| code == 9), "what is behind a row is left alone");
+                let found: Vec<f32> = (0..blocks).map(|block| scales[block * rows + row]).collect();
+                assert_eq!(found, expected.scales, "{dtype}, {scaling:?}, row {row}");
+            }
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The files of a chunk in the prefix store: keys and values of [`CHUNK_TOKENS`] consecutive tokens of a prompt, and
-//! the state of delta-rule layers after the last of them. Their name is a hash of what determines their contents, so
+//! the state of recurrent layers after the last of them. Their name is a hash of what determines their contents, so
 //! equal prefixes of different prompts are one chunk. When files are written, read and removed is left to the rest of
 //! the store.
 //!

@@ -1,4 +1,4 @@
-//! States of delta-rule layers: whoever forks where, in whatever pool, computes what a fresh computation does, to the
+//! States of recurrent layers: whoever forks where, in whatever pool, computes what a fresh computation does, to the
 //! last bit.
 
 use std::collections::HashMap;

@@ -488,7 +488,7 @@ fn stored_prefixes_of_layers_with_a_window_are_read_where_pages_are_short(mode: 
     }
 }
 
-/// A prefix store with the states of delta-rule layers: the state after a prompt's last chunk is stored with it, so
+/// A prefix store with the states of recurrent layers: the state after a prompt's last chunk is stored with it, so
 /// that a restart computes no more rows than the tokens behind it.
 fn states_are_stored_where_prompts_end_and_part(mode: Mode) {
     let folder = tempfile::tempdir().unwrap();

@@ -60,7 +60,7 @@ pub struct Manifest {
     pub seed: u64,
     /// Storage format of keys and values.
     pub kv_dtype: KvDtype,
-    /// The same of the states of delta-rule layers; left out if they are f32 or the model has none.
+    /// The same of the states of recurrent layers; left out if they are f32 or the model has none.
     #[serde(default, skip_serializing_if = "StateDtype::is_f32")]
     pub state_dtype: StateDtype,
     /// What weights became when they were loaded, if that changes anything.

@@ -1,4 +1,4 @@
-//! What `check --model --forks` does, on a small model with delta-rule layers.
+//! What `check --model --forks` does, on a small model with recurrent layers.
 
 #[allow(dead_code, unused_macros, reason = "the engine's suite uses more of it")]
 #[path = "../../../engine/tests/engine/bench.rs"]

@@ -50,7 +50,7 @@
 //! evicted. After `evict` or `prune`, an id without a lease may be gone or reused.
 //!
 //! # States
-//! A model with delta-rule layers computes a row from the state that the rows before have left (`states`). A state has
+//! A model with recurrent layers computes a row from the state that the rows before have left (`states`). A state has
 //! a slot and belongs to one position of one segment. It is a cache: rows whose state is not kept are computed again
 //! from the last one before, with the same result. A branch continues its own state in place; a fork reads the state at
 //! the end of the sealed segment and gets a slot with its first row, so that forking copies nothing. If slots are
@@ -132,7 +132,7 @@ struct Segment {
     passed: u32,
     /// Last tokens of a prompt that have no slots yet in groups with a window: `lay_ahead` has not come to them.
     unlaid: u32,
-    /// States after some of its tokens, by position. Only of models with delta-rule layers.
+    /// States after some of its tokens, by position. Only of models with recurrent layers.
     states: Vec<Snapshot>,
     /// Leading tokens with keys and values. More than 0 only if the whole path above is computed.
     computed: u32,

@@ -1,4 +1,4 @@
-//! The slots for states of delta-rule layers: what each holds, and in which order they go. `states` says when.
+//! The slots for states of recurrent layers: what each holds, and in which order they go. `states` says when.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The states of delta-rule layers that are kept, each at a position of a segment. See *States* in the module's head.
+//! The states of recurrent layers that are kept, each at a position of a segment. See *States* in the module's head.
 //! Keys and values of a path serve any position on it; a state serves the one position up to which it was computed.
 //! Where there is none, rows are computed again from the last one before, or from the start.
 
@@ -18,7 +18,7 @@ const CHECKPOINT_PART: usize = 40;
 const FEWEST_CHECKPOINTS: usize = 8;
 
 impl PrefixTree {
-    /// This tree for a model with delta-rule layers: it keeps up to `slots` states.
+    /// This tree for a model with recurrent layers: it keeps up to `slots` states.
     pub fn keeping_states(mut self, slots: usize) -> Self {
         self.states = Some(StateTable::new(slots));
         self

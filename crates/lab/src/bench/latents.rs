@@ -169,7 +169,7 @@ fn maps<B: Timed>(backend: &mut B, heads: LatentHeads, dtype: Dtype) -> Result<V
     let one = |layer: usize| {
         let numbers = Uniform { stream: (1 + layer as u64) << 50, centre: 0.0, reach: 0.1 };
         let (rows, cols) = (heads.map_rows(), heads.rank);
-        let part = MatrixPart::Random(RandomWeight { dtype, rows, cols, numbers });
+        let part = MatrixPart::Random(RandomWeight::of(dtype, rows, cols, numbers));
         backend.latent_maps(&[HeldPart { part, becomes: None }], heads, dtype, &Split::Whole, None)
     };
     (0..LAYERS).map(one).collect()

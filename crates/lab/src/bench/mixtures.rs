@@ -98,7 +98,7 @@ impl TimedMixture {
         let weights = (0..copies).map(|copy| {
             let matrix = |expert: usize| {
                 let numbers = Uniform { stream: ((copy * spec.count + expert) as u64) << 40, centre: 0.0, reach: 0.05 };
-                let random = RandomWeight { dtype, rows: outputs, cols: inputs, numbers };
+                let random = RandomWeight::of(dtype, outputs, inputs, numbers);
                 backend.matrix(&[MatrixPart::random(random, self.weights)])
             };
             let matrices = (0..spec.count).map(matrix).collect::<Result<_>>()?;

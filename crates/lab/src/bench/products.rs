@@ -149,7 +149,7 @@ fn measure<B: Timed>(
     let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
     let weights = (0..copies).map(|copy| {
         let numbers = Uniform { stream: (copy as u64) << 40, centre: 0.0, reach: 0.05 };
-        let random = RandomWeight { dtype, rows: outputs, cols: inputs, numbers };
+        let random = RandomWeight::of(dtype, outputs, inputs, numbers);
         backend.matrix(&[MatrixPart::random(random, format)])
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;

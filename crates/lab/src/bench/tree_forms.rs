@@ -83,7 +83,7 @@ fn attend<B: Timed>(
         ..rows_at(&paged.forest.row_positions)
     };
     let numbers = Uniform { stream: 1 << 50, centre: 0.0, reach: 0.1 };
-    let part = MatrixPart::Random(RandomWeight { dtype, rows: latents.map_rows(), cols: latents.rank, numbers });
+    let part = MatrixPart::Random(RandomWeight::of(dtype, latents.map_rows(), latents.rank, numbers));
     let maps = backend.latent_maps(&[HeldPart { part, becomes: None }], latents, dtype, &Split::Whole, None)?;
     let pages = if kept.items.is_empty() { 1 } else { paged.pages };
     let mut copies = backend.kv(&KvShape::uniform(1, expanded, dtype, pages))?;

@@ -1,4 +1,4 @@
-//! Measures the effect of rounding keys and values, or states of delta-rule layers: samples a text from the unrounded
+//! Measures the effect of rounding keys and values, or states of recurrent layers: samples a text from the unrounded
 //! model and compares the log-probabilities of its tokens with and without rounding.
 
 use std::fmt;
@@ -39,7 +39,7 @@ pub fn kv_rounding<B: Backend>(
     rounding(backend, model, tokens, set, all_logits)
 }
 
-/// Compares as `kv_rounding` does, with rounded states of delta-rule layers. Sets those of `model` to `StateDtype::F32`
+/// Compares as `kv_rounding` does, with rounded states of recurrent layers. Sets those of `model` to `StateDtype::F32`
 /// at the end. Both sides are computed token by token, each in a step of its own, so that devices round what long runs
 /// leave as they do in decode steps.
 pub fn state_rounding<B: Backend>(

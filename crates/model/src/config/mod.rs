@@ -35,7 +35,7 @@ pub use model::{ModelConfig, PerLayerInputs};
 pub use modules::{DeltaRuleModules, EXPERTS, ExpertForm, Modules, OwnNames, StackedForm, own_name};
 pub use output::{OutputHead, ValueHead, ValueLayer};
 pub use quantisation::{
-    ActivationChoice, CodePacking, MadeFormat, Published, Quantisation, Scheme, WeightChoice, module_of,
+    ActivationChoice, CodePacking, MadeFormat, Nvfp4Form, Published, Quantisation, Scheme, WeightChoice, module_of,
 };
 pub use ranks::{SharedKeys, WhyCopied};
 pub use rope::{RopeConfig, RopeScaling};

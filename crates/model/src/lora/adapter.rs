@@ -234,7 +234,7 @@ impl Adapter {
         let mut tensor = |rows: usize, cols: usize, reach: f32| {
             let numbers = Uniform { stream, centre: 0.0, reach };
             stream = stream.wrapping_add((rows * cols) as u64);
-            let bytes = RandomWeight { dtype: Dtype::F32, rows, cols, numbers }.generate();
+            let bytes = RandomWeight::of(Dtype::F32, rows, cols, numbers).generate();
             AdapterTensor { dtype: Dtype::F32, shape: vec![rows, cols], bytes }
         };
         let mut modules = BTreeMap::new();

@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 
-use super::super::config::{CodePacking, Quantisation, Scheme, module_of};
+use super::super::config::{CodePacking, Nvfp4Form, Quantisation, Scheme, module_of};
 use super::super::layout::TensorSpec;
 use super::checkpoint::Checkpoint;
 use super::files::ModelFiles;
@@ -12,7 +12,7 @@ use super::stored::{Check, StoredMatrix, StoredPart, Tensor};
 use super::tensor_source::TensorData;
 use offshoot_backend::{
     DeviceView, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
-    quantised::{ActivationScale, power_of_two},
+    quantised::{ActivationScale, e4m3_value, power_of_two},
 };
 use offshoot_core::error::{Error, Result};
 
@@ -26,7 +26,12 @@ impl Checkpoint<'_> {
         let module = self.name_in_file(module_of(&spec.name)).into_owned();
         let has = |suffix: &str| self.tensor(&format!("{module}{suffix}")).is_some();
         let codes_type = self.tensor(&format!("{module}.weight")).map(|tensor| tensor.info.dtype);
-        let is_bytes = matches!(codes_type, Some(safetensors::Dtype::F8_E4M3 | safetensors::Dtype::I8));
+        let is_bytes = match codes_type {
+            Some(safetensors::Dtype::F8_E4M3 | safetensors::Dtype::I8) => true,
+            // Of ModelOpt's NVFP4.
+            Some(safetensors::Dtype::U8) => has(".weight_scale"),
+            _ => false,
+        };
         if !(is_bytes || has(".qweight") || has(".weight_packed") || has("_blocks")) {
             let published = matches!(self.quantisation, Some(Quantisation::Published(_)));
             let scales = SCALE_NAMES.iter().find(|name| published && has(&format!(".{name}")));
@@ -47,6 +52,7 @@ impl Checkpoint<'_> {
             CodePacking::Gptq { zero_offset } => finder.gptq(zero_offset),
             CodePacking::Packed => finder.packed(),
             CodePacking::Mxfp4 => finder.mxfp4(),
+            CodePacking::Nvfp4(form) => finder.nvfp4(form),
         }?;
         Ok(stored)
     }
@@ -343,5 +349,34 @@ impl<'a> Finder<'a, '_> {
         }
         let source = QuantSource::Mxfp4 { bytes: bytes.bytes()?, scales: scales.bytes()? };
         Ok(self.stored(source, vec![bytes, scales], None, None))
+    }
+
+    fn nvfp4(&self, form: Nvfp4Form) -> Result<StoredMatrix<'a>> {
+        use safetensors::Dtype::{F8_E4M3, F32, U8};
+        let (codes_name, factor_name) = match form {
+            Nvfp4Form::CompressedTensors => (".weight_packed", ".weight_global_scale"),
+            Nvfp4Form::ModelOpt => (".weight", ".weight_scale_2"),
+        };
+        let (rows, groups) = (self.rows(), self.groups(codes_name)?);
+        let bytes = self.find(codes_name, "codes, two in a byte", &[U8], &[&[rows, self.cols() / 2]])?;
+        let scales = self.find(".weight_scale", "scales", &[F8_E4M3], &[&[rows, groups]])?;
+        let given = self.find(factor_name, "a scale for all", &[F32], &[&[], &[1]])?;
+        let number = given.bytes()?.first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes));
+        let factor = if form == Nvfp4Form::CompressedTensors { 1.0 / number } else { number };
+        if self.check == Check::Values {
+            // The largest scale is 448, and the largest code 6.
+            if !factor.is_normal() || factor < 0.0 || !(6.0 * 448.0 * factor).is_finite() {
+                let expected = "a positive scale by which all numbers are finite".to_owned();
+                return Err(self.error(Some(given), factor_name, expected, number.to_string()));
+            }
+            // The sign is the highest bit, and NaN all others.
+            if let Some(i) = scales.bytes()?.iter().position(|&scale| scale >= 0x7f) {
+                let expected = "scales from 0 on".to_owned();
+                let found = format!("{} at place {i}", e4m3_value(scales.bytes()?[i]));
+                return Err(self.error(Some(scales), ".weight_scale", expected, found));
+            }
+        }
+        let source = QuantSource::Nvfp4 { bytes: bytes.bytes()?, scales: scales.bytes()?, factor };
+        Ok(self.stored(source, vec![bytes, scales, given], None, None))
     }
 }

@@ -63,6 +63,6 @@ impl RandomWeights {
         };
         let stream = mix((self.seed ^ fnv1a(spec.name.as_bytes())).wrapping_add(GOLDEN));
         let numbers = Uniform { stream, centre, reach };
-        RandomWeight { dtype: self.dtype, rows: spec.rows(), cols: spec.cols(), numbers }
+        RandomWeight::of(self.dtype, spec.rows(), spec.cols(), numbers)
     }
 }

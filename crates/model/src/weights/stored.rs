@@ -11,10 +11,13 @@ use offshoot_core::error::{Error, Result};
 
 /// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the
 /// scales of fp8 keys and values.
-const COMPANIONS: [&str; 17] = [
+const COMPANIONS: [&str; 20] = [
     "weight_scale_inv",
     "weight_scale",
+    "weight_scale_2",
+    "weight_global_scale",
     "input_scale",
+    "input_global_scale",
     "activation_scale",
     "weight_packed",
     "weight_zero_point",

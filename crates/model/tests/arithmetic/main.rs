@@ -15,6 +15,7 @@ mod families;
 mod gguf;
 mod gguf_latents;
 mod goldens;
+mod goldens_2026;
 mod late;
 mod latent_goldens;
 mod lora;

@@ -229,6 +229,15 @@ fn mxfp4_mixture(width: usize) -> ModelConfig {
     }))
 }
 
+/// Experts whose codes are NVFP4, as ModelOpt makes them.
+fn nvfp4_mixture(width: usize) -> ModelConfig {
+    config(&json!({
+        "model_type": "qwen3_moe", "norm_topk_prob": true, "num_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": width, "hidden_size": 64, "num_attention_heads": 16, "head_dim": 16,
+        "quantization_config": { "quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"] }
+    }))
+}
+
 /// Experts whose codes are fp8 with scales of blocks.
 fn fp8_block_mixture(width: usize) -> ModelConfig {
     config(&json!({
@@ -246,6 +255,7 @@ fn quantised_experts_are_divided_as_dense_ones_are() {
         quantised_mixture(MadeFormat::Int4, 256),
         quantised_mixture(MadeFormat::Fp8, 256),
         mxfp4_mixture(256),
+        nvfp4_mixture(128),
         fp8_block_mixture(1024),
     ];
     for config in mixtures {
@@ -266,7 +276,7 @@ fn quantised_experts_are_divided_as_dense_ones_are() {
         }
     }
     // Without rounded activations only the order of sums differs from one device's.
-    for config in [quantised_mixture(MadeFormat::Int4, 256), mxfp4_mixture(256)] {
+    for config in [quantised_mixture(MadeFormat::Int4, 256), mxfp4_mixture(256), nvfp4_mixture(128)] {
         let mut cpu = Cpu::open().unwrap();
         let mut decoder = Decoder::random(&mut cpu, config.clone(), Dtype::F32, 3).unwrap();
         let tokens: Vec<TokenId> = (0..70u32).map(|i| TokenId((i * i + 31 * i) % 97)).collect();
@@ -282,14 +292,15 @@ fn quantised_experts_are_divided_as_dense_ones_are() {
 
 #[test]
 fn experts_that_would_be_cut_within_groups_become_dense() {
-    let config = mxfp4_mixture(96);
-    let held = |count, exact| {
-        let backend = ranks(Isa::Portable, count, exact);
-        config.held_where(|format| config.is_multiplied(backend.first(), format)).quantisation.is_some()
-    };
-    assert!(held(1, false) && !held(2, false) && !held(1, true));
-    let bits = |count| logits(count, true, &config, Dtype::F32).into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    assert!(bits(2) == bits(1));
+    for config in [mxfp4_mixture(96), nvfp4_mixture(48)] {
+        let held = |count, exact| {
+            let backend = ranks(Isa::Portable, count, exact);
+            config.held_where(|format| config.is_multiplied(backend.first(), format)).quantisation.is_some()
+        };
+        assert!(held(1, false) && !held(2, false) && !held(1, true), "{}", config.family);
+        let bits = |count| logits(count, true, &config, Dtype::F32).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert!(bits(2) == bits(1), "{}", config.family);
+    }
 }
 
 #[test]

@@ -427,8 +427,15 @@ fn what_is_not_supported_is_said_in_one_sentence() {
     bad(quantised(gemv), &["`quantization_config.version`", "gemm", "gemv"]);
     let marlin = json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"});
     bad(quantised(marlin), &["`quantization_config.checkpoint_format`", "gptq_v2", "marlin"]);
-    let nvfp4 = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
-    bad(quantised(nvfp4), &["`quantization_config.quant_algo`", "FP8", "NVFP4"]);
+    let awq = json!({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"});
+    bad(quantised(awq), &["`quantization_config.quant_algo`", "\"FP8\" or \"NVFP4\"", "NVFP4_AWQ"]);
+    let nvfp4 = json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32});
+    bad(quantised(nvfp4), &["`quantization_config.group_size`", "16", "32"]);
+    let rounded = json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+        "targets": ["Linear"], "format": "nvfp4-pack-quantized",
+        "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
+        "input_activations": {"num_bits": 8, "type": "float"}}}});
+    bad(quantised(rounded), &["`quantization_config.config_groups.group_0.input_activations.num_bits`", "4", "8"]);
     let packed = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {
         "targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 128}}}});
     bad(quantised(packed), &["`quantization_config.config_groups.group_0.weights`", "pack-quantized", "8 bits"]);

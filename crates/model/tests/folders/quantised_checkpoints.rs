@@ -29,6 +29,8 @@ enum Kind {
     Fp8,
     /// With one scale for all.
     Fp8Tensor,
+    /// Scales of e4m3, in units of 1/32.
+    Nvfp4,
 }
 
 const GROUP: usize = 16;
@@ -56,7 +58,7 @@ impl Codes {
     fn of(rows: usize, cols: usize, salt: usize, kind: Kind, shuffled: bool) -> Self {
         let groups = if matches!(kind, Kind::Int8 | Kind::Fp8 | Kind::Fp8Tensor) { 1 } else { cols / GROUP };
         let code = |i: usize| match kind {
-            Kind::Int4 | Kind::Symmetric => (hash(i, salt) % 16) as u8,
+            Kind::Int4 | Kind::Symmetric | Kind::Nvfp4 => (hash(i, salt) % 16) as u8,
             Kind::Int8 => (hash(i, salt) % 256) as u8,
             // Up to 15 of either sign.
             Kind::Fp8 | Kind::Fp8Tensor => {
@@ -96,6 +98,10 @@ impl Codes {
             let number = match kind {
                 Kind::Int4 | Kind::Symmetric => f32::from(code) - f32::from(self.zeros[at]),
                 Kind::Int8 => f32::from(code.cast_signed()),
+                Kind::Nvfp4 => {
+                    let size = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+                    if code & 8 == 0 { size } else { -size }
+                }
                 Kind::Fp8 | Kind::Fp8Tensor => {
                     let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
                     let size = match exponent {
@@ -180,6 +186,21 @@ fn by_tensor(c: &Codes) -> Vec<(&'static str, Tensor)> {
     vec![(".weight", codes), (".weight_scale", scale(c.scales[0])), (".input_scale", scale(0.01))]
 }
 
+/// `what`: the names of the codes, of the scale of all and of that of activations, and the scale of all.
+fn nvfp4(c: &Codes, what: ([&'static str; 3], f32)) -> Vec<(&'static str, Tensor)> {
+    let ([codes_name, all_name, inputs_name], all) = what;
+    let codes = c.codes.as_chunks::<2>().0.iter().map(|[low, high]| low | high << 4).collect();
+    // 1 to 2 in steps of an eighth, above the code of 1.
+    let scales = c.scales.iter().map(|scale| 0x38 + (scale * 256.0) as u8 - 8).collect();
+    let scale = |value: f32| f32s(&[1], std::iter::once(value));
+    vec![
+        (codes_name, Tensor { dtype: Dtype::U8, shape: vec![c.rows, c.cols / 2], bytes: codes }),
+        (".weight_scale", Tensor { dtype: Dtype::F8_E4M3, shape: vec![c.rows, c.groups()], bytes: scales }),
+        (all_name, scale(all)),
+        (inputs_name, scale(300.0)),
+    ]
+}
+
 fn compressed(format: &str, weights: Value, inputs: Value) -> Value {
     json!({"quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head"], "config_groups": {
         "group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}})
@@ -196,6 +217,7 @@ fn forms() -> Vec<(&'static str, Form)> {
     let awq_config = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"});
     let token = |kind: &str| json!({"num_bits": 8, "type": kind, "strategy": "token", "dynamic": true});
     let channel = |kind: &str| json!({"num_bits": 8, "type": kind, "strategy": "channel"});
+    let float4 = |dynamic: Value| json!({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "dynamic": dynamic});
     let without_zeros = |c: &Codes| packed(c).into_iter().filter(|(end, _)| *end != ".weight_zero_point").collect();
     vec![
         ("awq", Form { config: awq_config, pack: awq, kind: Kind::Int4 }),
@@ -243,6 +265,22 @@ fn forms() -> Vec<(&'static str, Form)> {
                 config: json!({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}),
                 pack: by_tensor,
                 kind: Kind::Fp8Tensor,
+            },
+        ),
+        (
+            "nvfp4",
+            Form {
+                config: compressed("nvfp4-pack-quantized", float4(json!(false)), float4(json!("local"))),
+                pack: |c| nvfp4(c, ([".weight_packed", ".weight_global_scale", ".input_global_scale"], 32.0)),
+                kind: Kind::Nvfp4,
+            },
+        ),
+        (
+            "modelopt nvfp4",
+            Form {
+                config: json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
+                pack: |c| nvfp4(c, ([".weight", ".weight_scale_2", ".input_scale"], 1.0 / 32.0)),
+                kind: Kind::Nvfp4,
             },
         ),
     ]
@@ -351,6 +389,14 @@ fn tensors_that_do_not_fit_are_refused() {
     other.config["group_size"] = json!(24);
     let (tensors, _) = models(&form("awq"), false);
     refused(&folder(&quantised_config(&other), &tensors), &["q_proj.qweight", "groups of 24", "32 inputs"]);
+    let name = of(q, ".weight_scale_2");
+    refused(
+        &broken(&form("modelopt nvfp4"), &name, |_| None),
+        &["q_proj.weight_scale_2", "a scale for all", "nothing"],
+    );
+    let name = of(q, ".weight_packed");
+    let flat = |tensor: Tensor| Some(Tensor { shape: vec![512], ..tensor });
+    refused(&broken(&form("nvfp4"), &name, flat), &["q_proj.weight_packed", "two in a byte", "[32, 16]", "[512]"]);
     let (tensors, _) = models(&form("int8"), false);
     refused(&folder(&config(), &tensors), &["q_proj", "quantization_config", "codes without one"]);
 }
@@ -403,6 +449,19 @@ fn scales_groups_and_codes_that_are_no_numbers_are_refused() {
         Some(tensor)
     };
     refused(&broken(&form("fp8"), &format!("{q}.weight"), nan), &["q_proj.weight", "codes that are numbers", "NaN"]);
+    for (value, shown) in [(0.0f32, "found 0"), (-2.0, "found -2"), (f32::NAN, "found NaN"), (1e-38, "found 0.00000")] {
+        let set = |tensor: Tensor| Some(Tensor { bytes: value.to_le_bytes().to_vec(), ..tensor });
+        let name = format!("{q}.weight_global_scale");
+        refused(&broken(&form("nvfp4"), &name, set), &["q_proj.weight_global_scale", "all numbers are finite", shown]);
+    }
+    for (code, shown) in [(0x7f, "found NaN at place 3"), (0xb8, "found -1 at place 3")] {
+        let set = |mut tensor: Tensor| {
+            tensor.bytes[3] = code;
+            Some(tensor)
+        };
+        let name = format!("{q}.weight_scale");
+        refused(&broken(&form("modelopt nvfp4"), &name, set), &["q_proj.weight_scale", "scales from 0 on", shown]);
+    }
     for group in [7i32, -2, i32::MAX] {
         let wrong = |mut tensor: Tensor| {
             tensor.bytes[4..8].copy_from_slice(&group.to_le_bytes());

@@ -14,7 +14,7 @@ use crate::gemm::pack::{PANEL, zeroed};
 ///
 /// * fp8: `[cols][16]` bytes;
 /// * int8: `[cols / 4][16][4]` bytes: four inputs of each output, as the dot product of bytes reads them;
-/// * int4, mxfp4: `[cols / 8][16]` words of eight inputs, from the low bits on.
+/// * int4, e2m1: `[cols / 8][16]` words of eight inputs, from the low bits on.
 ///
 /// Inputs are padded to whole words by codes whose numbers do not matter, as activations are padded with zeros.
 pub struct QuantPanels {
@@ -59,7 +59,7 @@ impl QuantPanels {
                 for (lane, (view, from)) in by_panel(p).enumerate() {
                     view.read_row(from, row);
                     row.codes.iter().enumerate().for_each(|(k, &code)| put(codes, format.codes, k, lane, code));
-                    row.scales.iter().enumerate().for_each(|(g, &scale)| scales[g * PANEL + lane] = scale);
+                    (0..row.scales.len()).for_each(|g| scales[g * PANEL + lane] = row.scale(g));
                     row.zeros.iter().enumerate().for_each(|(g, &zero)| zeros[g * PANEL + lane] = zero);
                 }
             });

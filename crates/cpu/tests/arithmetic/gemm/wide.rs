@@ -24,7 +24,7 @@ fn rows_have_the_bits_that_they_have_alone() {
         let cores = Cores::new(isa);
         for (cols, group) in shapes {
             let numbers = Uniform { stream: 5, centre: 0.0, reach: 0.1 };
-            let random = RandomWeight { dtype: Dtype::F32, rows: OUTPUTS, cols, numbers };
+            let random = RandomWeight::of(Dtype::F32, OUTPUTS, cols, numbers);
             let zeros = codes == CodeFormat::Int4 && group != Some(32);
             let format = QuantFormat { codes, group, zeros, rounding: Rounding::Exact };
             let view = QuantView::of(format, OUTPUTS, cols, QuantSource::Random(random));

@@ -14,7 +14,7 @@ use offshoot_backend::{CodeFormat, QuantFormat, Rounding, RoundingKind};
 use offshoot_core::named;
 use offshoot_core::setting::{ACTIVATIONS, WEIGHTS};
 
-pub use published::{CodePacking, Published, Scheme};
+pub use published::{CodePacking, Nvfp4Form, Published, Scheme};
 pub(super) use published::{read, read_model_opt};
 
 /// How a model's matrices are quantised.

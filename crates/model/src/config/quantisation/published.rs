@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::super::fields::{Fields, shown};
 use super::patterns::{PatternStyle, Patterns};
+use offshoot_backend::quantised::NVFP4_GROUP;
 use offshoot_backend::{CodeFormat, QuantFormat, Rounding, RoundingKind};
 use offshoot_core::error::Result;
 use offshoot_core::named;
@@ -56,6 +57,16 @@ pub enum CodePacking {
     },
     Packed,
     Mxfp4,
+    Nvfp4(Nvfp4Form),
+}
+
+/// Whose NVFP4: the names of its tensors, and what its scales are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nvfp4Form {
+    /// `weight_packed`; scales are divided by `weight_global_scale`.
+    CompressedTensors,
+    /// `weight`; scales are multiplied by `weight_scale_2`.
+    ModelOpt,
 }
 
 named!(Method {
@@ -160,6 +171,12 @@ fn int4(packing: CodePacking, group: Option<u32>, zeros: bool) -> Scheme {
 fn mxfp4() -> Scheme {
     let format = QuantFormat { codes: CodeFormat::Fp4, group: Some(32), zeros: false, rounding: Rounding::Exact };
     Scheme { packing: CodePacking::Mxfp4, format, most: None }
+}
+
+fn nvfp4(form: Nvfp4Form) -> Scheme {
+    let format =
+        QuantFormat { codes: CodeFormat::Fp4, group: Some(NVFP4_GROUP), zeros: false, rounding: Rounding::Exact };
+    Scheme { packing: CodePacking::Nvfp4(form), format, most: None }
 }
 
 struct MethodReader<'a> {
@@ -268,17 +285,47 @@ impl MethodReader<'_> {
         self.skipping(skipped, fp8(CodePacking::Bytes { block }, rounding))
     }
 
-    /// ModelOpt's "FP8": a scale for the tensor and one for its activations.
+    /// ModelOpt's "FP8", a scale for the tensor and one for its activations, and its "NVFP4".
     fn model_opt(&self, skipped: &str) -> Result<Published> {
         let fields = self.fields;
-        let algorithm = fields.text("quant_algo")?;
-        if algorithm != Some("FP8") {
-            let found = algorithm.map_or_else(|| "nothing".to_owned(), |name| format!("\"{name}\""));
-            return Err(fields.error("quant_algo", "\"FP8\"", found));
-        }
+        let scheme = match fields.text("quant_algo")? {
+            Some("FP8") => fp8(CodePacking::Bytes { block: None }, Rounding::Static { to: RoundingKind::Fp8 }),
+            Some("NVFP4") => {
+                self.expect(fields, "group_size", &[NVFP4_GROUP.into()])?;
+                if let Some(groups) = fields.object("config_groups")? {
+                    for name in groups.all().keys() {
+                        let group = groups.required_object(name, "a scheme of ModelOpt")?;
+                        self.expect_nvfp4(&group)?;
+                    }
+                }
+                nvfp4(Nvfp4Form::ModelOpt)
+            }
+            other => {
+                let found = other.map_or_else(|| "nothing".to_owned(), |name| format!("\"{name}\""));
+                return Err(fields.error("quant_algo", "\"FP8\" or \"NVFP4\"", found));
+            }
+        };
         let skipped = if fields.value(skipped).is_none() { "exclude_modules" } else { skipped };
-        let static_fp8 = Rounding::Static { to: RoundingKind::Fp8 };
-        self.skipping(skipped, fp8(CodePacking::Bytes { block: None }, static_fp8))
+        self.skipping(skipped, scheme)
+    }
+
+    /// Checks that a group's weights are NVFP4. Activations stay as they are, whatever it says of them, so that weights
+    /// of 4 bits lose no more than their own rounding.
+    fn expect_nvfp4(&self, group: &Fields<'_>) -> Result<()> {
+        for name in ["weights", "input_activations"] {
+            let Some(scheme) = group.object(name)? else { continue };
+            self.expect(&scheme, "num_bits", &[4.into()])?;
+            self.expect(&scheme, "type", &["float".into()])?;
+            self.expect(&scheme, "strategy", &["tensor_group".into()])?;
+            self.expect(&scheme, "group_size", &[NVFP4_GROUP.into()])?;
+            self.expect(&scheme, "symmetric", &[true.into()])?;
+            if name == "weights" {
+                self.expect(&scheme, "dynamic", &[false.into()])?;
+            } else {
+                log::info!("NVFP4: activations are not rounded to 4 bits, as its input_activations would have it");
+            }
+        }
+        Ok(())
     }
 
     fn awq(&self) -> Result<Published> {
@@ -374,6 +421,10 @@ impl MethodReader<'_> {
         if group.object("output_activations")?.is_some() {
             return Err(group.error("output_activations", "null: outputs are not rounded", "a scheme"));
         }
+        if format == "nvfp4-pack-quantized" {
+            self.expect_nvfp4(group)?;
+            return Ok(Some(nvfp4(Nvfp4Form::CompressedTensors)));
+        }
         let block = self.block(&weights, "block_structure")?;
         let inputs = self.input_activations(group, kind, block)?;
         let scheme = match (format, kind, bits, strategy) {
@@ -398,8 +449,8 @@ impl MethodReader<'_> {
                 let strategy = strategy.unwrap_or("no strategy");
                 let symmetry = if symmetric { "symmetric" } else { "asymmetric" };
                 let expected = "float-quantized of 8 bits (tensor, channel, block), int-quantized of 8 bits \
-                                (symmetric; tensor, channel) or pack-quantized of 4-bit integers (group, channel; \
-                                weights only)";
+                                (symmetric; tensor, channel), pack-quantized of 4-bit integers (group, channel; \
+                                weights only) or nvfp4-pack-quantized";
                 let found = format!("{format}, {symmetry} {kind} of {bits} bits by {strategy}");
                 return Err(group.error("weights", expected, found));
             }

@@ -1,0 +1,142 @@
+//! The state of the families of ../shared/goldens_2026, in one table: each folder runs and agrees with transformers, or
+//! is refused by a message that names what is missing. Who makes a family run changes its line here.
+
+use std::path::Path;
+
+use offshoot_backend::Dtype;
+use offshoot_cpu::{Cpu, Isa};
+use offshoot_model::check;
+use offshoot_model::{ActivationChoice, Decoder, ModelFolder, WeightChoice};
+
+use crate::goldens::folders;
+use crate::shared::shared;
+
+/// What happens to a folder.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Its logits and greedy tokens are those of transformers.
+    Runs,
+    /// It is not loaded: a part of the message.
+    Refused(&'static str),
+}
+
+use State::{Refused, Runs};
+
+const FOLDERS: &[(&str, State)] = &[
+    ("afmoe", Refused(r#"found "afmoe""#)),
+    ("apertus", Refused(r#"found "apertus""#)),
+    ("arcee", Refused(r#"found "arcee""#)),
+    ("bailing_hybrid", Refused(r#"found "bailing_hybrid""#)),
+    ("bamba", Refused(r#"found "bamba""#)),
+    ("cohere2", Refused(r#"found "cohere2""#)),
+    ("cohere2_moe", Refused(r#"found "cohere2_moe""#)),
+    ("deepseek_v2-lite", Runs),
+    ("deepseek_v3", Runs),
+    ("deepseek_v3-moonlight", Runs),
+    ("deepseek_v32", Refused(r#"found "deepseek_v32""#)),
+    ("deepseek_v4", Refused(r#"found "deepseek_v4""#)),
+    ("dots1", Refused(r#"found "dots1""#)),
+    ("ernie4_5", Refused(r#"found "ernie4_5""#)),
+    ("ernie4_5_moe", Refused(r#"found "ernie4_5_moe""#)),
+    ("exaone4-hybrid", Refused(r#"found "exaone4""#)),
+    ("exaone_moe", Refused(r#"found "exaone_moe""#)),
+    ("falcon_h1", Refused(r#"found "falcon_h1""#)),
+    ("flex_olmo", Refused(r#"found "flex_olmo""#)),
+    ("gemma3n-text", Refused(r#"found "gemma3n_text""#)),
+    ("glm4", Refused(r#"found "glm4""#)),
+    ("glm4_moe-air", Refused(r#"found "glm4_moe""#)),
+    ("glm4_moe_lite", Runs),
+    ("glm4v", Refused(r#"found "glm4v_text""#)),
+    ("glm4v_moe", Refused(r#"found "glm4v_moe_text""#)),
+    ("glm_moe_dsa", Refused(r#"found "glm_moe_dsa""#)),
+    ("gpt2", Refused(r#"found "gpt2""#)),
+    ("gpt_neox", Refused(r#"found "gpt_neox""#)),
+    ("granite", Refused(r#"found "granite""#)),
+    ("granitemoe", Refused(r#"found "granitemoe""#)),
+    ("granitemoehybrid-h-tiny", Refused(r#"found "granitemoehybrid""#)),
+    ("granitemoeshared", Refused(r#"found "granitemoeshared""#)),
+    ("helium", Refused(r#"found "helium""#)),
+    ("hunyuan_v1_dense", Refused(r#"found "hunyuan_v1_dense""#)),
+    ("hunyuan_v1_moe", Refused(r#"found "hunyuan_v1_moe""#)),
+    ("hy_v3", Refused(r#"found "hy_v3""#)),
+    ("internvl3-qwen2", Refused(r#"found "dynamic""#)),
+    ("jais2", Refused(r#"found "jais2""#)),
+    ("jamba", Refused(r#"found "jamba""#)),
+    ("kimi_k25", Runs),
+    ("kimi_linear", Refused(r#"found "kimi_linear""#)),
+    ("lfm2", Refused(r#"found "lfm2""#)),
+    ("lfm2_moe", Refused(r#"found "lfm2_moe""#)),
+    ("lfm3", Refused(r#"found "lfm3""#)),
+    ("llama4_text", Refused(r#"found "llama4_text""#)),
+    ("longcat_flash", Runs),
+    ("mamba2", Refused("not valid JSON")),
+    ("mimo_v2_flash", Refused(r#"found "mimo_v2_flash""#)),
+    ("minicpm3", Runs),
+    ("minimax_m2", Refused(r#"found "minimax_m2""#)),
+    ("mistral4-text", Runs),
+    ("mistral_large4", Refused(r#"found "mistral_large4""#)),
+    ("nemotron", Refused(r#"found "nemotron""#)),
+    ("nemotron_h-moe", Refused(r#"found "nemotron_h""#)),
+    ("nemotron_h-nano2", Refused(r#"found "nemotron_h""#)),
+    ("olmoe", Refused(r#"found "olmoe""#)),
+    ("phimoe", Refused(r#"found "phimoe""#)),
+    ("quant-fp8-channel-glm4_moe", Refused(r#"found "glm4_moe""#)),
+    ("quant-fp8-deepseek_v3", Runs),
+    ("quant-nvfp4-llama", Runs),
+    ("quant-nvfp4-modelopt-llama", Runs),
+    ("qwen2_5_vl", Refused(r#"found "qwen2_5_vl""#)),
+    ("qwen2_moe", Refused(r#"found "qwen2_moe""#)),
+    ("qwen3_vl", Refused(r#"found "qwen3_vl_text""#)),
+    ("qwen3_vl_moe", Refused(r#"found "qwen3_vl_moe_text""#)),
+    ("qwen4_exp-text", Refused(r#"found "qwen4_exp_text""#)),
+    ("sarvam_mla-plain", Runs),
+    ("seed_oss", Refused(r#"found "seed_oss""#)),
+    ("solar_open", Refused(r#"found "solar_open""#)),
+    ("stablelm", Refused(r#"found "stablelm""#)),
+    ("starcoder2", Refused(r#"found "starcoder2""#)),
+];
+
+/// Without rounding of activations: transformers computed with a dense copy of quantised weights.
+const EXACT: WeightChoice = WeightChoice { weights: None, activations: ActivationChoice::Bf16 };
+
+/// What is wrong with a folder; `None`: it is as its line says.
+fn fault(isa: Isa, folder: &Path, state: State) -> Option<String> {
+    let mut backend = Cpu::with_isa(isa);
+    let loaded = ModelFolder::open(folder).and_then(|folder| folder.with(EXACT)).and_then(|mut folder| {
+        folder.config.compute = Some(Dtype::F32);
+        Decoder::load(&mut backend, &folder)
+    });
+    match (loaded, state) {
+        (Ok(mut model), Runs) => {
+            let report = check::golden(&mut backend, &mut model, &folder.join("golden.json"));
+            match report {
+                Ok(report) if report.passes() => None,
+                Ok(report) => Some(report.to_string()),
+                Err(error) => Some(error.to_string()),
+            }
+        }
+        (Err(error), Refused(part)) if error.to_string().contains(part) => None,
+        (Ok(_), Refused(_)) => Some("loads now".to_owned()),
+        (Err(error), Runs | Refused(_)) => Some(error.to_string()),
+    }
+}
+
+#[test]
+fn each_folder_runs_or_is_refused_by_name() {
+    let Some(root) = shared("goldens_2026") else { return };
+    for folder in folders(&root) {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        if !FOLDERS.iter().any(|(listed, _)| *listed == name) {
+            println!("not in the table: {name}");
+        }
+    }
+    let mut faults = Vec::new();
+    for isa in Isa::available() {
+        for (name, state) in FOLDERS {
+            if let Some(fault) = fault(isa, &root.join(name), *state) {
+                faults.push(format!("{isa}, {name}, {state:?}: {fault}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} lines are wrong:\n{}", faults.len(), faults.join("\n"));
+}
