@@ -104,7 +104,10 @@ impl<'a> Checkpoint<'a> {
             return Err(Error::tensor(self.path(), name, format!("{}{tied}", spec.describe_shape()), "nothing"));
         };
         let (path, info) = (tensor.path(), tensor.info);
-        if !info.shape.iter().copied().eq(spec.shape.iter().map(|dim| dim.size)) {
+        // Some publish vectors with sizes of one beside theirs.
+        let is_vector = spec.shape.len() == 1;
+        let stored = info.shape.iter().copied().filter(|&size| !is_vector || size != 1 || info.shape.len() == 1);
+        if !stored.eq(spec.shape.iter().map(|dim| dim.size)) {
             return Err(Error::tensor(path, name, spec.describe_shape(), format!("{:?}", info.shape)));
         }
         let unsupported = || Error::tensor(path, name, "F32, F16 or BF16", format!("{:?}", info.dtype));

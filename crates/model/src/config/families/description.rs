@@ -186,6 +186,8 @@ pub enum ImpliedKinds {
     },
     /// Layers from `max_window_layers` on have windows; the number where it is not written.
     Behind(u64),
+    /// Every other layer below `max_window_layers` has a window, the first one too, if `use_sliding_window` says so.
+    EvenBelow(u64),
     /// Layers without a rope have windows, if `use_sliding_window` says so.
     Unrotated,
 }
@@ -226,6 +228,8 @@ pub enum Rotated {
     All,
     /// Those that have 1 in `no_rope_layers`, or but each `no_rope_layer_interval`-th.
     Listed,
+    /// Those of the kind [`LayerKind::Sliding`]; all where `sliding_window` is `null`.
+    Sliding,
 }
 
 impl RopeRule {
@@ -255,11 +259,13 @@ pub struct HeadNormRule {
     pub span: HeadNormSpan,
     /// Whether value heads are normalised too, without weights.
     pub values: bool,
+    /// The field that says whether there are any, if one does.
+    pub switch: Option<&'static str>,
 }
 
 impl HeadNormRule {
-    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false };
-    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, values: false };
+    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false, switch: None };
+    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, values: false, switch: None };
 }
 
 /// Where keys and values come from.
@@ -368,7 +374,7 @@ pub enum ExpertLayers {
     Stepped,
     /// Those from `first_k_dense_replace` on.
     Behind,
-    /// Those that are "sparse" in `mlp_layer_types`, or but the first one.
+    /// Those that are "sparse" in `mlp_layer_types`, or those from `first_k_dense_replace` on, or but the first one.
     Listed,
     /// All, if this field says so.
     If(&'static str),

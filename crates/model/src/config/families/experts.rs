@@ -111,10 +111,12 @@ fn is_at_step(rule: &ExpertRule, fields: &Fields<'_>, layer: usize) -> Result<bo
     Ok(!is_dense && (layer + 1).is_multiple_of(step))
 }
 
-/// What `mlp_layer_types` says of a layer; without it the first one is dense.
+/// What `mlp_layer_types` says of a layer; without it the first ones are dense.
 fn is_listed_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
     const NAME: &str = "mlp_layer_types";
-    let Some(types) = fields.list(NAME)? else { return Ok(layer > 0) };
+    let Some(types) = fields.list(NAME)? else {
+        return Ok(layer as u64 >= fields.count("first_k_dense_replace")?.unwrap_or(1));
+    };
     let layers = fields.required_size("num_hidden_layers", LARGEST_LAYERS)?;
     if types.len() != layers {
         let expected = format!("one for each of num_hidden_layers ({layers})");

@@ -12,7 +12,7 @@ use super::super::layer::{
 };
 use super::super::rope::{LayerKind, RopeConfig};
 use super::description::{
-    Beside, Biases, Description, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
+    Beside, Biases, Description, HeadNormRule, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
 };
 use super::{experts, latent};
 
@@ -154,6 +154,10 @@ impl<'a> Reader<'a> {
             NormPlaces::Parallel => LayerNorms::Parallel(norm),
         };
         let branch_scale = branches.read(fields, self.hidden, self.layers)?;
+        let head_norm = match family.head_norm {
+            Some(HeadNormRule { switch: Some(switch), .. }) if !fields.flag(switch)?.unwrap_or(false) => None,
+            rule => rule,
+        };
         let growth = if family.grows { query_growth(fields)? } else { None };
         let layer = |layer: usize| {
             let heads = self.heads[layer];
@@ -168,7 +172,7 @@ impl<'a> Reader<'a> {
                     softcap,
                     sinks: family.sinks,
                     keys,
-                    head_norm: family.head_norm.map(|rule| HeadNorm { norm, span: rule.span, values: rule.values }),
+                    head_norm: head_norm.map(|rule| HeadNorm { norm, span: rule.span, values: rule.values }),
                     gated: family.gated_queries,
                     qkv_bias,
                     out_bias,
@@ -253,6 +257,10 @@ impl<'a> Reader<'a> {
         match self.family.rope.rotated {
             Rotated::All => Ok(vec![true; self.layers]),
             Rotated::Listed => no_rope_layers(self.fields, self.layers),
+            Rotated::Sliding => {
+                let has_windows = self.fields.value("sliding_window").is_some();
+                Ok(self.kinds.iter().map(|&kind| !has_windows || kind == LayerKind::Sliding).collect())
+            }
         }
     }
 
@@ -397,6 +405,12 @@ fn implied_kinds(family: &Description, fields: &Fields<'_>, layers: usize) -> Re
         ImpliedKinds::Behind(usual) => {
             let from = fields.count("max_window_layers")?.unwrap_or(usual);
             (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
+        }
+        ImpliedKinds::EvenBelow(usual) => {
+            let below = fields.count("max_window_layers")?.unwrap_or(usual);
+            let windows = fields.flag("use_sliding_window")?.unwrap_or(false);
+            let slides = |layer: usize| windows && layer.is_multiple_of(2) && (layer as u64) < below;
+            (0..layers).map(|layer| full_if(!slides(layer))).collect()
         }
         ImpliedKinds::Unrotated => {
             let windows = fields.flag("use_sliding_window")?.unwrap_or(false);
