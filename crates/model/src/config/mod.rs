@@ -22,16 +22,16 @@ mod routes;
 
 pub use agreement::Difference;
 pub use embedder::EmbedderPooling;
-pub use families::{Family, ModelRole};
+pub use families::{Family, IGNORED, ModelRole, Why};
 pub use folder::{ModelFolder, read_json};
 pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
 pub use layer::{
-    Activation, AttentionKind, AttentionSpec, BlockNorms, DeltaRuleSpec, DenseSpec, ExpertWidthField, ExpertsSpec,
-    FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth,
-    kind_index, kinds,
+    Activation, AttentionKind, AttentionSpec, BlockNorms, BranchScale, DeltaRuleSpec, DenseSpec, ExpertWidthField,
+    ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec, LayerNorms, LayerSpec, Mixer, Norm,
+    QueryGate, QueryGrowth, kind_index, kinds,
 };
-pub use model::{ModelConfig, PerLayerInputs};
+pub use model::{EmbedScale, ModelConfig, PerLayerInputs};
 pub use modules::{DeltaRuleModules, EXPERTS, ExpertForm, Modules, OwnNames, StackedForm, own_name};
 pub use output::{OutputHead, ValueHead, ValueLayer};
 pub use quantisation::{

@@ -127,7 +127,10 @@ mod tests {
     /// The matrices that the layer's first projection stacks, and whether another one gives latents.
     fn first(config: &ModelConfig) -> (usize, bool) {
         let layout = Layout::of(config);
-        (layout.layers[0].qkv.weights.len(), layout.layers[0].latent.as_ref().unwrap().latents.is_some())
+        (
+            layout.layers[0].qkv.as_ref().unwrap().weights.len(),
+            layout.layers[0].latent.as_ref().unwrap().latents.is_some(),
+        )
     }
 
     #[test]

@@ -23,6 +23,9 @@ use super::tensor_source::{INDEX, TensorData, TensorFolder, TensorSource, weight
 const HEAD: &str = "lm_head.weight";
 const EMBED: &str = "model.embed_tokens.weight";
 
+/// Ends of the names of vectors that are published as matrices of one row.
+const ROWS: [&str; 1] = ["moe_statics.e_score_correction_bias"];
+
 /// The tensors of a checkpoint.
 pub struct Checkpoint<'a> {
     tensors: Box<dyn TensorSource + 'a>,
@@ -104,9 +107,8 @@ impl<'a> Checkpoint<'a> {
             return Err(Error::tensor(self.path(), name, format!("{}{tied}", spec.describe_shape()), "nothing"));
         };
         let (path, info) = (tensor.path(), tensor.info);
-        // Some publish vectors with sizes of one beside theirs.
-        let is_vector = spec.shape.len() == 1;
-        let stored = info.shape.iter().copied().filter(|&size| !is_vector || size != 1 || info.shape.len() == 1);
+        let is_row = ROWS.iter().any(|end| name.ends_with(end));
+        let stored = info.shape.iter().copied().skip(usize::from(is_row && info.shape.first() == Some(&1)));
         if !stored.eq(spec.shape.iter().map(|dim| dim.size)) {
             return Err(Error::tensor(path, name, spec.describe_shape(), format!("{:?}", info.shape)));
         }
@@ -281,7 +283,7 @@ impl ModelFiles for Checkpoint<'_> {
 
     /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
     fn dtype(&self, layout: &Layout) -> Result<Dtype> {
-        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        let spec = layout.first_matrix();
         let has = |name: &str| self.tensor(name).is_some();
         let module = self.name_in_file(module_of(&spec.name));
         let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));

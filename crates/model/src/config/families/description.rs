@@ -13,6 +13,7 @@ use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, HeadNormS
 use super::super::modules::{LLAMA, Modules};
 use super::super::rope::{LayerKind, RopeDefaults};
 use super::canonical::Canonical;
+use super::keys::Why;
 
 /// A family of models.
 pub struct Description {
@@ -28,6 +29,8 @@ pub struct Description {
     pub defaults: fn() -> Value,
     /// Fields of which one value is computed, and that value in JSON. Others are refused.
     pub fixed: &'static [(&'static str, &'static str)],
+    /// Fields of the family's configs that change nothing, beside those of [`IGNORED`](super::keys::IGNORED).
+    pub ignored: &'static [(&'static str, Why)],
     pub norm: NormKind,
     /// The field of the norms' epsilon, and its value where it is not written.
     pub eps: (&'static str, f64),
@@ -374,7 +377,7 @@ pub enum ExpertLayers {
     Stepped,
     /// Those from `first_k_dense_replace` on.
     Behind,
-    /// Those that are "sparse" in `mlp_layer_types`, or those from `first_k_dense_replace` on, or but the first one.
+    /// Those that are "sparse" in `mlp_layer_types`, or but the first one.
     Listed,
     /// All, if this field says so.
     If(&'static str),
@@ -530,6 +533,7 @@ pub const PLAIN: Description = Description {
     adapt: None,
     defaults: || json!({}),
     fixed: &[],
+    ignored: &[],
     norm: NormKind::Rms,
     eps: ("rms_norm_eps", 1e-6),
     places: NormPlaces::Before,

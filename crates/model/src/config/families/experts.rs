@@ -19,11 +19,10 @@ pub fn of_layer(
     activation: Activation,
     norm: Norm,
 ) -> Result<Option<ExpertsSpec>> {
-    let Activation::Gated(gate) = activation else { unreachable!("experts of all families are gated") };
     if !is_sparse(rule, fields, layer)? {
         return Ok(None);
     }
-    if gate == Gate::Clamped {
+    if activation == Activation::Gated(Gate::Clamped) {
         refuse_other_limit(fields)?;
     }
     let last = rule.count[rule.count.len() - 1];
@@ -47,7 +46,8 @@ pub fn of_layer(
         count,
         width: fields.required_size(rule.width.name(), LARGEST_WIDTH)?,
         width_field: rule.width,
-        gate,
+        activation,
+        latent: None,
         bias: rule.bias,
         router: Router { chosen, scores, groups, identities },
         choosing_bias: rule.choosing_bias,
@@ -111,12 +111,10 @@ fn is_at_step(rule: &ExpertRule, fields: &Fields<'_>, layer: usize) -> Result<bo
     Ok(!is_dense && (layer + 1).is_multiple_of(step))
 }
 
-/// What `mlp_layer_types` says of a layer; without it the first ones are dense.
+/// What `mlp_layer_types` says of a layer; without it the first one is dense.
 fn is_listed_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
     const NAME: &str = "mlp_layer_types";
-    let Some(types) = fields.list(NAME)? else {
-        return Ok(layer as u64 >= fields.count("first_k_dense_replace")?.unwrap_or(1));
-    };
+    let Some(types) = fields.list(NAME)? else { return Ok(layer > 0) };
     let layers = fields.required_size("num_hidden_layers", LARGEST_LAYERS)?;
     if types.len() != layers {
         let expected = format!("one for each of num_hidden_layers ({layers})");

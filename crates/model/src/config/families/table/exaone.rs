@@ -88,16 +88,25 @@ fn list_kinds(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
     Ok(())
 }
 
-/// The same, and `mlp_layer_types` of `is_moe_layer`.
+/// The same, and `mlp_layer_types` of `is_moe_layer`, or else of `first_k_dense_replace`.
 fn list_blocks(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
     const LIST: &str = "is_moe_layer";
+    const DENSE: &str = "first_k_dense_replace";
     list_kinds(written, canonical)?;
-    let Some(list) = written.list(LIST)?.filter(|_| written.value("mlp_layer_types").is_none()) else { return Ok(()) };
-    let block = |(layer, value): (usize, &Value)| match value.as_bool() {
-        Some(is_sparse) => Ok(if is_sparse { "sparse" } else { "dense" }),
+    let (list, dense) = (written.list(LIST)?, written.count(DENSE)?.unwrap_or(1));
+    if written.value("mlp_layer_types").is_some() {
+        return Ok(());
+    }
+    let block = |is_sparse| if is_sparse { "sparse" } else { "dense" };
+    let of_value = |(layer, value): (usize, &Value)| match value.as_bool() {
+        Some(is_sparse) => Ok(block(is_sparse)),
         None => Err(written.error(&format!("{LIST}[{layer}]"), "true or false", shown(value))),
     };
-    let blocks: Vec<&str> = list.iter().enumerate().map(block).collect::<Result<_>>()?;
-    canonical.set(LIST, "mlp_layer_types", blocks);
+    let layers = written.size("num_hidden_layers", LARGEST_LAYERS)?.unwrap_or(32);
+    let (own, blocks): (_, Vec<&str>) = match list {
+        Some(list) => (LIST, list.iter().enumerate().map(of_value).collect::<Result<_>>()?),
+        None => (DENSE, (0..layers).map(|layer| block(layer as u64 >= dense)).collect()),
+    };
+    canonical.set(own, "mlp_layer_types", blocks);
     Ok(())
 }

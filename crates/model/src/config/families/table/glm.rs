@@ -1,24 +1,31 @@
 //! GLM-4 of 2025 (`glm4`), GLM-4.5 to 4.7 (`glm4_moe`), GLM-4.7 Flash (`glm4_moe_lite`) and Solar Open, with the text models of
 //! their kin that read pictures.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use offshoot_backend::RopePairs;
+use offshoot_core::error::Result;
 
+use super::super::super::fields::Fields;
 use super::super::super::modules::{LLAMA, Modules};
 use super::super::super::rope::RopeDefaults;
+use super::super::canonical::Canonical;
 use super::super::description::{
     Bias, Biases, Description, ExpertLayers, ExpertRule, GgufRule, HeadNormRule, NormPlaces, PLAIN, PLAIN_ROPE,
     RopeRule,
 };
 use super::deepseek::DEEPSEEK_V3;
 
+/// The text model of GLM-4.1V, which is GLM-4 with other defaults.
+const GLM4V: &str = "glm4v_text";
+
 const HALF: RopeDefaults = RopeDefaults { fraction: 0.5, partial: true, ..PLAIN_ROPE };
 const BIASES: Biases = Biases { qkv: Bias::Flag("attention_bias"), ..Biases::NONE };
 
 pub const GLM4: Description = Description {
     name: "glm4",
-    also: &["glm4v_text"],
+    also: &[GLM4V],
+    adapt: Some(derive_width),
     defaults: || {
         json!({
             "vocab_size": 151_552, "hidden_size": 4096, "intermediate_size": 13_696, "num_hidden_layers": 40,
@@ -95,3 +102,11 @@ pub const GLM4_MOE_LITE: Description = Description {
     gguf: GgufRule::NONE,
     ..DEEPSEEK_V3
 };
+
+/// Without `head_dim`, heads of GLM-4.1V are a part of the residual stream.
+fn derive_width(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
+    if written.text("model_type")? == Some(GLM4V) {
+        canonical.object.entry("head_dim").or_insert(Value::Null);
+    }
+    Ok(())
+}
