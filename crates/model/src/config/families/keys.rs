@@ -8,7 +8,7 @@ use serde_json::Value;
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, UsedKeys, shown};
-use super::description::{Beside, Bias, Description, ExpertLayers, Factor, ImpliedKinds};
+use super::description::{Beside, Bias, Description, ExpertLayers, Factor, ImpliedKinds, KeyRule, ScoreRule};
 
 /// Why a field changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,7 @@ pub const IGNORED: &[(&str, Why)] = &[
     ("projector*", Why::Pictures),
     ("multimodal_projector_bias", Why::Pictures),
     ("spatial_merge_size", Why::Pictures),
+    ("use_mrope", Why::Pictures),
     ("_*", Why::Library),
     ("architectures", Why::Library),
     ("auto_map", Why::Library),
@@ -146,14 +147,21 @@ pub const IGNORED: &[(&str, Why)] = &[
     ("use_mtp", Why::Further),
     ("add_classification_head", Why::Off),
     ("add_cross_attention", Why::Off),
+    ("attention_bias", Why::Off),
     ("cross_attention_hidden_size", Why::Off),
     ("is_encoder_decoder", Why::Off),
+    ("mlp_bias", Why::Off),
     ("pruned_heads", Why::Off),
+    ("qk_layernorm", Why::Off),
+    ("use_qk_norm", Why::Off),
     ("tie_encoder_decoder", Why::Off),
     ("attention_head_dim", Why::Repeats("head_dim")),
     ("max_sequence_length", Why::Repeats("max_position_embeddings")),
     ("n_ctx", Why::Repeats("max_position_embeddings")),
     ("num_heads", Why::Repeats("num_attention_heads")),
+    ("mask_value", Why::Unread),
+    ("q_head_dim", Why::Unread),
+    ("qk_head_dim", Why::Unread),
     // A decoder that stands alone may say so.
     ("is_decoder", Why::Unread),
 ];
@@ -201,7 +209,8 @@ pub fn refuse_unknown(family: &Description, written: &Fields<'_>, read: &Fields<
     let words = words(family);
     for (name, value) in written.all() {
         let canonical = family.renamed.iter().find(|(own, _)| own == name).map_or(name.as_str(), |(_, read)| read);
-        let is_known = value.is_null() || used.has(name) || used.has(canonical) || words.contains(&canonical);
+        let is_known =
+            value.is_null() || used.has(written, name) || used.has(written, canonical) || words.contains(&canonical);
         if is_known {
             continue;
         }
@@ -244,7 +253,9 @@ fn refuse_unknown_of_rope(fields: &Fields<'_>) -> Result<()> {
 /// Fields that the family's readers know, though a config may be such that they do not ask for them.
 fn words(family: &Description) -> Vec<&'static str> {
     let mut words = vec!["intermediate_size", "head_dim", "num_key_value_heads", "partial_rotary_factor", "rope_theta"];
+    words.extend(["original_max_position_embeddings", "torch_dtype"]);
     words.extend(["layer_types", "sliding_window", "use_sliding_window", family.eps.0, family.activation.field]);
+    words.extend(family.dense_width);
     words.extend(family.fixed.iter().map(|(name, _)| *name));
     let biases = family.biases;
     let flag = |bias| if let Bias::Flag(name) = bias { Some(name) } else { None };
@@ -262,9 +273,14 @@ fn words(family: &Description) -> Vec<&'static str> {
         | Factor::OneOverRoot(name)
         | Factor::OverRootOfLayers(name)
         | Factor::OverHidden(name) => Some(name),
+        Factor::RootOfHiddenIf(name) => Some(name),
         Factor::None | Factor::Fixed(_) | Factor::RootOfHidden => None,
     };
     words.extend([scales.embeddings, scales.scores, scales.branches, scales.logits].into_iter().filter_map(field));
+    if family.keys == KeyRule::Gemma4 {
+        words.extend(["global_head_dim", "num_global_key_value_heads", "use_double_wide_mlp", "attention_k_eq_v"]);
+        words.extend(["vocab_size_per_layer_input", "per_layer_config", "num_kv_shared_layers"]);
+    }
     if let Some(experts) = family.experts {
         words.extend(experts.count);
         words.extend([experts.chosen, experts.width.name(), "norm_topk_prob", "routed_scaling_factor"]);
@@ -274,8 +290,13 @@ fn words(family: &Description) -> Vec<&'static str> {
             ExpertLayers::Listed => &["mlp_layer_types"],
             _ => &[],
         });
+        words.extend(experts.average);
+        words.extend(match experts.scores {
+            ScoreRule::OfChosen(name) => Some(name),
+            _ => None,
+        });
         words.extend(match experts.beside {
-            Beside::Gated(name) | Beside::Shared(name) => Some(name),
+            Beside::Gated(name) | Beside::Shared(name) | Beside::Ungated(name) => Some(name),
             _ => None,
         });
     }

@@ -35,6 +35,7 @@ pub const LONGCAT_FLASH: Description = Description {
         ("mla_scale_kv_lora", "true"),
         ("attention_method", "\"MLA\""),
         ("zero_expert_type", "\"identity\""),
+        ("router_bias", "false"),
     ],
     rope: RopeRule::same(RopeDefaults { theta: 1e7, ..PLAIN_ROPE }),
     experts: Some(ExpertRule {

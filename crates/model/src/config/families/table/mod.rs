@@ -1,5 +1,7 @@
 //! One [`Description`] for each family, some in a file with those of their kin.
 
+mod afmoe;
+mod cohere2;
 mod deepseek;
 mod dots1;
 mod ernie4_5;
@@ -7,6 +9,7 @@ mod exaone;
 mod gemma;
 mod glm;
 mod gpt_oss;
+mod granite;
 mod helium;
 mod hy_v3;
 mod llama;
@@ -22,6 +25,7 @@ mod qwen3_next;
 mod sarvam_mla;
 mod seed_oss;
 mod smollm3;
+mod starcoder2;
 
 use super::description::Description;
 pub use deepseek::KIMI_K2;
@@ -69,4 +73,12 @@ pub static FAMILIES: &[Description] = &[
     minimax_m2::MINIMAX_M2,
     qwen::QWEN2_MOE,
     seed_oss::SEED_OSS,
+    afmoe::AFMOE,
+    cohere2::COHERE2,
+    cohere2::COHERE2_MOE,
+    granite::GRANITE,
+    granite::GRANITE_MOE,
+    granite::GRANITE_MOE_SHARED,
+    olmo::FLEX_OLMO,
+    starcoder2::STARCODER2,
 ];
