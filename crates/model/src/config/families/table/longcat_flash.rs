@@ -6,13 +6,14 @@ use offshoot_backend::RopePairs;
 use offshoot_core::error::Result;
 
 use super::super::super::fields::{Fields, LARGEST_LAYERS};
-use super::super::super::modules::LONGCAT as NAMES;
+use super::super::super::modules::{LLAMA, Modules};
 use super::super::super::rope::RopeDefaults;
 use super::super::canonical::Canonical;
 use super::super::description::{
     Beside, Description, ExpertLayers, ExpertRule, GroupRule, LatentRule, Normalise, PLAIN, PLAIN_ROPE, RopeRule,
     ScoreRule,
 };
+use super::super::keys::Why;
 
 pub const LONGCAT_FLASH: Description = Description {
     name: "longcat_flash",
@@ -36,6 +37,8 @@ pub const LONGCAT_FLASH: Description = Description {
         ("attention_method", "\"MLA\""),
         ("zero_expert_type", "\"identity\""),
     ],
+    // Biases of its routers are left out, as in transformers.
+    ignored: &[("router_bias", Why::Unread)],
     rope: RopeRule::same(RopeDefaults { theta: 1e7, ..PLAIN_ROPE }),
     experts: Some(ExpertRule {
         layers: ExpertLayers::Opening,
@@ -46,7 +49,17 @@ pub const LONGCAT_FLASH: Description = Description {
         ..ExpertRule::SIGMOID
     }),
     latent: Some(LatentRule { pairs: Some(RopePairs::Neighbours), scaled_by_ranks: true, ..LatentRule::DEEPSEEK }),
-    modules: NAMES,
+    modules: Modules {
+        in_layer: &[
+            ("mlp.gate_proj", "mlps.gate_proj"),
+            ("mlp.up_proj", "mlps.up_proj"),
+            ("mlp.down_proj", "mlps.down_proj"),
+            ("mlp.gate", "mlp.router.classifier"),
+            ("mlp.gate.e_score_correction_bias", "mlp.router.e_score_correction_bias"),
+        ],
+        halves: true,
+        ..LLAMA
+    },
     ..PLAIN
 };
 
