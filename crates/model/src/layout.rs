@@ -57,6 +57,8 @@ pub struct ExpertTensors {
 pub struct DenseTensors {
     pub up: LinearTensors,
     pub down: LinearTensors,
+    /// The numbers of xIELU, of which its factors are made: `alpha_p`, `alpha_n`, `beta` and `eps`.
+    pub xielu: Option<[TensorSpec; 4]>,
 }
 
 /// The norms before and after a block.
@@ -112,6 +114,8 @@ pub struct InputTensors {
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub embed: TensorSpec,
+    /// The table of positions, which are added to the embeddings.
+    pub positions: Option<TensorSpec>,
     pub inputs: Option<InputTensors>,
     pub layers: Vec<LayerTensors>,
     pub final_norm: NormTensors,
@@ -193,7 +197,7 @@ impl LayerTensors {
 
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
-        let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
+        let heads = self.head_norms.iter().flat_map(|norms| norms.query.iter().chain(norms.key.iter().flatten()));
         let latent = self.latent.iter().flat_map(LatentTensors::tensors);
         let qkv = || self.qkv.iter().flat_map(LinearTensors::tensors);
         let out = self.out.iter().flat_map(LinearTensors::tensors);
@@ -204,7 +208,10 @@ impl LayerTensors {
         let delta_rule = self.delta_rule.iter().flat_map(DeltaRuleTensors::tensors);
         let shared_gate = self.shared_gate.iter().flat_map(LinearTensors::tensors);
         let attention = attention.chain(gate).chain(delta_rule).chain(shared_gate);
-        let dense = self.dense.iter().flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()));
+        let dense = self
+            .dense
+            .iter()
+            .flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()).chain(dense.xielu.iter().flatten()));
         let experts = self.experts.iter().flat_map(ExpertTensors::tensors);
         let input = self.input.iter();
         let input =
@@ -223,6 +230,9 @@ impl Layout {
         let generates = !config.is_scorer();
         Self {
             embed: matrix(EMBEDDING, vocab, hidden),
+            positions: config
+                .positions
+                .map(|size| matrix("model.embed_positions", Dim { size, field: "max_position_embeddings" }, hidden)),
             inputs: config.per_layer_inputs.map(|inputs| {
                 let width = input_width(inputs.width);
                 let all = Dim {
@@ -285,7 +295,7 @@ impl Layout {
             self.inputs.iter().flat_map(|inputs| std::iter::once(&inputs.embed).chain(&inputs.projection.weights));
         let layers = self.layers.iter().flat_map(LayerTensors::stacks).flatten();
         let values = self.values.iter().flat_map(|layer| &layer.weights);
-        inputs.chain(layers).chain(&self.head).chain(values).chain(std::iter::once(&self.embed))
+        inputs.chain(layers).chain(&self.head).chain(values).chain(&self.positions).chain(std::iter::once(&self.embed))
     }
 
     /// Every tensor once.
@@ -297,7 +307,13 @@ impl Layout {
         // A scorer may read rows of the embedding table.
         let values = self.values.iter().flat_map(LinearTensors::tensors).filter(|spec| !spec.is_embedding());
         let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias).chain(values);
-        std::iter::once(&self.embed).chain(inputs).chain(layers).chain(end).collect::<Vec<_>>().into_iter()
+        std::iter::once(&self.embed)
+            .chain(&self.positions)
+            .chain(inputs)
+            .chain(layers)
+            .chain(end)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 }
 
@@ -409,16 +425,21 @@ impl LayerNames<'_> {
     }
 
     fn dense(&self, dense: &DenseSpec) -> DenseTensors {
-        let DenseSpec { activation, width, bias } = *dense;
+        let DenseSpec { activation, width, bias, .. } = *dense;
         if let FeedForward::SharedExpert { gated, .. } = self.spec.feed_forward {
             let field =
                 if gated { "shared_expert_intermediate_size" } else { "n_shared_experts * moe_intermediate_size" };
             let inner = Dim { size: width, field };
             let at = |name: &str| self.at(&format!("{}.{name}", self.modules().shared_expert));
+            let up: &[&str] = match activation {
+                Activation::Gated(_) => &["gate_proj", "up_proj"],
+                _ => &["up_proj"],
+            };
+            let modules: Vec<_> = up.iter().map(|module| (at(module), inner)).collect();
             return DenseTensors {
-                up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias)
-                    .split(Split::outputs([width; 2])),
+                up: linear(&modules, self.hidden, bias).split(Split::outputs(vec![width; up.len()])),
                 down: linear(&[(at("down_proj"), self.hidden)], inner, bias).split(Split::Inputs),
+                xielu: None,
             };
         }
         let inner = Dim { size: width, field: "intermediate_size" };
@@ -434,6 +455,10 @@ impl LayerNames<'_> {
         DenseTensors {
             up: linear(&up, self.hidden, bias).split(Split::outputs(vec![width; activation.up_width(width) / width])),
             down: linear(&[(self.at(self.modules().down), self.hidden)], inner, bias).split(Split::Inputs),
+            xielu: (activation == Activation::Xielu).then(|| {
+                let one = Dim { size: 1, field: "one number" };
+                ["alpha_p", "alpha_n", "beta", "eps"].map(|name| vector(&self.at(&format!("mlp.act_fn.{name}")), one))
+            }),
         }
     }
 

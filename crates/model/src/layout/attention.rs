@@ -83,14 +83,19 @@ impl LayerNames<'_> {
 
     pub(super) fn head_norms(&self, attention: &AttentionSpec) -> Option<HeadNormTensors> {
         let span = attention.head_norm.filter(|norm| norm.weights)?.span;
-        let width = |all: Dim| match span {
-            HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
-            HeadNormSpan::AllHeads => all,
+        let heads = attention.heads;
+        let one = Dim { size: heads.head_dim, field: "head_dim" };
+        let weights = |module: &str, all: Dim| match span {
+            HeadNormSpan::Head => vec![vector(&self.at(&format!("{module}.weight")), one)],
+            HeadNormSpan::AllHeads => vec![vector(&self.at(&format!("{module}.weight")), all)],
+            HeadNormSpan::EachHead => {
+                let of_head = |head: usize| vector(&self.at(&format!("{module}.norms.{head}.weight")), one);
+                (0..all.size / one.size).map(of_head).collect()
+            }
         };
-        let weight = |name: &str, all: Dim| vector(&self.at(name), width(all));
         Some(HeadNormTensors {
-            query: weight("self_attn.q_norm.weight", q_width(attention.heads)),
-            key: attention.stores_keys().then(|| weight("self_attn.k_norm.weight", kv_width(attention.heads))),
+            query: weights("self_attn.q_norm", q_width(heads)),
+            key: attention.stores_keys().then(|| weights("self_attn.k_norm", kv_width(heads))),
         })
     }
 }

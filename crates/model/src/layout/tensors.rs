@@ -45,12 +45,12 @@ pub struct NormTensors {
     pub bias: Option<TensorSpec>,
 }
 
-/// The norms of queries and of keys.
+/// The weights of the norms of queries and of keys: one vector, or one for each head.
 #[derive(Clone, Debug)]
 pub struct HeadNormTensors {
-    pub query: TensorSpec,
+    pub query: Vec<TensorSpec>,
     /// `None` if the layer projects no keys.
-    pub key: Option<TensorSpec>,
+    pub key: Option<Vec<TensorSpec>>,
 }
 
 impl TensorSpec {

@@ -4,12 +4,12 @@
 
 use std::fmt;
 
-use offshoot_backend::{Gate, RopePairs};
+use offshoot_backend::{Gate, HeadNormSpan, RopePairs};
 use offshoot_core::error::Result;
 use serde_json::{Value, json};
 
 use super::super::fields::Fields;
-use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, HeadNormSpan, Norm};
+use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, Norm};
 use super::super::modules::{LLAMA, Modules};
 use super::super::rope::{LayerKind, RopeDefaults};
 use super::canonical::Canonical;
@@ -41,6 +41,8 @@ pub struct Description {
     pub stretches_context: bool,
     /// The norms of queries and keys.
     pub head_norm: Option<HeadNormRule>,
+    /// The field of the largest size of an element of a query, key or value.
+    pub clip: Option<&'static str>,
     /// Whether each query head has a gate, which the projection of queries holds too.
     pub gated_queries: bool,
     /// Whether queries grow as `llama_4_scaling_beta` of the rope says.
@@ -255,11 +257,14 @@ pub struct HeadNormRule {
     pub span: HeadNormSpan,
     /// Whether value heads are normalised too, without weights.
     pub values: bool,
+    /// Whether the norms of queries and keys multiply by weights.
+    pub weights: bool,
+    pub after_rope: bool,
 }
 
 impl HeadNormRule {
-    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false };
-    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, values: false };
+    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false, weights: true, after_rope: false };
+    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, ..Self::BY_HEAD };
 }
 
 /// Where keys and values come from.
@@ -534,6 +539,7 @@ pub const PLAIN: Description = Description {
     rope: RopeRule::PLAIN,
     stretches_context: true,
     head_norm: None,
+    clip: None,
     gated_queries: false,
     grows: false,
     sinks: false,

@@ -1,6 +1,6 @@
 //! Reads the mixture of experts of a layer, where it has one: which layers do, and how their routers choose.
 
-use offshoot_backend::{Gate, GroupMerit, Router, RouterGroups, RouterScores};
+use offshoot_backend::{Gate, GroupMerit, LeastSum, Router, RouterGroups, RouterScores};
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_LAYERS, LARGEST_WIDTH, shown, whole};
@@ -49,7 +49,7 @@ pub fn of_layer(
         activation,
         latent: None,
         bias: rule.bias,
-        router: Router { chosen, scores, groups, identities },
+        router: Router { groups, identities, ..Router::new(chosen, scores) },
         choosing_bias: rule.choosing_bias,
         scale: fields.positive("routed_scaling_factor")?.map_or(1.0, |scale| scale as f32),
         router_norm: rule.router_norm.then_some(norm),
@@ -160,7 +160,7 @@ fn scores(family: &Description, rule: &ExpertRule, fields: &Fields<'_>) -> Resul
     Ok(match rule.scores {
         ScoreRule::Softmax => RouterScores::Softmax { normalise },
         ScoreRule::SoftmaxOfChosen => RouterScores::SoftmaxOfChosen,
-        ScoreRule::Sigmoid => RouterScores::Sigmoid { normalise },
+        ScoreRule::Sigmoid => RouterScores::Sigmoid { sum: normalise.then_some(LeastSum::Tiny) },
     })
 }
 

@@ -154,6 +154,7 @@ impl<'a> Reader<'a> {
             NormPlaces::Parallel => LayerNorms::Parallel(norm),
         };
         let branch_scale = branches.read(fields, self.hidden, self.layers)?;
+        let clip = family.clip.map(|name| fields.positive(name)).transpose()?.flatten().map(|most| most as f32);
         let growth = if family.grows { query_growth(fields)? } else { None };
         let layer = |layer: usize| {
             let heads = self.heads[layer];
@@ -172,9 +173,11 @@ impl<'a> Reader<'a> {
                         norm,
                         span: rule.span,
                         values: rule.values,
-                        weights: true,
+                        weights: rule.weights,
+                        after_rope: rule.after_rope,
                     }),
                     gate: family.gated_queries.then_some(QueryGate::InQueries),
+                    clip,
                     qkv_bias,
                     out_bias,
                 })
@@ -302,7 +305,7 @@ impl<'a> Reader<'a> {
     fn feed_forward(&self, layer: usize, keys: KeySource, activation: Activation, bias: bool) -> Result<FeedForward> {
         let (family, fields) = (self.family, self.fields);
         let norm = norm(family, fields)?;
-        let dense = |width| DenseSpec { activation, width, bias };
+        let dense = |width| DenseSpec { activation, width, bias, gate_factor: None };
         if let Some(rule) = family.experts
             && let Some(experts) = experts::of_layer(family, &rule, fields, layer, activation, norm)?
         {
