@@ -8,7 +8,7 @@
 // columns of W and U. L and its inverse are f32 (delta_rule/inverse.cuh); the inverse is rounded once for the products
 // with V and K.
 // Limit: tensor cores, and the latency of the steps of the inverse, which several blocks on a multiprocessor hide.
-// Definition: `Backend::delta_rule`; its chunked form in clear loops: crates/cuda/tests/kernels/emulated_delta_rule.rs.
+// Definition: `Backend::state_update`; its chunked form in clear loops: crates/cuda/tests/kernels/emulated_states.rs.
 // Defines: ELEMENT (f16, bf16), KEY_DIM (a multiple of 64), VALUE_DIM (of 32).
 #include "attention/state.cuh"
 #include "delta_rule/gates.cuh"

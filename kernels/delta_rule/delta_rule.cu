@@ -1,4 +1,4 @@
-// The gated delta rule, token by token (crates/backend/src/delta_rule.rs): for each value head
+// The gated delta rule, token by token (crates/backend/src/states.rs): for each value head
 //
 //   S = decay * S,  S = S + k (beta * (v - S^T k))^T,  out = S^T q
 //
@@ -16,7 +16,7 @@
 // waits, 256 KEY_DIM bytes a block of 64 columns, or 128 (64 KiB at a time on a multiprocessor are enough to keep HBM3
 // busy).
 // The order of sums depends on nothing but KEY_DIM: however rows are divided into runs, they have the same bits.
-// Definition: `Backend::delta_rule`; on the CPU, `delta_rule` of crates/cpu/src/delta_rule.rs.
+// Definition: `Backend::state_update`; on the CPU, `state_update` of crates/cpu/src/state_update.rs.
 // Defines: ELEMENT, STATE (f32, bf16), KEY_DIM, VALUE_DIM.
 #include "delta_rule/gates.cuh"
 #include "delta_rule/run.cuh"

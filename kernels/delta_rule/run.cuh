@@ -1,12 +1,9 @@
-// Runs of a step as the ops of delta-rule layers read them: consecutive rows that continue one state. Written by
+// Runs of a step as the ops of recurrent layers read them: consecutive rows that continue one state. Written by
 // crates/cuda/src/delta_rule/runs.rs.
 #pragma once
 
 // No state: that of an empty sequence, or one that is not kept.
 constexpr unsigned NO_STATE = 0xffffffff;
-
-// Inputs of the convolution that a state keeps, the newest last.
-constexpr unsigned CONV_TOKENS = 4;
 
 // A run, or a segment of one: 64 of its rows, or those that are left.
 struct alignas(16) Run {

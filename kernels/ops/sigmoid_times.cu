@@ -3,7 +3,7 @@
 // Shapes: x ELEMENT [R, width], y ELEMENT [R, gates], where `gates` is `width` or 1.
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::sigmoid_times`; on the CPU, `sigmoid_times` of crates/cpu/src/delta_rule.rs.
+// Definition: `Backend::sigmoid_times`; on the CPU, `sigmoid_times` of crates/cpu/src/gated_norm.rs.
 #include "lanes.cuh"
 #include "sigmoid.cuh"
 

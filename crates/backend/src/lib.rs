@@ -26,9 +26,9 @@
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod allowed;
-mod delta_rule;
 mod device_memory;
 mod experts;
+mod gated_norm;
 mod kv_dtype;
 mod latent;
 mod levels;
@@ -42,6 +42,7 @@ mod saved;
 mod scoring;
 mod shapes;
 mod split;
+mod states;
 mod step;
 mod timed;
 mod weights;
@@ -55,11 +56,11 @@ use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{CostModel, NewPage};
 
 pub use allowed::AllowedTokens;
-pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
 pub use device_memory::{DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock};
 pub use experts::{
     ExpertInput, ExpertKind, Gate, GroupMerit, LeastSum, Router, RouterGroups, RouterScores, RouterWeighs,
 };
+pub use gated_norm::{GateFunction, GatedNorm, NormOrder};
 pub use kv_dtype::{KvDtype, e4m3, e4m3_code, of_e4m3};
 pub use latent::{LatentHeads, LatentSteps};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
@@ -78,6 +79,9 @@ pub use shapes::{
     HeadKind, HeadLayout, HeadNormForm, HeadNormSpan, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES, Values,
 };
 pub use split::{Segment, Share, Split};
+pub use states::{
+    ConvShape, DeltaHeads, L2_EPS, LayerState, MOST_CONV_TOKENS, StateDtype, StateKind, StateRule, StateShape,
+};
 pub use step::{CopiesShape, RowToken, StepBatch, StepRequests, StepResults, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{ActivationDtype, Dtype, Elements, RandomWeight, Uniform, WeightView};
@@ -369,16 +373,16 @@ pub trait Backend: Send + 'static {
     fn kv_overhead_bytes(&self, _shape: &KvShape) -> usize {
         0
     }
-    /// Bytes that delta-rule layers with these heads need in a step of up to so many rows, beside their states and
-    /// activations. All layers use them in turn.
-    fn delta_rule_bytes(&self, _heads: DeltaHeads, _dtype: Dtype, _rows: usize) -> usize {
+    /// Bytes that a recurrent layer needs in a step of up to so many rows, beside its state and activations. All layers
+    /// use them in turn.
+    fn state_scratch_bytes(&self, _layer: LayerState, _dtype: Dtype, _rows: usize) -> usize {
         0
     }
     /// Allocates as much as any of them needs, so that no step of up to so many rows allocates it later.
-    fn reserve_delta_rule(&mut self, _heads: &[DeltaHeads], _dtype: Dtype, _rows: usize) -> Result<()> {
+    fn reserve_state_scratch(&mut self, _layers: &[LayerState], _dtype: Dtype, _rows: usize) -> Result<()> {
         Ok(())
     }
-    /// Allocates KV memory.
+    /// Allocates KV memory. Errors: no room for it, or recurrent layers that the backend does not compute.
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
     /// Copies `pages` to host memory.
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<SavedPages>;
@@ -438,6 +442,11 @@ pub trait Backend: Send + 'static {
     /// After an error of `run`: whether ops of the step may have been computed, in part or all.
     fn has_begun(&self) -> bool {
         true
+    }
+    /// Makes room for `at_once`, which a backend need not have. A model that calls that calls this when it is loaded,
+    /// before free memory is counted for keys and values.
+    fn reserve_at_once(&mut self) -> Result<()> {
+        Ok(())
     }
     /// Enqueues what `first` and `second` enqueue, of which neither writes what the other reads or writes: a device may
     /// compute both at the same time.
@@ -675,34 +684,39 @@ pub trait Backend: Send + 'static {
     fn scale_columns(&mut self, x: &mut Self::Buffer, factors: &Self::Vector);
     /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
     fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer);
-    /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight`
-    /// is `[conv_width, 4]`. Reads and writes the last inputs in the states of the step's runs.
+    /// The convolution of recurrent layer `layer`, whose shape is its [`ConvShape`]: `out` and `x` are `[R, width]`,
+    /// `weight` is `[width, tokens]`, `bias` `[width]`. Reads and writes the last inputs in the states of the step's
+    /// runs.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn causal_conv(
         &mut self,
         out: &mut Self::Buffer,
         x: &Self::Buffer,
         weight: &Self::Vector,
+        bias: Option<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: LayerIx,
         step: &Self::Step,
     );
-    /// The delta rule of layer `layer`: `out` is `[R, value_width]`, `qkv` what the convolution gave, `ba` `[R, 2 *
-    /// value_heads]`: b of all value heads, then a. Reads and writes the matrices in the states of the step's runs. A
-    /// backend that is not batch-invariant may compute runs of many rows in chunks, in f16 and bf16 with operands of
-    /// products in that dtype.
+    /// The state and the output of layer `layer`: `out` is `[R, value_width]`, `qkv` what the convolution gave, `gates`
+    /// what [`StateRule`] says of `rule`, which is of the layer's own [`StateKind`]. Reads and writes the matrices in
+    /// the states of the step's runs. A backend that is not batch-invariant may compute runs of many rows in chunks, in
+    /// f16 and bf16 with operands of products in that dtype.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn delta_rule(
+    fn state_update(
         &mut self,
         out: &mut Self::Buffer,
         qkv: &Self::Buffer,
-        ba: &Self::Buffer,
-        gates: DeltaGates<'_, Self::Vector>,
+        gates: &Self::Buffer,
+        rule: StateRule<'_, Self::Vector>,
         kv: &mut Self::Kv,
         layer: LayerIx,
         step: &Self::Step,
     );
-    /// In place, for each head, as wide as `weight`: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
-    fn gated_rms_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: &Self::Vector, eps: f32);
+    /// In place, for each `how.width` neighbours of a row, with `norm(x) = x / sqrt(mean(x^2) + eps)`, in the order that
+    /// `how` says: `norm(x) * weight * gate(g)` or `norm(x * gate(g)) * weight`. `gate` is as wide as `x`, `weight` as
+    /// one norm, the same for each, or as the row. Without weights there is no norm: `x * gate(g)`.
+    fn gated_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: Option<&Self::Vector>, how: GatedNorm);
     /// Chooses the experts of each row by the router's `scores` `[R, experts]` as [`Router`] says, weighs them, and
     /// sorts the rows by expert. `factors`: each weight is multiplied by that of its expert. `bias`: is added to the
     /// merits by which experts are chosen; both `[experts]`.

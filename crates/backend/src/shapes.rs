@@ -1,11 +1,11 @@
 //! Shapes of attention: the heads in a row of queries, keys and values, and the size of the memory for keys, values and
-//! states. `delta_rule` has those of delta-rule layers.
+//! states. `states` has those of recurrent layers.
 
 use std::fmt;
 
-use super::delta_rule::StateShape;
 use super::kv_dtype::KvDtype;
 use super::routes::RouteShape;
+use super::states::StateShape;
 use super::weights::Dtype;
 use offshoot_core::ids::{GroupIx, LayerIx};
 use offshoot_kv::LayerPlace;
@@ -191,7 +191,7 @@ pub struct KvShape {
     /// The compute dtype. Keys and values have it too unless changed by `Backend::set_kv_dtype`.
     pub dtype: Dtype,
     pub pages: usize,
-    /// The states of delta-rule layers, which have them instead of keys and values.
+    /// The states of recurrent layers, which have them instead of keys and values.
     pub states: StateShape,
     /// What is kept of the tokens' experts; `None`: nothing.
     pub routes: Option<RouteShape>,

@@ -12,13 +12,13 @@ use super::latent::{self, CpuLatentMaps, LATENT_MAP_COPIES};
 use super::lora::{CpuLora, CpuLoraTerm, add_lora};
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
-use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, sums};
+use super::{activation, attention, causal_conv, gated_norm, gemm, kv, norm, rope, sampling, state_update, sums};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Backend, CopyStore, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate,
+    ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
     HeadKind, HeadLayout, HeadNormForm, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape, LoraWeights,
-    MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Split, StepBatch,
-    StepRows, StepShape, SwapRates, WeightFormat, WeightView,
+    MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Split, StateRule,
+    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -31,7 +31,8 @@ pub struct Cpu {
     pub(super) cores: Cores,
     kv: KvDtype,
     attention: attention::AttentionScratch,
-    delta: delta_rule::DeltaScratch,
+    conv: causal_conv::ConvScratch,
+    updates: state_update::UpdateScratch,
     gemm: gemm::GemmScratch,
     latent: latent::LatentScratch,
     sampling: sampling::SampleScratch,
@@ -72,7 +73,8 @@ impl Cpu {
             cores,
             kv: KvDtype::Model,
             attention: Default::default(),
-            delta: Default::default(),
+            conv: Default::default(),
+            updates: Default::default(),
             gemm: Default::default(),
             latent: Default::default(),
             sampling: Default::default(),
@@ -419,8 +421,8 @@ impl Backend for Cpu {
         fn activation::xielu(x, numbers: &Vec<f32>);
         fn activation::clamp(x, most: f32);
         fn activation::scale_columns(x, factors: &Vec<f32>);
-        fn delta_rule::sigmoid_times(x, y: &CpuBuffer);
-        fn delta_rule::gated_rms_norm(x, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32);
+        fn gated_norm::sigmoid_times(x, y: &CpuBuffer);
+        fn gated_norm::gated_norm(x, gate: &CpuBuffer, weight: Option<&Vec<f32>>, how: GatedNorm);
     }
 
     fn embed(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
@@ -563,27 +565,28 @@ impl Backend for Cpu {
         out: &mut CpuBuffer,
         x: &CpuBuffer,
         weight: &Vec<f32>,
+        bias: Option<&Vec<f32>>,
         kv: &mut KvStore,
         layer: LayerIx,
         step: &CpuStep,
     ) {
-        let runs = &step.batch().state_runs;
-        delta_rule::causal_conv(&self.cores, &mut self.delta, out, x, weight, kv.states(layer), runs);
+        let (states, runs) = (kv.states(layer), &step.batch().state_runs);
+        let bias = bias.map(Vec::as_slice);
+        causal_conv::causal_conv(&self.cores, &mut self.conv, out, x, weight, bias, states, runs);
     }
 
-    fn delta_rule(
+    fn state_update(
         &mut self,
         out: &mut CpuBuffer,
         qkv: &CpuBuffer,
-        ba: &CpuBuffer,
-        gates: DeltaGates<'_, Vec<f32>>,
+        gates: &CpuBuffer,
+        rule: StateRule<'_, Vec<f32>>,
         kv: &mut KvStore,
         layer: LayerIx,
         step: &CpuStep,
     ) {
-        let gates = delta_rule::Gates { rate: gates.rate, dt: gates.dt };
-        let runs = &step.batch().state_runs;
-        delta_rule::delta_rule(&self.cores, &mut self.delta, out, qkv, ba, &gates, kv.states(layer), runs);
+        let (states, runs) = (kv.states(layer), &step.batch().state_runs);
+        state_update::state_update(&self.cores, &mut self.updates, out, qkv, gates, rule, states, runs);
     }
 
     fn route(

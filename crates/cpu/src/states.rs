@@ -1,18 +1,18 @@
-//! The memory for states of delta-rule layers. Slots have no meaning here: the prefix tree says which sequence's state
+//! The memory for states of recurrent layers. Slots have no meaning here: the prefix tree says which sequence's state
 //! is where.
 
 use std::ops::Range;
 
 use half::bf16;
 
-use offshoot_backend::{CONV_TOKENS, DeltaHeads, StateDtype, StateShape};
+use offshoot_backend::{LayerState, StateDtype, StateShape};
 use offshoot_core::ids::StateId;
 
 /// The states of one layer in all slots.
 pub struct LayerStates {
-    heads: DeltaHeads,
+    layer: LayerState,
     matrices: Matrices,
-    /// The last inputs of the convolution, the newest last: `[slot][CONV_TOKENS][conv_width]`.
+    /// The last inputs of the convolution, the newest last: `[slot][tokens][width]`.
     tails: Vec<f32>,
     slots: usize,
 }
@@ -55,33 +55,32 @@ impl Matrices {
 impl LayerStates {
     /// One for each layer. The system backs zeros with memory as they are first written.
     pub fn all(shape: &StateShape) -> Vec<Self> {
-        let StateShape { heads, slots, dtype } = shape;
-        let layer = |&heads: &DeltaHeads| LayerStates {
-            heads,
-            matrices: Matrices::zeros(*dtype, heads.value_heads * slots * heads.matrix()),
-            tails: vec![0.0; slots * CONV_TOKENS * heads.conv_width()],
-            slots: *slots,
+        let StateShape { layers, slots, dtype } = shape;
+        let of_layer = |&layer: &LayerState| {
+            let (count, elements) = layer.matrices();
+            let matrices = Matrices::zeros(*dtype, count * slots * elements);
+            LayerStates { layer, matrices, tails: vec![0.0; slots * layer.tail()], slots: *slots }
         };
-        heads.iter().map(layer).collect()
+        layers.iter().map(of_layer).collect()
     }
 
-    pub fn heads(&self) -> DeltaHeads {
-        self.heads
+    pub fn layer(&self) -> LayerState {
+        self.layer
     }
 
     pub fn tail(&self, slot: StateId) -> &[f32] {
-        let size = CONV_TOKENS * self.heads.conv_width();
+        let size = self.layer.tail();
         &self.tails[slot.ix() * size..][..size]
     }
 
     pub fn tail_mut(&mut self, slot: StateId) -> &mut [f32] {
-        let size = CONV_TOKENS * self.heads.conv_width();
+        let size = self.layer.tail();
         &mut self.tails[slot.ix() * size..][..size]
     }
 
     /// Appends the state in `slot` to `saved`: its matrices, then its last inputs.
     pub fn save(&self, slot: StateId, saved: &mut Vec<u8>) {
-        for head in 0..self.heads.value_heads {
+        for head in 0..self.layer.matrices().0 {
             saved.extend_from_slice(&self.matrices.bytes()[self.bytes_of(head, slot)]);
         }
         saved.extend_from_slice(bytemuck::cast_slice(self.tail(slot)));
@@ -94,7 +93,7 @@ impl LayerStates {
             to.copy_from_slice(bytes);
             saved = rest;
         };
-        for head in 0..self.heads.value_heads {
+        for head in 0..self.layer.matrices().0 {
             let at = self.bytes_of(head, slot);
             fill(&mut self.matrices.bytes_mut()[at]);
         }
@@ -104,7 +103,7 @@ impl LayerStates {
 
     /// Where the matrix of a value head in `slot` is among the bytes of all.
     fn bytes_of(&self, head: usize, slot: StateId) -> Range<usize> {
-        let bytes = self.heads.matrix()
+        let bytes = self.layer.matrices().1
             * match self.matrices {
                 Matrices::F32(_) => StateDtype::F32.bytes(),
                 Matrices::Bf16(_) => StateDtype::Bf16.bytes(),
@@ -115,7 +114,7 @@ impl LayerStates {
 
     /// The matrices of each value head in all slots.
     pub fn by_head(&mut self) -> Vec<HeadMatrices<'_>> {
-        let size = (self.slots * self.heads.matrix()).max(1);
+        let size = (self.slots * self.layer.matrices().1).max(1);
         match &mut self.matrices {
             Matrices::F32(all) => all.chunks_exact_mut(size).map(HeadMatrices::F32).collect(),
             Matrices::Bf16(all) => all.chunks_exact_mut(size).map(HeadMatrices::Bf16).collect(),

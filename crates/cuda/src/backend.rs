@@ -30,11 +30,11 @@ use crate::ops::{ChosenPlaces, HeadWords, Rope};
 use crate::step::{LaunchMode, Step};
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, CopyStore, DeltaGates, DeltaHeads, Dtype,
-    Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadNormForm, HeadSteps, HeldPart, KvDtype, KvShape,
-    LatentHeads, LatentSteps, LevelRow, LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router,
-    RouterWeighs, SampleRequest, SampledToken, SavedPages, Scoring, Split, StepBatch, StepRows, StepShape, SwapRates,
-    WeightFormat, WeightView, prepare_heads_in_turn, with_dense,
+    ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, CopyStore, Dtype, Elements, ExpertInput,
+    ExpertKind, Gate, GatedNorm, HeadKind, HeadLayout, HeadNormForm, HeadSteps, HeldPart, KvDtype, KvShape,
+    LatentHeads, LatentSteps, LayerState, LevelRow, LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode,
+    RopeTable, Router, RouterWeighs, SampleRequest, SampledToken, SavedPages, Scoring, Split, StateRule, StepBatch,
+    StepRows, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -77,9 +77,6 @@ impl Cuda {
             LaunchMode::Capture => {
                 self.has_begun = false;
                 let device = self.device.clone();
-                if self.branch.is_none() {
-                    self.branch = Some(Arc::new(device.branch()?));
-                }
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
                 // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
                 let launched = captured.and_then(|graph| {
@@ -378,12 +375,12 @@ impl Backend for Cuda {
         kv::overhead_bytes(shape, &|heads| self.kv_element(heads, shape.dtype))
     }
 
-    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
-        if self.deterministic { 0 } else { chunked::most_bytes(dtype, heads, rows) }
+    fn state_scratch_bytes(&self, layer: LayerState, dtype: Dtype, rows: usize) -> usize {
+        if self.deterministic { 0 } else { chunked::most_bytes(dtype, layer, rows) }
     }
 
-    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
-        let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
+    fn reserve_state_scratch(&mut self, layers: &[LayerState], dtype: Dtype, rows: usize) -> Result<()> {
+        let bytes = layers.iter().map(|&layer| self.state_scratch_bytes(layer, dtype, rows)).max().unwrap_or(0);
         if self.chunk_products.as_ref().map_or(0, Memory::bytes) < bytes {
             self.chunk_products = None;
             self.chunk_products = Some(self.device.alloc(bytes)?);
@@ -394,7 +391,7 @@ impl Backend for Cuda {
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
         let states = &shape.states;
-        states.heads.iter().try_for_each(|&heads| self.load_delta_rule(shape.dtype, states.dtype, heads))?;
+        states.layers.iter().try_for_each(|&layer| self.load_states(shape.dtype, states.dtype, layer))?;
         self.moves += 1;
         Kv::new(&self.device, shape, &|heads| self.kv_element(heads, shape.dtype))
     }
@@ -515,7 +512,16 @@ impl Backend for Cuda {
         fn clamp(x, most: f32);
         fn scale_columns(x, factors: &Vector);
         fn sigmoid_times(x, y: &Buffer);
-        fn gated_rms_norm(x, gate: &Buffer, weight: &Vector, eps: f32);
+        fn gated_norm(x, gate: &Buffer, weight: Option<&Vector>, how: GatedNorm);
+    }
+
+    fn reserve_at_once(&mut self) -> Result<()> {
+        if self.branch.is_none() {
+            self.gemms.values_mut().try_for_each(|gemm| gemm.products.reserve_branch())?;
+            self.fp8.iter_mut().try_for_each(|fp8| fp8.linear.products.reserve_branch())?;
+            self.branch = Some(Arc::new(self.device.branch()?));
+        }
+        Ok(())
     }
 
     /// As two branches of a captured graph; otherwise one behind the other.
@@ -722,31 +728,40 @@ impl Backend for Cuda {
         }
     }
 
-    fn causal_conv(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, kv: &mut Kv, layer: LayerIx, step: &Step) {
+    fn causal_conv(
+        &mut self,
+        out: &mut Buffer,
+        x: &Buffer,
+        weight: &Vector,
+        bias: Option<&Vector>,
+        kv: &mut Kv,
+        layer: LayerIx,
+        step: &Step,
+    ) {
         self.forget_before(out);
         let states = kv.states(layer);
-        let kernels = self.delta_rule_kernels(x.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
-        kernels.causal_conv(&self.device, out, x, weight, states, step.state_runs());
+        let kernels = self.state_kernels(x.element, states.dtype(), states.layer()).expect(LOADED_WITH_STATES);
+        kernels.causal_conv(&self.device, out, x, weight, bias, states, step.state_runs());
     }
 
-    fn delta_rule(
+    fn state_update(
         &mut self,
         out: &mut Buffer,
         qkv: &Buffer,
-        ba: &Buffer,
-        gates: DeltaGates<'_, Vector>,
+        gates: &Buffer,
+        rule: StateRule<'_, Vector>,
         kv: &mut Kv,
         layer: LayerIx,
         step: &Step,
     ) {
         self.forget_before(out);
         let (states, runs) = (kv.states(layer), step.state_runs());
-        let kernels = self.delta_rule_kernels(qkv.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
+        let kernels = self.state_kernels(qkv.element, states.dtype(), states.layer()).expect(LOADED_WITH_STATES);
         let bytes = kernels.chunk_bytes(runs.plan);
         let is_chunked = !self.deterministic && bytes > 0 && self.reserve_chunk_products(bytes);
         let products = self.chunk_products.as_ref().filter(|_| is_chunked);
-        let kernels = self.delta_rule_kernels(qkv.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
-        kernels.delta_rule(&self.device, out, qkv, ba, gates, states, runs, products);
+        let kernels = self.state_kernels(qkv.element, states.dtype(), states.layer()).expect(LOADED_WITH_STATES);
+        kernels.state_update(&self.device, out, qkv, gates, rule, states, runs, products);
     }
 
     fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>, bias: Option<&Vector>) {

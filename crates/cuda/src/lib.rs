@@ -11,7 +11,7 @@
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
 //! latents                         what latent attention needs beside attention and its products
 //! ops, gemm, lora, experts,       the launchers: element-wise ops; linear layers; adapters; mixtures of experts; tree
-//! attention, delta_rule, sampling attention; delta-rule layers; sampling
+//! attention, delta_rule, sampling attention; recurrent layers; sampling
 //! rounding                        activations rounded to e4m3, for gemm and experts
 //! four_bit                        products with 4-bit weights, of layers and experts
 //! memory                          what lies on the device: activations, weights, KV pages, states, staged lists
@@ -60,7 +60,7 @@ pub use self::ops::Rope;
 pub use self::step::Step;
 
 use self::compile::elements::{HeadWidths, KvElement};
-use self::delta_rule::DeltaRuleKernels;
+use self::delta_rule::StateKernels;
 use self::driver::branch::Branch;
 use self::driver::device::Device;
 use self::driver::event::Event;
@@ -103,7 +103,7 @@ pub struct Cuda {
     latents: HashMap<Dtype, LatentOps>,
     expanding: Vec<Expanding>,
     /// One for each dtype, of activations and of states, and heads; loaded with the first states of them.
-    delta_rule: Vec<DeltaRuleKernels>,
+    states: Vec<StateKernels>,
     /// Products of the chunks of long runs; nothing lasts from one layer to the next.
     chunk_products: Option<Memory>,
     /// Kernels of adapters by dtype; loaded with the first table of their dtype.
@@ -126,7 +126,7 @@ pub struct Cuda {
     kv: KvDtype,
     /// Shared with the backends of other models on this GPU.
     order: Arc<StepOrder>,
-    /// What of a captured step is computed beside other parts of it; made with the first one.
+    /// What of a captured step is computed beside other parts of it; `None` until a model is loaded that has such parts.
     branch: Option<Arc<Branch>>,
     /// The end of its last step; made with the first one that has another backend beside it.
     end: Option<Arc<Event>>,
@@ -161,7 +161,7 @@ impl Cuda {
             experts: HashMap::new(),
             latents: HashMap::new(),
             expanding: Vec::new(),
-            delta_rule: Vec::new(),
+            states: Vec::new(),
             chunk_products: None,
             lora: HashMap::new(),
             lora_sums: None,

@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use crate::Cuda;
 use crate::compile::elements::Fp8Scaling;
 use crate::compile::four_bit::FourBit;
-use crate::delta_rule::DeltaRuleKernels;
+use crate::delta_rule::StateKernels;
 use crate::driver::memory::Memory;
 use crate::experts::fp8::{Fp8ExpertKernels, Fp8Experts};
 use crate::experts::{ExpertKernels, Experts};
@@ -20,7 +20,7 @@ use crate::memory::weights::{Matrix, Vector};
 use crate::ops::Ops;
 use crate::rounding::{RowRounder, RowsOf};
 use offshoot_backend::{
-    DeltaHeads, Dtype, ExpertKind, HeldPart, LatentHeads, MatrixPart, QuantView, StackShape, StateDtype, WeightFormat,
+    Dtype, ExpertKind, HeldPart, LatentHeads, LayerState, MatrixPart, QuantView, StackShape, StateDtype, WeightFormat,
     all_quantised, with_dense,
 };
 use offshoot_core::error::Result;
@@ -132,6 +132,9 @@ impl Cuda {
             let mut gemm = Gemm::load(&self.device, format)?;
             gemm.choose(self.choosing);
             self.sharing().into_iter().for_each(|sharing| gemm.products.share(sharing));
+            if self.branch.is_some() {
+                gemm.products.reserve_branch()?;
+            }
             self.gemms.insert(format, gemm);
         }
         Ok(())
@@ -151,9 +154,9 @@ impl Cuda {
         self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
     }
 
-    pub(crate) fn load_delta_rule(&mut self, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Result<()> {
-        if self.delta_rule_kernels(element, state, heads).is_none() {
-            self.delta_rule.push(DeltaRuleKernels::load(&self.device, element, state, heads)?);
+    pub(crate) fn load_states(&mut self, element: Dtype, state: StateDtype, layer: LayerState) -> Result<()> {
+        if self.state_kernels(element, state, layer).is_none() {
+            self.states.push(StateKernels::load(&self.device, element, state, layer)?);
         }
         Ok(())
     }
@@ -173,22 +176,17 @@ impl Cuda {
         match self.device.alloc(bytes) {
             Ok(memory) => self.chunk_products = Some(memory),
             Err(error) if error.is_shortage() => {
-                log::warn!("long runs of delta-rule layers are computed token by token: {error}");
+                log::warn!("long runs of recurrent layers are computed token by token: {error}");
             }
             Err(error) => self.device.keep(error),
         }
         self.chunk_products.is_some()
     }
 
-    pub(crate) fn delta_rule_kernels(
-        &self,
-        element: Dtype,
-        state: StateDtype,
-        heads: DeltaHeads,
-    ) -> Option<&DeltaRuleKernels> {
+    pub(crate) fn state_kernels(&self, element: Dtype, state: StateDtype, layer: LayerState) -> Option<&StateKernels> {
         let is_for =
-            |kernels: &&DeltaRuleKernels| (kernels.element, kernels.state, kernels.heads) == (element, state, heads);
-        self.delta_rule.iter().find(is_for)
+            |kernels: &&StateKernels| (kernels.element, kernels.state, kernels.layer) == (element, state, layer);
+        self.states.iter().find(is_for)
     }
 
     pub(crate) fn forget_rounded(&mut self) {
@@ -220,6 +218,9 @@ impl Cuda {
             let mut linear = LinearFp8::new(&self.device)?;
             linear.choose(self.choosing);
             self.sharing().into_iter().for_each(|sharing| linear.products.share(sharing));
+            if self.branch.is_some() {
+                linear.products.reserve_branch()?;
+            }
             let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
             let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
             let (inner, inner_of_experts) = (0, 0);

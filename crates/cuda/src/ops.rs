@@ -13,7 +13,10 @@ use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
 use super::memory::kv::{Kv, SlotWords, value_beside};
 use super::memory::weights::{Matrix, Vector};
-use offshoot_backend::{Dtype, Gate, HeadKind, HeadLayout, HeadNormForm, HeadSteps, RopePairs, RopeTable};
+use offshoot_backend::{
+    Dtype, Gate, GateFunction, GatedNorm, HeadKind, HeadLayout, HeadNormForm, HeadSteps, NormOrder, RopePairs,
+    RopeTable,
+};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 
@@ -35,6 +38,9 @@ const THREADS: u32 = 256;
 
 /// Warps of a block of the other kernels.
 const LANE_BLOCK_WARPS: u32 = LANE_BLOCK / 32;
+
+/// The widest norm of `gated_norm` that one warp computes.
+const WARP_NORM_MOST: usize = 1024;
 
 /// The places of each row's chosen experts, as `combine` reads them.
 pub struct ChosenPlaces<'a> {
@@ -69,7 +75,7 @@ pub struct Ops {
     scale_columns: Function,
     add_positions: Function,
     weigh_places: Function,
-    gated_rms_norm: Function,
+    gated_norm: Function,
     sigmoid_times: Function,
     combine: Function,
     add: Function,
@@ -123,7 +129,7 @@ impl Ops {
             scale_columns: typed(&units::SCALE_COLUMNS, "scale_columns")?,
             add_positions: typed(&units::ADD_POSITIONS, "add_positions")?,
             weigh_places: typed(&units::WEIGH_PLACES, "weigh_places")?,
-            gated_rms_norm: typed(&units::GATED_RMS_NORM, "gated_rms_norm")?,
+            gated_norm: typed(&units::GATED_NORM, "gated_norm")?,
             sigmoid_times: typed(&units::SIGMOID_TIMES, "sigmoid_times")?,
             combine: typed(&units::COMBINE, "combine")?,
             add: plain(&units::ADD, "add_sums")?,
@@ -439,17 +445,28 @@ impl Ops {
         self.launch(&self.gelu_times, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
-    pub fn gated_rms_norm(&self, x: &Buffer, gate: &Buffer, weight: &Vector, eps: f32) {
-        assert_eq!((x.rows, x.width), (gate.rows, gate.width), "gated_rms_norm: shapes");
-        assert!(x.width.is_multiple_of(weight.len), "gated_rms_norm: length of the weights");
+    pub fn gated_norm(&self, x: &Buffer, gate: &Buffer, weight: Option<&Vector>, how: GatedNorm) {
+        let GatedNorm { width, eps, gate: by, order } = how;
+        assert_eq!((x.rows, x.width), (gate.rows, gate.width), "gated_norm: shapes");
+        assert!(x.width.is_multiple_of(width), "gated_norm: width of a norm");
+        assert!(
+            weight.is_none_or(|weight| [width, x.width].contains(&weight.len)),
+            "gated_norm: length of the weights"
+        );
         self.assert_operands(x);
         self.assert_operands(gate);
-        let heads = small(x.width / weight.len);
+        let norms = small(x.width / width);
+        // As in kernels/ops/gated_norm.cu.
+        let flags = u32::from(weight.is_some_and(|weight| weight.len > width))
+            | u32::from(by == GateFunction::Silu) << 1
+            | u32::from(order == NormOrder::GateFirst) << 2;
         let args = |memory: &Memory| {
-            let args = Args::new().memory(memory).memory(gate.memory()).memory(&weight.memory);
-            args.u32(heads).u32(small(weight.len)).f32(eps)
+            let args = Args::new().memory(memory).memory(gate.memory());
+            let args = args.memory_or_null(weight.map(|weight| &weight.memory));
+            args.u32(norms).u32(small(width)).u32(flags).f32(eps)
         };
-        self.launch(&self.gated_rms_norm, x, heads.div_ceil(LANE_BLOCK_WARPS), LANE_BLOCK, 0, args);
+        let blocks = if width <= WARP_NORM_MOST { norms.div_ceil(LANE_BLOCK_WARPS) } else { norms };
+        self.launch(&self.gated_norm, x, blocks, LANE_BLOCK, 0, args);
     }
 
     /// Both buffers are of these kernels' element.

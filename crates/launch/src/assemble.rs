@@ -395,8 +395,8 @@ pub(super) fn held_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
     let adapters = config.adapters.bytes(model.config, element_bytes);
     let free = free.saturating_sub(adapters);
     let rows = config.largest_step().rows;
-    let of_heads = |heads| backend.delta_rule_bytes(heads, model.dtype, rows);
-    let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
+    let scratch = |layer| backend.state_scratch_bytes(layer, model.dtype, rows);
+    let free = free.saturating_sub(model.config.states().map(scratch).max().unwrap_or(0));
     let groups = model.config.page_groups(backend);
     let page_tokens = backend.page_tokens();
     let sizes = LaunchSizes {

@@ -353,8 +353,8 @@ impl<B: Backend> Decoder<B> {
     /// Allocates what steps up to this shape need: activations, logits and the integers of the step.
     pub fn reserve(&mut self, backend: &mut B, step: &mut B::Step, shape: StepShape) -> Result<()> {
         let shape = backend.reserve(step, shape)?;
-        let heads: Vec<_> = self.config.delta_heads().collect();
-        backend.reserve_delta_rule(&heads, self.dtype, shape.rows)?;
+        let states: Vec<_> = self.config.states().collect();
+        backend.reserve_state_scratch(&states, self.dtype, shape.rows)?;
         self.activations.resize(backend, shape)
     }
 
@@ -625,7 +625,7 @@ fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result
         && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
         && (batch.adapters.is_empty() || batch.adapters.len() == rows)
         && batch.plans.iter().all(|plan| plan.row_positions == batch.positions)
-        && (config.delta_heads().next().is_none() || covers(&batch.state_runs, rows));
+        && (config.states().next().is_none() || covers(&batch.state_runs, rows));
     if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
 }
 

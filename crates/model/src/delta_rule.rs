@@ -1,6 +1,6 @@
-//! A gated delta-rule layer of the decoder: its projections and gates. The ops are defined in `backend::delta_rule`.
+//! A gated delta-rule layer of the decoder: its projections and gates. The ops are defined in `backend::states`.
 
-use offshoot_backend::{Backend, CONV_TOKENS, DeltaGates, Split, StepRows};
+use offshoot_backend::{Backend, GateFunction, GatedNorm, NormOrder, Split, StateRule, StepRows};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct DeltaRule<B: Backend> {
     rate: Arc<B::Vector>,
     dt: Arc<B::Vector>,
     pub norm: Arc<B::Vector>,
-    pub eps: f32,
+    pub gated: GatedNorm,
     /// Its place among the delta-rule layers.
     layer: LayerIx,
 }
@@ -36,7 +36,7 @@ impl<B: Backend> DeltaRule<B> {
     ) -> Result<Self> {
         let one = std::slice::from_ref;
         let by_head = Split::outputs([spec.heads.value_heads]);
-        let of_channels = Split::outputs(spec.heads.conv_segments().map(|width| CONV_TOKENS * width));
+        let of_channels = Split::outputs(spec.heads.conv_segments().map(|width| spec.state().conv.tokens * width));
         Ok(Self {
             qkv: Linear::load(loader, tensors.projections())?,
             ba: Linear::load(loader, &own.ba)?,
@@ -44,12 +44,17 @@ impl<B: Backend> DeltaRule<B> {
             rate: loader.made_vector(&own.a_log, &by_head, |a_log| -a_log.exp())?,
             dt: loader.vector(one(&own.dt_bias), None, &by_head)?,
             norm: loader.vector(one(&own.norm), None, &Split::Whole)?,
-            eps: spec.eps,
+            gated: GatedNorm {
+                width: spec.heads.value_dim,
+                eps: spec.eps,
+                gate: GateFunction::Silu,
+                order: NormOrder::NormFirst,
+            },
             layer,
         })
     }
 
-    /// `out = delta_rule(conv(qkv(x)), ba(x))`; states are read and written as the step's runs say.
+    /// `out = state_update(conv(qkv(x)), ba(x))`; states are read and written as the step's runs say.
     pub fn mix(
         &self,
         backend: &mut B,
@@ -63,8 +68,8 @@ impl<B: Backend> DeltaRule<B> {
         let adapters = step.adapters(StepRows::All);
         self.qkv.apply(backend, qkv, x, adapters);
         self.ba.apply(backend, ba, x, adapters);
-        backend.causal_conv(conv, qkv, &self.conv, step.kv, self.layer, step.loaded);
-        let gates = DeltaGates { rate: &*self.rate, dt: &*self.dt };
-        backend.delta_rule(out, conv, ba, gates, step.kv, self.layer, step.loaded);
+        backend.causal_conv(conv, qkv, &self.conv, None, step.kv, self.layer, step.loaded);
+        let rule = StateRule::Delta { rate: &*self.rate, dt: &*self.dt };
+        backend.state_update(out, conv, ba, rule, step.kv, self.layer, step.loaded);
     }
 }

@@ -97,11 +97,15 @@ impl<B: Backend> FeedForwardLayer<B> {
             FeedForward::Experts(spec) => {
                 Self::Experts(Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), spec)?)
             }
-            FeedForward::SharedExpert { shared, experts, .. } => Self::Shared {
-                shared: dense(shared)?,
-                gate: tensors.shared_gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?,
-                experts: Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?,
-            },
+            FeedForward::SharedExpert { shared, experts, .. } => {
+                let shared = dense(shared)?;
+                let gate = tensors.shared_gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?;
+                if gate.is_none() {
+                    loader.backend.reserve_at_once()?;
+                }
+                let experts = Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?;
+                Self::Shared { shared, gate, experts }
+            }
             FeedForward::Opens { dense: block, experts } => Self::Opens {
                 dense: dense(block)?,
                 experts: Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?,
@@ -167,7 +171,7 @@ impl<B: Backend> FeedForwardLayer<B> {
             }
             (Self::Shared { shared, gate: None, experts }, BlockEnd::AsItIs) => {
                 let (mixture, inner) = (&mut mixtures[buffers.mixture], &mut inner[buffers.inner]);
-                // No router of such a block has a norm of its own, so `normed` stays.
+                debug_assert!(experts.norm.is_none(), "the shared expert reads `normed` while the router does");
                 backend.at_once(
                     |backend| shared.up.apply(backend, &mut inner.up, normed, adapters),
                     |backend| experts.choose(backend, normed, mixture, adapters),

@@ -306,7 +306,9 @@ impl<B: Backend> Layer<B> {
         gate.apply(backend, gates, &s.normed, adapters);
         match mixer {
             MixerLayer::Attention(_) | MixerLayer::Latent(_) => backend.sigmoid_times(attended, gates),
-            MixerLayer::DeltaRule(DeltaRule { norm, eps, .. }) => backend.gated_rms_norm(attended, gates, norm, *eps),
+            MixerLayer::DeltaRule(DeltaRule { norm, gated, .. }) => {
+                backend.gated_norm(attended, gates, Some(norm), *gated)
+            }
         }
     }
 

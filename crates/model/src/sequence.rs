@@ -118,7 +118,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
     pub(super) fn truncate(&mut self, tokens: usize) -> usize {
         let held = &mut self.place.tokens;
         let goes_back = tokens < *held as usize;
-        let has_state = self.model.config().delta_heads().next().is_some();
+        let has_state = self.model.config().states().next().is_some();
         let tokens = if goes_back && has_state { 0 } else { tokens };
         *held = (*held).min(u32::try_from(tokens).unwrap_or(u32::MAX));
         if let Some(forms) = self.place.forms.as_mut().filter(|_| goes_back) {

@@ -7,11 +7,11 @@ use super::profile::{self, BackendKind};
 use super::{Sim, SimStep};
 
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Backend, CopyStore, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind,
-    Gate, HeadKind, HeadLayout, HeadNormForm, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape,
+    ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
+    HeadKind, HeadLayout, HeadNormForm, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState, LoraShape,
     LoraWeights, MOST_ADAPTERS, MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages,
-    Scoring, Segment, Share, Split, StackShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
-    with_dense,
+    Scoring, Segment, Share, Split, StackShape, StateRule, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
+    WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -248,18 +248,18 @@ impl Backend for Sim {
         shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize + routes
     }
 
-    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
+    fn state_scratch_bytes(&self, layer: LayerState, dtype: Dtype, rows: usize) -> usize {
         match self.profile.backend {
             BackendKind::Cuda if self.deterministic => 0,
             BackendKind::Cpu => 0,
-            BackendKind::Cuda => chunked::most_bytes(dtype, heads, rows),
+            BackendKind::Cuda => chunked::most_bytes(dtype, layer, rows),
         }
     }
 
-    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
-        let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
-        self.allocate(bytes.saturating_sub(self.of_delta_rule))?;
-        self.of_delta_rule = self.of_delta_rule.max(bytes);
+    fn reserve_state_scratch(&mut self, layers: &[LayerState], dtype: Dtype, rows: usize) -> Result<()> {
+        let bytes = layers.iter().map(|&layer| self.state_scratch_bytes(layer, dtype, rows)).max().unwrap_or(0);
+        self.allocate(bytes.saturating_sub(self.state_scratch))?;
+        self.state_scratch = self.state_scratch.max(bytes);
         Ok(())
     }
 
@@ -547,26 +547,35 @@ impl Backend for Sim {
         self.small_op(2 * x.bytes() + y.bytes());
     }
 
-    fn causal_conv(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: &mut KvShape, _: LayerIx, _: &SimStep) {
+    fn causal_conv(
+        &mut self,
+        out: &mut SimBuffer,
+        x: &SimBuffer,
+        (): &(),
+        _: Option<&()>,
+        _: &mut KvShape,
+        _: LayerIx,
+        _: &SimStep,
+    ) {
         self.small_op(x.bytes() + out.bytes());
     }
 
     /// The time of reading and writing the state of each run once, and of the rows.
-    fn delta_rule(
+    fn state_update(
         &mut self,
         out: &mut SimBuffer,
         qkv: &SimBuffer,
-        ba: &SimBuffer,
-        _: DeltaGates<'_, ()>,
+        gates: &SimBuffer,
+        _: StateRule<'_, ()>,
         kv: &mut KvShape,
         layer: LayerIx,
         step: &SimStep,
     ) {
-        let state = kv.states.heads[layer.ix()].state_bytes(kv.states.dtype);
-        self.small_op(qkv.bytes() + ba.bytes() + out.bytes() + 2 * step.state_runs() * state);
+        let state = kv.states.layers[layer.ix()].state_bytes(kv.states.dtype);
+        self.small_op(qkv.bytes() + gates.bytes() + out.bytes() + 2 * step.state_runs() * state);
     }
 
-    fn gated_rms_norm(&mut self, x: &mut SimBuffer, gate: &SimBuffer, (): &(), _: f32) {
+    fn gated_norm(&mut self, x: &mut SimBuffer, gate: &SimBuffer, _: Option<&()>, _: GatedNorm) {
         self.small_op(2 * x.bytes() + gate.bytes());
     }
 
@@ -662,14 +671,15 @@ mod tests {
     #[test]
     fn products_of_chunks_take_memory_once_for_all_layers() {
         let heads = DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+        let layer = LayerState::delta(heads, 4);
         let taken = |name: &str, dtype: Dtype, deterministic: bool| {
             let mut sim = Sim::new(Arc::new(DeviceProfile::named(name).expect("it is built in")));
             if deterministic {
                 sim.set_batch_invariant();
             }
             let free = sim.free_bytes().unwrap();
-            sim.reserve_delta_rule(&[heads; 3], dtype, 1024).unwrap();
-            sim.reserve_delta_rule(&[heads; 3], dtype, 2048).unwrap();
+            sim.reserve_state_scratch(&[layer; 3], dtype, 1024).unwrap();
+            sim.reserve_state_scratch(&[layer; 3], dtype, 2048).unwrap();
             free - sim.free_bytes().unwrap()
         };
         // 64 chunks of 32 heads: W, U and A in 16 bits, and 212 floats.

@@ -43,7 +43,7 @@ pub struct Sim {
     /// Bytes of weights, activations, keys and values.
     used: usize,
     /// Bytes of `used` that recurrent layers take beside their states.
-    of_delta_rule: usize,
+    state_scratch: usize,
     /// Nanoseconds of the ops enqueued in the current step so far.
     spent: f64,
     deterministic: bool,
@@ -52,7 +52,7 @@ pub struct Sim {
 impl Sim {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
         let (clock, kv) = (Clock::default(), KvDtype::Model);
-        Self { profile, clock, kv, used: 0, of_delta_rule: 0, spent: 0.0, deterministic: false }
+        Self { profile, clock, kv, used: 0, state_scratch: 0, spent: 0.0, deterministic: false }
     }
 
     /// A handle to the device's clock.

@@ -7,11 +7,11 @@ use std::ops::Range;
 use super::cut::{self, ColumnsOf, divides_experts};
 use super::{LoraOperands, PARTS, Place, Portion, Rank, RankBuffer, RankLora, RankShare, Ranked, small};
 use crate::{
-    ActivationDtype, AdapterSlot, Backend, CopyStore, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind,
-    Gate, HeadKind, HeadLayout, HeadNormForm, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps,
+    ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
+    HeadKind, HeadLayout, HeadNormForm, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState,
     LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken,
-    SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
-    with_dense,
+    SavedPages, Scoring, Share, Split, StateRule, StateShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
+    WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -24,10 +24,10 @@ const NOT_LOADED: u64 = u64::MAX;
 impl<B: Ranked> Rank<B> {
     /// The memory of its share of keys, values and states.
     fn kv_shape(&self, shape: &KvShape) -> KvShape {
-        let states = shape.states.heads.iter().map(|&heads| self.delta_heads(heads)).collect();
+        let layers = shape.states.layers.iter().map(|&layer| self.state(layer)).collect();
         KvShape {
             heads: shape.heads.iter().map(|&heads| self.heads(heads)).collect(),
-            states: StateShape { heads: states, ..shape.states },
+            states: StateShape { layers, ..shape.states },
             ..shape.clone()
         }
     }
@@ -271,9 +271,13 @@ impl<B: Ranked> Backend for Rank<B> {
         fn scale_columns([x] [] factors: &B::Vector);
         fn weigh_places([out] [x] routes: &B::Routes);
         fn sigmoid_times([x] [y]);
-        fn causal_conv([out] [x] weight: &B::Vector, kv: &mut B::Kv, layer: LayerIx, step: &B::Step);
-        fn delta_rule([out] [qkv, ba] gates: DeltaGates<'_, B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step);
-        fn gated_rms_norm([x] [gate] weight: &B::Vector, eps: f32);
+        fn causal_conv(
+            [out] [x] weight: &B::Vector, bias: Option<&B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step
+        );
+        fn state_update(
+            [out] [qkv, gates] rule: StateRule<'_, B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step
+        );
+        fn gated_norm([x] [gate] weight: Option<&B::Vector>, how: GatedNorm);
         fn select_rows([out] [x] step: &B::Step);
         fn sample([] [logits] step: &mut B::Step);
     }
@@ -637,13 +641,13 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.step(&heads, dtype, outputs)
     }
 
-    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
-        self.devices() * self.0.delta_rule_bytes(self.delta_heads(heads), dtype, rows)
+    fn state_scratch_bytes(&self, layer: LayerState, dtype: Dtype, rows: usize) -> usize {
+        self.devices() * self.0.state_scratch_bytes(self.state(layer), dtype, rows)
     }
 
-    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
-        let heads: Vec<DeltaHeads> = heads.iter().map(|&heads| self.delta_heads(heads)).collect();
-        self.0.reserve_delta_rule(&heads, dtype, rows)
+    fn reserve_state_scratch(&mut self, layers: &[LayerState], dtype: Dtype, rows: usize) -> Result<()> {
+        let layers: Vec<LayerState> = layers.iter().map(|&layer| self.state(layer)).collect();
+        self.0.reserve_state_scratch(&layers, dtype, rows)
     }
 
     /// The ranks meet here, so that none runs a step which another one cannot, and while another one may allocate; and

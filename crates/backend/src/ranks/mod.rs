@@ -26,7 +26,7 @@ pub use cut::divides_experts;
 pub use fabric::{Fabric, FailedExchange};
 pub use meeting::Aborted;
 
-use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, HeldPart, MatrixPart, Share, Split, StepRows};
+use super::{ActivationDtype, Backend, Dtype, HeadLayout, HeldPart, LayerState, MatrixPart, Share, Split, StepRows};
 use members::Members;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -375,12 +375,11 @@ impl<B: Ranked> Rank<B> {
         own.unwrap_or_else(|| panic!("{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses"))
     }
 
-    /// Its heads of a delta-rule layer.
-    fn delta_heads(&self, heads: DeltaHeads) -> DeltaHeads {
+    /// Its part of a recurrent layer's state.
+    fn state(&self, layer: LayerState) -> LayerState {
         let count = self.place().count;
-        let divides = heads.key_heads.is_multiple_of(count) && heads.value_heads.is_multiple_of(count);
-        assert!(divides, "{heads} on {count} ranks, which `ModelConfig::check_ranks` refuses");
-        DeltaHeads { key_heads: heads.key_heads / count, value_heads: heads.value_heads / count, ..heads }
+        let own = layer.of_rank(count);
+        own.unwrap_or_else(|| panic!("{layer} on {count} ranks, which `ModelConfig::check_ranks` refuses"))
     }
 
     /// What it has of a matrix that is divided so.

@@ -4,12 +4,12 @@
 //! are checked in `lab`.
 
 mod attention;
-mod delta_rule;
 mod differences;
 mod experts;
 mod latents;
 mod linear;
 mod lora;
+mod states;
 
 pub use differences::Differences;
 
@@ -39,6 +39,6 @@ pub fn deterministic<B: Backend>(
     })?;
     report.part_of(&["alone, add_lora"], &mut done, |report| lora::lora(backend, effort, report))?;
     report.part_of(&["alone, experts"], &mut done, |report| experts::experts(backend, effort, report))?;
-    report.part_of(&["alone, delta rule"], &mut done, |report| delta_rule::delta_rule(backend, effort, report))?;
+    report.part_of(&["alone, states"], &mut done, |report| states::states(backend, effort, report))?;
     Ok(())
 }

@@ -4,9 +4,9 @@
 //! product rounds.
 
 mod activations;
-mod delta_rule;
 mod experts;
 mod four_bit;
+mod gated_norm;
 mod heads;
 mod latents;
 pub(crate) mod linear;
@@ -16,6 +16,7 @@ mod pages;
 pub(crate) mod quantised;
 mod routed;
 mod rows;
+mod states;
 mod suite;
 
 use offshoot_backend::{Backend, Dtype};
@@ -43,7 +44,7 @@ pub fn ops<B: Backend, D: Backend>(
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [(OpCheck<B, D>, CheckEffort); 12] = [
+    let kinds: [(OpCheck<B, D>, CheckEffort); 13] = [
         (rows::check, effort),
         (norms::check, effort),
         (linear::check, effort),
@@ -51,7 +52,8 @@ pub fn ops<B: Backend, D: Backend>(
         (heads::check, effort),
         (latents::check, effort),
         (activations::check, effort),
-        (delta_rule::check, effort),
+        (gated_norm::check, effort),
+        (states::check, effort),
         (pages::check, effort),
         (experts::check, effort),
         (quantised::check, of_codes),

@@ -12,7 +12,6 @@ mod attention {
 mod bf16_dot;
 #[cfg(target_arch = "x86_64")]
 mod bf16_hardware;
-mod delta_rule;
 #[cfg(target_arch = "x86_64")]
 mod exp;
 mod fabric;
@@ -41,5 +40,6 @@ mod scores;
 #[cfg(target_arch = "x86_64")]
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
+mod states;
 mod team;
 mod tree_attention;

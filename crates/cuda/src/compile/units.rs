@@ -117,7 +117,7 @@ pub static EXPERT_LINEAR_FP8: Source = source!("fp8/expert_linear_fp8.cu");
 pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
 pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
-pub static GATED_RMS_NORM: Source = source!("ops/gated_rms_norm.cu");
+pub static GATED_NORM: Source = source!("ops/gated_norm.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
 pub static GATHER_LATENTS: Source = source!("ops/gather_latents.cu");
@@ -237,7 +237,7 @@ pub fn all() -> Vec<Unit> {
         all.extend([1, 2].into_iter().flat_map(|groups| WIDTHS.into_iter().filter_map(latent(groups))));
     }
     all.push(level_mass());
-    all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
+    all.extend(DTYPES.into_iter().flat_map(|element| CONV_TOKENS.map(|tokens| causal_conv(element, tokens))));
     for state in StateDtype::ALL {
         let of_dims = |element| DELTA_DIMS.map(|(key, value)| delta_rule(element, state, key, value));
         all.extend(DTYPES.into_iter().flat_map(of_dims));
@@ -334,7 +334,7 @@ pub fn ops(element: Dtype) -> Vec<Unit> {
         &SCALE_COLUMNS,
         &ADD_POSITIONS,
         &WEIGH_PLACES,
-        &GATED_RMS_NORM,
+        &GATED_NORM,
         &SIGMOID_TIMES,
         &ROUND,
         &COMBINE,
@@ -437,7 +437,7 @@ pub fn layer_4bit(format: FourBit, element: Dtype, tiles: LayerTiles) -> Unit {
 
 /// Whether kernels of Hopper have the scales of weights in their operands (`SCALED` of kernels/four_bit/sums.cuh).
 fn has_scaled_codes(format: FourBit, element: Dtype) -> bool {
-    format.codes == FourBitCodes::Fp4 && element == Dtype::Bf16
+    format.has_factors() || format.codes == FourBitCodes::Fp4 && element == Dtype::Bf16
 }
 
 pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit {
@@ -685,6 +685,14 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
 /// NVRTC 13.0 was seen to spill more in one of 877 units on one machine than on two others, from the same source.
 /// Sixteen registers, each stored and loaded once, do not make a kernel slow.
 const SPILL_SLACK: u32 = 16 * (4 + 4);
+
+/// Inputs of convolutions of the models that are known, and of tests.
+const CONV_TOKENS: [usize; 3] = [4, 3, 2];
+
+/// The unit of convolutions that read so many inputs of a channel.
+pub fn causal_conv(element: Dtype, tokens: usize) -> Unit {
+    typed(&CAUSAL_CONV, element).define("CONV_TOKENS", tokens)
+}
 
 /// Dimensions of keys and values of the models that are known, and of tests.
 const DELTA_DIMS: [(usize, usize); 6] = [(128, 128), (16, 16), (7, 5), (256, 64), (40, 72), (64, 32)];

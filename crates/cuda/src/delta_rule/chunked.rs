@@ -6,7 +6,7 @@ use crate::compile::elements::ChunkWalk;
 use crate::compile::units;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
-use offshoot_backend::{DeltaHeads, Dtype, StateDtype};
+use offshoot_backend::{DeltaHeads, Dtype, LayerState, StateDtype};
 use offshoot_core::error::Result;
 
 /// Threads of a block of `chunk_products`.
@@ -102,7 +102,8 @@ pub fn product_bytes(heads: DeltaHeads) -> usize {
 }
 
 /// The most bytes of the products of a step of so many rows: where runs are as short as long ones are, a chunk each.
-pub fn most_bytes(element: Dtype, heads: DeltaHeads, rows: usize) -> usize {
+pub fn most_bytes(element: Dtype, layer: LayerState, rows: usize) -> usize {
+    let heads = layer.heads();
     let chunks = if takes(element, heads) { rows / LONG_ROWS } else { 0 };
     chunks.saturating_mul(heads.value_heads * product_bytes(heads))
 }
@@ -144,7 +145,8 @@ mod tests {
     #[test]
     fn a_step_has_no_more_chunks_than_announced() {
         let heads = DeltaHeads { key_heads: 1, value_heads: 2, key_dim: 64, value_dim: 32 };
-        let most = |rows: u32| most_bytes(Dtype::Bf16, heads, rows as usize);
+        let layer = LayerState::delta(heads, 4);
+        let most = |rows: u32| most_bytes(Dtype::Bf16, layer, rows as usize);
         for rows in [31, 32, 64, 65, 129, 300] {
             for length in [31, 32, 33, 64, 65, 300] {
                 let run = |first: u32| StateRun {
@@ -159,6 +161,6 @@ mod tests {
                 assert!(chunks * heads.value_heads * product_bytes(heads) <= most(rows), "{rows} rows in {length}s");
             }
         }
-        assert_eq!(most_bytes(Dtype::F32, heads, 64), 0, "f32 has no chunks");
+        assert_eq!(most_bytes(Dtype::F32, layer, 64), 0, "f32 has no chunks");
     }
 }

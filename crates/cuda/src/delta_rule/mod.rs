@@ -1,4 +1,4 @@
-//! Launchers of the ops of delta-rule layers that read and write states: one launch for each wave of the step's runs
+//! Launchers of the ops of recurrent layers that read and write states: one launch for each wave of the step's runs
 //! (`runs`), and for its long runs those of `chunked`. kernels/delta_rule has their kernels; `ops` launches the layers'
 //! other ops.
 
@@ -16,7 +16,7 @@ use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
 use super::memory::states::LayerStates;
 use super::memory::weights::Vector;
-use offshoot_backend::{CONV_TOKENS, DeltaGates, DeltaHeads, Dtype, StateDtype};
+use offshoot_backend::{ConvShape, DeltaHeads, Dtype, LayerState, StateDtype, StateKind, StateRule};
 use offshoot_core::error::{Error, Result};
 
 /// The widest keys: half as many elements of a state are in the registers of a thread.
@@ -29,11 +29,12 @@ const MOST_WARPS: usize = 4;
 /// Channels of a row that a block of `causal_conv` takes: 4 for each thread.
 const BLOCK_CHANNELS: u32 = 4 * LANE_BLOCK;
 
-/// The kernels of layers with these heads, and states of `state`, in a model of `element`.
-pub struct DeltaRuleKernels {
+/// The kernels of layers with such a state, whose matrices are of `state`, in a model of `element`.
+pub struct StateKernels {
     pub element: Dtype,
     pub state: StateDtype,
-    pub heads: DeltaHeads,
+    pub layer: LayerState,
+    heads: DeltaHeads,
     causal_conv: Function,
     delta_rule: Function,
     chunked: Option<ChunkedKernels>,
@@ -53,19 +54,21 @@ impl LoadedRuns<'_> {
     }
 }
 
-impl DeltaRuleKernels {
+impl StateKernels {
     /// Errors: keys wider than [`MOST_KEY_DIM`].
-    pub fn load(device: &Device, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Result<Self> {
+    pub fn load(device: &Device, element: Dtype, state: StateDtype, layer: LayerState) -> Result<Self> {
+        let StateKind::Delta(heads) = layer.kind;
         if heads.key_dim > MOST_KEY_DIM {
             let expected = format!("keys of at most {MOST_KEY_DIM} on a GPU");
-            return Err(Error::value("heads of delta-rule layers", expected, heads.to_string()));
+            return Err(Error::value("heads of recurrent layers", expected, heads.to_string()));
         }
         let delta_rule = units::delta_rule(element, state, heads.key_dim, heads.value_dim);
         Ok(Self {
             element,
             state,
+            layer,
             heads,
-            causal_conv: device.function(&units::typed(&units::CAUSAL_CONV, element), "causal_conv")?,
+            causal_conv: device.function(&units::causal_conv(element, layer.conv.tokens), "causal_conv")?,
             delta_rule: device.function(&delta_rule, "delta_rule")?,
             chunked: ChunkedKernels::load(device, element, state, heads)?,
         })
@@ -77,15 +80,18 @@ impl DeltaRuleKernels {
         out: &Buffer,
         x: &Buffer,
         weight: &Vector,
+        bias: Option<&Vector>,
         states: LayerStates<'_>,
         runs: LoadedRuns<'_>,
     ) {
-        let width = self.heads.conv_width();
+        let ConvShape { width, tokens } = self.layer.conv;
         assert_eq!((out.rows, out.width, out.element), (x.rows, x.width, x.element), "causal_conv: shapes");
-        assert_eq!((x.width, x.element, weight.len), (width, self.element, CONV_TOKENS * width), "causal_conv: width");
+        assert_eq!((x.width, x.element, weight.len), (width, self.element, tokens * width), "causal_conv: width");
+        assert!(bias.is_none_or(|bias| bias.len == width), "causal_conv: length of the bias");
         let (tails, tails_at) = states.tails();
         for wave in runs.plan.waves() {
             let args = Args::new().memory(out.memory()).memory(x.memory()).memory(&weight.memory);
+            let args = args.memory_or_null(bias.map(|bias| &bias.memory));
             let args = args.memory_at(tails, tails_at).memory_at(runs.words, LoadedRuns::at(wave.segments.start));
             let grid = [small(wave.segments.len()), small(width).div_ceil(BLOCK_CHANNELS), 1];
             device.launch(&self.causal_conv, grid, LANE_BLOCK, 0, &args.u32(small(width)));
@@ -99,25 +105,26 @@ impl DeltaRuleKernels {
 
     /// `products`: memory of `chunk_bytes`; without it all runs are computed token by token.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    pub fn delta_rule(
+    pub fn state_update(
         &self,
         device: &Device,
         out: &Buffer,
         qkv: &Buffer,
-        ba: &Buffer,
-        gates: DeltaGates<'_, Vector>,
+        gates: &Buffer,
+        rule: StateRule<'_, Vector>,
         states: LayerStates<'_>,
         runs: LoadedRuns<'_>,
         products: Option<&Memory>,
     ) {
         let heads = self.heads;
         let shapes = [(out, heads.value_width(), self.element), (qkv, heads.conv_width(), self.element)];
-        for (buffer, width, element) in shapes.into_iter().chain([(ba, 2 * heads.value_heads, Dtype::F32)]) {
+        for (buffer, width, element) in shapes.into_iter().chain([(gates, 2 * heads.value_heads, Dtype::F32)]) {
             let found = (buffer.rows, buffer.width, buffer.element);
-            assert_eq!(found, (out.rows, width, element), "delta_rule: shapes");
+            assert_eq!(found, (out.rows, width, element), "state_update: shapes");
         }
-        let lengths = (gates.rate.len, gates.dt.len);
-        assert_eq!(lengths, (heads.value_heads, heads.value_heads), "delta_rule: lengths of the gates");
+        let StateRule::Delta { rate, dt } = rule;
+        let lengths = (rate.len, dt.len);
+        assert_eq!(lengths, (heads.value_heads, heads.value_heads), "state_update: lengths of the gates");
         let warps = heads.value_dim.div_ceil(WARP_COLUMNS).min(MOST_WARPS);
         let blocks = heads.value_heads * heads.value_dim.div_ceil(WARP_COLUMNS * warps);
         let (matrices, matrices_at) = states.matrices();
@@ -126,10 +133,9 @@ impl DeltaRuleKernels {
             let mut first = wave.runs.start;
             if let (Some(chunked), Some(products), 1..) = (&self.chunked, products, wave.long) {
                 let (rows, threads) = (qkv.memory(), chunked::PRODUCTS_THREADS);
-                let args = Args::new().memory(products).memory(rows).memory(ba.memory()).memory(&gates.rate.memory);
+                let args = Args::new().memory(products).memory(rows).memory(gates.memory()).memory(&rate.memory);
                 let segments = LoadedRuns::at(wave.segments.start);
-                let args =
-                    args.memory(&gates.dt.memory).memory_at(runs.words, segments).u32(key_heads).u32(value_heads);
+                let args = args.memory(&dt.memory).memory_at(runs.words, segments).u32(key_heads).u32(value_heads);
                 let grid = [small(chunked::products_blocks(heads, wave.long_segments)), 1, 1];
                 device.launch(&chunked.products, grid, threads, chunked::products_shared(heads), &args);
                 let (states, blocks) = chunked.walk(wave.long);
@@ -141,8 +147,8 @@ impl DeltaRuleKernels {
                 first += wave.long;
             }
             if first < wave.runs.end {
-                let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory(ba.memory());
-                let args = args.memory(&gates.rate.memory).memory(&gates.dt.memory).memory_at(matrices, matrices_at);
+                let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory(gates.memory());
+                let args = args.memory(&rate.memory).memory(&dt.memory).memory_at(matrices, matrices_at);
                 let args = args.memory_at(runs.words, LoadedRuns::at(first)).u32(key_heads).u32(value_heads);
                 let grid = [small((wave.runs.end - first) * blocks), 1, 1];
                 device.launch(&self.delta_rule, grid, small(32 * warps), 0, &args);

@@ -1,16 +1,16 @@
-//! The memory for states of delta-rule layers. Slots have no meaning here: the prefix tree says which sequence's state
+//! The memory for states of recurrent layers. Slots have no meaning here: the prefix tree says which sequence's state
 //! is where.
 //!
 //! # Layout
 //! One allocation, one part after the other for each layer: its matrices, `[slot][value_head][key_dim][value_dim]`, and
-//! the last inputs of its convolution, the newest last, `[slot][CONV_TOKENS][conv_width]`. Inputs are f32, matrices of
+//! the last inputs of its convolution, the newest last, `[slot][tokens][width]`. Inputs are f32, matrices of
 //! [`StateDtype`].
 
 use std::ops::Range;
 
 use crate::driver::device::Device;
 use crate::driver::memory::Memory;
-use offshoot_backend::{DeltaHeads, MemoryPart, StateDtype, StateShape};
+use offshoot_backend::{LayerState, MemoryPart, StateDtype, StateShape};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, StateId};
 
@@ -23,10 +23,10 @@ pub struct States {
     layers: Vec<LayerPlaces>,
 }
 
-/// The heads of a layer, and the bytes at which its parts begin.
+/// The state of a layer, and the bytes at which its parts begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LayerPlaces {
-    heads: DeltaHeads,
+    layer: LayerState,
     dtype: StateDtype,
     matrices: usize,
     tails: usize,
@@ -57,22 +57,22 @@ impl States {
 
     pub fn layer(&self, layer: LayerIx) -> LayerStates<'_> {
         let places = self.layers.get(layer.ix());
-        let places = places.unwrap_or_else(|| panic!("delta-rule layer {layer} of {}", self.layers.len()));
+        let places = places.unwrap_or_else(|| panic!("recurrent layer {layer} of {}", self.layers.len()));
         LayerStates { memory: &self.memory, places: *places }
     }
 }
 
 impl LayerPlaces {
     fn parts_of(&self, slot: StateId) -> [Range<usize>; 2] {
-        let bytes = [self.heads.matrix_bytes(self.dtype), self.heads.tail_bytes()];
+        let bytes = [self.layer.matrix_bytes(self.dtype), self.layer.tail_bytes()];
         let part = |(at, bytes): (usize, usize)| at + slot.ix() * bytes..at + (slot.ix() + 1) * bytes;
         [(self.matrices, bytes[0]), (self.tails, bytes[1])].map(part)
     }
 }
 
 impl<'a> LayerStates<'a> {
-    pub fn heads(&self) -> DeltaHeads {
-        self.places.heads
+    pub fn layer(&self) -> LayerState {
+        self.places.layer
     }
 
     /// The dtype of the matrices.
@@ -93,7 +93,7 @@ impl<'a> LayerStates<'a> {
 
 /// The most bytes that the memory has beside `slots` times a state's.
 pub fn overhead_bytes(shape: &StateShape) -> usize {
-    2 * ALIGNED * shape.heads.len()
+    2 * ALIGNED * shape.layers.len()
 }
 
 /// The places of all layers, and the bytes of them all.
@@ -104,26 +104,28 @@ fn places(shape: &StateShape) -> (Vec<LayerPlaces>, usize) {
         bytes += (shape.slots * bytes_of_one).next_multiple_of(ALIGNED);
         at
     };
-    let mut layer = |&heads: &DeltaHeads| LayerPlaces {
-        heads,
+    let mut of_layer = |&layer: &LayerState| LayerPlaces {
+        layer,
         dtype: shape.dtype,
-        matrices: part(heads.matrix_bytes(shape.dtype)),
-        tails: part(heads.tail_bytes()),
+        matrices: part(layer.matrix_bytes(shape.dtype)),
+        tails: part(layer.tail_bytes()),
     };
-    let layers = shape.heads.iter().map(&mut layer).collect();
+    let layers = shape.layers.iter().map(&mut of_layer).collect();
     (layers, bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_backend::DeltaHeads;
 
     #[test]
     fn parts_follow_each_other_where_kernels_may_load_them() {
         let odd = DeltaHeads { key_heads: 1, value_heads: 1, key_dim: 3, value_dim: 5 };
         let even = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16 };
         let of = |dtype: StateDtype| {
-            let shape = StateShape { heads: vec![odd, even], slots: 3, dtype };
+            let layers = [odd, even].map(|heads| LayerState::delta(heads, 4)).to_vec();
+            let shape = StateShape { layers, slots: 3, dtype };
             let (layers, bytes) = places(&shape);
             let parts = layers.iter().flat_map(|layer| [layer.matrices, layer.tails]).chain([bytes]).collect();
             check_parts(&shape, &layers, bytes);

@@ -15,8 +15,8 @@ use super::workload_file::read_jobs;
 use offshoot_args::whole;
 use offshoot_args::words::{DTYPES, STATE_DTYPES, one_of};
 use offshoot_backend::{
-    ActivationDtype, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, Rates, StateDtype, StateShape, StepBatch,
-    Timed, Uniform, WeightFormat,
+    ActivationDtype, Dtype, GateFunction, GatedNorm, HeadLayout, KvShape, LayerState, NormOrder, Rates, StateDtype,
+    StateRule, StateShape, StepBatch, Timed, Uniform, WeightFormat,
 };
 use offshoot_cases::case;
 use offshoot_core::error::{Error, Result};
@@ -102,20 +102,20 @@ const CHUNK: f64 = 64.0;
 #[serde(rename_all = "snake_case")]
 enum Op {
     CausalConv,
-    DeltaRule,
-    GatedRmsNorm,
+    StateUpdate,
+    GatedNorm,
     /// All of them; the lower bound of its bytes counts states alone.
     Layer,
 }
 
 impl Op {
-    const ALL: [Self; 4] = [Self::CausalConv, Self::DeltaRule, Self::GatedRmsNorm, Self::Layer];
+    const ALL: [Self; 4] = [Self::CausalConv, Self::StateUpdate, Self::GatedNorm, Self::Layer];
 
     fn name(self) -> &'static str {
         match self {
             Op::CausalConv => "causal_conv",
-            Op::DeltaRule => "delta_rule",
-            Op::GatedRmsNorm => "gated_rms_norm",
+            Op::StateUpdate => "state_update",
+            Op::GatedNorm => "gated_norm",
             Op::Layer => "layer",
         }
     }
@@ -159,17 +159,17 @@ impl OnDevice for &DeltaRuleOptions {
         if options.deterministic {
             backend.set_batch_invariant();
         }
-        let all = kinds(config.delta_heads());
+        let all = kinds(config.states());
         if all.is_empty() {
-            return Err(Error::value("--shape", "a shape with gated delta-rule layers", options.shape.clone()));
+            return Err(Error::value("--shape", "a shape with recurrent layers", options.shape.clone()));
         }
         if !options.json {
             out::line(format_args!("{}: {rates}", backend.describe()))?;
         }
-        for heads in all {
-            let count = config.delta_heads().filter(|other| *other == heads).count();
+        for layer in all {
+            let count = config.states().filter(|other| *other == layer).count();
             if !options.json {
-                out::line(format_args!("{count} layers of {heads}; times are of one"))?;
+                out::line(format_args!("{count} layers of {layer}; times are of one"))?;
                 out::line(format_args!(
                     "{:<15} {:>9} {:>7} {:>10} {:>10} {:>6}",
                     "op", "sequences", "tokens", "us", "floor us", "ratio"
@@ -177,8 +177,8 @@ impl OnDevice for &DeltaRuleOptions {
             }
             let decode = options.branches.iter().map(|&sequences| Prompts { sequences, tokens: 1 });
             for prompts in decode.chain(options.prompts.iter().copied()) {
-                for (op, us) in measure(&mut backend, options, heads, prompts)? {
-                    let floor = floor(op, heads, prompts, (options.dtype, options.state_dtype), rates);
+                for (op, us) in measure(&mut backend, options, layer, prompts)? {
+                    let floor = floor(op, layer, prompts, (options.dtype, options.state_dtype), rates);
                     let Prompts { sequences, tokens } = prompts;
                     let (deterministic, state_dtype) = (options.deterministic, options.state_dtype);
                     let (floor_us, ratio) = (rounded(floor, 2), rounded(us / floor, 2));
@@ -207,20 +207,21 @@ impl OnDevice for &DeltaRuleOptions {
 /// the products of the chunked form, per chunk C of a value head with keys of `k` and values of `v`: those of keys with
 /// keys and queries, and of the inverse with keys, 3 C C k; of the inverse and of scores with values, 2 C C v; and of
 /// the state with keys twice and queries, 3 C k v.
-fn floor(op: Op, heads: DeltaHeads, prompts: Prompts, (dtype, states): (Dtype, StateDtype), rates: Rates) -> f64 {
+fn floor(op: Op, layer: LayerState, prompts: Prompts, (dtype, states): (Dtype, StateDtype), rates: Rates) -> f64 {
     let Prompts { sequences, tokens } = prompts;
     let rows = (sequences * tokens) as f64;
-    let [conv, values] = [heads.conv_width(), heads.value_width()].map(|elements| elements as f64);
+    let heads = layer.heads();
+    let [conv, values] = [layer.conv.width, heads.value_width()].map(|elements| elements as f64);
     let state = |bytes: usize| 2.0 * bytes as f64 * sequences as f64;
     let activations = |elements: f64| elements * dtype.bytes() as f64 * rows;
     let (k, v) = (heads.key_dim as f64, heads.value_dim as f64);
     let products = 2.0 * heads.value_heads as f64 * rows * (3.0 * CHUNK * k + 2.0 * CHUNK * v + 3.0 * k * v);
     let products = if tokens > 1 { products } else { 0.0 };
     let (bytes, flops) = match op {
-        Op::CausalConv => (state(heads.tail_bytes()) + activations(2.0 * conv), 0.0),
-        Op::DeltaRule => (state(heads.matrix_bytes(states)) + activations(conv + values), products),
-        Op::GatedRmsNorm => (activations(3.0 * values), 0.0),
-        Op::Layer => (state(heads.state_bytes(states)), products),
+        Op::CausalConv => (state(layer.tail_bytes()) + activations(2.0 * conv), 0.0),
+        Op::StateUpdate => (state(layer.matrix_bytes(states)) + activations(conv + values), products),
+        Op::GatedNorm => (activations(3.0 * values), 0.0),
+        Op::Layer => (state(layer.state_bytes(states)), products),
     };
     1e6 * (bytes / rates.bytes_per_s).max(flops / rates.flops_per_s)
 }
@@ -229,20 +230,21 @@ fn floor(op: Op, heads: DeltaHeads, prompts: Prompts, (dtype, states): (Dtype, S
 fn measure<B: Timed>(
     backend: &mut B,
     options: &DeltaRuleOptions,
-    heads: DeltaHeads,
+    layer: LayerState,
     prompts: Prompts,
 ) -> Result<Vec<(Op, f64)>> {
     let Prompts { sequences, tokens } = prompts;
     let (rows, dtype) = (sequences * tokens, options.dtype);
-    let layer_bytes = sequences * heads.state_bytes(options.state_dtype);
+    let heads = layer.heads();
+    let layer_bytes = sequences * layer.state_bytes(options.state_dtype);
     let layers = (backend.free_bytes()? / FREE_PART / layer_bytes).clamp(1, LAYERS);
     let any = HeadLayout::new(1, 1, 64);
-    let states = StateShape { heads: vec![heads; layers], slots: sequences, dtype: options.state_dtype };
+    let states = StateShape { layers: vec![layer; layers], slots: sequences, dtype: options.state_dtype };
     let mut kv = backend.kv(&KvShape { states, ..KvShape::uniform(1, any, dtype, 1) })?;
     let mut vector = |stream: u64, len: usize, value: &dyn Fn(f32) -> f32| {
         case::vector(backend, &drawn(stream, len).into_iter().map(value).collect::<Vec<f32>>())
     };
-    let conv = vector(1, 4 * heads.conv_width(), &|x| x)?;
+    let conv = vector(1, layer.tail(), &|x| x)?;
     let rate = vector(2, heads.value_heads, &|a_log| -(a_log - 2.0).exp())?;
     let dt = vector(3, heads.value_heads, &|x| x)?;
     let weight = vector(4, heads.value_dim, &|x| 1.0 + x)?;
@@ -261,22 +263,24 @@ fn measure<B: Timed>(
     let mut filled = |stream: u64, width: usize, holds: ActivationDtype| {
         case::buffer(backend, holds, shape.rows, width, &drawn(stream, shape.rows * width))
     };
-    let x = filled(5, heads.conv_width(), operands)?;
+    let x = filled(5, layer.conv.width, operands)?;
     let ba = filled(6, 2 * heads.value_heads, ActivationDtype::Sums)?;
     let gate = filled(7, heads.value_width(), operands)?;
-    let mut mixed = filled(8, heads.conv_width(), operands)?;
+    let mut mixed = filled(8, layer.conv.width, operands)?;
     let mut out = filled(9, heads.value_width(), operands)?;
+    let (gate_by, order) = (GateFunction::Silu, NormOrder::NormFirst);
+    let norm = GatedNorm { width: heads.value_dim, eps: 1e-6, gate: gate_by, order };
     let mut ops = |backend: &mut B, step: &B::Step, op: Op| {
         for layer in (0..layers).map(LayerIx::new) {
             if op.has(Op::CausalConv) {
-                backend.causal_conv(&mut mixed, &x, &conv, &mut kv, layer, step);
+                backend.causal_conv(&mut mixed, &x, &conv, None, &mut kv, layer, step);
             }
-            if op.has(Op::DeltaRule) {
-                let gates = DeltaGates { rate: &rate, dt: &dt };
-                backend.delta_rule(&mut out, &mixed, &ba, gates, &mut kv, layer, step);
+            if op.has(Op::StateUpdate) {
+                let rule = StateRule::Delta { rate: &rate, dt: &dt };
+                backend.state_update(&mut out, &mixed, &ba, rule, &mut kv, layer, step);
             }
-            if op.has(Op::GatedRmsNorm) {
-                backend.gated_rms_norm(&mut out, &gate, &weight, 1e-6);
+            if op.has(Op::GatedNorm) {
+                backend.gated_norm(&mut out, &gate, Some(&weight), norm);
             }
         }
         Ok(())
@@ -304,14 +308,16 @@ fn drawn(stream: u64, len: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_backend::DeltaHeads;
 
     #[test]
     fn the_bound_of_decode_steps_is_the_time_of_their_states() {
         let heads = DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+        let layer = LayerState::delta(heads, 4);
         let rates = Rates { bytes_per_s: 4e12, flops_per_s: 8e14 };
         let state = 4 * (32 * 128 * 128 + 4 * 8192);
         let decode = Prompts { sequences: 256, tokens: 1 };
-        let floor = |op, prompts, states| super::floor(op, heads, prompts, (Dtype::Bf16, states), rates);
+        let floor = |op, prompts, states| super::floor(op, layer, prompts, (Dtype::Bf16, states), rates);
         let us = floor(Op::Layer, decode, StateDtype::F32);
         assert!((us - 2.0 * 256.0 * f64::from(state) / 4e6).abs() < 1e-9, "{us}");
         let matrices = f64::from(32 * 128 * 128);
@@ -320,7 +326,7 @@ mod tests {
         // 64 x 128 x 5 and 128 x 128 x 3 multiplications and additions a token and head, which take longer than its
         // bytes.
         let prompts = Prompts { sequences: 2, tokens: 4096 };
-        let us = floor(Op::DeltaRule, prompts, StateDtype::F32);
+        let us = floor(Op::StateUpdate, prompts, StateDtype::F32);
         assert!((us - 2.0 * 8192.0 * 32.0 * 90112.0 / 8e8).abs() < 1e-9, "{us}");
     }
 

@@ -38,7 +38,7 @@ fn delta_rule_layers_are_timed_beside_the_time_of_their_states() {
     let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e12"];
     let steps = ["--branches", "1,2", "--prompts", "2x5"];
     let lines = bench(&[&["delta-rule", "--json"], &steps[..], &rates[..]].concat());
-    let ops = ["causal_conv", "delta_rule", "gated_rms_norm", "layer"];
+    let ops = ["causal_conv", "state_update", "gated_norm", "layer"];
     let expected: Vec<_> = [(1, 1), (2, 1), (2, 5)].into_iter().flat_map(|step| ops.map(|op| (step, op))).collect();
     assert_eq!(lines.len(), expected.len());
     for (line, ((sequences, tokens), op)) in lines.iter().zip(expected) {

@@ -52,7 +52,7 @@ impl ModelConfig {
     /// The memory for keys and values, with no room for states.
     pub fn kv_shape(&self, dtype: Dtype, pages: usize) -> KvShape {
         let places = LayerPages::of(self).places;
-        let states = StateShape { heads: self.delta_heads().collect(), ..StateShape::default() };
+        let states = StateShape { layers: self.states().collect(), ..StateShape::default() };
         KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states, routes: None }
     }
 

@@ -1,7 +1,7 @@
 //! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of
 //! one model may differ in any of these. `layout` lists the tensors, the decoder computes.
 
-use offshoot_backend::{DeltaHeads, Gate, HeadLayout, HeadNormForm, HeadNormSpan, LatentHeads, Router};
+use offshoot_backend::{DeltaHeads, Gate, HeadLayout, HeadNormForm, HeadNormSpan, LatentHeads, LayerState, Router};
 use offshoot_core::ids::GroupIx;
 
 use super::rope::RopeConfig;
@@ -49,6 +49,15 @@ pub struct DeltaRuleSpec {
     pub heads: DeltaHeads,
     /// Epsilon of the gated norm of each value head.
     pub eps: f32,
+}
+
+/// Inputs that the convolution of these layers reads.
+pub(super) const CONV_TOKENS: usize = 4;
+
+impl DeltaRuleSpec {
+    pub fn state(&self) -> LayerState {
+        LayerState::delta(self.heads, CONV_TOKENS)
+    }
 }
 
 /// Softmax attention.

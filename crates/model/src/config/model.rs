@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use offshoot_backend::{Backend, DeltaHeads, Dtype, HeadLayout, LatentHeads, StateDtype, WeightFormat};
+use offshoot_backend::{Backend, Dtype, HeadLayout, LatentHeads, LayerState, StateDtype, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::setting::WEIGHTS;
 
 use super::families::Family;
-use super::layer::{AttentionSpec, KeySource, LayerSpec, Norm};
+use super::layer::{AttentionSpec, DeltaRuleSpec, KeySource, LayerSpec, Norm};
 use super::modules::Modules;
 use super::output::OutputHead;
 use super::quantisation::{ActivationChoice, Quantisation, WeightChoice};
@@ -58,6 +58,9 @@ pub struct ModelConfig {
     pub eos: Vec<TokenId>,
     /// How the tensors of a GGUF file are stored, by the layout's names; empty for other models.
     pub formats: Arc<HashMap<String, WeightFormat>>,
+    /// Whether a layer stores what makes latents in another dtype than what makes queries of the same input: only the
+    /// tensors tell. No product gives both then.
+    pub latents_apart: bool,
 }
 
 /// What embeddings are multiplied by.
@@ -119,19 +122,19 @@ impl ModelConfig {
         self.attention().find_map(|attention| Some(attention.latent()?.heads))
     }
 
-    /// The heads of each delta-rule layer.
-    pub fn delta_heads(&self) -> impl Iterator<Item = DeltaHeads> {
-        self.layers.iter().filter_map(LayerSpec::delta_rule).map(|delta_rule| delta_rule.heads)
+    /// The state of each recurrent layer.
+    pub fn states(&self) -> impl Iterator<Item = LayerState> {
+        self.layers.iter().filter_map(LayerSpec::delta_rule).map(DeltaRuleSpec::state)
     }
 
-    /// Bytes of one sequence's state in all delta-rule layers.
+    /// Bytes of one sequence's state in all recurrent layers.
     pub fn state_bytes(&self, dtype: StateDtype) -> usize {
-        self.delta_heads().map(|heads| heads.state_bytes(dtype)).sum()
+        self.states().map(|layer| layer.state_bytes(dtype)).sum()
     }
 
     /// What becomes of the dtype of states that is asked for: nothing if there are none.
     pub fn state_dtype(&self, asked: StateDtype) -> StateDtype {
-        if self.delta_heads().next().is_some() { asked } else { StateDtype::default() }
+        if self.states().next().is_some() { asked } else { StateDtype::default() }
     }
 
     /// The heads of each layer that stores keys and values, in order.

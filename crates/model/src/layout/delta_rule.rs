@@ -6,14 +6,14 @@ use std::ops::Range;
 use super::names::LayerNames;
 use super::tensors::{Dim, LinearTensors, TensorSpec, linear, vector};
 use crate::config::{DeltaRuleModules, DeltaRuleSpec};
-use offshoot_backend::{CONV_TOKENS, DeltaHeads, Split};
+use offshoot_backend::{DeltaHeads, Split};
 
 /// What a delta-rule layer has beside its projections.
 #[derive(Clone, Debug)]
 pub struct DeltaRuleTensors {
     /// The gates b and a of the value heads: all b, then all a.
     pub ba: LinearTensors,
-    /// `[conv_width, 1, CONV_TOKENS]`
+    /// `[conv_width, 1, tokens]`
     pub conv: TensorSpec,
     /// Logarithms of the decay rates, and what is added to a.
     pub a_log: TensorSpec,
@@ -67,7 +67,7 @@ impl LayerNames<'_> {
                 )
             }
         };
-        let conv = [conv_width, dim(1, "1"), dim(CONV_TOKENS, "linear_conv_kernel_dim")];
+        let conv = [conv_width, dim(1, "1"), dim(spec.state().conv.tokens, "linear_conv_kernel_dim")];
         let tensors = DeltaRuleTensors {
             ba: ba.split(Split::outputs([heads.value_heads; 2])),
             conv: TensorSpec { name: at("conv1d.weight"), shape: conv.to_vec() },

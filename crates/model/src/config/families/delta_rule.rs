@@ -1,11 +1,11 @@
 //! Reads the heads of gated delta-rule layers (Qwen3-Next, Qwen3.5 and Qwen3.6), and refuses what is computed
 //! otherwise.
 
-use offshoot_backend::{CONV_TOKENS, DeltaHeads};
+use offshoot_backend::DeltaHeads;
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_WIDTH};
-use super::super::layer::DeltaRuleSpec;
+use super::super::layer::{CONV_TOKENS, DeltaRuleSpec};
 
 /// `eps`: of the model's norms.
 pub fn read(fields: &Fields<'_>, eps: f32) -> Result<DeltaRuleSpec> {

@@ -166,6 +166,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         bos: None,
         eos: Vec::new(),
         formats: Arc::default(),
+        latents_apart: false,
     })
 }
 

@@ -1,16 +1,14 @@
-//! `causal_conv` and `delta_rule`, over steps in which states are made, forked, continued in place, read again and
-//! written over; `gated_rms_norm` and `sigmoid_times`.
+//! `causal_conv` and `state_update`, over steps in which states are made, forked, continued in place, read
+//! again and written over.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use super::activations::{gate_tolerance, sigmoid, silu};
 use super::suite::OpSuite;
-use crate::case::{
-    ANY_HEADS, ANY_VOCAB, CheckEffort, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector,
-};
+use crate::case::{ANY_HEADS, ANY_VOCAB, CheckEffort, F32, OpCase, buffer, numbers, rounded, rows_at, vector};
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Gate, KvShape, Pick, SampleRequest, StateDtype,
+    ActivationDtype, Backend, DeltaHeads, Dtype, Gate, KvShape, LayerState, Pick, SampleRequest, StateDtype, StateRule,
     StateShape, StepBatch,
 };
 use offshoot_core::dice::Dice;
@@ -37,35 +35,30 @@ const HEADS: [DeltaHeads; 6] = [
     heads(1, 1, 256, 64),
 ];
 
+/// Inputs that a convolution reads, and whether it has a bias.
+const CONVS: [(usize, bool); 4] = [(4, false), (4, true), (3, false), (2, true)];
+
 const fn heads(key_heads: usize, value_heads: usize, key_dim: usize, value_dim: usize) -> DeltaHeads {
     DeltaHeads { key_heads, value_heads, key_dim, value_dim }
 }
 
 pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
-    for &(rows, width) in suite.shapes() {
-        let x = numbers(dice, dtype, rows * width);
-        let gate: Vec<f32> = (0..rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();
-        for gates in [width, 1] {
-            let y = gate[..rows * gates].to_vec();
-            suite.hold("sigmoid_times", &SigmoidTimesCase { dtype, width, x: x.clone(), y })?;
-        }
-        let head = (1..=width.min(300)).rev().find(|head| width % head == 0).expect("1 divides every width");
-        let weight = dice.numbers(head);
-        suite.hold("gated_rms_norm", &GatedNormCase { dtype, width, x, gate, weight })?;
-    }
     let all = if suite.effort == CheckEffort::Quick { &HEADS[1..3] } else { &HEADS[..] };
     for &heads in all {
         let case = StatesCase { may_chunk: B::IS_ASYNC && dtype != Dtype::F32, ..StatesCase::new(dice, dtype, heads) };
-        suite.hold("causal_conv", &ConvCase::new(&case))?;
-        suite.hold("delta_rule", &DeltaRuleCase::new(&case))?;
+        for (tokens, has_bias) in CONVS {
+            suite.hold("causal_conv", &ConvCase::new(case.with_conv(dice, tokens, has_bias)))?;
+        }
+        suite.hold("state_update", &DeltaRuleCase::new(&case))?;
         let case = StatesCase { state: StateDtype::Bf16, ..case };
-        suite.hold("delta_rule", &DeltaRuleCase::new(&case))?;
+        suite.hold("state_update", &DeltaRuleCase::new(&case))?;
     }
     Ok(())
 }
 
 /// One step of the script, and whether it is advanced once after it was computed.
+#[derive(Clone)]
 struct ScriptStep {
     runs: Vec<StateRun>,
     advances: bool,
@@ -100,6 +93,7 @@ fn script() -> Vec<ScriptStep> {
 }
 
 /// The inputs of a layer's ops in every row of the script.
+#[derive(Clone)]
 struct StatesCase {
     dtype: Dtype,
     state: StateDtype,
@@ -107,8 +101,10 @@ struct StatesCase {
     script: Vec<ScriptStep>,
     /// `[rows, conv_width]`
     x: Vec<f32>,
-    /// `[conv_width, 4]`
+    /// `[conv_width, conv_tokens]`
     conv: Vec<f32>,
+    conv_tokens: usize,
+    bias: Option<Vec<f32>>,
     /// `[rows, 2 * value_heads]`
     ba: Vec<f32>,
     rate: Vec<f32>,
@@ -125,6 +121,8 @@ impl StatesCase {
         Self {
             x: numbers(dice, dtype, rows * width),
             conv: dice.numbers(4 * width),
+            conv_tokens: 4,
+            bias: None,
             ba: dice.numbers(rows * 2 * value_heads).into_iter().map(|gate| 3.0 * gate).collect(),
             rate: dice.numbers(value_heads).into_iter().map(|a_log| -(2.0 * a_log).exp()).collect(),
             dt: dice.numbers(value_heads),
@@ -136,6 +134,17 @@ impl StatesCase {
         }
     }
 
+    /// The case with another convolution.
+    fn with_conv(&self, dice: &mut Dice, tokens: usize, has_bias: bool) -> Self {
+        let width = self.heads.conv_width();
+        let (conv, bias) = (dice.numbers(tokens * width), has_bias.then(|| dice.numbers(width)));
+        Self { conv, conv_tokens: tokens, bias, ..self.clone() }
+    }
+
+    fn layer(&self) -> LayerState {
+        LayerState::delta(self.heads, self.conv_tokens)
+    }
+
     /// Calls `op` in each step, advanced ones too; returns its output in all rows, which are `width` wide. The
     /// arguments of `op` end with the number of the step's first row, and its padded rows.
     fn over_steps<B: Backend>(
@@ -144,7 +153,7 @@ impl StatesCase {
         width: usize,
         mut op: impl FnMut(&mut B, &mut B::Buffer, &mut B::Kv, &B::Step, (usize, usize)) -> Result<()>,
     ) -> Result<Vec<f32>> {
-        let states = StateShape { heads: vec![self.heads; LAYERS], slots: SLOTS, dtype: self.state };
+        let states = StateShape { layers: vec![self.layer(); LAYERS], slots: SLOTS, dtype: self.state };
         let shape = KvShape { states, ..KvShape::uniform(1, ANY_HEADS, self.dtype, 1) };
         let mut kv = backend.kv(&shape)?;
         let mut loaded = backend.step(&[ANY_HEADS], self.dtype, ANY_VOCAB)?;
@@ -228,33 +237,34 @@ impl fmt::Display for StatesCase {
 }
 
 /// `causal_conv` over the script.
-struct ConvCase<'a> {
-    states: &'a StatesCase,
-    /// For each output the sum that it is the gate of, and that of its products' sizes.
+struct ConvCase {
+    states: StatesCase,
+    /// For each output the sum that it is the gate of, and that of its terms' sizes.
     sums: Vec<(f64, f64)>,
 }
 
-impl<'a> ConvCase<'a> {
-    fn new(states: &'a StatesCase) -> Self {
-        let width = states.heads.conv_width();
+impl ConvCase {
+    fn new(states: StatesCase) -> Self {
+        let (width, tokens) = (states.heads.conv_width(), states.conv_tokens);
         let mut sums = vec![(0.0, 0.0); states.x.len()];
         // The rows whose inputs a state has kept.
-        let mut kept: HashMap<StateId, [Option<usize>; 4]> = HashMap::new();
+        let mut kept: HashMap<StateId, Vec<Option<usize>>> = HashMap::new();
         states.each_run(|first, run| {
-            let mut tail = run.from.map_or([None; 4], |from| kept[&from]);
+            let mut tail = run.from.map_or(vec![None; tokens], |from| kept[&from].clone());
             if run.is_in {
                 tail.rotate_right(1);
             }
             for row in run.rows.clone().map(|row| first + row as usize) {
                 tail.rotate_left(1);
-                tail[3] = Some(row);
+                tail[tokens - 1] = Some(row);
                 for c in 0..width {
-                    let product = |k: usize| {
+                    let term = |k: usize| {
                         let input = tail[k].map_or(0.0, |row| states.x[row * width + c]);
-                        f64::from(states.conv[4 * c + k]) * f64::from(input)
+                        f64::from(states.conv[tokens * c + k]) * f64::from(input)
                     };
-                    let sum: f64 = (0..4).map(product).sum();
-                    sums[row * width + c] = (sum, (0..4).map(|k| product(k).abs()).sum());
+                    let bias = states.bias.as_ref().map_or(0.0, |bias| f64::from(bias[c]));
+                    let sum: f64 = bias + (0..tokens).map(term).sum::<f64>();
+                    sums[row * width + c] = (sum, bias.abs() + (0..tokens).map(|k| term(k).abs()).sum::<f64>());
                 }
             }
             if let Some(to) = run.to {
@@ -265,22 +275,24 @@ impl<'a> ConvCase<'a> {
     }
 }
 
-impl OpCase for ConvCase<'_> {
+impl OpCase for ConvCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let &StatesCase { dtype, heads, ref x, ref conv, .. } = self.states;
+        let &StatesCase { dtype, heads, ref x, ref conv, ref bias, .. } = &self.states;
         let (width, operands) = (heads.conv_width(), ActivationDtype::Operands(dtype));
         let weight = vector(backend, conv)?;
+        let bias = bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
         self.states.over_steps(backend, width, |backend, out, kv, loaded, (first, rows)| {
             let x = rows_from(backend, operands, x, (first, rows, width))?;
-            backend.causal_conv(out, &x, &weight, kv, LAYER, loaded);
+            backend.causal_conv(out, &x, &weight, bias.as_ref(), kv, LAYER, loaded);
             Ok(())
         })
     }
 
-    /// The sum of four products has four roundings on both sides, which the gate multiplies by its slope, at most 1.1.
+    /// A sum has a rounding for each of its terms on both sides, which the gate multiplies by its slope, at most 1.1.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (sum, size) = self.sums[at];
-        rounded(self.states.dtype, y) + gate_tolerance(Gate::Silu, sum as f32, 1.0, y) + 1.1 * 2.0 * 4.0 * F32 * size
+        let terms = (self.states.conv_tokens + 1) as f64;
+        rounded(self.states.dtype, y) + gate_tolerance(Gate::Silu, sum as f32, 1.0, y) + 1.1 * 2.0 * terms * F32 * size
     }
 
     fn exact(&self) -> Option<Vec<f64>> {
@@ -288,7 +300,8 @@ impl OpCase for ConvCase<'_> {
     }
 
     fn name(&self) -> String {
-        self.states.to_string()
+        let bias = if self.states.bias.is_some() { " and a bias" } else { "" };
+        format!("{}, convolution of {}{bias}", self.states, self.states.conv_tokens)
     }
 }
 
@@ -297,7 +310,7 @@ impl OpCase for ConvCase<'_> {
 const LEAST_CHUNKED: usize = 32;
 const CHUNK_ERRORS: f64 = 4.0;
 
-/// `delta_rule` over the script.
+/// `state_update` over the script.
 struct DeltaRuleCase<'a> {
     states: &'a StatesCase,
     /// For each row and value head, the allowed error of its outputs before they are stored.
@@ -384,7 +397,7 @@ impl OpCase for DeltaRuleCase<'_> {
         self.states.over_steps(backend, heads.value_width(), |backend, out, kv, loaded, (first, rows)| {
             let qkv = rows_from(backend, operands, x, (first, rows, heads.conv_width()))?;
             let ba = rows_from(backend, ActivationDtype::Sums, ba, (first, rows, 2 * heads.value_heads))?;
-            backend.delta_rule(out, &qkv, &ba, DeltaGates { rate: &rate, dt: &dt }, kv, LAYER, loaded);
+            backend.state_update(out, &qkv, &ba, StateRule::Delta { rate: &rate, dt: &dt }, kv, LAYER, loaded);
             Ok(())
         })
     }
@@ -444,87 +457,5 @@ impl OpCase for DeltaRuleCase<'_> {
 
     fn name(&self) -> String {
         self.states.to_string()
-    }
-}
-
-struct GatedNormCase {
-    dtype: Dtype,
-    width: usize,
-    x: Vec<f32>,
-    gate: Vec<f32>,
-    /// As long as a head is wide.
-    weight: Vec<f32>,
-}
-
-impl OpCase for GatedNormCase {
-    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let (rows, operands) = (self.x.len() / self.width, ActivationDtype::Operands(self.dtype));
-        let mut x = buffer(backend, operands, rows, self.width, &self.x)?;
-        let gate = buffer(backend, operands, rows, self.width, &self.gate)?;
-        let weight = vector(backend, &self.weight)?;
-        backend.gated_rms_norm(&mut x, &gate, &weight, EPS);
-        backend.read(&x, rows)
-    }
-
-    /// As of `rms_norm`, and of a gate whose other factor is the normalised number.
-    fn tolerance(&self, at: usize, y: f64) -> f64 {
-        let (head, gate) = (self.weight.len(), f64::from(self.gate[at]));
-        let silu = gate / (1.0 + (-gate).exp());
-        let normed = if silu == 0.0 { 0.0 } else { (y / silu).abs() };
-        let of_gate = gate_tolerance(Gate::Silu, self.gate[at], normed as f32, y);
-        rounded(self.dtype, y) + of_gate + y.abs() * (head as f64 + 12.0) * F32
-    }
-
-    fn exact(&self) -> Option<Vec<f64>> {
-        let roots: Vec<f64> = self.x.chunks_exact(self.weight.len()).map(|head| root_mean_square(head, EPS)).collect();
-        let value = |at: usize| {
-            let (head, i) = (at / self.weight.len(), at % self.weight.len());
-            f64::from(self.x[at]) / roots[head] * f64::from(self.weight[i]) * silu(self.gate[at].into())
-        };
-        Some((0..self.x.len()).map(value).collect())
-    }
-
-    fn name(&self) -> String {
-        format!("{} x {}, heads of {}", self.x.len() / self.width, self.width, self.weight.len())
-    }
-}
-
-struct SigmoidTimesCase {
-    dtype: Dtype,
-    width: usize,
-    x: Vec<f32>,
-    /// As wide as `x`, or one column.
-    y: Vec<f32>,
-}
-
-impl OpCase for SigmoidTimesCase {
-    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let (rows, operands) = (self.x.len() / self.width, ActivationDtype::Operands(self.dtype));
-        let mut x = buffer(backend, operands, rows, self.width, &self.x)?;
-        let y = buffer(backend, operands, rows, self.y.len() / rows, &self.y)?;
-        backend.sigmoid_times(&mut x, &y);
-        backend.read(&x, rows)
-    }
-
-    /// That of the gate's exponential, as `gate_tolerance` derives it.
-    fn tolerance(&self, at: usize, y: f64) -> f64 {
-        rounded(self.dtype, y) + y.abs() * (24.0 + 2.0 * self.gate(at).abs().min(100.0)) * F32
-    }
-
-    fn exact(&self) -> Option<Vec<f64>> {
-        Some((0..self.x.len()).map(|at| f64::from(self.x[at]) * sigmoid(self.gate(at))).collect())
-    }
-
-    fn name(&self) -> String {
-        let rows = self.x.len() / self.width;
-        format!("{rows} x {}, {} gates a row", self.width, self.y.len() / rows)
-    }
-}
-
-impl SigmoidTimesCase {
-    /// The gate of element `at`.
-    fn gate(&self, at: usize) -> f64 {
-        let gates = self.y.len() * self.width / self.x.len();
-        f64::from(self.y[if gates == 1 { at / self.width } else { at }])
     }
 }

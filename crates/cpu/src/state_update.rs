@@ -1,4 +1,4 @@
-//! Gated delta-rule layers, token by token: the clear loops of `backend::delta_rule`. Loops over the columns of a state
+//! The states of recurrent layers, token by token: the clear loops of `backend::states`. Loops over the columns of a state
 //! are compiled for every instruction set and have one order, so all compute the same bits. `states` holds the memory.
 //!
 //! Columns do not depend on each other. So where a run is long and a processor's own instructions are used, some
@@ -11,108 +11,46 @@ use half::bf16;
 
 use super::rows::{bf16_bits, for_each_isa, for_rows, sum};
 use super::states::{HeadMatrices, LayerStates};
-use super::{Cores, CpuBuffer, Isa, exp};
-use offshoot_backend::{CONV_TOKENS, DeltaHeads, L2_EPS};
+use super::{Cores, CpuBuffer, Isa};
+use offshoot_backend::{DeltaHeads, L2_EPS, StateRule};
 use offshoot_kv::StateRun;
 
-/// Memory of the ops of delta-rule layers; nothing lasts from one to the next.
+/// Memory of an update; nothing lasts from one to the next.
 #[derive(Default)]
-pub struct DeltaScratch {
-    /// The inputs before each run that its convolution reads, `[runs][CONV_TOKENS][width]`.
-    tails: Vec<f32>,
-    /// The run of each row, and the row's place in it.
-    places: Vec<(usize, usize)>,
+pub struct UpdateScratch {
     /// `[value_heads][rows][value_dim]`
     outputs: Vec<f32>,
 }
 
-/// The gates of a layer, one number for each value head.
-pub struct Gates<'a> {
-    pub rate: &'a [f32],
-    pub dt: &'a [f32],
-}
-
-/// `out[r][c] = silu(sum over k of weight[c][k] * x[r - 3 + k][c])`, where the rows before a run's first are those of
-/// the state that it continues.
-pub fn causal_conv(
-    cores: &Cores,
-    scratch: &mut DeltaScratch,
-    out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    weight: &[f32],
-    states: &mut LayerStates,
-    runs: &[StateRun],
-) {
-    let width = x.width;
-    let expected = (x.rows, states.heads().conv_width(), CONV_TOKENS * width);
-    assert_eq!((out.rows, out.width, weight.len()), expected, "causal_conv: shapes");
-    assert_eq!(width, out.width, "causal_conv: width of the input");
-    let DeltaScratch { tails, places, .. } = scratch;
-    tails.resize(runs.len() * CONV_TOKENS * width, 0.0);
-    places.resize(x.rows, (0, 0));
-    for (number, (run, tail)) in runs.iter().zip(tails.chunks_exact_mut(CONV_TOKENS * width)).enumerate() {
-        match run.from {
-            Some(from) => tail.copy_from_slice(states.tail(from)),
-            None => tail.fill(0.0),
-        }
-        if run.is_in {
-            // The last of the four inputs is the first row's own.
-            tail.copy_within(0..(CONV_TOKENS - 1) * width, width);
-        }
-        for (place, row) in run.rows.clone().enumerate() {
-            places[row as usize] = (number, place);
-        }
-        let Some(to) = run.to else { continue };
-        // The last inputs of the run, and before them those of the tail.
-        let rows = run.rows.len();
-        let kept = states.tail_mut(to);
-        for (k, kept) in kept.chunks_exact_mut(width).enumerate() {
-            match (rows + k).checked_sub(CONV_TOKENS) {
-                Some(row) => kept.copy_from_slice(x.row(run.rows.start as usize + row)),
-                None => kept.copy_from_slice(&tail[(rows + k) * width..][..width]),
-            }
-        }
-    }
-    let (tails, places) = (&*tails, &*places);
-    for_rows(&cores.team, out, |r, out| {
-        let (run, place) = places[r];
-        let tail = &tails[run * CONV_TOKENS * width..][..CONV_TOKENS * width];
-        // Input k of the row is that of `CONV_TOKENS - 1 - k` positions before.
-        let inputs = std::array::from_fn(|k| match (place + k + 1).checked_sub(CONV_TOKENS) {
-            Some(before) => x.row(r - place + before),
-            None => &tail[(place + k + 1) * width..][..width],
-        });
-        conv_row(cores.isa, out, inputs, weight);
-    });
-}
-
-/// The delta rule; see `backend::delta_rule`.
+/// The states and outputs of a layer; see `backend::states`.
 #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-pub fn delta_rule(
+pub fn state_update(
     cores: &Cores,
-    scratch: &mut DeltaScratch,
+    scratch: &mut UpdateScratch,
     out: &mut CpuBuffer,
     qkv: &CpuBuffer,
-    ba: &CpuBuffer,
-    gates: &Gates<'_>,
+    gates: &CpuBuffer,
+    rule: StateRule<'_, Vec<f32>>,
     states: &mut LayerStates,
     runs: &[StateRun],
 ) {
-    let heads = states.heads();
+    let StateRule::Delta { rate, dt } = rule;
+    let heads = states.layer().heads();
     let (rows, width) = (out.rows, heads.value_dim);
-    assert_eq!((qkv.rows, qkv.width), (rows, heads.conv_width()), "delta_rule: shape of queries, keys and values");
+    assert_eq!((qkv.rows, qkv.width), (rows, heads.conv_width()), "state_update: shape of queries, keys and values");
     assert_eq!(
-        (ba.rows, ba.width, out.width),
+        (gates.rows, gates.width, out.width),
         (rows, 2 * heads.value_heads, heads.value_width()),
-        "delta_rule: shapes"
+        "state_update: shapes"
     );
+    let learned = Learned { rate, dt };
     scratch.outputs.resize(heads.value_heads * rows * width, 0.0);
     let outputs = scratch.outputs.chunks_exact_mut((rows * width).max(1));
     let mut work: Vec<_> = states.by_head().into_iter().zip(outputs).collect();
     cores.team.for_each(&mut work, |head, (matrices, outputs)| {
         let mut one = Head::new(cores.isa, heads, head);
         for run in runs {
-            one.run(run, matrices, outputs, |r| (qkv.row(r), ba.row(r)), gates);
+            one.run(run, matrices, outputs, |r| (qkv.row(r), gates.row(r)), &learned);
         }
     });
     let outputs = &scratch.outputs;
@@ -121,6 +59,12 @@ pub fn delta_rule(
             out.copy_from_slice(&outputs[(head * rows + r) * width..][..width]);
         }
     });
+}
+
+/// The learned part of a layer's gates, one number for each value head.
+struct Learned<'a> {
+    rate: &'a [f32],
+    dt: &'a [f32],
 }
 
 /// One value head, with the vectors of one token.
@@ -179,14 +123,14 @@ impl Head {
         Self { isa, heads, head, query, key, delta, unkept: Vec::new(), strips: Strips::default() }
     }
 
-    /// `matrices`: this head's in every slot. `row`: a row's queries, keys and values, and its b and a.
+    /// `matrices`: this head's in every slot. `row`: a row's queries, keys and values, and its gates.
     fn run<'a>(
         &mut self,
         run: &StateRun,
         matrices: &mut HeadMatrices<'_>,
         outputs: &mut [f32],
         row: impl Fn(usize) -> (&'a [f32], &'a [f32]),
-        gates: &Gates<'_>,
+        learned: &Learned<'_>,
     ) {
         let DeltaHeads { value_dim, .. } = self.heads;
         let size = self.heads.matrix();
@@ -224,7 +168,7 @@ impl Head {
         let rows = run.rows.start as usize..run.rows.end as usize;
         let values = self.values();
         let (heads, head) = (self.heads, self.head);
-        let gates_of = |r: usize| gates_of(heads, head, row(r).1, gates, run.is_in && r == rows.start);
+        let gates_of = |r: usize| gates_of(heads, head, row(r).1, learned, run.is_in && r == rows.start);
         if self.isa == Isa::Portable || rows.len() < FEWEST_STRIP_TOKENS {
             for r in rows.clone() {
                 let gates = gates_of(r);
@@ -313,38 +257,15 @@ fn load(heads: DeltaHeads, head: usize, qkv: &[f32], query: &mut [f32], key: &mu
 }
 
 /// `ba`: a row's b and a.
-fn gates_of(heads: DeltaHeads, head: usize, ba: &[f32], gates: &Gates<'_>, is_in: bool) -> TokenGates {
+fn gates_of(heads: DeltaHeads, head: usize, ba: &[f32], learned: &Learned<'_>, is_in: bool) -> TokenGates {
     let beta = 1.0 / (1.0 + (-ba[head]).exp());
-    let step = softplus(ba[heads.value_heads + head] + gates.dt[head]);
-    TokenGates { decay: (gates.rate[head] * step).exp(), beta, is_in }
+    let step = softplus(ba[heads.value_heads + head] + learned.dt[head]);
+    TokenGates { decay: (learned.rate[head] * step).exp(), beta, is_in }
 }
 
 /// `ln(1 + e^x)`; above 20 it is `x` to the last bit.
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
-}
-
-/// In place, for each head: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
-pub fn gated_rms_norm(cores: &Cores, x: &mut CpuBuffer, gate: &CpuBuffer, weight: &[f32], eps: f32) {
-    assert_eq!((x.rows, x.width), (gate.rows, gate.width), "gated_rms_norm: shapes");
-    assert!(x.width.is_multiple_of(weight.len()), "gated_rms_norm: length of the weights");
-    for_rows(&cores.team, x, |r, x| gated_norm_row(cores.isa, x, gate.row(r), weight, eps));
-}
-
-/// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
-pub fn sigmoid_times(cores: &Cores, x: &mut CpuBuffer, y: &CpuBuffer) {
-    assert!(x.rows == y.rows && [1, x.width].contains(&y.width), "sigmoid_times: shapes");
-    for_rows(&cores.team, x, |r, x| match y.row(r) {
-        [gate] if x.len() > 1 => {
-            let factor = 1.0 / (1.0 + (-gate).exp());
-            x.iter_mut().for_each(|x| *x *= factor);
-        }
-        gates => sigmoid_row(cores.isa, x, gates),
-    });
-}
-
-for_each_isa! {
-    fn conv_row(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) = conv_clear or conv_loop;
 }
 
 for_each_isa! {
@@ -388,39 +309,6 @@ for_each_isa! {
     /// Numbers that bf16 has, which were rounded as they were computed.
     fn narrow(to: &mut [bf16], from: &[f32]) {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_bits((from.to_bits() >> 16) as u16));
-    }
-
-    fn gated_norm_row[exp](x: &mut [f32], gate: &[f32], weight: &[f32], eps: f32) {
-        for (x, gate) in x.chunks_exact_mut(weight.len()).zip(gate.chunks_exact(weight.len())) {
-            let scale = 1.0 / (sum(x, |x| x * x) / x.len() as f32 + eps).sqrt();
-            for ((x, gate), weight) in x.iter_mut().zip(gate).zip(weight) {
-                *x = *x * scale * weight * (gate / (1.0 + exp(-gate)));
-            }
-        }
-    }
-
-    fn sigmoid_row[exp](x: &mut [f32], gate: &[f32]) {
-        x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= 1.0 / (1.0 + exp(-gate)));
-    }
-}
-
-fn conv_clear(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) {
-    for (c, out) in out.iter_mut().enumerate() {
-        let x: f32 = (0..CONV_TOKENS).map(|k| weight[c * CONV_TOKENS + k] * inputs[k][c]).sum();
-        *out = x / (1.0 + (-x).exp());
-    }
-}
-
-#[inline(always)]
-fn conv_loop(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) {
-    let inputs = inputs.map(|input| &input[..out.len()]);
-    let (weight, _) = weight.as_chunks::<CONV_TOKENS>();
-    for (c, (out, weight)) in out.iter_mut().zip(weight).enumerate() {
-        let mut x = 0.0;
-        for k in 0..CONV_TOKENS {
-            x += weight[k] * inputs[k][c];
-        }
-        *out = x / (1.0 + exp::exp(-x));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The kernels of gated delta-rule layers on the CPU, instruction by instruction (`emulator`), beside the CPU's loops:
 //! over steps whose runs begin, fork, go on in place and read what others have written; and with the same bits however
 //! tokens are divided into runs. Long runs by the chunked form too, which is first defined in clear loops.
-//! `gated_rms_norm` and `sigmoid_times` beside their formulas.
+//! `gated_norm` and `sigmoid_times` beside their formulas.
 
 use crate::emulator;
 use crate::full::some_or_full;
@@ -11,8 +11,8 @@ use std::ops::Range;
 
 use emulator::{Emulated, Schedule, When};
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateDtype, StateShape,
-    StepBatch,
+    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, KvShape, LayerState, RowToken, StateDtype, StateRule,
+    StateShape, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{LayerIx, StateId, TokenId};
@@ -23,7 +23,7 @@ use offshoot_cuda::delta_rule::chunked;
 use offshoot_cuda::delta_rule::runs::{RUN_WORDS, RunPlan};
 use offshoot_kv::StateRun;
 
-const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 const LAYER: LayerIx = LayerIx(0);
 const SLOTS: u32 = 5;
 
@@ -83,9 +83,9 @@ impl Layer {
             conv: aligned(Dtype::F32.encode(&dice.numbers(4 * heads.conv_width()))),
             rate: dice.numbers(heads.value_heads).into_iter().map(|a_log| -(2.0 * a_log).exp()).collect(),
             dt: dice.numbers(heads.value_heads),
-            matrices: unwritten(heads.matrix_bytes(state)),
-            tails: unwritten(heads.tail_bytes()),
-            causal_conv: Emulated::compile(&units::typed(&units::CAUSAL_CONV, dtype), "causal_conv")?,
+            matrices: unwritten(LayerState::delta(heads, 4).matrix_bytes(state)),
+            tails: unwritten(LayerState::delta(heads, 4).tail_bytes()),
+            causal_conv: Emulated::compile(&units::causal_conv(dtype, 4), "causal_conv")?,
             delta_rule: Emulated::compile(&unit, "delta_rule")?,
             chunked: None,
             how: AT_ONCE,
@@ -123,6 +123,7 @@ impl Layer {
         let [mixed, out] = &mut outs;
         let (mut mixed_at, mut out_at) = (mixed.as_mut_ptr(), out.as_mut_ptr());
         let (mut x_at, mut ba_at, mut conv_at) = (x.as_ptr(), ba.as_ptr(), self.conv.as_ptr());
+        let mut bias_at: *const f32 = std::ptr::null();
         let (mut rate_at, mut dt_at) = (self.rate.as_ptr(), self.dt.as_ptr());
         let (mut matrices_at, mut tails_at) = (self.matrices.as_mut_ptr(), self.tails.as_mut_ptr());
         let [mut channels, mut key_heads, mut value_heads] =
@@ -172,6 +173,7 @@ impl Layer {
                 at(&mut mixed_at),
                 at(&mut x_at),
                 at(&mut conv_at),
+                at(&mut bias_at),
                 at(&mut tails_at),
                 at(&mut segments_at),
                 at(&mut channels),
@@ -217,7 +219,8 @@ impl Twin {
     fn new(layer: &Layer) -> Self {
         let mut cpu = Cpu::with_isa(Isa::Portable);
         let heads = HeadLayout::new(1, 1, 2);
-        let states = StateShape { heads: vec![layer.heads], slots: SLOTS as usize, dtype: layer.state };
+        let states =
+            StateShape { layers: vec![LayerState::delta(layer.heads, 4)], slots: SLOTS as usize, dtype: layer.state };
         let kv = cpu.kv(&KvShape { states, ..KvShape::uniform(1, heads, Dtype::F32, 1) }).unwrap();
         Self { cpu, kv }
     }
@@ -238,9 +241,9 @@ impl Twin {
         let tokens = vec![RowToken::Known(TokenId(0)); rows];
         cpu.load(&mut step, StepBatch { tokens, state_runs: runs.to_vec(), ..StepBatch::default() }).unwrap();
         let conv: Vec<f32> = bytemuck::cast_slice(&layer.conv)[..4 * width].to_vec();
-        cpu.causal_conv(&mut mixed, &x, &conv, kv, LAYER, &step);
-        let gates = DeltaGates { rate: &layer.rate, dt: &layer.dt };
-        cpu.delta_rule(&mut out, &x, &ba, gates, kv, LAYER, &step);
+        cpu.causal_conv(&mut mixed, &x, &conv, None, kv, LAYER, &step);
+        let rule = StateRule::Delta { rate: &layer.rate, dt: &layer.dt };
+        cpu.state_update(&mut out, &x, &ba, rule, kv, LAYER, &step);
         [cpu.read(&mixed, rows).unwrap(), cpu.read(&out, rows).unwrap()]
     }
 }
@@ -300,9 +303,9 @@ fn hold_layer(
             *x = dtype.round(*x * size(i / heads.conv_width(), i % heads.conv_width()));
         }
         let (found, expected) = (layer.compute(&x, &ba, &runs), twin.compute(&layer, &x, &ba, &runs));
-        for (op, (found, expected)) in ["causal_conv", "delta_rule"].into_iter().zip(found.iter().zip(&expected)) {
+        for (op, (found, expected)) in ["causal_conv", "state_update"].into_iter().zip(found.iter().zip(&expected)) {
             let most = expected.iter().fold(0.0, |most: f32, y| most.max(y.abs()));
-            let allowed = f64::from(most) * if op == "delta_rule" { allowed } else { 64e-7 };
+            let allowed = f64::from(most) * if op == "state_update" { allowed } else { 64e-7 };
             for (i, (&x, &y)) in found.iter().zip(expected).enumerate() {
                 let (x, y) = (f64::from(x), f64::from(y));
                 let stored = (y.abs() * dtype.rounding()).max(2f64.powi(-25));
@@ -383,7 +386,7 @@ fn the_chunked_form_is_the_delta_rule() {
 
 #[test]
 fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
-    let late = Schedule { copies: When::Late, products: When::Late, seed: 3 };
+    let late = Schedule { copies: When::Late, products: When::Late, seed: 3, held: None };
     let (f32, bf16) = (StateDtype::F32, StateDtype::Bf16);
     let all = [
         (Dtype::Bf16, f32, dims(1, 2, 64, 32), 0, late),
@@ -476,9 +479,16 @@ fn however_tokens_are_divided_into_runs_the_kernels_give_the_same_bits() {
     }
 }
 
-/// Launches a kernel that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments
+/// Launches a kernel, with so many blocks for each row, that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments
 /// behind these, with f32 `weight` before them if there are some.
-fn gated(kernel: &Emulated, dtype: Dtype, x: &[f32], y: &[f32], weight: Option<&[f32]>, more: &mut [u32]) -> Vec<f32> {
+fn gated(
+    (kernel, blocks): (&Emulated, u32),
+    dtype: Dtype,
+    x: &[f32],
+    y: &[f32],
+    weight: Option<&[f32]>,
+    more: &mut [u32],
+) -> Vec<f32> {
     let (mut to, y) = (aligned(dtype.encode(x)), aligned(dtype.encode(y)));
     let weight = weight.map(|weight| aligned(Dtype::F32.encode(weight)));
     let (mut x_at, mut y_at) = (to.as_mut_ptr(), y.as_ptr());
@@ -489,7 +499,7 @@ fn gated(kernel: &Emulated, dtype: Dtype, x: &[f32], y: &[f32], weight: Option<&
     }
     args.extend(more.iter_mut().map(at));
     // SAFETY: the kernel's arguments, in its order, each with memory for what its head says.
-    unsafe { kernel.launch(3, 128, 0, AT_ONCE, &args) };
+    unsafe { kernel.launch_grid([3, blocks], 128, AT_ONCE, &args) };
     decoded(dtype, &bytemuck::cast_slice::<u128, u8>(&to)[..x.len() * dtype.bytes()])
 }
 
@@ -509,27 +519,36 @@ fn gates_multiply_by_their_sigmoid() {
         let Some(times) = Emulated::compile(&units::typed(&units::SIGMOID_TIMES, dtype), "sigmoid_times") else {
             return;
         };
-        let norm = units::typed(&units::GATED_RMS_NORM, dtype);
-        let Some(norm) = Emulated::compile(&norm, "gated_rms_norm") else { return };
-        for (heads, head) in [(3usize, 8usize), (2, 7), (1, 40)] {
+        let norm = units::typed(&units::GATED_NORM, dtype);
+        let Some(norm) = Emulated::compile(&norm, "gated_norm") else { return };
+        // The last by all warps of a block.
+        for (heads, head) in [(3usize, 8usize), (2, 7), (1, 40), (2, 1028)] {
             let mut dice = Dice::new(head as u64);
             let width = heads * head;
             let mut numbers = |len: usize| -> Vec<f32> { (0..len).map(|_| dtype.round(4.0 * dice.number())).collect() };
-            let (x, y, weight) = (numbers(3 * width), numbers(3 * width), numbers(head));
+            let (x, y, weights) = (numbers(3 * width), numbers(3 * width), numbers(width));
             for gates in [width, 1] {
                 let mut more = [width as u32, gates as u32];
-                let found = gated(&times, dtype, &x, &y[..3 * gates], None, &mut more);
+                let found = gated((&times, 1), dtype, &x, &y[..3 * gates], None, &mut more);
                 let gate = |i: usize| y[if gates == 1 { i / width } else { i }];
                 close(dtype, &found, |i| f64::from(x[i]) * sigmoid(gate(i)));
             }
-            let mut more = [heads as u32, head as u32, 1e-6f32.to_bits()];
-            let found = gated(&norm, dtype, &x, &y, Some(&weight), &mut more);
-            close(dtype, &found, |i| {
-                let own = &x[i / head * head..][..head];
-                let mean = own.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / head as f64;
-                let normed = f64::from(x[i]) / (mean + 1e-6).sqrt() * f64::from(weight[i % head]);
-                normed * f64::from(y[i]) * sigmoid(y[i])
-            });
+            let blocks = if head > 1024 { heads } else { heads.div_ceil(4) } as u32;
+            for (own_weights, is_silu, gates_first) in [(false, true, false), (false, false, false), (true, true, true)]
+            {
+                let flags = u32::from(own_weights) | u32::from(is_silu) << 1 | u32::from(gates_first) << 2;
+                let mut more = [heads as u32, head as u32, flags, 1e-6f32.to_bits()];
+                let weight = if own_weights { &weights[..] } else { &weights[..head] };
+                let found = gated((&norm, blocks), dtype, &x, &y, Some(weight), &mut more);
+                let factor = |i: usize| sigmoid(y[i]) * if is_silu { f64::from(y[i]) } else { 1.0 };
+                close(dtype, &found, |i| {
+                    let first = i / head * head;
+                    let seen = |i: usize| f64::from(x[i]) * if gates_first { factor(i) } else { 1.0 };
+                    let mean = (first..first + head).map(|i| seen(i).powi(2)).sum::<f64>() / head as f64;
+                    let weight = f64::from(weight[i % width % weight.len()]);
+                    f64::from(x[i]) / (mean + 1e-6).sqrt() * weight * factor(i)
+                });
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Gated delta-rule layers: the rows of a sequence in one run are compared with the same rows in steps of all sizes,
+//! Recurrent layers: the rows of a sequence in one run are compared with the same rows in steps of all sizes,
 //! alone and beside another sequence, and with each step's last row computed again from the state that has it.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use super::differences::Differences;
 use crate::case::{ANY_HEADS, ANY_VOCAB, CheckEffort, buffer, numbers, rows_at, vector};
 use crate::report::CheckReport;
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, KvShape, StateDtype, StateShape, StepBatch,
+    ActivationDtype, Backend, DeltaHeads, Dtype, KvShape, LayerState, StateDtype, StateRule, StateShape, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -29,7 +29,7 @@ const BESIDE: usize = 40;
 /// Rows of steps, in turn.
 const STEPS: [usize; 6] = [1, 33, 2, 64, 7, 100];
 
-pub fn delta_rule<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+pub fn states<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let mut dice = Dice::new(7);
     let all = if effort == CheckEffort::Quick { &HEADS[..1] } else { &HEADS[..] };
     for dtype in Dtype::ALL {
@@ -37,7 +37,7 @@ pub fn delta_rule<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut
             for state in StateDtype::ALL {
                 let layer = DeltaLayer::new(&mut dice, dtype, state, heads);
                 let differences = layer.divided(backend)?;
-                differences.file(report, "alone, delta rule", dtype, layer);
+                differences.file(report, "alone, states", dtype, layer);
             }
         }
     }
@@ -73,7 +73,7 @@ impl DeltaLayer {
     }
 
     fn divided<B: Backend>(&self, backend: &mut B) -> Result<Differences> {
-        let states = StateShape { heads: vec![self.heads], slots: 3, dtype: self.state };
+        let states = StateShape { layers: vec![LayerState::delta(self.heads, 4)], slots: 3, dtype: self.state };
         let mut kv = backend.kv(&KvShape { states, ..KvShape::uniform(1, ANY_HEADS, self.dtype, 1) })?;
         let width = self.heads.value_width();
         let mut differences = Differences::default();
@@ -125,8 +125,9 @@ impl DeltaLayer {
         let [conv, rate, dt] = [&self.conv, &self.rate, &self.dt].map(|values| vector(backend, values));
         let (conv, rate, dt) = (conv?, rate?, dt?);
         backend.run_once(&mut step, shape, |backend, step| {
-            backend.causal_conv(&mut mixed, &x, &conv, kv, LAYER, step);
-            backend.delta_rule(&mut out, &mixed, &ba, DeltaGates { rate: &rate, dt: &dt }, kv, LAYER, step);
+            backend.causal_conv(&mut mixed, &x, &conv, None, kv, LAYER, step);
+            let rule = StateRule::Delta { rate: &rate, dt: &dt };
+            backend.state_update(&mut out, &mixed, &ba, rule, kv, LAYER, step);
             Ok(())
         })?;
         backend.collect(&mut step)?;

@@ -1,8 +1,8 @@
-//! Gated delta-rule layers on every code path: runs that divide the same tokens in every way give the same bits.
+//! Recurrent layers on every code path: runs that divide the same tokens in every way give the same bits.
 
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateDtype, StateShape,
-    StepBatch,
+    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, KvShape, LayerState, RowToken, StateDtype, StateRule,
+    StateShape, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{LayerIx, StateId, TokenId};
@@ -56,15 +56,15 @@ impl Case {
         let mut step = cpu.step(&[], Dtype::F32, 1).unwrap();
         let tokens = vec![RowToken::Known(TokenId(0)); positions.len()];
         cpu.load(&mut step, StepBatch { tokens, state_runs: runs, ..StepBatch::default() }).unwrap();
-        cpu.causal_conv(&mut mixed, &x, &self.conv, kv, LAYER, &step);
-        let gates = DeltaGates { rate: &self.rate, dt: &self.dt };
-        cpu.delta_rule(&mut out, &mixed, &ba, gates, kv, LAYER, &step);
+        cpu.causal_conv(&mut mixed, &x, &self.conv, None, kv, LAYER, &step);
+        let rule = StateRule::Delta { rate: &self.rate, dt: &self.dt };
+        cpu.state_update(&mut out, &mixed, &ba, rule, kv, LAYER, &step);
         cpu.read(&out, positions.len()).unwrap()
     }
 
     fn memory(&self, cpu: &mut Cpu, slots: usize, dtype: StateDtype) -> KvStore {
         let heads = HeadLayout::new(1, 1, 2);
-        let states = StateShape { heads: vec![self.heads], slots: 0, dtype };
+        let states = StateShape { layers: vec![LayerState::delta(self.heads, 4)], slots: 0, dtype };
         let shape = KvShape { states, ..KvShape::uniform(1, heads, Dtype::F32, 1) };
         cpu.kv(&shape.with_states(slots)).unwrap()
     }
