@@ -8,6 +8,8 @@ use crate::config::Norm;
 
 /// The module of the tokens' embeddings.
 pub const EMBEDDING: &str = "model.embed_tokens";
+/// The module of the norm before the output layer.
+pub const FINAL_NORM: &str = "model.norm";
 /// The module of the output layer.
 pub const HEAD: &str = "lm_head";
 /// The field of the width of the residual stream.
@@ -20,7 +22,7 @@ pub struct Dim {
     pub field: &'static str,
 }
 
-/// A vector `[n]`, a matrix `[out, in]`, or the matrices of all experts `[experts, .., ..]`.
+/// A number `[]`, a vector `[n]`, a matrix `[out, in]`, or the matrices of all experts `[experts, .., ..]`.
 #[derive(Clone, Debug)]
 pub struct TensorSpec {
     pub name: String,
@@ -60,7 +62,7 @@ impl TensorSpec {
 
     /// The product of all sizes but the last.
     pub fn rows(&self) -> usize {
-        self.shape[..self.shape.len() - 1].iter().map(|dim| dim.size).product()
+        self.shape.iter().rev().skip(1).map(|dim| dim.size).product()
     }
 
     pub fn cols(&self) -> usize {

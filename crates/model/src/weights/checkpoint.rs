@@ -23,6 +23,9 @@ use super::tensor_source::{INDEX, TensorData, TensorFolder, TensorSource, weight
 const HEAD: &str = "lm_head.weight";
 const EMBED: &str = "model.embed_tokens.weight";
 
+/// Ends of the names of vectors that are published as matrices of one row.
+const ROWS: [&str; 1] = ["moe_statics.e_score_correction_bias"];
+
 /// The tensors of a checkpoint.
 pub struct Checkpoint<'a> {
     tensors: Box<dyn TensorSource + 'a>,
@@ -43,7 +46,7 @@ impl Checkpoint<'static> {
     pub fn open(folder: &ModelFolder) -> Result<Self> {
         let tensors = TensorFolder::of_model(&folder.path)?;
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
-        let naming = Naming::of(names.iter());
+        let naming = Naming::of(names.iter(), folder.config.modules.outside);
         let (tensors, copies) = (Box::new(tensors), HashMap::new());
         let predicts = folder.config.family.predicts_further();
         let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, predicts, copies };
@@ -115,7 +118,9 @@ impl<'a> Checkpoint<'a> {
             return Err(Error::tensor(self.path(), name, format!("{}{tied}", spec.describe_shape()), "nothing"));
         };
         let (path, info) = (tensor.path(), tensor.info);
-        if !info.shape.iter().copied().eq(spec.shape.iter().map(|dim| dim.size)) {
+        let is_row = ROWS.iter().any(|end| name.ends_with(end));
+        let stored = info.shape.iter().copied().skip(usize::from(is_row && info.shape.first() == Some(&1)));
+        if !stored.eq(spec.shape.iter().map(|dim| dim.size)) {
             return Err(Error::tensor(path, name, spec.describe_shape(), format!("{:?}", info.shape)));
         }
         let unsupported = || Error::tensor(path, name, "F32, F16 or BF16", format!("{:?}", info.dtype));
@@ -393,8 +398,15 @@ impl<'a> UnreadNames<'a> {
         quantisation: Option<&Quantisation>,
         predicts: bool,
     ) -> Self {
-        const COMPUTED: [&str; 5] =
-            ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias", "lm_head.weight"];
+        const COMPUTED: [&str; 6] = [
+            "rotary_emb.inv_freq",
+            "rotary_emb.cos_cached",
+            "rotary_emb.sin_cached",
+            "attn.bias",
+            "attention.bias",
+            "masked_bias",
+        ];
+        let head = naming.in_file(HEAD);
         let read: HashSet<_> = layout.tensors().map(|spec| naming.in_file(&spec.name).into_owned()).collect();
         let unused: Vec<String> = layout.unused().map(|module| naming.in_file(&module).into_owned()).collect();
         let layers = naming.in_file("model.layers.");
@@ -417,6 +429,8 @@ impl<'a> UnreadNames<'a> {
             !behind(name).is_some_and(|(number, _)| predicts || is_joining(&number))
                 && !read.contains(*name)
                 && !COMPUTED.iter().any(|end| name.ends_with(end))
+                && !name.ends_with(HEAD)
+                && **name != *head
                 && !unused.iter().any(|module| name.starts_with(module))
                 && !is_companion(&modules, name)
         };
@@ -454,7 +468,7 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     }
     let json = read_json(&index)?;
     let map = weight_map(&index, &json)?;
-    let naming = Naming::of(map.keys());
+    let naming = Naming::of(map.keys(), config.modules.outside);
     let layout = Layout::of(&ModelConfig {
         modules: stored_modules(config.modules, map.keys().map(String::as_str)),
         ..config.clone()

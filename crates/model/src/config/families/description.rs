@@ -13,6 +13,7 @@ use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, Norm};
 use super::super::modules::{LLAMA, Modules};
 use super::super::rope::{LayerKind, RopeDefaults};
 use super::canonical::Canonical;
+use super::keys::Why;
 
 /// A family of models.
 pub struct Description {
@@ -28,6 +29,8 @@ pub struct Description {
     pub defaults: fn() -> Value,
     /// Fields of which one value is computed, and that value in JSON. Others are refused.
     pub fixed: &'static [(&'static str, &'static str)],
+    /// Fields of the family's configs that change nothing, beside those of [`IGNORED`](super::keys::IGNORED).
+    pub ignored: &'static [(&'static str, Why)],
     pub norm: NormKind,
     /// The field of the norms' epsilon, and its value where it is not written.
     pub eps: (&'static str, f64),
@@ -188,6 +191,8 @@ pub enum ImpliedKinds {
     },
     /// Layers from `max_window_layers` on have windows; the number where it is not written.
     Behind(u64),
+    /// Every other layer below `max_window_layers` has a window, the first one too, if `use_sliding_window` says so.
+    EvenBelow(u64),
     /// Layers without a rope have windows, if `use_sliding_window` says so.
     Unrotated,
 }
@@ -228,6 +233,8 @@ pub enum Rotated {
     All,
     /// Those that have 1 in `no_rope_layers`, or but each `no_rope_layer_interval`-th.
     Listed,
+    /// Those of the kind [`LayerKind::Sliding`]; all where `sliding_window` is `null`.
+    Sliding,
 }
 
 impl RopeRule {
@@ -260,10 +267,13 @@ pub struct HeadNormRule {
     /// Whether the norms of queries and keys multiply by weights.
     pub weights: bool,
     pub after_rope: bool,
+    /// The field that says whether there are any, if one does.
+    pub switch: Option<&'static str>,
 }
 
 impl HeadNormRule {
-    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false, weights: true, after_rope: false };
+    pub const BY_HEAD: Self =
+        Self { span: HeadNormSpan::Head, values: false, weights: true, after_rope: false, switch: None };
     pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, ..Self::BY_HEAD };
 }
 
@@ -529,6 +539,7 @@ pub const PLAIN: Description = Description {
     adapt: None,
     defaults: || json!({}),
     fixed: &[],
+    ignored: &[],
     norm: NormKind::Rms,
     eps: ("rms_norm_eps", 1e-6),
     places: NormPlaces::Before,

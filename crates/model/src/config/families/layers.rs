@@ -12,7 +12,7 @@ use super::super::layer::{
 };
 use super::super::rope::{LayerKind, RopeConfig};
 use super::description::{
-    Beside, Biases, Description, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
+    Beside, Biases, Description, HeadNormRule, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
 };
 use super::{experts, latent};
 
@@ -155,6 +155,10 @@ impl<'a> Reader<'a> {
         };
         let branch_scale = branches.read(fields, self.hidden, self.layers)?;
         let clip = family.clip.map(|name| fields.positive(name)).transpose()?.flatten().map(|most| most as f32);
+        let head_norm = match family.head_norm {
+            Some(HeadNormRule { switch: Some(switch), .. }) if !fields.flag(switch)?.unwrap_or(false) => None,
+            rule => rule,
+        };
         let growth = if family.grows { query_growth(fields)? } else { None };
         let layer = |layer: usize| {
             let heads = self.heads[layer];
@@ -169,7 +173,7 @@ impl<'a> Reader<'a> {
                     softcap,
                     sinks: family.sinks,
                     keys,
-                    head_norm: family.head_norm.map(|rule| HeadNorm {
+                    head_norm: head_norm.map(|rule| HeadNorm {
                         norm,
                         span: rule.span,
                         values: rule.values,
@@ -261,6 +265,10 @@ impl<'a> Reader<'a> {
         match self.family.rope.rotated {
             Rotated::All => Ok(vec![true; self.layers]),
             Rotated::Listed => no_rope_layers(self.fields, self.layers),
+            Rotated::Sliding => {
+                let has_windows = self.fields.value("sliding_window").is_some();
+                Ok(self.kinds.iter().map(|&kind| !has_windows || kind == LayerKind::Sliding).collect())
+            }
         }
     }
 
@@ -405,6 +413,12 @@ fn implied_kinds(family: &Description, fields: &Fields<'_>, layers: usize) -> Re
         ImpliedKinds::Behind(usual) => {
             let from = fields.count("max_window_layers")?.unwrap_or(usual);
             (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
+        }
+        ImpliedKinds::EvenBelow(usual) => {
+            let below = fields.count("max_window_layers")?.unwrap_or(usual);
+            let windows = fields.flag("use_sliding_window")?.unwrap_or(false);
+            let slides = |layer: usize| windows && layer.is_multiple_of(2) && (layer as u64) < below;
+            (0..layers).map(|layer| full_if(!slides(layer))).collect()
         }
         ImpliedKinds::Unrotated => {
             let windows = fields.flag("use_sliding_window")?.unwrap_or(false);

@@ -7,7 +7,7 @@ use offshoot_core::error::Result;
 
 use super::super::super::fields::Fields;
 use super::super::super::layer::Activation;
-use super::super::super::modules::GEMMA as NAMES;
+use super::super::super::modules::{ExpertForm, LLAMA, Modules, StackedForm};
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::canonical::Canonical;
 use super::super::description::{
@@ -33,7 +33,6 @@ const GEMMA: Description = Description {
     },
     windows: WindowRule::WRITTEN,
     scales: SCALES,
-    modules: NAMES,
     ..PLAIN
 };
 
@@ -113,6 +112,11 @@ pub const GEMMA4: Description = Description {
         beside: Beside::Dense,
         ..ExpertRule::SOFTMAX
     }),
+    modules: Modules {
+        in_layer: &[("mlp.gate", "router.proj"), ("mlp.experts", "experts")],
+        experts: ExpertForm::Stacked(StackedForm::Plain),
+        ..LLAMA
+    },
     ..GEMMA
 };
 

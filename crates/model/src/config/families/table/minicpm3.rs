@@ -4,7 +4,6 @@ use serde_json::json;
 
 use offshoot_backend::RopePairs;
 
-use super::super::super::modules::DEEPSEEK as NAMES;
 use super::super::description::{Biases, Description, Factor, GgufRule, LatentRule, PLAIN, ScaleRule};
 
 pub const MINICPM3: Description = Description {
@@ -26,7 +25,6 @@ pub const MINICPM3: Description = Description {
         ..ScaleRule::NONE
     },
     latent: Some(LatentRule { pairs: Some(RopePairs::Halves), derives_values: true, ..LatentRule::DEEPSEEK }),
-    modules: NAMES,
     gguf: GgufRule { trained_on_context: true, ..GgufRule::named("minicpm3") },
     ..PLAIN
 };

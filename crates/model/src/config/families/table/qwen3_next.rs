@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::super::super::modules::QWEN3_NEXT as NAMES;
+use super::super::super::modules::{DeltaRuleModules, LLAMA, Modules};
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::delta_rule;
 use super::super::description::{
@@ -38,7 +38,7 @@ pub const QWEN3_NEXT: Description = Description {
         })
     },
     experts: Some(ExpertRule { layers: ExpertLayers::Stepped, normalise: Normalise::Written, ..EXPERTS }),
-    modules: NAMES,
+    modules: Modules { delta_rule: DeltaRuleModules::ByKeyHead, ..LLAMA },
     ..HYBRID
 };
 
