@@ -22,6 +22,13 @@ fn segments_of(heads: HeadLayout, has_keys: bool) -> Split {
     Split::Outputs(if has_keys { vec![queries, keys, keys] } else { vec![queries] })
 }
 
+/// The rows of queries, keys and values of a module that has those of one head after the other; as many of each.
+fn rows_by_head(heads: HeadLayout) -> Vec<Range<usize>> {
+    let HeadLayout { q_heads, head_dim, .. } = heads;
+    let of_kind = |kind: usize| (0..q_heads).map(move |head| (3 * head + kind) * head_dim);
+    (0..3).flat_map(of_kind).map(|first| first..first + head_dim).collect()
+}
+
 /// Rows of a module that holds pairs of heads, a query and its gate: `from` 0 the queries, `head_dim` the gates.
 fn queries_of_pairs(heads: HeadLayout, from: usize) -> Vec<Range<usize>> {
     let HeadLayout { q_heads, head_dim, .. } = heads;
@@ -56,7 +63,9 @@ impl LayerNames<'_> {
                 vec![(self.at("self_attn.qkv_proj"), Dim { size: heads.qkv_width(), field })]
             }
         };
-        linear(&modules, self.hidden, attention.qkv_bias).split(segments_of(heads, attention.stores_keys()))
+        let stacked = linear(&modules, self.hidden, attention.qkv_bias);
+        let rows = (self.modules().fused_qkv && self.modules().qkv_by_head).then(|| rows_by_head(heads));
+        LinearTensors { rows, split: segments_of(heads, attention.stores_keys()), ..stacked }
     }
 
     /// The module that holds the queries and gates of all heads: each head's query, then its gate.

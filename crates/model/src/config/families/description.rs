@@ -71,6 +71,7 @@ pub enum NormKind {
     Rms,
     RmsPlusOne,
     Layer,
+    LayerPlusOne,
 }
 
 impl NormKind {
@@ -79,6 +80,7 @@ impl NormKind {
             Self::Rms => Norm::Rms { eps },
             Self::RmsPlusOne => Norm::RmsPlusOne { eps },
             Self::Layer => Norm::Layer { eps },
+            Self::LayerPlusOne => Norm::LayerPlusOne { eps },
         }
     }
 }
@@ -94,6 +96,10 @@ pub enum NormPlaces {
     Around,
     /// One before both, which read the same row.
     Parallel,
+    /// One before each of both, which run side by side.
+    ParallelOfTwo,
+    /// The first of these if the field says so, else the second.
+    If(&'static str, &'static NormPlaces, &'static NormPlaces),
 }
 
 /// Whether a linear layer has a bias.
@@ -142,6 +148,7 @@ pub struct ActivationRule {
 
 impl ActivationRule {
     pub const SILU: Self = Self::silu(Gate::Silu);
+    pub const RELU_SQUARED: Self = Self { field: "hidden_act", known: &[("relu2", Activation::ReluSquared)] };
 
     /// A gated block whose config calls its gate silu.
     pub const fn silu(gate: Gate) -> Self {
@@ -397,6 +404,8 @@ pub enum ScoreRule {
     Softmax,
     SoftmaxOfChosen,
     Sigmoid,
+    /// A sparse mixer, by `router_jitter_noise`.
+    SparseMixer,
 }
 
 /// Whether the weights of the chosen experts are divided by their sum.

@@ -147,11 +147,19 @@ impl<'a> Reader<'a> {
         let ScaleRule { branches, score_cap, of_layers, .. } = family.scales;
         let softcap = softcap(fields, score_cap)?;
         let both = |norms: BlockNorms| LayerNorms::Sequential { attention: norms, feed_forward: norms };
-        let norms = match family.places {
+        let places = match family.places {
+            NormPlaces::If(name, true_places, false_places) => {
+                *if fields.flag(name)?.unwrap_or(false) { true_places } else { false_places }
+            }
+            places => places,
+        };
+        let norms = match places {
             NormPlaces::Before => both(BlockNorms::Before(norm)),
             NormPlaces::After => both(BlockNorms::After(norm)),
             NormPlaces::Around => both(BlockNorms::Around { before: norm, after: norm }),
             NormPlaces::Parallel => LayerNorms::Parallel(norm),
+            NormPlaces::ParallelOfTwo => LayerNorms::ParallelOfTwo { attention: norm, feed_forward: norm },
+            NormPlaces::If(..) => unreachable!("no table asks for a second field"),
         };
         let branch_scale = branches.read(fields, self.hidden, self.layers)?;
         let clip = family.clip.map(|name| fields.positive(name)).transpose()?.flatten().map(|most| most as f32);

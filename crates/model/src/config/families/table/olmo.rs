@@ -1,15 +1,17 @@
-//! OLMo 2 and 3: norms behind the blocks, and of all queries and keys as one vector.
+//! OLMo 2 and 3: norms behind the blocks, and of all queries and keys as one vector; and OLMoE, with experts and norms
+//! before the blocks.
 
 use serde_json::{Value, json};
 
 use offshoot_core::error::Result;
 
 use super::super::super::fields::Fields;
+use super::super::super::layer::ExpertWidthField;
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::canonical::Canonical;
 use super::super::description::{
-    Description, FileWindows, GgufRule, HeadNormRule, KindRule, NormPlaces, PLAIN, PLAIN_ROPE, RopeRule, Rotated,
-    WindowRule, WindowUse,
+    Description, ExpertRule, FileWindows, GgufRule, HeadNormRule, KindRule, NormPlaces, Normalise, PLAIN, PLAIN_ROPE,
+    RopeRule, Rotated, WindowRule, WindowUse,
 };
 
 pub const OLMO2: Description = Description {
@@ -51,3 +53,22 @@ pub fn complete_ropes(_: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
     }
     Ok(())
 }
+
+pub const OLMOE: Description = Description {
+    name: "olmoe",
+    defaults: || {
+        json!({
+            "vocab_size": 50_304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16,
+            "num_attention_heads": 16, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "eos_token_id": 50_279,
+            "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false,
+        })
+    },
+    head_norm: Some(HeadNormRule::OF_ALL_HEADS),
+    clip: Some("clip_qkv"),
+    experts: Some(ExpertRule {
+        width: ExpertWidthField::Intermediate,
+        normalise: Normalise::Written,
+        ..ExpertRule::SOFTMAX
+    }),
+    ..PLAIN
+};
