@@ -36,8 +36,9 @@ pub struct Fields<'a> {
 pub struct UsedKeys(RefCell<BTreeSet<String>>);
 
 impl UsedKeys {
-    pub fn has(&self, name: &str) -> bool {
-        self.0.borrow().contains(name)
+    /// Whether somebody asked for this field of `fields`.
+    pub fn has(&self, fields: &Fields<'_>, name: &str) -> bool {
+        self.0.borrow().contains(&format!("{}{name}", fields.prefix))
     }
 }
 

@@ -23,13 +23,13 @@ enum State {
 use State::{Refused, Runs};
 
 const FOLDERS: &[(&str, State)] = &[
-    ("afmoe", Refused(r#"found "afmoe""#)),
+    ("afmoe", Runs),
     ("apertus", Runs),
     ("arcee", Runs),
     ("bailing_hybrid", Refused(r#"found "bailing_hybrid""#)),
     ("bamba", Refused(r#"found "bamba""#)),
-    ("cohere2", Refused(r#"found "cohere2""#)),
-    ("cohere2_moe", Refused(r#"found "cohere2_moe""#)),
+    ("cohere2", Runs),
+    ("cohere2_moe", Runs),
     ("deepseek_v2-lite", Runs),
     ("deepseek_v3", Runs),
     ("deepseek_v3-moonlight", Runs),
@@ -41,7 +41,7 @@ const FOLDERS: &[(&str, State)] = &[
     ("exaone4-hybrid", Runs),
     ("exaone_moe", Runs),
     ("falcon_h1", Refused(r#"found "falcon_h1""#)),
-    ("flex_olmo", Refused(r#"found "flex_olmo""#)),
+    ("flex_olmo", Runs),
     ("gemma3n-text", Refused(r#"found "gemma3n_text""#)),
     ("glm4", Runs),
     ("glm4_moe-air", Runs),
@@ -51,10 +51,10 @@ const FOLDERS: &[(&str, State)] = &[
     ("glm_moe_dsa", Refused(r#"found "glm_moe_dsa""#)),
     ("gpt2", Refused(r#"found "gpt2""#)),
     ("gpt_neox", Runs),
-    ("granite", Refused(r#"found "granite""#)),
-    ("granitemoe", Refused(r#"found "granitemoe""#)),
+    ("granite", Runs),
+    ("granitemoe", Runs),
     ("granitemoehybrid-h-tiny", Refused(r#"found "granitemoehybrid""#)),
-    ("granitemoeshared", Refused(r#"found "granitemoeshared""#)),
+    ("granitemoeshared", Runs),
     ("helium", Runs),
     ("hunyuan_v1_dense", Runs),
     ("hunyuan_v1_moe", Runs),
@@ -93,7 +93,7 @@ const FOLDERS: &[(&str, State)] = &[
     ("seed_oss", Runs),
     ("solar_open", Runs),
     ("stablelm", Runs),
-    ("starcoder2", Refused(r#"found "starcoder2""#)),
+    ("starcoder2", Runs),
 ];
 
 /// Without rounding of activations: transformers computed with a dense copy of quantised weights.

@@ -85,7 +85,7 @@ pub fn read(config: &Value, generation: Option<&Value>) -> offshoot_core::Result
     ModelConfig::from_file(path)
 }
 
-fn good(changes: Value) -> ModelConfig {
+pub fn good(changes: Value) -> ModelConfig {
     read(&with(changes), None).unwrap()
 }
 
@@ -405,8 +405,8 @@ fn what_is_not_supported_is_said_in_one_sentence() {
         &["`architectures`", supported, "GPT2LMHeadModel"],
     );
     bad(json!({"model_type": null}), &["`model_type`", supported, "nothing"]);
-    let ropes = "one of default, linear, llama3, yarn, longrope, proportional";
-    bad(json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}), &["`rope_scaling.type`", ropes, "\"dynamic\""]);
+    let ropes = "one of default, linear, dynamic, llama3, yarn, longrope, proportional";
+    bad(json!({"rope_scaling": {"type": "spiral", "factor": 2.0}}), &["`rope_scaling.type`", ropes, "\"spiral\""]);
     let long = json!({"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0]}});
     bad(long, &["`rope_parameters.short_factor`", "8 numbers", "found 1 of 1 values"]);
     let quantised = |config: Value| json!({"quantization_config": config});

@@ -9,7 +9,7 @@ use offshoot_core::error::Result;
 use serde_json::{Value, json};
 
 use super::super::fields::Fields;
-use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, Norm};
+use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, Norm, QueryGate};
 use super::super::modules::{LLAMA, Modules};
 use super::super::rope::{LayerKind, RopeDefaults};
 use super::canonical::Canonical;
@@ -29,7 +29,7 @@ pub struct Description {
     pub defaults: fn() -> Value,
     /// Fields of which one value is computed, and that value in JSON. Others are refused.
     pub fixed: &'static [(&'static str, &'static str)],
-    /// Fields of the family's configs that change nothing, beside those of [`IGNORED`](super::keys::IGNORED).
+    /// Fields of the family's configs that change nothing, beside those that change nothing in any.
     pub ignored: &'static [(&'static str, Why)],
     pub norm: NormKind,
     /// The field of the norms' epsilon, and its value where it is not written.
@@ -46,14 +46,16 @@ pub struct Description {
     pub head_norm: Option<HeadNormRule>,
     /// The field of the largest size of an element of a query, key or value.
     pub clip: Option<&'static str>,
-    /// Whether each query head has a gate, which the projection of queries holds too.
-    pub gated_queries: bool,
+    /// Where the gates of query heads come from, if they have some.
+    pub gate: Option<QueryGate>,
     /// Whether queries grow as `llama_4_scaling_beta` of the rope says.
     pub grows: bool,
     /// Whether each query head has a learned score that belongs to no position.
     pub sinks: bool,
     pub keys: KeyRule,
     pub scales: ScaleRule,
+    /// The fields of the width of dense blocks; the first that is written counts, or else the last.
+    pub dense_width: &'static [&'static str],
     pub experts: Option<ExpertRule>,
     pub latent: Option<LatentRule>,
     /// Reads layers of the kind [`LayerKind::Linear`], where there are some, with the epsilon of the model's norms.
@@ -72,6 +74,7 @@ pub enum NormKind {
     RmsPlusOne,
     Layer,
     LayerPlusOne,
+    LayerNoBias,
 }
 
 impl NormKind {
@@ -81,6 +84,7 @@ impl NormKind {
             Self::RmsPlusOne => Norm::RmsPlusOne { eps },
             Self::Layer => Norm::Layer { eps },
             Self::LayerPlusOne => Norm::LayerPlusOne { eps },
+            Self::LayerNoBias => Norm::LayerNoBias { eps },
         }
     }
 }
@@ -311,6 +315,8 @@ pub enum Factor {
     OverHidden(&'static str),
     /// The root of the width of the residual stream.
     RootOfHidden,
+    /// The same, if the field says so.
+    RootOfHiddenIf(&'static str),
 }
 
 impl Factor {
@@ -326,6 +332,7 @@ impl Factor {
             Self::OverRootOfLayers(name) => field(name, &|x| x / (layers as f64).sqrt()),
             Self::OverHidden(name) => field(name, &|x| x / hidden as f64),
             Self::RootOfHidden => Ok(Some((hidden as f64).sqrt())),
+            Self::RootOfHiddenIf(name) => Ok(fields.flag(name)?.unwrap_or(false).then(|| (hidden as f64).sqrt())),
         };
         factor.map(|factor: Option<f64>| factor.map(|factor| factor as f32))
     }
@@ -334,8 +341,9 @@ impl Factor {
 /// By what a model multiplies.
 #[derive(Clone, Copy)]
 pub struct ScaleRule {
-    /// Of embeddings.
+    /// Of embeddings, and whether the factor is rounded to the dtype of their table.
     pub embeddings: Factor,
+    pub rounds_embeddings: bool,
     /// Of products of queries and keys; usually one over the root of their width.
     pub scores: Factor,
     /// Of what a block adds to the residual stream.
@@ -351,6 +359,7 @@ pub struct ScaleRule {
 impl ScaleRule {
     pub const NONE: Self = Self {
         embeddings: Factor::None,
+        rounds_embeddings: false,
         scores: Factor::None,
         branches: Factor::None,
         logits: Factor::None,
@@ -380,6 +389,9 @@ pub struct ExpertRule {
     /// Whether the router has a norm of its own, and each expert a factor.
     pub router_norm: bool,
     pub beside: Beside,
+    /// The field that says whether the output of such layers is the "sum" of both or, as where it is not written, their
+    /// "average".
+    pub average: Option<&'static str>,
 }
 
 /// Which layers have experts.
@@ -406,6 +418,8 @@ pub enum ScoreRule {
     Sigmoid,
     /// A sparse mixer, by `router_jitter_noise`.
     SparseMixer,
+    /// "softmax" of the chosen or "sigmoid", as the field says, or else the former.
+    OfChosen(&'static str),
 }
 
 /// Whether the weights of the chosen experts are divided by their sum.
@@ -436,6 +450,8 @@ pub enum Beside {
     Gated(&'static str),
     /// As many experts that all rows share as this field says, of the width of the others.
     Shared(&'static str),
+    /// An expert that all rows share, of the width in this field; zero means none.
+    Ungated(&'static str),
     /// A dense block, whose output is added behind norms.
     Dense,
     /// A dense block; what the experts compute is added at the end of the next layer.
@@ -456,6 +472,7 @@ impl ExpertRule {
         bias: false,
         router_norm: false,
         beside: Beside::Nothing,
+        average: None,
     };
 
     /// DeepSeek-V3's router: sigmoids, a bias that only chooses, and groups.
@@ -560,11 +577,12 @@ pub const PLAIN: Description = Description {
     stretches_context: true,
     head_norm: None,
     clip: None,
-    gated_queries: false,
+    gate: None,
     grows: false,
     sinks: false,
     keys: KeyRule::Projected,
     scales: ScaleRule::NONE,
+    dense_width: &["intermediate_size"],
     experts: None,
     latent: None,
     recurrent: None,

@@ -8,7 +8,8 @@ use serde_json::Value;
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, UsedKeys, shown};
-use super::description::{Beside, Bias, Description, ExpertLayers, Factor, ImpliedKinds};
+use super::description::{Beside, Bias, Description, ExpertLayers, Factor, ImpliedKinds, KeyRule, Rotated, ScoreRule};
+use super::family::Family;
 
 /// Why a field changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl fmt::Display for Why {
 }
 
 /// Fields of all families that change nothing, and why. A `*` stands for any text.
-pub const IGNORED: &[(&str, Why)] = &[
+const IGNORED: &[(&str, Why)] = &[
     ("*dropout*", Why::Training),
     ("*_pdrop", Why::Training),
     ("*loss_coef", Why::Training),
@@ -107,6 +108,7 @@ pub const IGNORED: &[(&str, Why)] = &[
     ("projector*", Why::Pictures),
     ("multimodal_projector_bias", Why::Pictures),
     ("spatial_merge_size", Why::Pictures),
+    ("use_mrope", Why::Pictures),
     ("_*", Why::Library),
     ("architectures", Why::Library),
     ("auto_map", Why::Library),
@@ -154,9 +156,19 @@ pub const IGNORED: &[(&str, Why)] = &[
     ("max_sequence_length", Why::Repeats("max_position_embeddings")),
     ("n_ctx", Why::Repeats("max_position_embeddings")),
     ("num_heads", Why::Repeats("num_attention_heads")),
+    ("mask_value", Why::Unread),
+    ("q_head_dim", Why::Unread),
+    ("qk_head_dim", Why::Unread),
     // A decoder that stands alone may say so.
     ("is_decoder", Why::Unread),
 ];
+
+/// All fields that change nothing: the family, if it is of one, the field, and why.
+pub fn ignored() -> impl Iterator<Item = (Option<Family>, &'static str, Why)> {
+    let of_families = Family::all()
+        .flat_map(|family| family.description().ignored.iter().map(move |(field, why)| (Some(family), *field, *why)));
+    IGNORED.iter().map(|(field, why)| (None, *field, *why)).chain(of_families)
+}
 
 /// The words of ropes, in either notation; what a kind of rope does not use changes nothing.
 const OF_ROPES: &[&str] = &[
@@ -198,10 +210,13 @@ pub fn refuse_unknown(family: &Description, written: &Fields<'_>, read: &Fields<
     if written.is_metadata() {
         return Ok(());
     }
-    let words = words(family);
+    // What another family's readers know, this family's models do not read, here as in transformers.
+    let words: Vec<&str> = Family::all().flat_map(|family| words(family.description())).collect();
     for (name, value) in written.all() {
         let canonical = family.renamed.iter().find(|(own, _)| own == name).map_or(name.as_str(), |(_, read)| read);
-        let is_known = value.is_null() || used.has(name) || used.has(canonical) || words.contains(&canonical);
+        let is_known =
+            value.is_null() || used.has(written, name) || used.has(written, canonical) || words.contains(&canonical);
+        let is_known = is_known || family.fixed.iter().any(|(fixed, _)| *fixed == canonical);
         if is_known {
             continue;
         }
@@ -244,8 +259,9 @@ fn refuse_unknown_of_rope(fields: &Fields<'_>) -> Result<()> {
 /// Fields that the family's readers know, though a config may be such that they do not ask for them.
 fn words(family: &Description) -> Vec<&'static str> {
     let mut words = vec!["intermediate_size", "head_dim", "num_key_value_heads", "partial_rotary_factor", "rope_theta"];
+    words.extend(["original_max_position_embeddings", "torch_dtype"]);
     words.extend(["layer_types", "sliding_window", "use_sliding_window", family.eps.0, family.activation.field]);
-    words.extend(family.fixed.iter().map(|(name, _)| *name));
+    words.extend(family.dense_width);
     let biases = family.biases;
     let flag = |bias| if let Bias::Flag(name) = bias { Some(name) } else { None };
     words.extend([biases.qkv, biases.out, biases.mlp, biases.head].into_iter().filter_map(flag));
@@ -255,6 +271,9 @@ fn words(family: &Description) -> Vec<&'static str> {
         ImpliedKinds::Unrotated => Some("no_rope_layer_interval"),
         ImpliedKinds::All(_) => None,
     });
+    if let Rotated::Listed = family.rope.rotated {
+        words.push("no_rope_layers");
+    }
     let scales = family.scales;
     let field = |factor| match factor {
         Factor::Field(name)
@@ -262,9 +281,14 @@ fn words(family: &Description) -> Vec<&'static str> {
         | Factor::OneOverRoot(name)
         | Factor::OverRootOfLayers(name)
         | Factor::OverHidden(name) => Some(name),
+        Factor::RootOfHiddenIf(name) => Some(name),
         Factor::None | Factor::Fixed(_) | Factor::RootOfHidden => None,
     };
     words.extend([scales.embeddings, scales.scores, scales.branches, scales.logits].into_iter().filter_map(field));
+    if family.keys == KeyRule::Gemma4 {
+        words.extend(["global_head_dim", "num_global_key_value_heads", "use_double_wide_mlp", "attention_k_eq_v"]);
+        words.extend(["vocab_size_per_layer_input", "per_layer_config", "num_kv_shared_layers"]);
+    }
     if let Some(experts) = family.experts {
         words.extend(experts.count);
         words.extend([experts.chosen, experts.width.name(), "norm_topk_prob", "routed_scaling_factor"]);
@@ -274,8 +298,13 @@ fn words(family: &Description) -> Vec<&'static str> {
             ExpertLayers::Listed => &["mlp_layer_types"],
             _ => &[],
         });
+        words.extend(experts.average);
+        words.extend(match experts.scores {
+            ScoreRule::OfChosen(name) => Some(name),
+            _ => None,
+        });
         words.extend(match experts.beside {
-            Beside::Gated(name) | Beside::Shared(name) => Some(name),
+            Beside::Gated(name) | Beside::Shared(name) | Beside::Ungated(name) => Some(name),
             _ => None,
         });
     }

@@ -8,7 +8,7 @@ use offshoot_core::error::Result;
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_WIDTH, shown};
 use super::super::layer::{
     Activation, AttentionSpec, BlockNorms, BranchScale, DenseSpec, FeedForward, HeadNorm, KeySource, LatentSpec,
-    LayerNorms, LayerSpec, Mixer, Norm, QueryGate, QueryGrowth,
+    LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth,
 };
 use super::super::rope::{LayerKind, RopeConfig};
 use super::description::{
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
                         weights: rule.weights,
                         after_rope: rule.after_rope,
                     }),
-                    gate: family.gated_queries.then_some(QueryGate::InQueries),
+                    gate: family.gate,
                     clip,
                     qkv_bias,
                     out_bias,
@@ -201,13 +201,12 @@ impl<'a> Reader<'a> {
                 }
                 LayerKind::Full | LayerKind::Sliding => Mixer::Attention(attention()?),
             };
-            Ok(LayerSpec {
-                mixer,
-                feed_forward: self.feed_forward(layer, keys, activation, mlp_bias)?,
-                norms,
-                output_scale: of_layers,
-                branch_scale: BranchScale::of_both(branch_scale),
-            })
+            let feed_forward = self.feed_forward(layer, keys, activation, mlp_bias)?;
+            let mut branch_scale = BranchScale::of_both(branch_scale);
+            if matches!(feed_forward, FeedForward::SharedExpert { .. }) && self.averages()? {
+                branch_scale.feed_forward = Some(0.5 * branch_scale.feed_forward.unwrap_or(1.0));
+            }
+            Ok(LayerSpec { mixer, feed_forward, norms, output_scale: of_layers, branch_scale })
         };
         (0..self.layers).map(layer).collect()
     }
@@ -335,6 +334,13 @@ impl<'a> Reader<'a> {
                     Some(width) => FeedForward::SharedExpert { shared: dense(width), experts, gated: false },
                     None => FeedForward::Experts(experts),
                 },
+                Beside::Ungated(width) => match fields.count(width)?.filter(|&width| width > 0) {
+                    Some(_) => {
+                        let shared = dense(fields.required_size(width, LARGEST_WIDTH)?);
+                        FeedForward::SharedExpert { shared, experts, gated: false }
+                    }
+                    None => FeedForward::Experts(experts),
+                },
                 Beside::Dense => FeedForward::DenseAndExperts { dense: dense(self.dense_width(keys)?), experts, norm },
                 Beside::Opening => FeedForward::Opens { dense: dense(self.dense_width(keys)?), experts },
             });
@@ -346,9 +352,22 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Whether experts and the one beside them are averaged.
+    fn averages(&self) -> Result<bool> {
+        let Some(name) = self.family.experts.and_then(|rule| rule.average) else { return Ok(false) };
+        match self.fields.text(name)? {
+            None | Some("average") => Ok(true),
+            Some("sum") => Ok(false),
+            Some(other) => Err(self.fields.error(name, "average or sum", format!("\"{other}\""))),
+        }
+    }
+
     /// The width of a layer's dense block.
     fn dense_width(&self, keys: KeySource) -> Result<usize> {
-        let width = self.fields.required_size("intermediate_size", LARGEST_WIDTH)?;
+        let names = self.family.dense_width;
+        let written = names.iter().find(|name| self.fields.value(name).is_some());
+        let name = written.unwrap_or(&names[names.len() - 1]);
+        let width = self.fields.required_size(name, LARGEST_WIDTH)?;
         let shares = matches!(keys, KeySource::OfLayer(_));
         let doubled = shares && self.fields.flag("use_double_wide_mlp")?.unwrap_or(false);
         Ok(if doubled { 2 * width } else { width })

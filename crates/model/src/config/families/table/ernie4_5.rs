@@ -28,7 +28,7 @@ pub const ERNIE4_5: Description = Description {
         mlp: Bias::Flag("use_bias"),
         head: Bias::Never,
     },
-    rope: RopeRule::same(RopeDefaults { pairs: RopePairs::Neighbours, ..PLAIN_ROPE }),
+    rope: RopeRule::same(RopeDefaults { theta: 500_000.0, pairs: RopePairs::Neighbours, ..PLAIN_ROPE }),
     ..PLAIN
 };
 

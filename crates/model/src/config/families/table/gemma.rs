@@ -14,6 +14,7 @@ use super::super::description::{
     ActivationRule, Beside, Description, ExpertLayers, ExpertRule, Factor, FileWindows, GgufRule, HeadNormRule,
     KeyRule, KindRule, NormKind, NormPlaces, PLAIN, PLAIN_ROPE, RopeRule, Rotated, ScaleRule, WindowRule,
 };
+use super::super::keys::Why;
 use super::olmo::complete_ropes;
 
 /// The `model_type` of Gemma 4's text model in its 12B size: Gemma 4 with other defaults.
@@ -31,6 +32,7 @@ const GEMMA: Description = Description {
             ("gelu_fast", Activation::Gated(Gate::Gelu)),
         ],
     },
+    ignored: &[("hidden_act", Why::Unread)],
     windows: WindowRule::WRITTEN,
     scales: SCALES,
     ..PLAIN
@@ -38,6 +40,7 @@ const GEMMA: Description = Description {
 
 const SCALES: ScaleRule = ScaleRule {
     embeddings: Factor::RootOfHidden,
+    rounds_embeddings: true,
     scores: Factor::OneOverRoot("query_pre_attn_scalar"),
     logit_cap: Some("final_logit_softcapping"),
     ..ScaleRule::NONE

@@ -17,6 +17,6 @@ pub const HELIUM: Description = Description {
         })
     },
     biases: Biases::OF_ALL,
-    rope: RopeRule::same(RopeDefaults { pairs: RopePairs::Neighbours, ..PLAIN_ROPE }),
+    rope: RopeRule::same(RopeDefaults { theta: 100_000.0, pairs: RopePairs::Neighbours, ..PLAIN_ROPE }),
     ..PLAIN
 };

@@ -8,7 +8,7 @@ use super::super::super::fields::{Fields, shown, whole};
 use super::super::super::layer::ExpertWidthField;
 use super::super::super::modules::{LLAMA, Modules};
 use super::super::canonical::Canonical;
-use super::super::description::{Beside, Biases, Description, ExpertRule, HeadNormRule, PLAIN};
+use super::super::description::{Beside, Description, ExpertRule, HeadNormRule, PLAIN};
 use super::super::keys::Why;
 
 pub const HUNYUAN_V1_DENSE: Description = Description {

@@ -13,6 +13,7 @@ use super::super::description::{
     Beside, Description, ExpertLayers, ExpertRule, GroupRule, LatentRule, Normalise, PLAIN, PLAIN_ROPE, RopeRule,
     ScoreRule,
 };
+use super::super::keys::Why;
 
 pub const LONGCAT_FLASH: Description = Description {
     name: "longcat_flash",
@@ -36,6 +37,8 @@ pub const LONGCAT_FLASH: Description = Description {
         ("attention_method", "\"MLA\""),
         ("zero_expert_type", "\"identity\""),
     ],
+    // Biases of its routers are left out, as in transformers.
+    ignored: &[("router_bias", Why::Unread)],
     rope: RopeRule::same(RopeDefaults { theta: 1e7, ..PLAIN_ROPE }),
     experts: Some(ExpertRule {
         layers: ExpertLayers::Opening,

@@ -19,6 +19,7 @@ pub const MINICPM3: Description = Description {
     biases: Biases::OF_ALL,
     scales: ScaleRule {
         embeddings: Factor::Field("scale_emb"),
+        rounds_embeddings: true,
         branches: Factor::OverRootOfLayers("scale_depth"),
         // Its output layer reads rows divided by the hidden size in units of a small model's.
         logits: Factor::OverHidden("dim_model_base"),

@@ -13,6 +13,7 @@ use super::super::description::{
     Beside, Biases, Description, ExpertLayers, ExpertRule, GroupRule, HeadNormRule, Normalise, PLAIN, PLAIN_ROPE,
     RopeRule,
 };
+use super::super::keys::Why;
 
 pub const MINIMAX_M2: Description = Description {
     name: "minimax_m2",
@@ -33,6 +34,7 @@ pub const MINIMAX_M2: Description = Description {
         ("layernorm_full_attention_beta", "1.0"),
         ("layernorm_mlp_beta", "1.0"),
     ],
+    ignored: &[("mlp_intermediate_size", Why::Unread)],
     biases: Biases::NONE,
     rope: RopeRule::same(RopeDefaults { theta: 5e6, partial: true, ..PLAIN_ROPE }),
     head_norm: Some(HeadNormRule::OF_ALL_HEADS),

@@ -1,7 +1,9 @@
 //! One [`Description`] for each family, some in a file with those of their kin.
 
+mod afmoe;
 mod apertus;
 mod arcee;
+mod cohere2;
 mod deepseek;
 mod dots1;
 mod ernie4_5;
@@ -10,6 +12,7 @@ mod gemma;
 mod glm;
 mod gpt_neox;
 mod gpt_oss;
+mod granite;
 mod helium;
 mod hunyuan;
 mod hy_v3;
@@ -30,6 +33,7 @@ mod sarvam_mla;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
+mod starcoder2;
 
 use super::description::Description;
 pub use deepseek::KIMI_K2;
@@ -87,4 +91,12 @@ pub static FAMILIES: &[Description] = &[
     olmo::OLMOE,
     phimoe::PHIMOE,
     stablelm::STABLELM,
+    afmoe::AFMOE,
+    cohere2::COHERE2,
+    cohere2::COHERE2_MOE,
+    granite::GRANITE,
+    granite::GRANITE_MOE,
+    granite::GRANITE_MOE_SHARED,
+    olmo::FLEX_OLMO,
+    starcoder2::STARCODER2,
 ];
