@@ -59,6 +59,8 @@ enum Outcome {
 const UNREAD_BY_TRANSFORMERS_ALONE: &[(&str, &str)] = &[
     ("pad_token_id", "it names a row of the embeddings that training leaves at zero"),
     ("architectures", "the model type says as much"),
+    ("model_type", "the class in `architectures` says as much"),
+    ("num_key_value_heads", "latent attention has no key heads, and where there are some, tensors have their shapes"),
 ];
 
 /// The config with one change.

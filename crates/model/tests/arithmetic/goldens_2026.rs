@@ -59,7 +59,7 @@ const FOLDERS: &[(&str, State)] = &[
     ("hunyuan_v1_dense", Refused(r#"found "hunyuan_v1_dense""#)),
     ("hunyuan_v1_moe", Refused(r#"found "hunyuan_v1_moe""#)),
     ("hy_v3", Runs),
-    ("internvl3-qwen2", Refused(r#"found "dynamic""#)),
+    ("internvl3-qwen2", Runs),
     ("jais2", Refused(r#"found "jais2""#)),
     ("jamba", Refused(r#"found "jamba""#)),
     ("kimi_k25", Runs),
