@@ -60,7 +60,7 @@ const FOLDERS: &[(&str, State)] = &[
     ("hunyuan_v1_dense", Runs),
     ("hunyuan_v1_moe", Runs),
     ("hy_v3", Runs),
-    ("internvl3-qwen2", Refused(r#"found "dynamic""#)),
+    ("internvl3-qwen2", Runs),
     ("jais2", Runs),
     ("jamba", Refused(r#"found "jamba""#)),
     ("kimi_k25", Runs),
