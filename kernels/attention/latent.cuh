@@ -8,7 +8,8 @@
 // reads, shuffles too: between scores and weights there is as little of it as can be.
 //
 // A tile may have tokens of single rows, each for its reader (attention/plan.cuh). They are multiplied with all rows,
-// where those of other rows weigh 0: if a row's latents are infinite or not a number, so are the tile's other results.
+// where those of other rows weigh 0: if a row's latents are infinite or not a number, so are the tile's other results,
+// all of which are of rows below one root.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -230,7 +231,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
             to[0] = of_rows[first + lane / 4];
             to[1] = of_rows[first + lane / 4 + 8];
         };
-        auto tell = [&](float (&of_rows)[TILE_ROWS], float upper, float lower) {
+        auto store_for_other = [&](float (&of_rows)[TILE_ROWS], float upper, float lower) {
             if (lane % 4 == 0) {
                 of_rows[first + lane / 4] = upper;
                 of_rows[first + lane / 4 + 8] = lower;
@@ -255,8 +256,8 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                 score(pairs_before, [] {});
                 const float before[2] = {rows.m[0], rows.m[1]};
                 const float2 factor = rows.raise(before, job.scale);
-                tell(latent.top[0], rows.m[0], rows.m[1]);
-                tell(latent.factor[0], factor.x, factor.y);
+                store_for_other(latent.top[0], rows.m[0], rows.m[1]);
+                store_for_other(latent.factor[0], factor.x, factor.y);
                 signal(latent.raised);
                 rows.rescale(factor);
                 scale_sums(factor);
@@ -305,8 +306,8 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
                 rows.issue_shared<0, 1>(at(0, ROTATED), at(0, RIGHT));
                 if (has_second) {
                     factor = rows.raise(before, job.scale);
-                    tell(latent.top[1], rows.m[0], rows.m[1]);
-                    tell(latent.factor[1], factor.x, factor.y);
+                    store_for_other(latent.top[1], rows.m[0], rows.m[1]);
+                    store_for_other(latent.factor[1], factor.x, factor.y);
                     scale_sums(factor);
                     rows.issue_shared<1, 2>(at(0, ROTATED), at(0, RIGHT));
                     weigh();
@@ -340,7 +341,7 @@ __device__ __forceinline__ void multiply_latents(const Job& job, unsigned group,
         float (&sums)[2][TILE_ROWS] = latent.sums[turn];
         turn ^= 1;
         const float own[2] = {quad_sum(rows.l[0]), quad_sum(rows.l[1])};
-        tell(sums[group], own[0], own[1]);
+        store_for_other(sums[group], own[0], own[1]);
         meet(SUMMED + warp, 64);
         float other[2];
         read(sums[1 - group], other);

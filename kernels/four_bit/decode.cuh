@@ -1,5 +1,6 @@
 // 4-bit codes (four_bit/panels.cuh) as pairs of f16 or bf16 in registers, exactly: INT4 less its zero point, FP4 as it
-// is or times its scale. Other scales are not in them: what sums are multiplied by in f32 is up to who sums them.
+// is or times its scale, NVFP4 times its scale. Other scales are not in them, nor are factors: what sums are multiplied
+// by in f32 is up to who sums them.
 #pragma once
 
 #include "four_bit/panels.cuh"
@@ -44,36 +45,45 @@ __device__ __forceinline__ unsigned multiply_pairs<bf16>(unsigned a, unsigned b)
 template <class T>
 struct CodeConstants;
 
-// 128 + a code is 0x4300 + the code. FP4's exponent is 126 less than that of bf16 with the same bits.
+// 128 + a code is 0x4300 + the code. FP4's exponent is 126 less than that of bf16 with the same bits. TO_FP4 times an
+// NVFP4 scale: its byte, (253 - 29) << 3 added, from bit 4 on.
 template <>
 struct CodeConstants<bf16> {
     static constexpr unsigned BASE = 0x43004300, TO_FP4 = 0x7e807e80, SHIFT = 0;
+    static constexpr unsigned SCALE_BASE = 0x700, SCALE_UNIT = 0x00100010;
 };
 
-// 1024 + a code is 0x6400 + the code. FP4's exponent is 14 less, and lies three bits higher.
+// 1024 + a code is 0x6400 + the code. FP4's exponent is 14 less, and lies three bits higher. TO_FP4 times an NVFP4
+// scale: its byte from bit 7 on.
 template <>
 struct CodeConstants<f16> {
     static constexpr unsigned BASE = 0x64006400, TO_FP4 = 0x74007400, SHIFT = 3;
+    static constexpr unsigned SCALE_BASE = 0, SCALE_UNIT = 0x00800080;
 };
 
-// Whether numbers of FP4 times a scale of at most 2 are numbers of T.
+// Whether numbers of FP4 times their scales are numbers of T. Of NVFP4 a number has two significant bits and its scale
+// four, and their product is a multiple of 2^-17 below 22. Powers of two are 2^-100 to 2, which f16 does not hold.
 template <class T>
-constexpr bool HOLDS_SCALES = false;
+constexpr bool HOLDS_SCALES = FACTORS;
 template <>
 constexpr bool HOLDS_SCALES<bf16> = true;
 
-// What decides how an output's codes are decoded: the zero point of INT4, the exponent of the scale of FP4.
+// What decides how an output's codes are decoded: the zero point of INT4, the byte of the scale of FP4.
 __device__ __forceinline__ unsigned code_mark(const unsigned char* panel, unsigned group, unsigned output) {
-    return FP4 ? panel[CODE_BYTES + group * CODE_OUTPUTS + output] : panel_zero(panel, group, output);
+    return FP4 ? panel[scale_byte(group, output)] : panel_zero(panel, group, output);
 }
 
 // The pair that decodes an output's codes. INT4: -(BASE + zero), which is added to codes above BASE. FP4: what bits in
-// the place of a T are multiplied by; if SCALED, the power of two of the scale, at most 2, is in it.
+// the place of a T are multiplied by; if SCALED, the scale is in it.
 template <class T, bool SCALED>
 __device__ __forceinline__ unsigned code_pair(unsigned mark) {
     static_assert(!SCALED || (FP4 && HOLDS_SCALES<T>), "others have scales apart");
+    static_assert(SCALED || !FACTORS, "scales of NVFP4 are in the operands");
     if (!FP4) {
         return (CodeConstants<T>::BASE | 0x80008000) + mark * 0x00010001;
+    }
+    if (FACTORS) {
+        return (mark + CodeConstants<T>::SCALE_BASE) * CodeConstants<T>::SCALE_UNIT;
     }
     // TO_FP4 of bf16 is 2^126, with an exponent of 253; that of a scale of 1 is 127.
     return SCALED ? (mark + 126) * 0x00800080 : CodeConstants<T>::TO_FP4;
@@ -117,7 +127,7 @@ __device__ __forceinline__ void decoded(unsigned (&w)[4]) {
     asm volatile("" : "+r"(w[0]), "+r"(w[1]), "+r"(w[2]), "+r"(w[3])::"memory");
 }
 
-// The number of input `k` and output `output` of a panel, with its scale.
+// The number of input `k` and output `output` of a panel, with its scale but without a factor.
 __device__ __forceinline__ float number_at(const unsigned char* panel, unsigned output, unsigned k) {
     const unsigned thread = output / 16 * 32 + output % 8 * 4 + k % 8 / 2, i = output / 8 % 2 + k / 8 % 2 * 2;
     const unsigned* words = reinterpret_cast<const unsigned*>(panel + k / 64 * HALF_BYTES) + thread * 4;

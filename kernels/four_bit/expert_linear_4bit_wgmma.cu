@@ -4,7 +4,8 @@
 // panel, so that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
 //
 // out[place] = matrix[expert] x[input of the place] (+ bias[expert]) (+ the old out[place], if `accumulates`). An
-// element of the matrix is scale * (code - zero), and sums are those of four_bit/sums.cuh.
+// element of the matrix is scale * (code - zero), of NVFP4 factor * scale * number, and sums are those of
+// four_bit/sums.cuh.
 //
 // Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in four_bit/panels.cuh; bias f32
 // [experts, outputs]; firsts [experts + 1], rows [places]; out ELEMENT (f32 if `sums`) [places, outputs].
@@ -231,7 +232,8 @@ __device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float*
 // Multiplies one tile of COLUMNS columns and stores its results. `turn`: the stages that all tiles before it had.
 template <unsigned COLUMNS>
 __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows, const Results& results,
-                                              unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
+                                              const unsigned char* weights, unsigned char* dynamic, unsigned offset,
+                                              Ring& shared, unsigned turn) {
     const unsigned warpgroup = threadIdx.x / GROUP_THREADS - 1, group = warpgroup % GROUPS, split = warpgroup / GROUPS;
     const unsigned panels = code_panels(work.operands.inner);
     // Zeros, not a first product without a sum: else registers of all sizes stay in use.
@@ -240,6 +242,9 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
         SplitCursor cursor(turn + split);
         const Stages stages = {shared, dynamic + offset, group};
         sum_panels<COLUMNS>(sum, cursor, (panels - split + SPLITS - 1) / SPLITS, stages, INPUT_PANEL_BYTES);
+        const Operands& operands = work.operands;
+        multiply_by_factors<COLUMNS>(sum, weights, rows.expert, work.output() + group * CODE_OUTPUTS, operands.outputs,
+                                     operands.inner);
     }
     if (SPLITS > 1) {
         join_splits<COLUMNS>(sum, reinterpret_cast<float*>(dynamic + offset + STAGES * STAGE_BYTES), group, split);
@@ -253,24 +258,26 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
 // Multiplies one tile with the fewest columns, COLUMNS or more, that its places need.
 template <unsigned COLUMNS>
 __device__ __forceinline__ void multiply_fitting(const Work& work, const Rows& rows, const Results& results,
-                                                 unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
+                                                 const unsigned char* weights, unsigned char* dynamic, unsigned offset,
+                                                 Ring& shared, unsigned turn) {
     if constexpr (COLUMNS < CAP) {
         if (rows.count > COLUMNS) {
-            multiply_fitting<(COLUMNS * 2 < CAP ? COLUMNS * 2 : CAP)>(work, rows, results, dynamic, offset, shared,
-                                                                      turn);
+            multiply_fitting<(COLUMNS * 2 < CAP ? COLUMNS * 2 : CAP)>(work, rows, results, weights, dynamic, offset,
+                                                                      shared, turn);
             return;
         }
     }
-    multiply_tile<COLUMNS>(work, rows, results, dynamic, offset, shared, turn);
+    multiply_tile<COLUMNS>(work, rows, results, weights, dynamic, offset, shared, turn);
 }
 
 // Runs the warpgroups that multiply. `offset`: of the ring in `dynamic`.
 __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results,
-                                               unsigned char* dynamic, unsigned offset, Ring& shared) {
+                                               const unsigned char* weights, unsigned char* dynamic, unsigned offset,
+                                               Ring& shared) {
     unsigned turn = 0;
 #pragma unroll 1
     for (; work.more(); work.next(), turn += code_panels(work.operands.inner)) {
-        multiply_fitting<LEAST_COLUMNS>(work, work.rows(ends), results, dynamic, offset, shared, turn);
+        multiply_fitting<LEAST_COLUMNS>(work, work.rows(ends), results, weights, dynamic, offset, shared, turn);
     }
 }
 
@@ -307,7 +314,7 @@ extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 
         }
     } else {
         more_registers<MULTIPLIER_REGISTERS>();
-        multiply_tiles(work, ends, results, dynamic, ring - begin, shared);
+        multiply_tiles(work, ends, results, weights, dynamic, ring - begin, shared);
     }
 }
 #endif

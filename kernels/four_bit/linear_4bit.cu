@@ -71,7 +71,8 @@ struct Copies {
     }
 };
 
-// Adds the products of one panel to those of a warp. `x`: address of its inputs; `panel`: its codes.
+// Adds the products of one panel to those of a warp. `x`: address of its inputs; `panel`: its codes. Each group has a
+// sum of its own, which is multiplied by its scale, unless scales are in the operands.
 template <unsigned COLUMNS>
 __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned x, const unsigned char* panel) {
     constexpr unsigned STEPS = GROUP / 16;  // products of a group
@@ -80,9 +81,10 @@ __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned
     unsigned words[4];
 #pragma unroll
     for (unsigned group = 0; group < CODE_GROUPS; group++) {
-        const unsigned pairs[2] = {code_pair<ELEMENT, false>(code_mark(panel, group, output)),
-                                   code_pair<ELEMENT, false>(code_mark(panel, group, output + 8))};
-        float part[COLUMNS / 8][4] = {};
+        const unsigned pairs[2] = {code_pair<ELEMENT, FACTORS>(code_mark(panel, group, output)),
+                                   code_pair<ELEMENT, FACTORS>(code_mark(panel, group, output + 8))};
+        float of_group[COLUMNS / 8][4] = {};
+        float(&part)[COLUMNS / 8][4] = FACTORS ? sum : of_group;
 #pragma unroll
         for (unsigned step = group * STEPS; step < (group + 1) * STEPS; step++) {
             if (step % 4 == 0) {
@@ -103,6 +105,9 @@ __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned
                     multiply<ELEMENT>(part[(n + 1) % (COLUMNS / 8)], a, b[2], b[3]);
                 }
             }
+        }
+        if (FACTORS) {
+            continue;
         }
         const float scales[2] = {panel_scale(panel, group, output), panel_scale(panel, group, output + 8)};
 #pragma unroll
@@ -142,6 +147,18 @@ __device__ __forceinline__ void multiply_tile(const Operands& operands, const Ro
     }
     wait_copies<0>();
     __syncthreads();
+    if (FACTORS) {
+        const unsigned own = output + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+        const float factors[2] = {panel_factor(weights, rows.expert, own, operands.outputs, operands.inner),
+                                  panel_factor(weights, rows.expert, own + 8, operands.outputs, operands.inner)};
+#pragma unroll
+        for (unsigned n = 0; n < COLUMNS / 8; n++) {
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                sum[n][i] *= factors[i / 2];
+            }
+        }
+    }
     store_sums(results, operands, rows, output + threadIdx.x / 32 * 16, sum);
 }
 

@@ -2,7 +2,7 @@
 // operands. Takes f32 inputs, and widths that are no multiple of 8.
 //
 // Shapes, definition: as in linear_4bit_wgmma.cu; out OUT [places, outputs]. An output is one chain of f32
-// multiply-adds over the inputs in rising order, of numbers rounded to f32.
+// multiply-adds over the inputs in rising order, of numbers rounded to f32, which a factor of NVFP4 multiplies.
 // Grid: x = tiles of TILE outputs, y = any number of blocks that share the tiles of places. A block has TILE x TILE
 // threads, one output each; operands are staged in shared memory as f32.
 // Limit: shared memory, two reads per multiplication.
@@ -53,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
             __syncthreads();
         }
         if (has_row && output < outputs) {
+            sum *= FACTORS ? panel_factor(weights, own.expert, output, outputs, inner) : 1.0f;
             OUT* to = out + static_cast<unsigned long long>(place) * outputs + output;
             const float more = biased ? bias[static_cast<unsigned long long>(own.expert) * outputs + output] : 0.0f;
             *to = from_f32<OUT>(sum + more + (accumulates ? to_f32(*to) : 0.0f));

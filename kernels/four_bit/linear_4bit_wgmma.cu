@@ -5,7 +5,7 @@
 // has ended.
 //
 // out[r] = matrix x[r] (+ bias) (+ the old out[r], if `accumulates`). An element of the matrix is scale * (code -
-// zero). Sums are those of four_bit/sums.cuh, exact but for their own rounding.
+// zero), of NVFP4 factor * scale * number. Sums are those of four_bit/sums.cuh, exact but for their own rounding.
 //
 // Shapes: x ELEMENT [rows, inner], inner a multiple of 8, as boxes of 64 inputs, swizzled (attention/wgmma.cuh), of
 // CAP rows; weights as in four_bit/panels.cuh; bias f32 [outputs]; out ELEMENT (f32 if `sums`)
@@ -109,7 +109,7 @@ struct Stages {
 // kernel in front.
 __device__ __forceinline__ void copy_codes(const Layer& layer, Work work, unsigned first, const Stages& stages) {
     RingCursor cursor;
-    const unsigned long long apart = static_cast<unsigned long long>(code_panels(layer.inner)) * CODE_PANEL_BYTES;
+    const unsigned long long apart = code_group_bytes(layer.inner);
 #pragma unroll 1
     for (; work.more(); work.next()) {
         // The last tile may not have outputs for all warpgroups.
@@ -229,10 +229,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
         for (; work.more(); work.next()) {
             float sum[CAP / 8][4] = {};
             sum_panels<CAP>(sum, cursor, work.end - work.first, stages, INPUT_PANEL_BYTES);
+            const Tile tile = work.tile();
+            multiply_by_factors<CAP>(sum, weights, 0, tile.output + warp / 4 * CODE_OUTPUTS, outputs, inner);
             if (splits > 1) {
                 join_splits(sum, layer, work, operands, results, dynamic + (aligned - begin));
             } else {
-                const Tile tile = work.tile();
                 store_sums(results, operands, {0, tile.row, min(rows - tile.row, CAP)}, tile.output + warp * 16, sum);
             }
         }

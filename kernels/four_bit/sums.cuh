@@ -1,9 +1,11 @@
 // Sums of a warpgroup over panels of 4-bit codes: 64 outputs times COLUMNS rows (sm_90a). While the tensor cores
 // multiply some inputs, the codes of the next ones become operands. Where scales come in:
 //
-//   SCALED    powers of two in bf16: in the operands, exactly. One sum over all inputs.
+//   SCALED    powers of two in bf16, and NVFP4: in the operands, exactly. One sum over all inputs.
 //   RESCALES  the sum is kept in units of the scale of its last group. One sum.
 //   else      each group has a sum of its own, which is multiplied by its scale and added in f32. Two are on their way.
+//
+// Factors of NVFP4 multiply a sum once it is complete (`multiply_by_factors`).
 //
 // Defines: RESCALES (0 or 1), MOST_STEPS (2 or 4: products of a batch).
 #pragma once
@@ -30,14 +32,26 @@ __device__ __forceinline__ unsigned own_output() {
 // Codes of STEPS products, and as their left operands.
 template <unsigned STEPS>
 struct Batch {
+    static constexpr unsigned MARKS = STEPS > GROUP_STEPS ? STEPS / GROUP_STEPS : 1;  // groups
     unsigned own[STEPS];
-    unsigned marks[2];
+    unsigned marks[MARKS][2];
     unsigned w[STEPS][4];
 
     // Of batch `index` of `panel`.
     __device__ __forceinline__ void load(const unsigned char* panel, unsigned index) {
         const unsigned thread = threadIdx.x % GROUP_THREADS, first = index * STEPS, group = first / GROUP_STEPS;
-        marks[0] = code_mark(panel, group, own_output()), marks[1] = code_mark(panel, group, own_output() + 8);
+        if (FACTORS) {
+            // One word has the scales of two groups and the thread's two outputs.
+            static_assert(!FACTORS || STEPS == 2, "as many groups as a word has");
+            const unsigned word = *reinterpret_cast<const unsigned*>(panel + scale_byte(group, own_output()));
+#pragma unroll
+            for (unsigned i = 0; i < MARKS * 2; i++) {
+                marks[i / 2][i % 2] = word >> 8 * i & 0xff;
+            }
+        } else {
+            marks[0][0] = code_mark(panel, group, own_output());
+            marks[0][1] = code_mark(panel, group, own_output() + 8);
+        }
         const unsigned* words =
             reinterpret_cast<const unsigned*>(panel) + (first / 4 * GROUP_THREADS + thread) * 4 + first % 4;
         if (STEPS == 2) {
@@ -53,10 +67,14 @@ struct Batch {
         }
     }
     __device__ __forceinline__ void decode_all() {
-        const unsigned pairs[2] = {code_pair<ELEMENT, SCALED>(marks[0]), code_pair<ELEMENT, SCALED>(marks[1])};
+        unsigned pairs[MARKS][2];
+#pragma unroll
+        for (unsigned i = 0; i < MARKS * 2; i++) {
+            pairs[i / 2][i % 2] = code_pair<ELEMENT, SCALED>(marks[i / 2][i % 2]);
+        }
 #pragma unroll
         for (unsigned step = 0; step < STEPS; step++) {
-            decode<ELEMENT>(w[step], own[step], pairs);
+            decode<ELEMENT>(w[step], own[step], pairs[step / GROUP_STEPS % MARKS]);
             decoded(w[step]);
         }
     }
@@ -87,6 +105,18 @@ __device__ __forceinline__ void multiply_sums(float (&sum)[COLUMNS / 8][4], cons
         for (unsigned i = 0; i < 4; i++) {
             sum[n][i] *= by[i / 2];
         }
+    }
+}
+
+// Multiplies the sums of outputs from `first` on of matrix `matrix` by their factors, where there are any.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void multiply_by_factors(float (&sum)[COLUMNS / 8][4], const unsigned char* weights,
+                                                    unsigned matrix, unsigned first, unsigned outputs, unsigned inner) {
+    if (FACTORS) {
+        const unsigned output = first + own_output();
+        const float by[2] = {panel_factor(weights, matrix, output, outputs, inner),
+                             panel_factor(weights, matrix, output + 8, outputs, inner)};
+        multiply_sums<COLUMNS>(sum, by);
     }
 }
 

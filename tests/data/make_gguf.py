@@ -4,9 +4,8 @@ transformers.
 
     python make_gguf.py LLAMA_CPP_FOLDER
 
-blocks.gguf       random numbers in every quantised type: `TYPE` as `gguf.quantize` makes it (the types with scales in
-                  two steps have random bytes, as the package cannot make them), `TYPE.values` in F32 as
-                  `gguf.dequantize` reads it
+blocks.gguf, more-blocks.gguf   random numbers in every quantised type: `TYPE` as `gguf.quantize` makes it (those that
+                  the package cannot make have random bytes), `TYPE.values` in F32 as `gguf.dequantize` reads it
 llama3.gguf       goldens/llama3-gqa-ropescaled as the conversion script writes it: rows of queries and keys in pairs,
                   rope_freqs
 gpt-oss.gguf      goldens/gpt-oss-sinks likewise: experts in one tensor, their biases, sinks
@@ -50,10 +49,16 @@ TEXTS = [
 ]
 
 
-def blocks():
-    generator = np.random.default_rng(1)
-    writer = gguf.GGUFWriter(OUT / "blocks.gguf", "llama")
-    kinds = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"]
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"]
+MORE_KINDS = ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"]
+# Where a block of random bytes has f16: from the end, or from the beginning.
+HALVES = {"Q2_K": slice(-4, None), "Q3_K": slice(-2, None), "Q6_K": slice(-2, None), "IQ4_NL": slice(2),
+          "IQ4_XS": slice(2)}
+
+
+def blocks(file, kinds, seed):
+    generator = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(OUT / file, "llama")
     for name in kinds:
         kind = gguf.GGMLQuantizationType[name]
         numbers = generator.standard_normal((2, 512)).astype(np.float32)
@@ -63,10 +68,8 @@ def blocks():
             elements, size = gguf.GGML_QUANT_SIZES[kind]
             stored = generator.integers(0, 256, (2, 512 // elements, size), dtype=np.uint8)
             halves = generator.uniform(0.001, 0.1, (2, 512 // elements, 2)).astype(np.float16).view(np.uint8)
-            if name == "Q6_K":
-                stored[..., -2:] = halves[..., :2]
-            else:
-                stored[..., :4] = halves
+            place = HALVES.get(name, slice(4))
+            stored[..., place] = halves[..., :stored[..., place].shape[-1]]
             stored = stored.reshape(2, -1)
         writer.add_tensor(name, stored, raw_dtype=kind)
         writer.add_tensor(f"{name}.values", gguf.dequantize(stored, kind).reshape(2, 512).astype(np.float32))
@@ -154,6 +157,31 @@ PRE_TOKENIZERS = {
 PRE_TOKENIZERS["deepseek-llm"] = [
     split("[\r\n]"), split(r"\s?[\p{Lu}\p{Ll}\p{Lt}]+"), split(r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"),
     split(r"\s+$"), split("[一-龥ࠀ-一가-퟿]+"), digits(True), as_bytes(False)]
+# Of models that llama.cpp's src/llama-vocab.cpp names beside these kinds.
+SHORTENED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+CASED_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + SHORTENED + "?"
+    + r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + SHORTENED + "?"
+    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+SPACES = "".join(rf"|\s{{{count}}}(?!\S)" for count in [512, 256, 128, 64, 32, 16, 8, 4]) + r"|\s{1,2}(?!\S)|\s{1}"
+PRE_TOKENIZERS |= {
+    "qwen35": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+                     r"|\s+(?!\S)|\s+"), as_bytes(False)],
+    "deepseek-v3": [
+        split(r"\p{N}{1,3}"), split("[一-龥\u3040-ゟ゠-ヿ]+"),
+        split("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+" r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+              r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"), as_bytes(False)],
+    "seed-coder": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
+                         r"|\s+(?!\S)|\s+"), as_bytes(False)],
+    "bailingmoe": [split(r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+                         r"|\s+(?!\S)|\s+"), as_bytes(False)],
+    "jais-2": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+" + SPACES),
+               as_bytes(False)],
+    "exaone-moe": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+                         r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"), as_bytes(False)],
+    "minimax-m2": [split(CASED_WORDS), as_bytes(False)],
+    "tiny_aya": [split(r"\d{1,3}(?=(?:\d{3})*\b)"), split(CASED_WORDS), as_bytes(False)],
+}
 WORDS = [
     *TEXTS,
     "There are 12345678 of 900; was it 1,234.5 or 3x?",
@@ -174,7 +202,8 @@ def pre_tokenizers():
 
 
 OUT.mkdir(exist_ok=True)
-blocks()
+blocks("blocks.gguf", KINDS, 1)
+blocks("more-blocks.gguf", MORE_KINDS, 2)
 model("llama3-gqa-ropescaled", "llama3")
 model("gpt-oss-sinks", "gpt-oss")
 sentencepiece_bpe()

@@ -440,6 +440,11 @@ pub trait Backend: Send + 'static {
     fn has_begun(&self) -> bool {
         true
     }
+    /// Makes room for `at_once`, which a backend need not have. A model that calls that calls this when it is loaded,
+    /// before free memory is counted for keys and values.
+    fn reserve_at_once(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Enqueues what `first` and `second` enqueue, of which neither writes what the other reads or writes: a device may
     /// compute both at the same time.
     fn at_once(&mut self, first: impl FnOnce(&mut Self), second: impl FnOnce(&mut Self)) {

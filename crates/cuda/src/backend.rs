@@ -80,9 +80,6 @@ impl Cuda {
             LaunchMode::Capture => {
                 self.has_begun = false;
                 let device = self.device.clone();
-                if self.branch.is_none() {
-                    self.branch = Some(Arc::new(device.branch()?));
-                }
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
                 // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
                 let launched = captured.and_then(|graph| {
@@ -514,6 +511,15 @@ impl Backend for Cuda {
         fn relu(x);
         fn sigmoid_times(x, y: &Buffer);
         fn gated_norm(x, gate: &Buffer, weight: Option<&Vector>, how: GatedNorm);
+    }
+
+    fn reserve_at_once(&mut self) -> Result<()> {
+        if self.branch.is_none() {
+            self.gemms.values_mut().try_for_each(|gemm| gemm.products.reserve_branch())?;
+            self.fp8.iter_mut().try_for_each(|fp8| fp8.linear.products.reserve_branch())?;
+            self.branch = Some(Arc::new(self.device.branch()?));
+        }
+        Ok(())
     }
 
     /// As two branches of a captured graph; otherwise one behind the other.

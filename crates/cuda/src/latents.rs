@@ -113,10 +113,10 @@ impl LatentOps {
         let most = |rope: &Rope| if rope.keys { heads.rope } else { heads.nope + heads.rope };
         let is_part = |rope: &Rope| rope.rotary.is_multiple_of(2) && rope.rotary <= most(rope);
         assert!(ropes.into_iter().flatten().all(is_part), "prepare_latents: rotated part of {heads}");
-        // Of one part, as many heads as a warp takes at once.
+        // A warp takes one part of a row: its latent, or some of its heads, as many as the warp's lanes rotate at once,
+        // LANES pairs of elements each.
         let pairs = ropes.into_iter().flatten().map(|rope| rope.rotary / 2).max().unwrap_or(0);
-        let at_once = 32 * LANES as usize / pairs.max(1);
-        let heads_a_part = at_once.clamp(1, heads.heads);
+        let heads_a_part = (32 * LANES as usize / pairs.max(1)).clamp(1, heads.heads);
         let passes = pairs == 0 && absorbed.is_none();
         let parts = 1 + if passes { 0 } else { heads.heads.div_ceil(heads_a_part) };
         let args = Args::new().memory(queries.memory()).memory_or_null(absorbed.map(Buffer::memory));

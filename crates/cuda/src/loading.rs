@@ -132,6 +132,9 @@ impl Cuda {
             let mut gemm = Gemm::load(&self.device, format)?;
             gemm.choose(self.choosing);
             self.sharing().into_iter().for_each(|sharing| gemm.products.share(sharing));
+            if self.branch.is_some() {
+                gemm.products.reserve_branch()?;
+            }
             self.gemms.insert(format, gemm);
         }
         Ok(())
@@ -215,6 +218,9 @@ impl Cuda {
             let mut linear = LinearFp8::new(&self.device)?;
             linear.choose(self.choosing);
             self.sharing().into_iter().for_each(|sharing| linear.products.share(sharing));
+            if self.branch.is_some() {
+                linear.products.reserve_branch()?;
+            }
             let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
             let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
             let (inner, inner_of_experts) = (0, 0);

@@ -9,22 +9,26 @@ use super::TensorType;
 
 /// The most elements of a block.
 const MOST: usize = 256;
-/// Elements that share a scale, and elements that share a smallest value.
+/// The fewest elements that share a scale, or a smallest value.
 const SCALED: usize = 16;
+/// Elements whose scales lie together: one, or one for each half of them.
 pub const LIFTED: usize = 32;
 /// The values of e2m1, twice as large, so that they are whole numbers.
 const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Up to 256 neighbours of a quantised type: element `i` is `scales[i / 16] * codes[i] - least[i / 32]`.
+/// The numbers of IQ4_NL and IQ4_XS by code.
+pub const IQ4_NUMBERS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Up to 256 neighbours of a quantised type: element `i` is `scales[i / 16] * codes[i] - least[i / 16]`.
 pub struct CodedBlock {
     pub codes: [i8; MOST],
     pub scales: [f32; MOST / SCALED],
-    pub least: [f32; MOST / LIFTED],
+    pub least: [f32; MOST / SCALED],
 }
 
 impl Default for CodedBlock {
     fn default() -> Self {
-        Self { codes: [0; MOST], scales: [0.0; MOST / SCALED], least: [0.0; MOST / LIFTED] }
+        Self { codes: [0; MOST], scales: [0.0; MOST / SCALED], least: [0.0; MOST / SCALED] }
     }
 }
 
@@ -36,18 +40,21 @@ impl TensorType {
 
     /// Whether its blocks have smallest values.
     pub fn has_least(self) -> bool {
-        matches!(self, TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4K | TensorType::Q5K)
+        matches!(self, TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q2K | TensorType::Q4K | TensorType::Q5K)
     }
 
     /// Where the scales of a block are, and its smallest values.
-    pub fn scale_bytes(self) -> Range<usize> {
+    pub fn scale_bytes(self) -> [Range<usize>; 2] {
         match self {
-            TensorType::F32 | TensorType::F16 | TensorType::Bf16 => 0..0,
-            TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => 0..2,
-            TensorType::Q4_1 | TensorType::Q5_1 => 0..4,
-            TensorType::Q4K | TensorType::Q5K => 0..16,
-            TensorType::Q6K => 192..210,
-            TensorType::Mxfp4 => 0..1,
+            TensorType::F32 | TensorType::F16 | TensorType::Bf16 => [0..0, 0..0],
+            TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 | TensorType::Iq4Nl => [0..2, 0..0],
+            TensorType::Q4_1 | TensorType::Q5_1 => [0..4, 0..0],
+            TensorType::Q2K => [0..16, 80..84],
+            TensorType::Q3K => [96..110, 0..0],
+            TensorType::Q4K | TensorType::Q5K => [0..16, 0..0],
+            TensorType::Q6K => [192..210, 0..0],
+            TensorType::Iq4Xs => [0..8, 0..0],
+            TensorType::Mxfp4 => [0..1, 0..0],
         }
     }
 
@@ -64,7 +71,7 @@ impl TensorType {
                 _ => {
                     coded.read(self, block);
                     for (i, out) in out.iter_mut().enumerate() {
-                        *out = coded.scales[i / SCALED] * f32::from(coded.codes[i]) - coded.least[i / LIFTED];
+                        *out = coded.scales[i / SCALED] * f32::from(coded.codes[i]) - coded.least[i / SCALED];
                     }
                 }
             }
@@ -81,7 +88,7 @@ impl CodedBlock {
             let part = CodedPart {
                 codes: &mut self.codes[b * elements..][..elements],
                 scales: &mut self.scales[b * elements / SCALED..][..elements / SCALED],
-                least: &mut self.least[b * elements / LIFTED..][..elements / LIFTED],
+                least: &mut self.least[b * elements / SCALED..][..elements / SCALED],
             };
             part.read(kind, block);
         }
@@ -123,6 +130,20 @@ impl CodedPart<'_> {
                 self.of_32(half_at(block, 0), 0.0);
                 self.codes.iter_mut().zip(&block[2..]).for_each(|(code, &byte)| *code = byte as i8);
             }
+            TensorType::Q2K => {
+                self.of_q2_k(block);
+                two_bits(&block[16..80], self.codes);
+            }
+            TensorType::Q3K => {
+                self.of_q3_k(block);
+                two_bits(&block[32..96], self.codes);
+                // Bit `j` of byte `i` is that of element `32 j + i`: without it the element is lower by 4.
+                for (j, codes) in self.codes.chunks_exact_mut(32).enumerate() {
+                    for (code, bits) in codes.iter_mut().zip(&block[..32]) {
+                        *code += ((bits >> j & 1) << 2) as i8 - 4;
+                    }
+                }
+            }
             TensorType::Q4K => {
                 self.of_256(block);
                 nibbles_of_64(&block[16..], self.codes);
@@ -136,6 +157,16 @@ impl CodedPart<'_> {
                 }
             }
             TensorType::Q6K => self.of_q6_k(block),
+            TensorType::Iq4Nl => {
+                self.of_32(half_at(block, 0), 0.0);
+                nibbles(&block[2..], self.codes, |nibble| IQ4_NUMBERS[usize::from(nibble)]);
+            }
+            TensorType::Iq4Xs => {
+                self.of_iq4_xs(block);
+                for (codes, bytes) in self.codes.chunks_exact_mut(32).zip(block[8..].chunks_exact(16)) {
+                    nibbles(bytes, codes, |nibble| IQ4_NUMBERS[usize::from(nibble)]);
+                }
+            }
             TensorType::Mxfp4 => {
                 self.of_32(half_power_of_two(block[0]), 0.0);
                 nibbles(&block[1..], self.codes, |nibble| E2M1_DOUBLED[usize::from(nibble)]);
@@ -147,7 +178,7 @@ impl CodedPart<'_> {
     #[inline(always)]
     fn of_32(&mut self, scale: f32, least: f32) {
         self.scales.fill(scale);
-        self.least[0] = least;
+        self.least.fill(least);
     }
 
     /// The eight scales and smallest values of Q4_K and Q5_K: two f16 that multiply them, then 12 bytes with eight of
@@ -164,9 +195,44 @@ impl CodedPart<'_> {
                 self.scales[2 * j..2 * j + 2].fill(of_scales * f32::from(scale));
             }
             for (j, least) in least {
-                self.least[j] = of_least * f32::from(least);
+                self.least[2 * j..2 * j + 2].fill(of_least * f32::from(least));
             }
         }
+    }
+
+    /// Sixteen bytes with a scale in the lower half and a smallest value in the upper one, and behind the codes two f16
+    /// that multiply them.
+    #[inline(always)]
+    fn of_q2_k(&mut self, block: &[u8]) {
+        let (of_scales, of_least) = (half_at(block, 80), half_at(block, 82));
+        for ((scale, least), byte) in self.scales.iter_mut().zip(self.least.iter_mut()).zip(&block[..16]) {
+            *scale = of_scales * f32::from(byte & 15);
+            *least = of_least * f32::from(byte >> 4);
+        }
+    }
+
+    /// Sixteen scales of 6 bits, 32 higher than what they stand for, and an f16 that multiplies them. Eight bytes have
+    /// the lower four bits of two scales each, eight apart; four bytes the upper two bits of four scales, four apart.
+    #[inline(always)]
+    fn of_q3_k(&mut self, block: &[u8]) {
+        let (low, high, of_scales) = (&block[96..104], &block[104..108], half_at(block, 108));
+        for (j, scale) in self.scales.iter_mut().enumerate() {
+            let bits = low[j % 8] >> (j / 8 * 4) & 15 | (high[j % 4] >> (j / 4 * 2) & 3) << 4;
+            *scale = of_scales * f32::from(bits as i8 - 32);
+        }
+        self.least.fill(0.0);
+    }
+
+    /// Eight scales of 6 bits, 32 higher than what they stand for, that an f16 multiplies: the upper two bits of all lie
+    /// in 16 bits behind it, then the lower four in four bytes.
+    #[inline(always)]
+    fn of_iq4_xs(&mut self, block: &[u8]) {
+        let (of_scales, high) = (half_at(block, 0), u16::from_le_bytes([block[2], block[3]]));
+        for (j, scales) in self.scales.chunks_exact_mut(2).enumerate() {
+            let bits = block[4 + j / 2] >> (j % 2 * 4) & 15 | ((high >> (2 * j) & 3) as u8) << 4;
+            scales.fill(of_scales * f32::from(bits as i8 - 32));
+        }
+        self.least.fill(0.0);
     }
 
     /// 128 bytes with the lower four bits, 64 with the upper two, 16 scales, and an f16 that multiplies them. Of each
@@ -229,6 +295,16 @@ fn nibbles_of_64(bytes: &[u8], codes: &mut [i8]) {
         let (low, high) = codes.split_at_mut(32);
         for ((low, high), &byte) in low.iter_mut().zip(high).zip(bytes) {
             (*low, *high) = ((byte & 15) as i8, (byte >> 4) as i8);
+        }
+    }
+}
+
+/// A block of 256 whose 128 neighbours lie in 32 bytes: element `32 j + i` in bits `2 j` of byte `i`.
+#[inline(always)]
+fn two_bits(bytes: &[u8], codes: &mut [i8]) {
+    for (codes, bytes) in codes.chunks_exact_mut(128).zip(bytes.chunks_exact(32)) {
+        for (j, codes) in codes.chunks_exact_mut(32).enumerate() {
+            codes.iter_mut().zip(bytes).for_each(|(code, byte)| *code = (byte >> (2 * j) & 3) as i8);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use offshoot_core::error::{Error, Result};
 
-pub use blocks::{CodedBlock, LIFTED, half, half_power_of_two};
+pub use blocks::{CodedBlock, IQ4_NUMBERS, LIFTED, half, half_power_of_two};
 pub use file::{GgufFile, TensorInfo};
 pub use metadata::Metadata;
 pub use paths::files;

@@ -23,12 +23,20 @@ pub enum TensorType {
     Q5_1,
     /// 8 bits and a scale for 32 elements.
     Q8_0,
+    /// 2 bits; 256 elements with 16 scales and smallest values of 4 bits.
+    Q2K,
+    /// 3 bits; 256 elements with 16 scales of 6 bits.
+    Q3K,
     /// 4 bits; 256 elements with 8 scales and smallest values of 6 bits.
     Q4K,
     /// 5 bits; 256 elements with 8 scales and smallest values of 6 bits.
     Q5K,
     /// 6 bits; 256 elements with 16 scales of 8 bits.
     Q6K,
+    /// One of 16 numbers, which lie closer around 0, and a scale for 32 elements.
+    Iq4Nl,
+    /// The same; 256 elements with 8 scales of 6 bits.
+    Iq4Xs,
     /// Floats of 4 bits (e2m1) and a power of two for 32 elements.
     Mxfp4,
 }
@@ -43,9 +51,13 @@ named!(TensorType {
     Q5_0 = "Q5_0",
     Q5_1 = "Q5_1",
     Q8_0 = "Q8_0",
+    Q2K = "Q2_K",
+    Q3K = "Q3_K",
     Q4K = "Q4_K",
     Q5K = "Q5_K",
     Q6K = "Q6_K",
+    Iq4Nl = "IQ4_NL",
+    Iq4Xs = "IQ4_XS",
     Mxfp4 = "MXFP4",
 });
 
@@ -60,9 +72,13 @@ impl TensorType {
             TensorType::Q5_0 => 6,
             TensorType::Q5_1 => 7,
             TensorType::Q8_0 => 8,
+            TensorType::Q2K => 10,
+            TensorType::Q3K => 11,
             TensorType::Q4K => 12,
             TensorType::Q5K => 13,
             TensorType::Q6K => 14,
+            TensorType::Iq4Nl => 20,
+            TensorType::Iq4Xs => 23,
             TensorType::Bf16 => 30,
             TensorType::Mxfp4 => 39,
         }
@@ -76,7 +92,12 @@ impl TensorType {
     pub const fn block_elements(self) -> usize {
         match self {
             TensorType::F32 | TensorType::F16 | TensorType::Bf16 => 1,
-            TensorType::Q4K | TensorType::Q5K | TensorType::Q6K => 256,
+            TensorType::Q2K
+            | TensorType::Q3K
+            | TensorType::Q4K
+            | TensorType::Q5K
+            | TensorType::Q6K
+            | TensorType::Iq4Xs => 256,
             _ => 32,
         }
     }
@@ -91,9 +112,13 @@ impl TensorType {
             TensorType::Q5_0 => 2 + 4 + 16,
             TensorType::Q5_1 => 2 + 2 + 4 + 16,
             TensorType::Q8_0 => 2 + 32,
+            TensorType::Q2K => 16 + 64 + 2 + 2,
+            TensorType::Q3K => 32 + 64 + 12 + 2,
             TensorType::Q4K => 2 + 2 + 12 + 128,
             TensorType::Q5K => 2 + 2 + 12 + 32 + 128,
             TensorType::Q6K => 128 + 64 + 16 + 2,
+            TensorType::Iq4Nl => 2 + 16,
+            TensorType::Iq4Xs => 2 + 2 + 4 + 128,
             TensorType::Mxfp4 => 1 + 16,
         }
     }
@@ -114,17 +139,13 @@ pub(super) fn supported() -> String {
 pub(super) fn other_name(number: u32) -> Option<&'static str> {
     Some(match number {
         9 => "Q8_1",
-        10 => "Q2_K",
-        11 => "Q3_K",
         15 => "Q8_K",
         16 => "IQ2_XXS",
         17 => "IQ2_XS",
         18 => "IQ3_XXS",
         19 => "IQ1_S",
-        20 => "IQ4_NL",
         21 => "IQ3_S",
         22 => "IQ2_S",
-        23 => "IQ4_XS",
         24..=28 => "a type of whole numbers or F64",
         29 => "IQ1_M",
         34 => "TQ1_0",

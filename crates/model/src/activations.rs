@@ -5,8 +5,8 @@ use offshoot_backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, 
 use offshoot_core::error::Result;
 
 use super::config::{
-    Activation, DenseSpec, ExpertsSpec, FeedForward, LatentSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, OutputHead,
-    PerLayerInputs, kind_index, kinds,
+    Activation, BranchScale, DenseSpec, ExpertsSpec, FeedForward, LatentSpec, LayerNorms, LayerSpec, Mixer,
+    ModelConfig, OutputHead, PerLayerInputs, kind_index, kinds,
 };
 use super::layout::{LayerTensors, Layout};
 
@@ -84,18 +84,29 @@ pub struct BlockBuffers<B: Backend> {
     pub sum: B::Buffer,
 }
 
-/// The buffers of a mixture of experts; a place is a row at one of its experts.
+/// The buffers of a mixture of experts.
 pub struct MixtureBuffers<B: Backend> {
     chosen: usize,
     /// `[R, routed experts]`
     pub scores: B::Buffer,
     pub routes: B::Routes,
-    /// `[places, 2 * width]`
-    pub up: B::Buffer,
-    /// `[places, width]`
-    pub gated: B::Buffer,
-    /// `[places, hidden]`
+    pub places: PlaceBuffers<B>,
+    /// Of experts with a width of their own.
+    pub latent: Option<LatentExpertBuffers<B>>,
+}
+
+/// The buffers of the places of a mixture: a place is a row at one of its experts.
+pub struct PlaceBuffers<B: Backend> {
+    pub inner: InnerBuffers<B>,
+    /// `[places, hidden]`, or the width that experts have of their own.
     pub down: B::Buffer,
+}
+
+/// The buffers around experts with a width of their own, `[R, width]` each.
+pub struct LatentExpertBuffers<B: Backend> {
+    /// What experts read, then their sums as the projection behind them reads them.
+    pub rows: B::Buffer,
+    pub sums: B::Buffer,
 }
 
 /// The buffers of inputs by layer.
@@ -107,7 +118,7 @@ pub struct LayerInputBuffers<B: Backend> {
     pub gated: B::Buffer,
 }
 
-/// The buffers inside a feed-forward block.
+/// The buffers inside a feed-forward block, of `R` rows, or as many places.
 pub struct InnerBuffers<B: Backend> {
     /// Gated: `[R, 2 * width]`, gate and up side by side. Else `[R, width]`.
     pub up: B::Buffer,
@@ -118,8 +129,9 @@ pub struct InnerBuffers<B: Backend> {
 /// Indices of the buffers that a layer uses.
 #[derive(Clone, Copy)]
 pub struct BufferIndices {
-    /// Index in `Activations::qkv`, `delta_rule` and `latent`, `StreamBuffers::attended` and `gates`.
-    pub heads: usize,
+    /// Index in `Activations::qkv`, `delta_rule` and `latent`, `StreamBuffers::attended` and `gates`; `None` if the
+    /// layer mixes no positions.
+    pub heads: Option<usize>,
     /// Index in `StreamBuffers::inner`; unused if the layer has no dense block.
     pub inner: usize,
     /// Index in `StreamBuffers::mixtures`; unused if the layer has no experts.
@@ -129,9 +141,9 @@ pub struct BufferIndices {
 impl BufferIndices {
     /// The indices of each layer. `layout`: that of `config`.
     pub fn of(config: &ModelConfig, layout: &Layout) -> Vec<BufferIndices> {
-        let (heads, inner, mixtures) = (kinds(heads_of(config, layout)), inner_kinds(config), mixture_kinds(config));
-        let of_layer = |(layer, own): (&LayerSpec, MixedHeads)| BufferIndices {
-            heads: kind_index(&heads, &own),
+        let (heads, inner, mixtures) = (head_kinds(config, layout), inner_kinds(config), mixture_kinds(config));
+        let of_layer = |(layer, own): (&LayerSpec, Option<MixedHeads>)| BufferIndices {
+            heads: own.map(|own| kind_index(&heads, &own)),
             inner: layer.feed_forward.dense().map_or(0, |dense| kind_index(&inner, dense)),
             mixture: layer.feed_forward.experts().map_or(0, |experts| kind_index(&mixtures, experts)),
         };
@@ -158,8 +170,10 @@ struct LatentRows {
 }
 
 impl MixedHeads {
-    fn of(layer: &LayerSpec, tensors: &LayerTensors) -> Self {
-        match &layer.mixer {
+    /// `None` if the layer mixes no positions.
+    fn of(layer: &LayerSpec, tensors: &LayerTensors) -> Option<Self> {
+        Some(match &layer.mixer {
+            Mixer::None => return None,
             Mixer::Attention(attention) => match attention.latent() {
                 Some(LatentSpec { heads, query_rank, .. }) => {
                     let joined = tensors.latent.as_ref().is_some_and(|latent| latent.latents.is_none());
@@ -168,7 +182,7 @@ impl MixedHeads {
                 None => Self::Attention(attention.projected()),
             },
             Mixer::DeltaRule(delta_rule) => Self::DeltaRule(delta_rule.heads),
-        }
+        })
     }
 
     fn qkv_width(self) -> usize {
@@ -198,13 +212,21 @@ impl MixedHeads {
 }
 
 /// The heads of each layer.
-fn heads_of<'a>(config: &'a ModelConfig, layout: &'a Layout) -> impl Iterator<Item = MixedHeads> + 'a {
+fn heads_of<'a>(config: &'a ModelConfig, layout: &'a Layout) -> impl Iterator<Item = Option<MixedHeads>> + 'a {
     config.layers.iter().zip(&layout.layers).map(|(layer, tensors)| MixedHeads::of(layer, tensors))
 }
 
-/// True if, in any layer, what attention or the delta rule gives is multiplied by a gate before the output projection.
+fn head_kinds(config: &ModelConfig, layout: &Layout) -> Vec<MixedHeads> {
+    kinds(heads_of(config, layout).flatten())
+}
+
+/// True if, in any layer, what was mixed is multiplied by a gate before the output projection.
 fn has_gates(config: &ModelConfig) -> bool {
-    config.layers.iter().any(|layer| layer.attention().is_none_or(|attention| attention.gated))
+    config.layers.iter().any(|layer| match &layer.mixer {
+        Mixer::Attention(attention) => attention.gate.is_some(),
+        Mixer::DeltaRule(_) => true,
+        Mixer::None => false,
+    })
 }
 
 fn inner_kinds(config: &ModelConfig) -> Vec<DenseSpec> {
@@ -219,12 +241,12 @@ fn mixture_kinds(config: &ModelConfig) -> Vec<ExpertsSpec> {
 fn keeps_blocks(config: &ModelConfig) -> bool {
     let passes = |layer: &LayerSpec| match layer.norms {
         LayerNorms::Sequential { attention, feed_forward } => attention.after().or(feed_forward.after()).is_some(),
-        LayerNorms::Parallel(_) => false,
+        LayerNorms::Parallel(_) | LayerNorms::ParallelOfTwo { .. } => false,
     };
     let sums = |layer: &LayerSpec| {
         let beside =
             matches!(layer.feed_forward, FeedForward::DenseAndExperts { .. } | FeedForward::SharedExpert { .. });
-        beside || layer.branch_scale.is_some()
+        beside || layer.branch_scale != BranchScale::default()
     };
     config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || sums(layer))
 }
@@ -248,7 +270,7 @@ impl<B: Backend> StreamBuffers<B> {
 impl<B: Backend> Activations<B> {
     /// `layout`: that of `config`.
     pub fn new(backend: &mut B, config: &ModelConfig, layout: &Layout, dtype: Dtype) -> Result<Self> {
-        let heads = kinds(heads_of(config, layout));
+        let heads = head_kinds(config, layout);
         let operands = ActivationDtype::Operands(dtype);
         let qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
         let qkv = made_of(&heads, qkv)?;
@@ -297,13 +319,15 @@ impl<B: Backend> Activations<B> {
 
     /// Copies the rows whose logits are computed, as far as the rest of a layer after its attention reads them.
     /// `heads`: the layer's `BufferIndices::heads`; `reads_normed`: whether it reads the input of attention again.
-    pub fn select_logit_rows(&mut self, backend: &mut B, heads: usize, reads_normed: bool, step: &B::Step) {
+    pub fn select_logit_rows(&mut self, backend: &mut B, heads: Option<usize>, reads_normed: bool, step: &B::Step) {
         let (all, logit_rows) = (&self.all, &mut self.logit_rows);
         backend.select_rows(&mut logit_rows.residual, &all.residual, step);
         if reads_normed {
             backend.select_rows(&mut logit_rows.normed, &all.normed, step);
         }
-        backend.select_rows(&mut logit_rows.attended[heads], &all.attended[heads], step);
+        if let Some(heads) = heads {
+            backend.select_rows(&mut logit_rows.attended[heads], &all.attended[heads], step);
+        }
         if let (Some(selected), Some(carried)) = (&mut logit_rows.carried, &all.carried) {
             backend.select_rows(selected, carried, step);
         }
@@ -336,7 +360,8 @@ impl<B: Backend> StreamBuffers<B> {
             true => Some(backend.buffer(1, ActivationDtype::Sums)?),
             false => None,
         };
-        let inner = made_of(inner_kinds(config), |kind| InnerBuffers::new(backend, kind, dtype))?;
+        let inner =
+            made_of(inner_kinds(config), |kind| InnerBuffers::new(backend, kind.activation, kind.width, dtype))?;
         let mixture = |kind| MixtureBuffers::new(backend, kind, config.hidden, dtype);
         let mixtures = made_of(mixture_kinds(config), mixture)?;
         let inputs = config.per_layer_inputs;
@@ -357,15 +382,12 @@ impl<B: Backend> StreamBuffers<B> {
         for buffer in of_rows.chain(&mut self.carried) {
             resize(buffer)?;
         }
-        for InnerBuffers { up, gated } in &mut self.inner {
-            resize(up)?;
-            gated.as_mut().map_or(Ok(()), &mut resize)?;
-        }
         if let Some(LayerInputBuffers { tokens, layers, gated }) = &mut self.inputs {
             resize(tokens)?;
             resize(layers)?;
             resize(gated)?;
         }
+        self.inner.iter_mut().try_for_each(|inner| inner.resize(backend, rows))?;
         self.mixtures.iter_mut().try_for_each(|mixture| mixture.resize(backend, rows))
     }
 }
@@ -407,32 +429,51 @@ impl<B: Backend> LatentBuffers<B> {
 }
 
 impl<B: Backend> InnerBuffers<B> {
-    fn new(backend: &mut B, kind: DenseSpec, dtype: Dtype) -> Result<Self> {
-        let DenseSpec { activation, width, .. } = kind;
+    fn new(backend: &mut B, activation: Activation, width: usize, dtype: Dtype) -> Result<Self> {
         let mut empty = |width| backend.shared_buffer(width, ActivationDtype::Operands(dtype), Share::Columns);
         let gated = matches!(activation, Activation::Gated(_));
         Ok(Self { up: empty(activation.up_width(width))?, gated: if gated { Some(empty(width)?) } else { None } })
+    }
+
+    fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
+        let buffers = std::iter::once(&mut self.up).chain(&mut self.gated);
+        buffers.into_iter().try_for_each(|buffer| backend.resize(buffer, rows))
     }
 }
 
 impl<B: Backend> MixtureBuffers<B> {
     fn new(backend: &mut B, kind: ExpertsSpec, hidden: usize, dtype: Dtype) -> Result<Self> {
         let operands = ActivationDtype::Operands(dtype);
+        let latent = match kind.latent {
+            None => None,
+            Some(width) => {
+                let summed = Share::Summed { parts: ActivationDtype::Sums, inputs: dtype };
+                let sums = backend.shared_buffer(width, ActivationDtype::Sums, summed)?;
+                Some(LatentExpertBuffers { rows: backend.buffer(width, operands)?, sums })
+            }
+        };
         Ok(Self {
             chosen: kind.router.chosen,
             scores: backend.buffer(kind.routed(), ActivationDtype::Sums)?,
             routes: backend.routes(kind.routed(), kind.router)?,
-            up: backend.shared_buffer(2 * kind.width, operands, Share::Columns)?,
-            gated: backend.shared_buffer(kind.width, operands, Share::Columns)?,
-            down: backend.shared_buffer(hidden, operands, Share::Parts)?,
+            places: PlaceBuffers {
+                inner: InnerBuffers::new(backend, kind.activation, kind.width, dtype)?,
+                down: backend.shared_buffer(kind.latent.unwrap_or(hidden), operands, Share::Parts)?,
+            },
+            latent,
         })
     }
 
     fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
         backend.resize(&mut self.scores, rows)?;
         backend.resize_routes(&mut self.routes, rows)?;
-        let places = [&mut self.up, &mut self.gated, &mut self.down];
-        places.into_iter().try_for_each(|buffer| backend.resize(buffer, rows * self.chosen))
+        if let Some(LatentExpertBuffers { rows: own, sums }) = &mut self.latent {
+            backend.resize(own, rows)?;
+            backend.resize(sums, rows)?;
+        }
+        let PlaceBuffers { inner, down } = &mut self.places;
+        inner.resize(backend, rows * self.chosen)?;
+        backend.resize(down, rows * self.chosen)
     }
 }
 

@@ -9,6 +9,7 @@ use offshoot_core::figures::{bytes, counted};
 use super::config::{ModelConfig, Quantisation};
 use super::model_weights::ModelWeights;
 use super::update::WeightForm;
+use super::weights::have_one_dtype;
 
 /// Says it of the weights that are about to be loaded on `backend`.
 pub fn note<B: Backend>(backend: &B, weights: &ModelWeights, form: &WeightForm) {
@@ -17,7 +18,7 @@ pub fn note<B: Backend>(backend: &B, weights: &ModelWeights, form: &WeightForm) 
         log::warn!("{said}");
     }
     let is_changed = |name: &str, is_of_maps: bool| {
-        let changes = !B::MIXES_DTYPES || config.compute.is_some() || is_of_maps;
+        let changes = is_of_maps || have_one_dtype(B::MIXES_DTYPES, config.compute.is_some());
         form.format(name).and_then(WeightFormat::dense).filter(|&stored| changes && stored != dtype)
     };
     if let Some(said) = rounded(weights, is_changed) {

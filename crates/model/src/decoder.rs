@@ -169,7 +169,7 @@ impl<B: Backend> Decoder<B> {
         let activations = Activations::new(backend, &config, layout, dtype)?;
         let (loaded, adapted) = Weights::load(Loader::new(backend, source, &Cell::new(false)), layout, &config, dtype)?;
         Ok(Self {
-            embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),
+            embed_scale: config.embed_scale.map(|scale| scale.in_dtype(dtype)),
             weights: Some(loaded),
             has_weights: true,
             pending: None,

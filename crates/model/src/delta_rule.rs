@@ -38,7 +38,7 @@ impl<B: Backend> DeltaRule<B> {
         let by_head = Split::outputs([spec.heads.value_heads]);
         let of_channels = Split::outputs(spec.heads.conv_segments().map(|width| spec.state().conv.tokens * width));
         Ok(Self {
-            qkv: Linear::load(loader, &tensors.qkv)?,
+            qkv: Linear::load(loader, tensors.projections())?,
             ba: Linear::load(loader, &own.ba)?,
             conv: loader.vector(one(&own.conv), None, &of_channels)?,
             rate: loader.made_vector(&own.a_log, &by_head, |a_log| -a_log.exp())?,

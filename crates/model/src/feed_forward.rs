@@ -6,7 +6,7 @@ use std::sync::Arc;
 use offshoot_backend::{Backend, ExpertInput, ExpertKind, OutputMode, Split};
 use offshoot_core::error::{Error, Result};
 
-use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, StreamBuffers};
+use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, PlaceBuffers, StreamBuffers};
 use super::config::{Activation, DenseSpec, ExpertsSpec, FeedForward, Norm};
 use super::layout::{DenseTensors, ExpertTensors, LayerTensors};
 use super::loader::Loader;
@@ -66,26 +66,34 @@ pub struct Mixture<B: Backend> {
     choosing_bias: Option<Arc<B::Vector>>,
     up: Arc<B::Experts>,
     down: Arc<B::Experts>,
+    /// The projections before and behind experts of a width of their own.
+    latent: Option<[Linear<B>; 2]>,
 }
 
 impl<B: Backend> FeedForwardLayer<B> {
-    pub fn load(loader: &mut Loader<'_, B>, tensors: &LayerTensors, spec: &FeedForward) -> Result<Self> {
+    /// `None` if the layer has no such block.
+    pub fn load(loader: &mut Loader<'_, B>, tensors: &LayerTensors, spec: &FeedForward) -> Result<Option<Self>> {
         const LISTED: &str = "the layout lists the tensors of every block";
         let mut dense = |spec: &DenseSpec| {
             let DenseTensors { up, down } = tensors.dense.as_ref().expect(LISTED);
             let (up, down) = (Linear::load(loader, up)?, Linear::load(loader, down)?);
             Ok::<_, Error>(Dense { activation: spec.activation, up, down })
         };
-        Ok(match spec {
+        Ok(Some(match spec {
+            FeedForward::None => return Ok(None),
             FeedForward::Dense(spec) => Self::Dense(dense(spec)?),
             FeedForward::Experts(spec) => {
                 Self::Experts(Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), spec)?)
             }
-            FeedForward::SharedExpert { shared, experts, .. } => Self::Shared {
-                shared: dense(shared)?,
-                gate: tensors.shared_gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?,
-                experts: Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?,
-            },
+            FeedForward::SharedExpert { shared, experts, .. } => {
+                let shared = dense(shared)?;
+                let gate = tensors.shared_gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?;
+                if gate.is_none() {
+                    loader.backend.reserve_at_once()?;
+                }
+                let experts = Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?;
+                Self::Shared { shared, gate, experts }
+            }
             FeedForward::Opens { dense: block, experts } => Self::Opens {
                 dense: dense(block)?,
                 experts: Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?,
@@ -99,7 +107,7 @@ impl<B: Backend> FeedForwardLayer<B> {
                 let norms = [load(first)?, load(second)?, load(third)?];
                 Self::Both { dense: block, experts: Mixture::load(loader, listed, experts)?, norms }
             }
-        })
+        }))
     }
 
     /// The linear layer that alone reads the block's input, if one does.
@@ -140,23 +148,23 @@ impl<B: Backend> FeedForwardLayer<B> {
             (Self::Experts(experts), BlockEnd::AsItIs) => {
                 let mixture = &mut mixtures[buffers.mixture];
                 experts.route(backend, residual, normed, mixture, adapters);
-                experts.add_to(backend, residual, normed, mixture);
+                experts.give(backend, residual, normed, mixture, OutputMode::Add, adapters);
             }
             (Self::Experts(experts), end) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
                 experts.route(backend, residual, normed, mixture, adapters);
-                experts.apply(backend, block, normed, mixture);
+                experts.give(backend, block, normed, mixture, OutputMode::Replace, adapters);
                 end.add_to(backend, residual, block);
             }
             (Self::Shared { shared, gate: None, experts }, BlockEnd::AsItIs) => {
                 let (mixture, inner) = (&mut mixtures[buffers.mixture], &mut inner[buffers.inner]);
-                // No router of such a block has a norm of its own, so `normed` stays.
+                debug_assert!(experts.norm.is_none(), "the shared expert reads `normed` while the router does");
                 backend.at_once(
                     |backend| shared.up.apply(backend, &mut inner.up, normed, adapters),
                     |backend| experts.choose(backend, normed, mixture, adapters),
                 );
-                experts.add_to(backend, residual, normed, mixture);
+                experts.give(backend, residual, normed, mixture, OutputMode::Add, adapters);
                 let inner = shared.gate(backend, inner, adapters);
                 shared.down.add_to(backend, residual, inner, adapters);
             }
@@ -168,20 +176,35 @@ impl<B: Backend> FeedForwardLayer<B> {
                 gate.apply(backend, factor, normed, adapters);
                 backend.sigmoid_times(block, factor);
                 experts.route(backend, residual, normed, mixture, adapters);
-                experts.add_to(backend, residual, normed, mixture);
+                experts.give(backend, residual, normed, mixture, OutputMode::Add, adapters);
                 backend.add(residual, block);
             }
             (Self::Opens { dense, experts }, BlockEnd::AsItIs) => {
                 let mixture = &mut mixtures[buffers.mixture];
                 experts.route(backend, residual, normed, mixture, adapters);
-                experts.apply(backend, carried.as_mut().expect(CARRIED), normed, mixture);
+                let carried = carried.as_mut().expect(CARRIED);
+                experts.give(backend, carried, normed, mixture, OutputMode::Replace, adapters);
                 dense.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters);
             }
             (Self::Closes(dense), BlockEnd::AsItIs) => {
                 dense.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters);
                 backend.add(residual, carried.as_ref().expect(CARRIED));
             }
-            (Self::Shared { .. } | Self::Opens { .. } | Self::Closes(_), _) => {
+            (Self::Shared { shared, gate, experts }, end) => {
+                let BlockBuffers { block, sum } = StreamBuffers::behind_blocks(blocks);
+                let mixture = &mut mixtures[buffers.mixture];
+                shared.apply(backend, sum, normed, &mut inner[buffers.inner], adapters);
+                if let Some(gate) = gate {
+                    let factor = shared_gate.as_mut().expect("a model that gates a shared expert has this buffer");
+                    gate.apply(backend, factor, normed, adapters);
+                    backend.sigmoid_times(sum, factor);
+                }
+                experts.route(backend, residual, normed, mixture, adapters);
+                experts.give(backend, block, normed, mixture, OutputMode::Replace, adapters);
+                backend.add(sum, block);
+                end.add_to(backend, residual, sum);
+            }
+            (Self::Opens { .. } | Self::Closes(_), _) => {
                 unreachable!("no family changes what such a block computes")
             }
             (Self::Both { dense, experts, norms: [of_dense, before, of_experts] }, end) => {
@@ -191,7 +214,7 @@ impl<B: Backend> FeedForwardLayer<B> {
                 of_dense.apply(backend, sum, block);
                 experts.route(backend, residual, normed, mixture, adapters);
                 before.apply(backend, normed, residual);
-                experts.apply(backend, block, normed, mixture);
+                experts.give(backend, block, normed, mixture, OutputMode::Replace, adapters);
                 of_experts.add_to(backend, sum, block);
                 end.add_to(backend, residual, sum);
             }
@@ -203,7 +226,8 @@ impl<B: Backend> BlockEnd<B> {
     /// `scale`: a factor of the block's output, in layers without a norm of it.
     pub fn new(norm: Option<NormLayer<B>>, scale: Option<f32>) -> Self {
         match (norm, scale) {
-            (Some(norm), _) => Self::Norm(norm),
+            (Some(_), Some(_)) => unreachable!("no family scales what a norm behind a block computes"),
+            (Some(norm), None) => Self::Norm(norm),
             (None, Some(factor)) => Self::Scale(factor),
             (None, None) => Self::AsItIs,
         }
@@ -272,9 +296,8 @@ impl<B: Backend> Dense<B> {
                 self.down.gate_input(backend, gated, &inner.up, gate, adapters);
                 gated
             }
-            (Activation::Gated(_), None) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
-            (Activation::Gelu, _) => {
-                backend.gelu(&mut inner.up);
+            (activation, _) => {
+                apply_in_place(backend, activation, &mut inner.up);
                 &inner.up
             }
         }
@@ -298,14 +321,22 @@ impl<B: Backend> Mixture<B> {
         let choosing_bias =
             choosing_bias.map(|bias| loader.vector(std::slice::from_ref(bias), None, &Split::Whole)).transpose()?;
         let biases = tensors.biases.as_ref();
-        let (halves, inputs) = (Split::outputs([spec.width; 2]), Split::Inputs);
+        let (outputs, kind) = match spec.activation {
+            Activation::Gated(_) => (Split::outputs([spec.width; 2]), ExpertKind::Gated),
+            Activation::Gelu => (Split::outputs([spec.width]), ExpertKind::Linear),
+        };
+        let inputs = Split::Inputs;
         let (matrices, bias) = (&tensors.up, biases.map(|[up, _]| up));
-        let up = ExpertStack { matrices, bias, alternating: tensors.alternating, width: spec.width, split: &halves };
+        let up = ExpertStack { matrices, bias, alternating: tensors.alternating, width: spec.width, split: &outputs };
         let (matrices, bias) = (&tensors.down, biases.map(|[_, down]| down));
         let down = ExpertStack { matrices, bias, alternating: false, width: spec.width, split: &inputs };
-        let (up, down) = (loader.experts(&up, ExpertKind::Gated)?, loader.experts(&down, ExpertKind::Linear)?);
+        let (up, down) = (loader.experts(&up, kind)?, loader.experts(&down, ExpertKind::Linear)?);
         let router = Linear::load(loader, &tensors.router)?;
-        Ok(Self { spec: *spec, router, norm, factors, choosing_bias, up, down })
+        let latent = match &tensors.latent {
+            Some([before, behind]) => Some([Linear::load(loader, before)?, Linear::load(loader, behind)?]),
+            None => None,
+        };
+        Ok(Self { spec: *spec, router, norm, factors, choosing_bias, up, down, latent })
     }
 
     /// Chooses the experts of each row: by `normed`, or by the router's own norm of `residual`, which overwrites it.
@@ -336,16 +367,29 @@ impl<B: Backend> Mixture<B> {
         backend.route(&mut buffers.routes, &buffers.scores, factors, bias);
     }
 
-    /// `out = sum of the chosen experts' outputs, weighed`
-    fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
-        self.multiply(backend, x, buffers);
-        backend.combine(out, &buffers.down, self.identities_of(x), &buffers.routes, OutputMode::Replace);
-    }
-
-    /// `residual += sum of the chosen experts' outputs, weighed`
-    fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
-        self.multiply(backend, x, buffers);
-        backend.combine(residual, &buffers.down, self.identities_of(x), &buffers.routes, OutputMode::Add);
+    /// `out = sum of the chosen experts' outputs, weighed`, or `out += ` that.
+    fn give(
+        &self,
+        backend: &mut B,
+        out: &mut B::Buffer,
+        x: &B::Buffer,
+        buffers: &mut MixtureBuffers<B>,
+        mode: OutputMode,
+        adapters: StepAdapters<'_, B>,
+    ) {
+        let MixtureBuffers { routes, places, latent, .. } = buffers;
+        let (Some([before, behind]), Some(latent)) = (&self.latent, latent) else {
+            self.multiply(backend, x, routes, places);
+            return backend.combine(out, &places.down, self.identities_of(x), routes, mode);
+        };
+        before.apply(backend, &mut latent.rows, x, adapters);
+        self.multiply(backend, &latent.rows, routes, places);
+        backend.combine(&mut latent.sums, &places.down, None, routes, OutputMode::Replace);
+        backend.round(&mut latent.rows, &latent.sums);
+        match mode {
+            OutputMode::Replace => behind.apply(backend, out, &latent.rows, adapters),
+            OutputMode::Add => behind.add_to(backend, out, &latent.rows, adapters),
+        }
     }
 
     /// What identities give, if there are some.
@@ -353,10 +397,28 @@ impl<B: Backend> Mixture<B> {
         Some(x).filter(|_| self.spec.router.identities > 0)
     }
 
-    /// `down = down(gate(up x))`, at the places of the chosen experts.
-    fn multiply(&self, backend: &mut B, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
-        let MixtureBuffers { routes, up, gated, down, .. } = buffers;
-        backend.expert_gated(gated, up, x, &self.up, routes, self.spec.gate);
-        backend.expert_linear(down, gated, &self.down, routes, ExpertInput::Places);
+    /// `down = down(activation(up x))`, at the places of the chosen experts.
+    fn multiply(&self, backend: &mut B, x: &B::Buffer, routes: &B::Routes, places: &mut PlaceBuffers<B>) {
+        let PlaceBuffers { inner: InnerBuffers { up, gated }, down } = places;
+        let inner = match (self.spec.activation, gated) {
+            (Activation::Gated(gate), Some(gated)) => {
+                backend.expert_gated(gated, up, x, &self.up, routes, gate);
+                &*gated
+            }
+            (activation, _) => {
+                backend.expert_linear(up, x, &self.up, routes, ExpertInput::Rows);
+                apply_in_place(backend, activation, up);
+                &*up
+            }
+        };
+        backend.expert_linear(down, inner, &self.down, routes, ExpertInput::Places);
+    }
+}
+
+/// The activation of a block without a gate.
+fn apply_in_place<B: Backend>(backend: &mut B, activation: Activation, x: &mut B::Buffer) {
+    match activation {
+        Activation::Gelu => backend.gelu(x),
+        Activation::Gated(_) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
     }
 }

@@ -49,7 +49,7 @@ impl<B: Backend> LatentAttention<B> {
         };
         Ok(Self {
             spec,
-            first: Linear::load(loader, &tensors.qkv)?,
+            first: Linear::load(loader, tensors.projections())?,
             queries: own.queries.as_ref().map(|queries| of_queries(loader, queries)).transpose()?,
             latents: own.latents.as_ref().map(|latents| Linear::load(loader, latents)).transpose()?,
             norm: loader.made_vector(&own.norm, &Split::Whole, |weight| spec.latent_scale * weight)?,

@@ -1,5 +1,5 @@
 //! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
-//! residual stream.
+//! residual stream. Either block may be missing.
 
 use offshoot_backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Segment, Split, StepRows};
 use offshoot_core::error::Result;
@@ -7,7 +7,9 @@ use offshoot_core::ids::LayerIx;
 use std::sync::Arc;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
-use super::config::{AttentionKind, AttentionSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds};
+use super::config::{
+    AttentionKind, AttentionSpec, BlockNorms, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
+};
 use super::delta_rule::DeltaRule;
 use super::feed_forward::{BlockEnd, FeedForwardLayer};
 use super::inputs::LayerInput;
@@ -21,31 +23,36 @@ use super::rope::Turning;
 
 /// A layer with its weights.
 pub struct Layer<B: Backend> {
-    mixer: MixerLayer<B>,
+    /// `None`: the layer mixes no positions.
+    mixer: Option<MixerLayer<B>>,
     /// The projection of the gates of what `mixer` reads.
     gate: Option<Linear<B>>,
     /// Adds what `mixer` reads to the residual stream.
-    out: Linear<B>,
-    /// `None` if attention reads the residual stream itself.
-    before_attention: Option<NormLayer<B>>,
+    out: Option<Linear<B>>,
+    before_attention: BlockInput<B>,
     /// The norm of what attention computes; `None` if that is added as it is.
     after_attention: BlockEnd<B>,
     before_feed_forward: BlockInput<B>,
     after_feed_forward: BlockEnd<B>,
-    feed_forward: FeedForwardLayer<B>,
+    /// `None`: the layer has no such block.
+    feed_forward: Option<FeedForwardLayer<B>>,
+    /// Whether the next layer reads what this one's norm before attention computes.
+    is_read_again: bool,
     input: Option<LayerInput<B>>,
     /// Factor of the residual stream at the layer's end.
     output_scale: Option<f32>,
     pub buffers: BufferIndices,
 }
 
-/// What the feed-forward block reads.
+/// What a block reads.
 enum BlockInput<B: Backend> {
     Normed(NormLayer<B>),
+    /// A norm of the residual stream as attention found it, if the two run in parallel.
+    NormedBeside(NormLayer<B>),
     /// The residual stream itself.
     Residual,
-    /// What attention read, if the two run in parallel.
-    AsAttention,
+    /// What the block before it read: the feed-forward block what attention did, if the two run in parallel.
+    AsBefore,
 }
 
 /// What mixes positions.
@@ -129,9 +136,10 @@ impl<B: Backend> Layer<B> {
         let spec = &config.layers[ix];
         let before = |is: fn(&LayerSpec) -> bool| LayerIx::new(config.layers[..ix].iter().filter(|l| is(l)).count());
         let mixer = match (&spec.mixer, &tensors.delta_rule) {
+            (Mixer::None, _) => None,
             (Mixer::Attention(attention), _) => {
                 let place = kinds.place(ix, before(|layer| layer.attention().is_some()));
-                match (attention.latent(), &tensors.latent) {
+                Some(match (attention.latent(), &tensors.latent) {
                     (Some(spec), Some(own)) => {
                         let turned = (kinds.ropes_of(attention), attention.scale);
                         let latent = LatentAttention::load(loader, tensors, own, spec, kinds, place, turned)?;
@@ -139,11 +147,11 @@ impl<B: Backend> Layer<B> {
                     }
                     (None, _) => MixerLayer::Attention(Attention::load(loader, tensors, attention, kinds, place)?),
                     (Some(_), None) => unreachable!("{ALL_LISTED}"),
-                }
+                })
             }
             (Mixer::DeltaRule(spec), Some(own)) => {
                 let layer = before(|layer| layer.delta_rule().is_some());
-                MixerLayer::DeltaRule(DeltaRule::load(loader, tensors, own, spec, layer)?)
+                Some(MixerLayer::DeltaRule(DeltaRule::load(loader, tensors, own, spec, layer)?))
             }
             (Mixer::DeltaRule(_), None) => unreachable!("{ALL_LISTED}"),
         };
@@ -152,21 +160,31 @@ impl<B: Backend> Layer<B> {
             _ => Ok(None),
         };
         let (of_attention, of_feed_forward) = (&tensors.attention_norms, &tensors.feed_forward_norms);
-        let norms = match spec.norms {
+        let (before_attention, after_attention, before_feed_forward, after_feed_forward) = match spec.norms {
             LayerNorms::Sequential { attention: around, feed_forward } => {
                 let before = norm(&of_feed_forward.before, feed_forward.before())?;
                 (
-                    norm(&of_attention.before, around.before())?,
+                    BlockInput::of(around, norm(&of_attention.before, around.before())?),
                     norm(&of_attention.after, around.after())?,
-                    before.map_or(BlockInput::Residual, BlockInput::Normed),
+                    BlockInput::of(feed_forward, before),
                     norm(&of_feed_forward.after, feed_forward.after())?,
                 )
             }
             LayerNorms::Parallel(shared) => {
-                (norm(&of_attention.before, Some(shared))?, None, BlockInput::AsAttention, None)
+                let before = norm(&of_attention.before, Some(shared))?;
+                (before.map_or(BlockInput::Residual, BlockInput::Normed), None, BlockInput::AsBefore, None)
+            }
+            LayerNorms::ParallelOfTwo { attention, feed_forward } => {
+                let before = norm(&of_attention.before, Some(attention))?;
+                let beside = norm(&of_feed_forward.before, Some(feed_forward))?;
+                (
+                    before.map_or(BlockInput::Residual, BlockInput::Normed),
+                    None,
+                    beside.map_or(BlockInput::Residual, BlockInput::NormedBeside),
+                    None,
+                )
             }
         };
-        let (before_attention, after_attention, before_feed_forward, after_feed_forward) = norms;
         let input = tensors
             .input
             .as_ref()
@@ -176,11 +194,12 @@ impl<B: Backend> Layer<B> {
         Ok(Self {
             mixer,
             gate: tensors.gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?,
-            out: Linear::load(loader, &tensors.out)?,
+            out: tensors.out.as_ref().map(|out| Linear::load(loader, out)).transpose()?,
             before_attention,
-            after_attention: BlockEnd::new(after_attention, spec.branch_scale),
+            after_attention: BlockEnd::new(after_attention, spec.branch_scale.mixer),
             before_feed_forward,
-            after_feed_forward: BlockEnd::new(after_feed_forward, spec.branch_scale),
+            after_feed_forward: BlockEnd::new(after_feed_forward, spec.branch_scale.feed_forward),
+            is_read_again: config.layers.get(ix + 1).is_some_and(LayerSpec::reads_as_before),
             input: input.transpose()?,
             feed_forward: FeedForwardLayer::load(loader, tensors, &spec.feed_forward)?,
             output_scale: output_scale.map(|scale| scale[0]),
@@ -190,28 +209,28 @@ impl<B: Backend> Layer<B> {
 
     /// The linear layer that alone reads what the norm before attention computes, if one does.
     fn reads_normed_once(&self) -> Option<&Linear<B>> {
-        match (&self.mixer, &self.gate, &self.before_feed_forward) {
-            (_, Some(_), _) | (_, _, BlockInput::AsAttention) => None,
-            (MixerLayer::DeltaRule(_), ..) => None,
-            (MixerLayer::Latent(latent), None, BlockInput::Normed(_) | BlockInput::Residual) => latent.reads_alone(),
-            (MixerLayer::Attention(attention), None, BlockInput::Normed(_) | BlockInput::Residual) => {
-                Some(&attention.qkv)
-            }
+        if self.reads_normed_again() || self.is_read_again {
+            return None;
+        }
+        match self.mixer.as_ref()? {
+            MixerLayer::DeltaRule(_) => None,
+            MixerLayer::Latent(latent) => latent.reads_alone(),
+            MixerLayer::Attention(attention) => Some(&attention.qkv),
         }
     }
 
     /// Whether its feed-forward block is a mixture of experts, or has one.
     pub fn has_experts(&self) -> bool {
-        self.feed_forward.has_experts()
+        self.feed_forward.as_ref().is_some_and(FeedForwardLayer::has_experts)
     }
 
     /// Whether `transform` reads the input of attention, too.
     pub fn reads_normed_again(&self) -> bool {
-        self.gate.is_some() || matches!(self.before_feed_forward, BlockInput::AsAttention)
+        self.gate.is_some() || matches!(self.before_feed_forward, BlockInput::AsBefore)
     }
 
     /// `attended = attention(qkv(norm(residual)))`, or the delta rule of the same. Stores the new keys and values or
-    /// states, and calls `observe` with the operands of attention.
+    /// states, and calls `observe` with the operands of attention. Nothing if the layer mixes no positions.
     pub fn attend(
         &self,
         backend: &mut B,
@@ -219,23 +238,17 @@ impl<B: Backend> Layer<B> {
         step: &mut StepOperands<'_, B>,
         observe: &mut impl FnMut(&mut B, Attended<'_, B>),
     ) {
-        let (qkv, attended) = (&mut a.qkv[self.buffers.heads], &mut a.all.attended[self.buffers.heads]);
-        match (&self.before_attention, self.reads_normed_once()) {
-            (Some(norm), Some(qkv)) => {
-                let adapters = step.adapters(StepRows::All);
-                norm.apply_for(backend, &mut a.all.normed, &a.all.residual, qkv, adapters);
-            }
-            (Some(norm), None) => norm.apply(backend, &mut a.all.normed, &a.all.residual),
-            (None, _) => backend.round(&mut a.all.normed, &a.all.residual),
-        }
-        let attention = match &self.mixer {
+        let (Some(mixer), Some(heads)) = (&self.mixer, self.buffers.heads) else { return };
+        self.before_attention.fill(backend, &mut a.all, self.reads_normed_once(), step.adapters(StepRows::All));
+        let (qkv, attended) = (&mut a.qkv[heads], &mut a.all.attended[heads]);
+        let attention = match mixer {
             MixerLayer::Attention(attention) => attention,
             MixerLayer::Latent(latent) => {
-                let own = a.latent[self.buffers.heads].as_mut().expect("its kind of heads has these buffers");
+                let own = a.latent[heads].as_mut().expect("its kind of heads has these buffers");
                 return latent.attend(backend, attended, &a.all.normed, (qkv, own), step, observe);
             }
             MixerLayer::DeltaRule(delta_rule) => {
-                let buffers = a.delta_rule[self.buffers.heads].as_mut().expect("its kind of heads has these buffers");
+                let buffers = a.delta_rule[heads].as_mut().expect("its kind of heads has these buffers");
                 return delta_rule.mix(backend, attended, &a.all.normed, qkv, buffers, step);
             }
         };
@@ -260,40 +273,79 @@ impl<B: Backend> Layer<B> {
     /// each with the norms behind it. Without a norm of its own the feed-forward block reads the same normed input as
     /// attention.
     pub fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>, adapters: StepAdapters<'_, B>) {
-        let attended = &mut s.attended[self.buffers.heads];
-        if let Some(gate) = &self.gate {
-            let gates = &mut s.gates[self.buffers.heads];
-            // Its input is still that of attention.
-            gate.apply(backend, gates, &s.normed, adapters);
-            match &self.mixer {
-                MixerLayer::Attention(_) | MixerLayer::Latent(_) => backend.sigmoid_times(attended, gates),
-                MixerLayer::DeltaRule(DeltaRule { norm, gated, .. }) => {
-                    backend.gated_norm(attended, gates, Some(norm), *gated);
-                }
+        self.gate_attended(backend, s, adapters);
+        let up = self.feed_forward.as_ref().and_then(FeedForwardLayer::reads_input_once);
+        if let BlockInput::NormedBeside(_) = self.before_feed_forward {
+            self.before_feed_forward.fill(backend, s, up, adapters);
+        }
+        self.add_attended(backend, s, adapters);
+        if let Some(feed_forward) = &self.feed_forward {
+            if !matches!(self.before_feed_forward, BlockInput::NormedBeside(_)) {
+                self.before_feed_forward.fill(backend, s, up, adapters);
             }
+            feed_forward.add_to(backend, s, self.buffers, &self.after_feed_forward, adapters);
         }
-        match &self.after_attention {
-            BlockEnd::AsItIs => self.out.add_to(backend, &mut s.residual, attended, adapters),
-            end => {
-                let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
-                self.out.apply(backend, block, attended, adapters);
-                end.add_to(backend, &mut s.residual, block);
-            }
-        }
-        match &self.before_feed_forward {
-            BlockInput::Normed(norm) => match self.feed_forward.reads_input_once() {
-                Some(up) => norm.apply_for(backend, &mut s.normed, &s.residual, up, adapters),
-                None => norm.apply(backend, &mut s.normed, &s.residual),
-            },
-            BlockInput::Residual => backend.round(&mut s.normed, &s.residual),
-            BlockInput::AsAttention => {}
-        }
-        self.feed_forward.add_to(backend, s, self.buffers, &self.after_feed_forward, adapters);
         if let Some(input) = &self.input {
             input.add_to(backend, s, adapters);
         }
         if let Some(scale) = self.output_scale {
             backend.scale(&mut s.residual, scale);
+        }
+    }
+
+    /// Multiplies what was mixed by its gates, whose input is still that of attention.
+    fn gate_attended(&self, backend: &mut B, s: &mut StreamBuffers<B>, adapters: StepAdapters<'_, B>) {
+        let (Some(gate), Some(mixer), Some(heads)) = (&self.gate, &self.mixer, self.buffers.heads) else { return };
+        let (attended, gates) = (&mut s.attended[heads], &mut s.gates[heads]);
+        gate.apply(backend, gates, &s.normed, adapters);
+        match mixer {
+            MixerLayer::Attention(_) | MixerLayer::Latent(_) => backend.sigmoid_times(attended, gates),
+            MixerLayer::DeltaRule(DeltaRule { norm, gated, .. }) => {
+                backend.gated_norm(attended, gates, Some(norm), *gated)
+            }
+        }
+    }
+
+    /// `residual += end(out(attended))`
+    fn add_attended(&self, backend: &mut B, s: &mut StreamBuffers<B>, adapters: StepAdapters<'_, B>) {
+        let (Some(out), Some(heads)) = (&self.out, self.buffers.heads) else { return };
+        let attended = &s.attended[heads];
+        match &self.after_attention {
+            BlockEnd::AsItIs => out.add_to(backend, &mut s.residual, attended, adapters),
+            end => {
+                let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
+                out.apply(backend, block, attended, adapters);
+                end.add_to(backend, &mut s.residual, block);
+            }
+        }
+    }
+}
+
+impl<B: Backend> BlockInput<B> {
+    /// What a block with these norms reads; `before`: the norm before it.
+    fn of(norms: BlockNorms, before: Option<NormLayer<B>>) -> Self {
+        match (before, norms) {
+            (Some(norm), _) => Self::Normed(norm),
+            (None, BlockNorms::AsBefore) => Self::AsBefore,
+            (None, _) => Self::Residual,
+        }
+    }
+
+    /// Makes `normed` what the block reads. `alone`: the linear layer that alone reads that.
+    fn fill(
+        &self,
+        backend: &mut B,
+        s: &mut StreamBuffers<B>,
+        alone: Option<&Linear<B>>,
+        adapters: StepAdapters<'_, B>,
+    ) {
+        match (self, alone) {
+            (Self::Normed(norm) | Self::NormedBeside(norm), Some(next)) => {
+                norm.apply_for(backend, &mut s.normed, &s.residual, next, adapters);
+            }
+            (Self::Normed(norm) | Self::NormedBeside(norm), None) => norm.apply(backend, &mut s.normed, &s.residual),
+            (Self::Residual, _) => backend.round(&mut s.normed, &s.residual),
+            (Self::AsBefore, _) => {}
         }
     }
 }
@@ -307,11 +359,20 @@ impl<B: Backend> Attention<B> {
         place: PlaceInKv,
     ) -> Result<Self> {
         let mut head_norms = [None, None, None];
-        if let (Some(tensors), Some(norm)) = (&tensors.head_norms, spec.head_norm) {
+        if let Some(norm) = spec.head_norm {
             let [of_queries, of_keys, of_values] = &mut head_norms;
-            *of_queries = Some(norm_weight(loader, &tensors.query, norm.norm)?);
-            if let Some(key) = &tensors.key {
-                *of_keys = Some(norm_weight(loader, key, norm.norm)?);
+            match &tensors.head_norms {
+                Some(tensors) => {
+                    *of_queries = Some(norm_weight(loader, &tensors.query, norm.norm)?);
+                    if let Some(key) = &tensors.key {
+                        *of_keys = Some(norm_weight(loader, key, norm.norm)?);
+                    }
+                }
+                None => {
+                    let ones = loader.constant(&vec![1.0; spec.heads.head_dim])?;
+                    *of_keys = spec.stores_keys().then(|| ones.clone());
+                    *of_queries = Some(ones);
+                }
             }
             if norm.values && spec.stores_keys() {
                 *of_values = Some(loader.constant(&vec![1.0; spec.heads.head_dim])?);
@@ -326,7 +387,7 @@ impl<B: Backend> Attention<B> {
             scale: spec.scale,
             softcap: spec.softcap,
             sinks: sinks.transpose()?,
-            qkv: Linear::load(loader, &tensors.qkv)?,
+            qkv: Linear::load(loader, tensors.projections())?,
             head_norms,
             norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
             ropes: kinds.ropes_of(spec),

@@ -44,6 +44,8 @@ pub struct ExpertTensors {
     pub up: ExpertMatrices,
     pub alternating: bool,
     pub down: ExpertMatrices,
+    /// The projections around experts of a width of their own.
+    pub latent: Option<[LinearTensors; 2]>,
     /// Biases of gate and up (in turn where the outputs are), and of down: `[experts, out]` each.
     pub biases: Option<[TensorSpec; 2]>,
     /// The norms of a mixture beside a dense block: of the dense block's output, of the experts' input and output.
@@ -78,14 +80,16 @@ pub struct LayerTensors {
     pub attention_norms: BlockNormTensors,
     /// Queries, keys and values, of attention or of the delta rule; of latent attention the first projection of
     /// queries.
-    pub qkv: LinearTensors,
+    /// `None` if the layer mixes no positions.
+    pub qkv: Option<LinearTensors>,
     pub latent: Option<LatentTensors>,
     /// The gate of what the layer reads; another selection of the same tensors where these hold both.
     pub gate: Option<LinearTensors>,
     pub delta_rule: Option<DeltaRuleTensors>,
     pub head_norms: Option<HeadNormTensors>,
     pub sinks: Option<TensorSpec>,
-    pub out: LinearTensors,
+    /// The projection of what was mixed.
+    pub out: Option<LinearTensors>,
     /// Both `None` if attention and feed-forward share one norm.
     pub feed_forward_norms: BlockNormTensors,
     pub dense: Option<DenseTensors>,
@@ -141,7 +145,8 @@ impl ExpertTensors {
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         let norms = self.norms.iter().flatten().flat_map(NormTensors::tensors);
         let router = self.router.tensors().chain(&self.choosing_bias).chain(self.router_scales.iter().flatten());
-        router.chain(norms).chain(self.matrices())
+        let latent = self.latent.iter().flatten().flat_map(LinearTensors::tensors);
+        router.chain(latent).chain(norms).chain(self.matrices())
     }
 }
 
@@ -152,6 +157,11 @@ impl BlockNormTensors {
 }
 
 impl LayerTensors {
+    /// The first projections of what mixes positions. Panics if nothing does.
+    pub fn projections(&self) -> &LinearTensors {
+        self.qkv.as_ref().expect("a layer that mixes positions projects what it reads")
+    }
+
     /// Groups of tensors that are stacked into one matrix.
     pub fn stacks(&self) -> Vec<&[TensorSpec]> {
         let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
@@ -164,10 +174,12 @@ impl LayerTensors {
     fn linears(&self) -> Vec<&LinearTensors> {
         let dense = self.dense.iter().flat_map(|dense| [&dense.up, &dense.down]);
         let router = self.experts.iter().map(|experts| &experts.router);
+        let around = self.experts.iter().flat_map(|experts| experts.latent.iter().flatten());
         let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
         let gates = self.gate.iter().chain(self.delta_rule.as_ref().map(|delta| &delta.ba)).chain(&self.shared_gate);
         let latent = self.latent.iter().flat_map(LatentTensors::linears);
-        [&self.qkv, &self.out].into_iter().chain(latent).chain(gates).chain(dense).chain(router).chain(input).collect()
+        let mixer = self.qkv.iter().chain(&self.out).chain(latent).chain(gates);
+        mixer.chain(dense).chain(router).chain(around).chain(input).collect()
     }
 
     /// Experts that are stored as blocks and scales.
@@ -183,9 +195,11 @@ impl LayerTensors {
         let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
         let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
         let latent = self.latent.iter().flat_map(LatentTensors::tensors);
-        let attention = self.qkv.tensors().chain(latent).chain(heads).chain(&self.sinks).chain(self.out.tensors());
+        let qkv = || self.qkv.iter().flat_map(LinearTensors::tensors);
+        let out = self.out.iter().flat_map(LinearTensors::tensors);
+        let attention = qkv().chain(latent).chain(heads).chain(&self.sinks).chain(out);
         // A tensor that holds the gate too is listed once.
-        let is_new = |tensor: &&TensorSpec| self.qkv.tensors().all(|other| other.name != tensor.name);
+        let is_new = |tensor: &&TensorSpec| qkv().all(|other| other.name != tensor.name);
         let gate = self.gate.iter().flat_map(LinearTensors::tensors).filter(is_new);
         let delta_rule = self.delta_rule.iter().flat_map(DeltaRuleTensors::tensors);
         let shared_gate = self.shared_gate.iter().flat_map(LinearTensors::tensors);
@@ -244,12 +258,20 @@ impl Layout {
     }
 
     fn unused_keys(&self) -> impl Iterator<Item = String> {
-        let is_silent = |layer: &LayerTensors| layer.qkv.weights.len() == 1 && layer.latent.is_none();
-        let silent = self.layers.iter().enumerate().filter(move |(_, layer)| is_silent(layer));
-        let silent = silent.filter(|(_, layer)| layer.qkv.weights[0].name.ends_with("q_proj.weight"));
+        let alone = |layer: &LayerTensors| match layer.qkv.as_ref()?.weights.as_slice() {
+            [one] if layer.latent.is_none() => Some(one.name.ends_with("q_proj.weight")),
+            _ => None,
+        };
+        let silent = self.layers.iter().enumerate().filter(move |(_, layer)| alone(layer) == Some(true));
         silent.flat_map(|(ix, _)| {
             ["k_proj.", "v_proj.", "k_norm.", "v_norm."].map(|name| format!("model.layers.{ix}.self_attn.{name}"))
         })
+    }
+
+    /// The matrix whose dtype is that of the layers: the first one of the first mixer.
+    pub fn first_matrix(&self) -> &TensorSpec {
+        let qkv = self.layers.iter().find_map(|layer| layer.qkv.as_ref());
+        qkv.map_or(&self.embed, |qkv| &qkv.weights[0])
     }
 
     /// All linear layers but the output layer and those of experts.
@@ -326,6 +348,10 @@ impl LayerNames<'_> {
             LayerNorms::Parallel(shared) => {
                 (BlockNormTensors { before: Some(self.norm(modules.before_attention, shared)), after: None }, none)
             }
+            LayerNorms::ParallelOfTwo { attention, feed_forward } => {
+                let before = |module, kind| BlockNormTensors { before: Some(self.norm(module, kind)), after: None };
+                (before(modules.before_attention, attention), before(modules.before_feed_forward, feed_forward))
+            }
         };
         let attention = spec.attention();
         let sinks = attention.filter(|attention| attention.sinks).map(|attention| {
@@ -344,12 +370,13 @@ impl LayerNames<'_> {
                     }
                 };
                 let out = linear(&[(self.at(modules.out), hidden)], read, attention.out_bias).split(Split::Inputs);
-                (qkv, attention.gated.then(|| self.query_gate(attention)), None, out)
+                (Some(qkv), self.query_gate(attention), None, Some(out))
             }
             Mixer::DeltaRule(delta_rule) => {
                 let (tensors, [qkv, gate, out]) = self.delta_rule(delta_rule);
-                (qkv, Some(gate), Some(tensors), out)
+                (Some(qkv), Some(gate), Some(tensors), Some(out))
             }
+            Mixer::None => (None, None, None, None),
         };
         LayerTensors {
             attention_norms,
@@ -420,20 +447,26 @@ impl LayerNames<'_> {
         let count = Dim { size: experts.count, field: of_experts };
         let routed = Dim { size: experts.routed(), field: of_routed };
         let width = Dim { size: experts.width, field: experts.width_field.name() };
-        let both = Dim { size: 2 * experts.width, field: experts.width_field.doubled() };
+        let is_gated = matches!(experts.activation, Activation::Gated(_));
+        let up_width = match is_gated {
+            true => Dim { size: 2 * experts.width, field: experts.width_field.doubled() },
+            false => width,
+        };
+        let outer = experts.latent.map_or(self.hidden, |size| Dim { size, field: "moe_latent_size" });
         let tensor = |name: &str, shape: &[Dim]| TensorSpec {
             name: self.at(&format!("{}.{name}", names.experts)),
             shape: shape.to_vec(),
         };
+        let stacked_up = if is_gated { "gate_up_proj" } else { "up_proj" };
         let (up, down) = match names.form {
             ExpertForm::Separate { gate, up, down } => {
                 let of = |expert: usize, module: &str, rows, cols| {
                     matrix(&self.at(&format!("{}.{expert}.{module}", names.experts)), rows, cols)
                 };
-                let ups = (0..experts.count)
-                    .map(|e| vec![of(e, gate, width, self.hidden), of(e, up, width, self.hidden)])
-                    .collect();
-                let downs = (0..experts.count).map(|e| vec![of(e, down, self.hidden, width)]).collect();
+                let up_modules: &[&str] = if is_gated { &[gate, up] } else { &[up] };
+                let ups_of = |e: usize| up_modules.iter().map(|module| of(e, module, width, outer)).collect();
+                let ups = (0..experts.count).map(ups_of).collect();
+                let downs = (0..experts.count).map(|e| vec![of(e, down, outer, width)]).collect();
                 (ExpertMatrices::Separate(ups), ExpertMatrices::Separate(downs))
             }
             ExpertForm::Stacked(form) => {
@@ -441,7 +474,7 @@ impl LayerNames<'_> {
                     let (rows, cols) = if form == StackedForm::Transposed { (cols, rows) } else { (rows, cols) };
                     ExpertMatrices::Together { tensor: tensor(name, &[count, rows, cols]), form }
                 };
-                (of("gate_up_proj", both, self.hidden), of("down_proj", self.hidden, width))
+                (of(stacked_up, up_width, outer), of("down_proj", outer, width))
             }
         };
         ExpertTensors {
@@ -450,11 +483,15 @@ impl LayerNames<'_> {
             router_scales: experts.router_norm.map(|_| {
                 [vector(&self.at("router.scale"), self.hidden), vector(&self.at("router.per_expert_scale"), count)]
             }),
+            latent: experts.latent.is_some().then(|| {
+                let around = |module: &str, rows, cols| linear(&[(self.at(module), rows)], cols, false);
+                [around("mlp.fc1_latent_proj", outer, self.hidden), around("mlp.fc2_latent_proj", self.hidden, outer)]
+            }),
             up,
             alternating: matches!(names.form, ExpertForm::Stacked(StackedForm::Transposed | StackedForm::Mxfp4)),
             down,
             biases: experts.bias.then(|| {
-                [tensor("gate_up_proj_bias", &[count, both]), tensor("down_proj_bias", &[count, self.hidden])]
+                [tensor(&format!("{stacked_up}_bias"), &[count, up_width]), tensor("down_proj_bias", &[count, outer])]
             }),
             norms: match self.spec.feed_forward {
                 FeedForward::DenseAndExperts { norm, .. } => Some(

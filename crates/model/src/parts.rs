@@ -68,16 +68,18 @@ impl<B: Backend> Linear<B> {
 }
 
 impl<B: Backend> NormLayer<B> {
-    /// Loads a layer norm if the tensors have a bias, else an RMS norm.
+    /// A layer norm without a bias has one of zeros.
     pub fn load(loader: &mut Loader<'_, B>, tensors: &NormTensors, norm: Norm) -> Result<Self> {
         let weight = norm_weight(loader, &tensors.weight, norm)?;
         let eps = norm.eps();
-        Ok(match &tensors.bias {
-            None => Self::Rms { weight, eps },
-            Some(bias) => {
-                Self::Layer { weight, bias: loader.vector(std::slice::from_ref(bias), None, &Split::Whole)?, eps }
-            }
-        })
+        if !norm.is_layer_norm() {
+            return Ok(Self::Rms { weight, eps });
+        }
+        let bias = match &tensors.bias {
+            Some(bias) => loader.vector(std::slice::from_ref(bias), None, &Split::Whole)?,
+            None => loader.constant(&vec![0.0; tensors.weight.elements()])?,
+        };
+        Ok(Self::Layer { weight, bias, eps })
     }
 
     /// `out = norm(x)`
@@ -115,7 +117,11 @@ impl<B: Backend> NormLayer<B> {
 /// The weights of a norm as they multiply.
 pub fn norm_weight<B: Backend>(loader: &mut Loader<'_, B>, tensor: &TensorSpec, norm: Norm) -> Result<Arc<B::Vector>> {
     match norm {
-        Norm::Rms { .. } | Norm::Layer { .. } => loader.vector(std::slice::from_ref(tensor), None, &Split::Whole),
-        Norm::RmsPlusOne { .. } => loader.made_vector(tensor, &Split::Whole, |weight| 1.0 + weight),
+        Norm::Rms { .. } | Norm::Layer { .. } | Norm::LayerNoBias { .. } => {
+            loader.vector(std::slice::from_ref(tensor), None, &Split::Whole)
+        }
+        Norm::RmsPlusOne { .. } | Norm::LayerPlusOne { .. } => {
+            loader.made_vector(tensor, &Split::Whole, |weight| 1.0 + weight)
+        }
     }
 }

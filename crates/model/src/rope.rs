@@ -45,8 +45,8 @@ impl Magnitude {
     fn at(&self, position: usize) -> f64 {
         match *self {
             Magnitude::Constant(factor) => factor,
-            Magnitude::Growth(QueryGrowth { beta, original_context }) => {
-                1.0 + beta * (1.0 + (position / original_context) as f64).ln()
+            Magnitude::Growth(QueryGrowth { beta, original_context, offset }) => {
+                1.0 + beta * (1.0 + ((position + offset) / original_context) as f64).ln()
             }
         }
     }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn growth_multiplies_queries_by_their_position() {
-        let growth = QueryGrowth { beta: 0.5, original_context: 16 };
+        let growth = QueryGrowth { beta: 0.5, original_context: 16, offset: 0 };
         let mut rotary = Rotary::new(&Turning::Growth(growth, 8), 64);
         rotary.cover(64);
         let table = rotary.table();

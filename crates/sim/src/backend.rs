@@ -656,6 +656,8 @@ fn state_traffic(kv: &KvShape, layer: LayerIx, step: &SimStep) -> usize {
 mod tests {
     use std::sync::Arc;
 
+    use offshoot_backend::DeltaHeads;
+
     use super::super::DeviceProfile;
     use super::*;
 

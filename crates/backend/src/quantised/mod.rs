@@ -38,14 +38,14 @@ pub struct QuantFormat {
 
 impl QuantFormat {
     /// Whether it is one that GPUs multiply from 4-bit codes, and the inputs that share a scale there: int4 in groups
-    /// of 32, 64 or a multiple of 128, or with a scale for each output; e2m1 in groups of 32. Activations are not
-    /// rounded.
+    /// of 32, 64 or a multiple of 128, or with a scale for each output; e2m1 in groups of 32, or 16 as NVFP4. Activations
+    /// are not rounded.
     pub fn four_bit_group(self) -> Option<usize> {
         let group = match (self.codes, self.group) {
             (CodeFormat::Int4, Some(group @ (32 | 64))) => group,
             (CodeFormat::Int4, None) => 128,
             (CodeFormat::Int4, Some(group)) if group > 0 && group.is_multiple_of(128) => 128,
-            (CodeFormat::Fp4, Some(32)) if !self.zeros => 32,
+            (CodeFormat::Fp4, Some(group @ (32 | NVFP4_GROUP))) if !self.zeros => group,
             _ => return None,
         };
         (self.rounding == Rounding::Exact).then_some(group as usize)
@@ -66,11 +66,13 @@ impl QuantFormat {
         self.group.map_or(cols, |group| group as usize)
     }
 
-    /// Bytes of the codes, scales (f32) and zero points (one byte each) of a matrix in memory.
+    /// Bytes of the codes, scales (f32, of e2m1 one byte) and zero points (one byte each) of a matrix in memory, and of
+    /// its factors (f32).
     pub fn bytes(self, rows: usize, cols: usize) -> usize {
-        let scale = size_of::<f32>();
+        let scale = if self.codes == CodeFormat::Fp4 { 1 } else { size_of::<f32>() };
+        let factor = if self.is_nvfp4() { size_of::<f32>() } else { 0 };
         let codes = rows * (cols * self.codes.bits()).div_ceil(8);
-        codes + rows * self.groups(cols) * (scale + usize::from(self.zeros))
+        codes + rows * (self.groups(cols) * (scale + usize::from(self.zeros)) + factor)
     }
 }
 

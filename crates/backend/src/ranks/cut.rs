@@ -244,10 +244,10 @@ mod tests {
         let bytes = random.generate();
         let parts = [MatrixPart::Random(random), MatrixPart::Dense(random.view(&bytes))];
         let [drawn, stored] = parts.map(|part| {
-            let own = rows(&[HeldPart { part, becomes: None }], [2..6])[0];
+            let own = rows(&[HeldPart { part, becomes: None }], std::iter::once(2..6))[0];
             let own = columns(&own, 1..4).unwrap();
             // Rows of columns, which a rank of a stack may have.
-            rows(&[own.part()], [1..3])[0].part.dense_bytes(Dtype::F32, 0..3)
+            rows(&[own.part()], std::iter::once(1..3))[0].part.dense_bytes(Dtype::F32, 0..3)
         });
         assert_eq!(drawn, stored);
     }

@@ -11,12 +11,13 @@ use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 
 /// Codes, the inputs that share a scale, and whether zero points are stored.
-const FORMATS: [(CodeFormat, Option<u32>, bool); 5] = [
+const FORMATS: [(CodeFormat, Option<u32>, bool); 6] = [
     (CodeFormat::Int4, Some(32), false),
     (CodeFormat::Int4, Some(64), true),
     (CodeFormat::Int4, Some(128), true),
     (CodeFormat::Int4, None, false),
     (CodeFormat::Fp4, Some(32), false),
+    (CodeFormat::Fp4, Some(16), false),
 ];
 
 /// Rows, outputs and inputs.

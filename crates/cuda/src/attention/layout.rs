@@ -129,6 +129,7 @@ impl Readers {
 
 /// The words of a KV block: `slots` of a page, which hold the positions `base ..`.
 pub(super) fn kv_block_words(page: u32, readers: Readers, base: u32, slots: Range<u32>) -> [u32; KV_BLOCK_WORDS] {
+    assert!(page < 1 << READER_SHIFT, "page {page} is among too many to name readers beside it");
     [page | readers.bits(), place_word(base, slots)]
 }
 

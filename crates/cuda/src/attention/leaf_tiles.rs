@@ -1,15 +1,17 @@
 //! Puts leaves of one row each into tiles of several rows, which the kernel of latents multiplies at once however few
-//! of them are filled. Leaves of neighbouring rows share a tile whose KV blocks name the row that reads them. Where
-//! they follow an item of exactly their rows, its row tiles may end with them: a row then has one state less.
-//! `split_kv` has the model of time that decides.
+//! of them are filled. Leaves of neighbouring rows below one root share a tile whose KV blocks name the row that reads
+//! them. Where they follow an item of exactly their rows, its row tiles may end with them: a row then has one state
+//! less. A latent that is infinite or not a number makes the results of all rows of its tile so: rows that have no
+//! keys in common have none of these tiles in common. `split_kv` has the model of time that decides.
 
 use std::ops::Range;
 
 use super::builder::PlanBuilder;
 use super::layout::{KV_BLOCK_WORDS, READER_SHIFT, Readers, STEP_KV_BLOCKS, Workers, kv_block_at, word};
-use super::split_kv::{ListEnd, ListLimit, ListWorkload};
+use super::split_kv::{ListEnd, ListLength, ListLimit, ListWorkload};
 use super::tiles::{RowTile, SplitItem, SplitLimit, TilePart};
 use super::tiling::{SPARE_KV_BLOCKS, outermost};
+use offshoot_core::ids::PageId;
 use offshoot_kv::plan::{AttentionPlan, WorkItem};
 
 /// Most KV blocks of an item that are listed again for each of its row tiles. Leaves take little beside longer ones.
@@ -83,14 +85,16 @@ impl PlanBuilder<'_> {
             List::Item(item) => {
                 let (rows, most) = (plan.items[item].rows.len(), self.rows_a_tile as usize);
                 let end = ListEnd { packed: rows.min(most) * group, is_only: false };
-                work.add(rows.div_ceil(most), [kv_blocks(&plan.items[item..=item]), 0], end);
+                let length = ListLength { all: kv_blocks(&plan.items[item..=item]), own: 0 };
+                work.add(rows.div_ceil(most), length, end);
             }
             List::Leaves { shared, leaves } => {
                 let all = shared.map_or(0, |shared| kv_blocks(&plan.items[shared..=shared]));
                 let leaves = &plan.items[leaves];
                 let of_row = &plan.merge.offsets[leaves[0].rows.start as usize..][..2];
                 let is_only = of_row[1] - of_row[0] == if shared.is_some() { 2 } else { 1 };
-                work.add(1, [all, kv_blocks(leaves)], ListEnd { packed: leaves.len() * group, is_only });
+                let length = ListLength { all, own: kv_blocks(leaves) };
+                work.add(1, length, ListEnd { packed: leaves.len() * group, is_only });
             }
         });
         work
@@ -227,14 +231,21 @@ fn is_leaf(plan: &AttentionPlan, item: &WorkItem) -> bool {
     item.rows.len() == 1 && plan.growing[item.rows.start as usize].span + 1 == item.spans.end
 }
 
-/// Number of leaves from this one on, of adjoining rows.
+/// Number of leaves from this one on, of adjoining rows below one root.
 fn leaves_from(plan: &AttentionPlan, first: usize) -> usize {
-    let rows = plan.items[first].rows.start..;
-    plan.items[first..]
+    let (items, rows, root) = (&plan.items[first..], plan.items[first].rows.start.., root_in(plan, &plan.items[first]));
+    items
         .iter()
         .zip(rows)
-        .take_while(|(item, row)| item.rows.start == *row && is_leaf(plan, item))
+        .take_while(|(item, row)| item.rows.start == *row && is_leaf(plan, item) && root_in(plan, item) == root)
         .count()
+}
+
+/// The page of the first position, if the item has that; else its root has an item before it. Items are in depth-first
+/// order, so that adjoining items without the first position are below the same root.
+fn root_in(plan: &AttentionPlan, item: &WorkItem) -> Option<PageId> {
+    let first = &plan.spans[item.spans.start as usize];
+    (first.first_position == 0).then(|| plan.pages[first.pages.start as usize])
 }
 
 /// Whether these items are the leaves of all rows of `item`.

@@ -31,7 +31,7 @@ const LEAST_LATENT_STEPS: usize = 2;
 /// What a KV block that one row of a tile reads alone weighs beside one that all read: no other tile has brought it
 /// into the cache. And packed rows whose partial states, written and read again, weigh as much as such a KV block. On
 /// an H200, where 0.75 us are one weight (benches/runs/2026-11-30-h200-latent-leaves).
-pub(super) const OWN_WEIGHT: usize = 2;
+const OWN_WEIGHT: usize = 2;
 const STATES_A_WEIGHT: usize = 6;
 /// Most tiles that the longest list of a step is tried to be divided into, beside shares of all work.
 const MOST_LIST_SPLITS: usize = 8;
@@ -274,9 +274,51 @@ pub(super) struct ListLimit {
     pub time: usize,
 }
 
-/// The weight of a list of KV blocks that all rows read and of such that one reads.
-pub(super) fn list_weight(all: usize, own: usize) -> usize {
-    all + own * OWN_WEIGHT
+/// The KV blocks of a list of a kernel that takes them by steps: those that all rows of its tile read and, behind them,
+/// those that one row reads alone. Tiles divide it behind whole steps, as evenly by weight as these allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ListLength {
+    pub all: usize,
+    pub own: usize,
+}
+
+impl ListLength {
+    fn kv_blocks(self) -> usize {
+        self.all + self.own
+    }
+
+    fn steps(self) -> usize {
+        self.kv_blocks().div_ceil(STEP_KV_BLOCKS)
+    }
+
+    /// What its first steps weigh. The last step may lack a KV block, but takes no less time.
+    fn weight_of(self, steps: usize) -> usize {
+        let kv_blocks = steps * STEP_KV_BLOCKS;
+        let own = if self.own == 0 { 0 } else { kv_blocks.saturating_sub(self.all) };
+        kv_blocks - own + own * OWN_WEIGHT
+    }
+
+    pub fn weight(self) -> usize {
+        self.weight_of(self.steps())
+    }
+
+    /// The number of its tiles if each is to weigh at most `most`, which no step exceeds.
+    pub fn splits(self, most: usize) -> usize {
+        assert!(most >= STEP_KV_BLOCKS * OWN_WEIGHT, "tiles of a weight of {most} do not hold all steps");
+        self.weight().div_ceil(most).max(1)
+    }
+
+    /// The KV blocks before the end of tile number `split` (from 1) of `splits`: the steps that weigh as much as so
+    /// many of equal parts, or more by less than a step, but such that each tile has one.
+    pub fn split_end(self, split: usize, splits: usize) -> usize {
+        let weight = (self.weight() * split).div_ceil(splits);
+        let kv_blocks = match weight.checked_sub(self.all) {
+            Some(own) if self.own > 0 => self.all + own.div_ceil(OWN_WEIGHT),
+            _ => weight,
+        };
+        let steps = kv_blocks.div_ceil(STEP_KV_BLOCKS).max(split).min(self.steps() + split - splits);
+        (steps * STEP_KV_BLOCKS).min(self.kv_blocks())
+    }
 }
 
 impl ListEnd {
@@ -291,16 +333,13 @@ impl ListWorkload {
         Self { blocks, lists: Vec::new() }
     }
 
-    /// Adds lists with so many KV blocks that all rows of a tile read, and so many that one row reads. A step may lack
-    /// its last KV block, but takes no less time.
-    pub fn add(&mut self, lists: usize, [all, own]: [usize; 2], end: ListEnd) {
-        let lacks = (all + own).next_multiple_of(STEP_KV_BLOCKS) - all - own;
-        let lacking = if own > 0 { list_weight(0, lacks) } else { lacks };
+    /// Adds lists of this length.
+    pub fn add(&mut self, lists: usize, length: ListLength, end: ListEnd) {
         let at = self.lists.iter().position(|(known, _)| *known == end).unwrap_or_else(|| {
             self.lists.push((end, TileLengths::default()));
             self.lists.len() - 1
         });
-        self.lists[at].1.add(lists, list_weight(all, own) + lacking);
+        self.lists[at].1.add(lists, length.weight());
     }
 
     pub fn best_limit(&self) -> ListLimit {
@@ -336,8 +375,9 @@ impl ListWorkload {
             }));
         }
         tiles.sort_unstable_by_key(|&(weight, ..)| std::cmp::Reverse(weight));
-        // Of rounds from either end, by how much more blocks have from a place on than before it; of whole rounds, what
-        // all have.
+        // Even rounds are dealt from the first block on, odd ones from the last. `rises[0]` and `rises[1]` have these:
+        // element `place` says by how much the block with this number, counted from where its rounds begin, exceeds the
+        // block before it. `of_all` sums the rounds that give all blocks the same.
         let (blocks, mut rises, mut of_all) = (self.blocks, [vec![0; self.blocks + 1], vec![0; self.blocks + 1]], 0);
         let mut number = 0;
         for (weight, end, mut left) in tiles {
@@ -408,7 +448,7 @@ mod tests {
     fn lists_are_as_long_as_was_fastest() {
         let time = |lists: usize, [all, own]: [usize; 2], packed: usize| {
             let mut work = ListWorkload::new(132);
-            work.add(lists, [all, own], ListEnd { packed, is_only: true });
+            work.add(lists, ListLength { all, own }, ListEnd { packed, is_only: true });
             work.best_limit()
         };
         // Leaves of 3, 4 and 8 KV blocks, alone, by twos and by fours.
@@ -420,10 +460,31 @@ mod tests {
         }
         // Row tiles of 2,048 tokens that end with leaves of 128 of 16 and of 20 heads.
         let splits = |lists, leaves: usize, packed| {
-            let weight = list_weight(64, 4 * leaves);
-            weight.div_ceil(time(lists, [64, 4 * leaves], packed).weight)
+            let length = ListLength { all: 64, own: 4 * leaves };
+            length.splits(time(lists, [length.all, length.own], packed).weight)
         };
         assert_eq!([splits(64, 4, 64), splits(86, 3, 60), splits(256, 4, 64)], [2, 3, 1]);
+    }
+
+    #[test]
+    fn lists_are_divided_into_tiles_of_whole_steps_and_about_one_weight() {
+        for (all, own) in (0..40).flat_map(|all| (0..40).map(move |own| (all, own))).skip(1) {
+            let length = ListLength { all, own };
+            for most in (4..=length.weight() + 2).step_by(2) {
+                let splits = length.splits(most);
+                let mut from = 0;
+                for split in 1..=splits {
+                    let end = length.split_end(split, splits);
+                    assert!(end > from, "{length:?}, at most {most}: tile {split} of {splits} is empty");
+                    assert!(end.is_multiple_of(STEP_KV_BLOCKS) || split == splits, "{length:?}, at most {most}");
+                    let weight = |end: usize| length.weight_of(end.div_ceil(STEP_KV_BLOCKS));
+                    let part = length.weight().div_ceil(splits) + STEP_KV_BLOCKS * OWN_WEIGHT;
+                    assert!(weight(end) - weight(from) < part, "{length:?}, at most {most}: tile {split} of {splits}");
+                    from = end;
+                }
+                assert_eq!(from, all + own, "{length:?}, at most {most}");
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::layout::{KV_BLOCK_WORDS, word};
-use super::split_kv::{OWN_WEIGHT, list_weight};
+use super::split_kv::ListLength;
 
 /// Facts shared by the row tiles of one item.
 #[derive(Clone)]
@@ -22,17 +22,10 @@ pub struct SplitItem {
 }
 
 impl SplitItem {
-    fn weight(&self) -> usize {
-        list_weight(self.kv_blocks.len() - self.own as usize, self.own as usize)
-    }
-
-    /// The number of leading KV blocks that weigh as much, or almost.
-    fn kv_blocks_of(&self, weight: usize) -> usize {
-        let others = self.kv_blocks.len() - self.own as usize;
-        match weight.checked_sub(others) {
-            Some(own) => others + own / OWN_WEIGHT,
-            None => weight,
-        }
+    /// `None`: each KV block weighs the same.
+    fn list(&self) -> Option<ListLength> {
+        let own = self.own as usize;
+        (own > 0).then(|| ListLength { all: self.kv_blocks.len() - own, own })
     }
 }
 
@@ -111,7 +104,11 @@ impl SplitLimit {
             SplitLimit::KvBlocks { wide, .. } if item.wide => wide,
             SplitLimit::KvBlocks { narrow, .. } => narrow,
         };
-        if item.weight() <= most { 1 } else { item.weight().div_ceil(most) }
+        match item.list() {
+            Some(list) => list.splits(most),
+            None if item.kv_blocks.len() <= most => 1,
+            None => item.kv_blocks.len().div_ceil(most),
+        }
     }
 
     /// The KV block at which split number `split` (from 1) of `splits` ends.
@@ -119,15 +116,10 @@ impl SplitLimit {
         if split == splits {
             return item.kv_blocks.end;
         }
-        let before = match self {
-            SplitLimit::Tiles(most) => split * most,
-            SplitLimit::KvBlocks { step, .. } if item.own == 0 => {
-                item.kv_blocks.len().div_ceil(step) * split / splits * step
-            }
-            SplitLimit::KvBlocks { step, .. } => {
-                let kv_blocks = item.kv_blocks_of(item.weight() * split / splits);
-                kv_blocks - kv_blocks % step
-            }
+        let before = match (self, item.list()) {
+            (_, Some(list)) => list.split_end(split, splits),
+            (SplitLimit::Tiles(most), None) => split * most,
+            (SplitLimit::KvBlocks { step, .. }, None) => item.kv_blocks.len().div_ceil(step) * split / splits * step,
         };
         item.kv_blocks.start + word(before)
     }
@@ -143,6 +135,7 @@ pub fn for_each_tile<'a>(row_tiles: &'a [RowTile], limit: SplitLimit, mut emit: 
         let (splits, mut from) = (limit.splits(item), item.kv_blocks.start);
         for split in 1..=splits {
             let to = limit.split_end(item, split, splits);
+            assert!(splits == 1 || from < to, "split {split} of {splits} of {:?} ends at {to}", item.kv_blocks);
             for row_tile in of_item {
                 let kv_blocks = row_tile.kv_blocks.start.max(from)..row_tile.kv_blocks.end.min(to);
                 if !kv_blocks.is_empty() {

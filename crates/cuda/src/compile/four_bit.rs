@@ -2,6 +2,7 @@
 //! memory, and how products of experts, and those of GPUs before Hopper, are cut into tiles. Layers on Hopper:
 //! `four_bit_layers`.
 
+use offshoot_backend::quantised::NVFP4_GROUP;
 use offshoot_backend::{CodeFormat, QuantFormat, WeightFormat};
 
 /// What the codes are.
@@ -9,7 +10,8 @@ use offshoot_backend::{CodeFormat, QuantFormat, WeightFormat};
 pub enum FourBitCodes {
     /// Integers less a zero point, a scale in f32.
     Int4,
-    /// e2m1, a power of two as scale.
+    /// e2m1. In groups of 32 with powers of two as scales (MXFP4); in groups of 16 with e4m3 scales and a factor of each
+    /// output (NVFP4).
     Fp4,
 }
 
@@ -17,16 +19,17 @@ pub enum FourBitCodes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FourBit {
     pub codes: FourBitCodes,
-    /// Inputs that share a scale in a panel: 32, 64 or 128.
+    /// Inputs that share a scale in a panel: 16, 32, 64 or 128.
     pub group: usize,
 }
 
 impl FourBit {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self { codes: FourBitCodes::Int4, group: 32 },
         Self { codes: FourBitCodes::Int4, group: 64 },
         Self { codes: FourBitCodes::Int4, group: 128 },
         Self { codes: FourBitCodes::Fp4, group: 32 },
+        Self { codes: FourBitCodes::Fp4, group: NVFP4_GROUP as usize },
     ];
 
     /// Inputs and outputs of a panel.
@@ -75,9 +78,19 @@ impl FourBit {
         }
     }
 
-    /// Bytes of the panels of 64 outputs.
-    pub const fn group_bytes(self, inner: usize) -> usize {
+    /// Whether each output has a factor, an f32 behind the panels of 64 outputs.
+    pub const fn has_factors(self) -> bool {
+        matches!(self, Self { codes: FourBitCodes::Fp4, group } if group == NVFP4_GROUP as usize)
+    }
+
+    /// Where the factors of 64 outputs are, from their first panel on.
+    pub const fn factors_at(self, inner: usize) -> usize {
         inner.div_ceil(Self::INPUTS) * self.panel_bytes()
+    }
+
+    /// Bytes of the panels of 64 outputs, and their factors.
+    pub const fn group_bytes(self, inner: usize) -> usize {
+        self.factors_at(inner) + if self.has_factors() { Self::OUTPUTS * 4 } else { 0 }
     }
 
     /// Bytes of a stage of Hopper's kernels: inputs of `cap` rows, and panels of codes of `groups` times 64 outputs.

@@ -423,7 +423,7 @@ pub fn layer_4bit(format: FourBit, element: Dtype, tiles: LayerTiles) -> Unit {
 
 /// Whether kernels of Hopper have the scales of weights in their operands (`SCALED` of kernels/four_bit/sums.cuh).
 fn has_scaled_codes(format: FourBit, element: Dtype) -> bool {
-    format.codes == FourBitCodes::Fp4 && element == Dtype::Bf16
+    format.has_factors() || format.codes == FourBitCodes::Fp4 && element == Dtype::Bf16
 }
 
 pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit {

@@ -5,7 +5,6 @@
 //! `out[N, R] = w[K, N]^T x[K, R]`, which is the row-major `out[R, N] = x[R, K] w[N, K]^T`.
 
 use std::ffi::c_void;
-use std::sync::OnceLock;
 
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
@@ -127,12 +126,12 @@ pub enum WeightOrder {
 }
 
 /// The library's handle, and one workspace for all products, which run one after another, but for those of a branch,
-/// which have another one: made with the first of them.
+/// which have another one: made before the first of them, as no memory is taken while a graph is captured.
 pub struct Library {
     device: Device,
     handle: sys::cublasLtHandle_t,
     workspace: Memory,
-    of_branch: OnceLock<Memory>,
+    of_branch: Option<Memory>,
 }
 
 /// A product of one shape as the library sees it.
@@ -167,7 +166,7 @@ impl Library {
         // NVIDIA recommends 32 MiB; twice that on Hopper and later.
         let workspace = device.alloc(if device.facts().major >= 9 { 64 << 20 } else { 32 << 20 })?;
         let handle = bound(device, "open cuBLASLt", result::create_handle)?;
-        Ok(Self { device: device.clone(), handle, workspace, of_branch: OnceLock::new() })
+        Ok(Self { device: device.clone(), handle, workspace, of_branch: None })
     }
 
     pub fn device(&self) -> &Device {
@@ -179,16 +178,20 @@ impl Library {
         self.workspace.bytes()
     }
 
+    /// Makes the workspace of products of a branch, unless it is there.
+    pub fn reserve_branch(&mut self) -> Result<()> {
+        if self.of_branch.is_none() {
+            self.of_branch = Some(self.device.alloc(self.workspace.bytes())?);
+        }
+        Ok(())
+    }
+
     /// The workspace of a product that is enqueued now.
-    fn workspace(&self) -> Result<&Memory> {
-        if !self.device.is_in_branch() {
-            return Ok(&self.workspace);
+    fn workspace(&self) -> &Memory {
+        match self.device.is_in_branch() {
+            true => self.of_branch.as_ref().expect("libraries have it where there is a branch (`reserve_at_once`)"),
+            false => &self.workspace,
         }
-        if let Some(made) = self.of_branch.get() {
-            return Ok(made);
-        }
-        let made = self.device.alloc(self.workspace.bytes())?;
-        Ok(self.of_branch.get_or_init(|| made))
     }
 
     /// 130002 is 13.0.2.
@@ -287,7 +290,7 @@ impl Description {
         assert!(operands.bias.is_none_or(|bias| bias.bytes() >= outputs * out.bytes()), "bias of {:?}", self.shape);
         let (alpha, beta) = (1f32, if accumulate { 1f32 } else { 0f32 });
         let address = |memory: &Memory| memory.address() as *mut c_void;
-        let (algorithm, workspace) = (algorithm.raw(), library.workspace()?);
+        let (algorithm, workspace) = (algorithm.raw(), library.workspace());
         library.call("enqueue a product", |handle| {
             if let Some(bias) = operands.bias {
                 self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;

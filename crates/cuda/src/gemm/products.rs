@@ -57,6 +57,11 @@ impl LibraryProducts {
         Ok(Self { chooser, sharing: None, library, may_tune: true, products, of_parts, of_heads, siblings, wholes })
     }
 
+    /// See [`Library::reserve_branch`].
+    pub fn reserve_branch(&mut self) -> Result<()> {
+        self.library.reserve_branch()
+    }
+
     /// Chooses as other GPUs do from now on, also for known products.
     pub fn share(&mut self, sharing: Sharing) {
         self.products.clear();

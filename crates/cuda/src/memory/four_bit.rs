@@ -16,9 +16,12 @@ use offshoot_core::error::{Error, Result};
 /// Bytes of panels that are packed before they are uploaded.
 const MOST_PACKED: usize = 32 << 20;
 
-/// Kernels of Hopper make numbers of bf16 of e2m1 and its scale in one product (kernels/four_bit/decode.cuh), which
-/// would not hold a larger one. Weights of models are smaller than 12.
+/// Kernels of Hopper make numbers of bf16 of e2m1 and its power of two in one product (kernels/four_bit/decode.cuh),
+/// which would not hold a larger one. Weights of models are smaller than 12.
 const MOST_FP4_SCALE: f32 = 2.0;
+
+/// What scales of NVFP4 are divided by and factors multiplied by, so that the largest scale, 448, becomes 3.5.
+const NVFP4_UNIT: f32 = 128.0;
 
 /// The zero point of symmetric int4.
 const SYMMETRIC_ZERO: u8 = 8;
@@ -49,7 +52,7 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>], o
                 let own = &rows[begin..outputs.min(begin + FourBit::OUTPUTS)];
                 for (output, (view, from)) in own.iter().enumerate() {
                     view.read_row(*from, row);
-                    let sizes = row.scales.iter().map(|scale| scale.abs().to_bits());
+                    let sizes = (0..row.scales.len()).map(|group| row.scale(group).abs().to_bits());
                     largest.fetch_max(sizes.max().unwrap_or(0), Ordering::Relaxed);
                     pack_row(layout, format.group_inputs(cols), row, output, panels);
                 }
@@ -62,7 +65,8 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>], o
     if !largest.is_finite() {
         return Err(Error::value("a scale of 4-bit weights", "a finite number", largest.to_string()));
     }
-    if layout.codes == FourBitCodes::Fp4 && device.facts().major == 9 && largest > MOST_FP4_SCALE {
+    let has_powers = layout.codes == FourBitCodes::Fp4 && !layout.has_factors();
+    if has_powers && device.facts().major == 9 && largest > MOST_FP4_SCALE {
         let expected = format!("at most {MOST_FP4_SCALE} on this GPU; the CPU takes any");
         return Err(Error::value("a scale of MXFP4 weights", expected, largest.to_string()));
     }
@@ -75,7 +79,8 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>], o
 const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Writes a row as output `output` of the panels of 64 outputs, which are zeros there. `group_inputs`: inputs that
-/// share one of the row's scales. Groups of scale 0 get codes that stand for 0, and a scale of 1.
+/// share one of the row's scales. Groups of scale 0 get codes that stand for 0, and a scale of 1. `panels` has the
+/// factors too, where there are any.
 pub fn pack_row(layout: FourBit, group_inputs: usize, row: &QuantRow, output: usize, panels: &mut [u8]) {
     let group_inputs = group_inputs.max(1);
     let zero = |group: usize| match layout.codes {
@@ -85,6 +90,10 @@ pub fn pack_row(layout: FourBit, group_inputs: usize, row: &QuantRow, output: us
     let counts = |group: usize| row.scales.get(group).is_some_and(|scale| scale.abs() >= LEAST_SCALE);
     // Nearly always: then no code asks for its group.
     let all_count = row.scales.iter().all(|scale| scale.abs() >= LEAST_SCALE);
+    if layout.has_factors() {
+        let at = layout.factors_at(row.codes.len()) + output * 4;
+        panels[at..][..4].copy_from_slice(&(row.factor * NVFP4_UNIT).to_le_bytes());
+    }
     let panels = panels.chunks_exact_mut(layout.panel_bytes()).zip(row.codes.chunks(FourBit::INPUTS));
     for (number, (panel, codes)) in panels.enumerate() {
         for (k, &code) in codes.iter().enumerate() {
@@ -111,11 +120,21 @@ pub fn pack_row(layout: FourBit, group_inputs: usize, row: &QuantRow, output: us
                     panel[FourBit::SCALES_AT + at * 4..][..4].copy_from_slice(&scale.to_le_bytes());
                     panel[layout.zeros_at() + at] = zero(group);
                 }
+                FourBitCodes::Fp4 if layout.has_factors() => {
+                    let word = own / 2 * 32 + output / 16 * 8 + output % 8;
+                    panel[FourBit::SCALES_AT + word * 4 + own % 2 * 2 + output / 8 % 2] = nvfp4_scale(scale);
+                }
                 // A power of two: its exponent.
                 FourBitCodes::Fp4 => panel[FourBit::SCALES_AT + at] = (scale.to_bits() >> 23) as u8,
             }
         }
     }
+}
+
+/// A positive number of e4m3 as panels have it, in units: five bits of exponent with 29 added, and three of mantissa.
+fn nvfp4_scale(scale: f32) -> u8 {
+    // The exponent of an f32 has 127 added. The smallest number of e4m3 is 2^-9, so that of the unit's part is 13.
+    ((scale / NVFP4_UNIT).to_bits() >> 20).wrapping_sub((127 - 29) << 3) as u8
 }
 
 /// The bits of an e2m1 code in register `register` of a word's half.

@@ -600,8 +600,16 @@ fn leaves_that_share_tiles_follow_a_decode_step_from_page_to_page() {
         build(&mut words, &plan);
         check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
         let mut next_page = 10_000;
+        let first_page = |row: usize| {
+            let first = &plan.items[plan.merge.values[plan.merge.offsets[row] as usize] as usize];
+            plan.pages[plan.spans[first.spans.start as usize].pages.start as usize]
+        };
+        let first_pages: Vec<PageId> = (0..rows).map(first_page).collect();
         for _ in 0..3 * KV_BLOCK_TOKENS {
             let shared = shared_tiles(&words, heads);
+            let below_one_root =
+                |rows: &std::ops::Range<usize>| first_pages[rows.clone()].windows(2).all(|pair| pair[0] == pair[1]);
+            assert!(shared.iter().all(below_one_root), "{case}: {shared:?}, first pages {first_pages:?}");
             let new_pages = new_pages(&plan, &mut next_page);
             plan.advance(&new_pages);
             let turns = |rows: &&std::ops::Range<usize>| {
@@ -674,7 +682,8 @@ fn leaves_share_tiles_where_that_was_fastest() {
 #[test]
 fn leaves_of_a_tile_share_the_room_for_their_next_pages() {
     let heads = HeadLayout::new(16, 1, 64);
-    let (_, tiling) = latent_case(&mut Dice::new(0));
+    // One block, for which no list is divided.
+    let tiling = Tiling { workers: Workers::LatentBlocks(1), ..latent_case(&mut Dice::new(0)).1 };
     let plant = |tree: &mut PrefixTree, pool: &mut PagePool| star(tree, pool, 70, 6);
     let plan = decode_step(plant, &plan_hints(heads, None, 1), Planner::Tree);
     let page = |row: u32| NewPage { group: offshoot_core::ids::GroupIx(0), row, page: PageId(10_000) };

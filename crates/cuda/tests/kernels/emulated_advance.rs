@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use emulator::{Emulated, Schedule, When};
 use offshoot_cuda::compile::units;
 
-const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 const ROWS: usize = 5;
 const PADDED: usize = 8;
 const GROUPS: usize = 3;

@@ -76,7 +76,7 @@ fn hold_member(
     let shape = [at(&mut width), at(&mut kv_heads), at(&mut key), at(&mut value), at(&mut number), at(&mut of)];
     let args: Vec<*mut c_void> =
         [at(&mut layer_at), at(&mut qkv_at), at(&mut slots_at)].into_iter().chain(shape).collect();
-    let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+    let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
     // SAFETY: the arguments of both kernels, in their order, each with memory for what its head says.
     unsafe { kernel.launch(words.len() as u32, 128, 0, any, &args) };
 

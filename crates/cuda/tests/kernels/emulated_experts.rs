@@ -19,7 +19,7 @@ use offshoot_cuda::memory::kv::{NO_SLOT, PAGE_TOKENS, slot_word};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::Member;
 
-const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 
 fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()
@@ -199,7 +199,7 @@ fn every_place_has_the_product_with_its_expert() {
         for (seed, (copies, products)) in
             [(When::AtOnce, When::AtOnce), (When::Late, When::AtOnce), (When::Late, When::Late)].into_iter().enumerate()
         {
-            plain.hold(&kernel, tiles, Schedule { copies, products, seed: seed as u32 });
+            plain.hold(&kernel, tiles, Schedule { copies, products, seed: seed as u32, held: None });
         }
         // Widths that are no multiple of eight; places as inputs; sums.
         Product { outputs: 13, inner: 200, rows: None, biased: false, ..plain }.hold(&kernel, tiles, AT_ONCE);

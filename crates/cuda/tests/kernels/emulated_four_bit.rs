@@ -7,6 +7,7 @@ use crate::full::some_or_full;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
+use offshoot_backend::quantised::e4m3_value;
 use offshoot_backend::{CodeFormat, Dtype, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, WeightView};
 use offshoot_core::dice::Dice;
 use offshoot_cuda::compile::four_bit::{ExpertLoad, FourBit, FourBitCodes, FourBitTiles};
@@ -14,8 +15,8 @@ use offshoot_cuda::compile::four_bit_layers::{LayerPlan, LayerTiles};
 use offshoot_cuda::compile::units;
 use offshoot_cuda::memory::four_bit::pack_row;
 
-const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
-const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed: 3 };
+const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
+const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed: 3, held: None };
 
 fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()
@@ -59,6 +60,8 @@ fn matrices(layout: FourBit, group: usize, [count, outputs, inner]: [usize; 3], 
             let scale = |dice: &mut Dice| match layout.codes {
                 FourBitCodes::Int4 if dice.within(0, 7) == 0 => 0.0,
                 FourBitCodes::Int4 => dice.number() * f32::exp2(-(dice.within(1, 9) as f32)),
+                // All but NaN, zero and subnormal ones among them.
+                FourBitCodes::Fp4 if layout.has_factors() => e4m3_value(dice.within(0, 0x7e) as u8),
                 FourBitCodes::Fp4 => f32::exp2(dice.within(0, 6) as f32 - 5.0),
             };
             let codes = (0..inner).map(|_| dice.within(0, 15) as u8).collect();
@@ -66,13 +69,14 @@ fn matrices(layout: FourBit, group: usize, [count, outputs, inner]: [usize; 3], 
             // Without zero points, the one of symmetric codes is meant.
             let has_zeros = layout.codes == FourBitCodes::Int4 && group != 64;
             let zeros = if has_zeros { (0..groups).map(|_| dice.within(0, 15) as u8).collect() } else { Vec::new() };
-            let row = QuantRow { codes, scales, zeros, factor: 1.0 };
+            let factor = if layout.has_factors() { dice.number() * f32::exp2(-9.0) } else { 1.0 };
+            let row = QuantRow { codes, scales, zeros, factor };
             let format = if layout.codes == FourBitCodes::Int4 { CodeFormat::Int4 } else { CodeFormat::Fp4 };
             numbers.extend(
                 row.codes
                     .iter()
                     .enumerate()
-                    .map(|(k, &code)| format.number(code, row.zeros.get(k / group).copied()) * row.scales[k / group]),
+                    .map(|(k, &code)| format.number(code, row.zeros.get(k / group).copied()) * row.scale(k / group)),
             );
             let begin = matrix * layout.bytes(outputs, inner) + output / 64 * layout.group_bytes(inner);
             pack_row(layout, group, &row, output % 64, &mut panels[begin..][..layout.group_bytes(inner)]);
@@ -233,17 +237,17 @@ fn batch_invariant(rows: usize) -> [Kernel; 2] {
     [Kernel::Tiles(FourBitTiles::of_layer()), Kernel::Layer(plan)]
 }
 
-/// All kernels with two formats; with the others, those of deterministic steps.
+/// All kernels with three formats; with the others, those of deterministic steps.
 #[test]
 fn layers_are_products_with_the_numbers_of_the_codes() {
     for layout in FourBit::ALL {
-        let is_thorough = [FourBit::ALL[2], FourBit::ALL[3]].contains(&layout);
+        let is_thorough = FourBit::ALL[2..].contains(&layout);
         let products = [
             Product { biased: true, ..layer(layout, 136, 384, 5) },
             Product { out: Dtype::F32, biased: true, accumulates: true, ..layer(layout, 64, 640, 70) },
         ];
         // Of e2m1 every third, or all.
-        let every = if layout == FourBit::ALL[3] { some_or_full(3, 1) } else { 1 };
+        let every = if layout.codes == FourBitCodes::Fp4 { some_or_full(3, 1) } else { 1 };
         let kernels = if is_thorough { of_layers().step_by(every).collect() } else { batch_invariant(70).to_vec() };
         for kernel in kernels {
             let Some(compiled) = products[0].compile(kernel) else { return };
@@ -257,7 +261,8 @@ fn layers_are_products_with_the_numbers_of_the_codes() {
 
 #[test]
 fn f16_has_the_same_numbers() {
-    for (layout, kernel) in [FourBit::ALL[0], FourBit::ALL[3]].into_iter().zip(batch_invariant(17)) {
+    let [mma, wgmma] = batch_invariant(17);
+    for (layout, kernel) in [(0, mma), (3, wgmma), (4, mma), (4, wgmma)].map(|(i, kernel)| (FourBit::ALL[i], kernel)) {
         let product = Product { dtype: Dtype::F16, out: Dtype::F16, ..layer(layout, 65, 160, 17) };
         let Some(compiled) = product.compile(kernel) else { return };
         product.hold(&compiled, kernel, AT_ONCE);
@@ -284,14 +289,14 @@ fn a_row_is_the_same_beside_any_number_of_rows() {
 
 #[test]
 fn experts_multiply_their_places() {
-    let (counts, layout) = ([0, 1, 70, 0, 9, 20], FourBit::ALL[3]);
-    let of = |outputs, inner, biased, out| Product {
-        experts: Some(&counts),
-        biased,
-        out,
-        ..layer(layout, outputs, inner, 33)
-    };
-    for tiles in tiles() {
+    let counts = [0, 1, 70, 0, 9, 20];
+    for (layout, tiles) in [FourBit::ALL[3], FourBit::ALL[4]].into_iter().flat_map(|of| tiles().map(move |t| (of, t))) {
+        let of = |outputs, inner, biased, out| Product {
+            experts: Some(&counts),
+            biased,
+            out,
+            ..layer(layout, outputs, inner, 33)
+        };
         let kernel = Kernel::Tiles(tiles);
         let Some(compiled) = of(136, 160, true, Dtype::Bf16).compile(kernel) else { return };
         of(136, 160, true, Dtype::Bf16).hold(&compiled, kernel, LATE);
@@ -342,6 +347,9 @@ fn formats_with_other_groups_or_rounded_activations_are_not_taken() {
     assert_eq!(FourBit::of(QuantFormat { codes: CodeFormat::Int8, ..int4(None) }), None);
     let mxfp4 = QuantFormat { codes: CodeFormat::Fp4, zeros: false, ..int4(Some(32)) };
     assert_eq!(FourBit::of(mxfp4).map(|format| format.panel_bytes()), Some(4096 + 256));
+    let nvfp4 = FourBit::of(QuantFormat { group: Some(16), ..mxfp4 }).expect("a format that is taken");
+    assert_eq!((nvfp4.panel_bytes(), nvfp4.group_bytes(130)), (4096 + 512, 2 * (4096 + 512) + 256));
+    assert_eq!(FourBit::of(int4(Some(16))), None);
 }
 
 /// The kernels keep the exponents of e2m1's scales alone.

@@ -17,8 +17,8 @@ use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units;
 use offshoot_cuda::driver::grid::rounding_threads;
 
-const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
-const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed: 3 };
+const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
+const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed: 3, held: None };
 
 fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()

@@ -12,7 +12,7 @@ use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units;
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
-const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 
 fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()

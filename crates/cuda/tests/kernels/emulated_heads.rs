@@ -157,7 +157,7 @@ fn hold(case: Case) {
         at(&mut member_number),
         at(&mut members),
     ];
-    let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+    let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
     // One block for a row, of whole warps.
     let threads = width.div_ceil(8).next_multiple_of(32) as u32;
     // SAFETY: the kernel's arguments in their order, each with memory for what its head says.

@@ -23,7 +23,7 @@ const POSITIONS: usize = 40;
 const EPS: f32 = 1e-6;
 /// Of a block of `prepare_latents`.
 const WARPS: usize = 4;
-const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 const UNTOUCHED: u8 = 0x5a;
 
 const LITE: LatentHeads = LatentHeads { heads: 3, rank: 512, nope: 128, rope: 64, value: 128 };

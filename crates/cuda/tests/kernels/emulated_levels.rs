@@ -80,7 +80,7 @@ fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()
 }
 
-const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 
 /// `[rows, q_heads, MOST_LEVELS]`
 fn level_lse(kernel: &Emulated, step: &Step<'_>) -> Vec<f32> {

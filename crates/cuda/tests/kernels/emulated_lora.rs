@@ -102,7 +102,7 @@ impl Layer {
         let mut logit_rows_at = logit_rows.map_or(std::ptr::null(), <[u32]>::as_ptr);
         let (mut rows_of, mut inputs_of, mut outputs_of) = (rows as u32, inputs as u32, outputs as u32);
         let (mut parts_of, mut rank_of) = (parts as u32, most_rank as u32);
-        let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+        let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
         let LoraGrid { blocks, groups } = LoraGrid::of_shrink(rows, inputs, parts, most_rank);
         let (mut groups_of, mut chunks_of) = (groups as u32, chunks(inputs) as u32);
         let args = [

@@ -24,7 +24,7 @@ use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units::{PLACE_SETS, SAMPLE, SAMPLE_COUNT};
 use offshoot_cuda::sampling::{Places, ResultLayout, SEEN_BYTES, pack, place_bytes};
 
-const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 /// Tokens of one chunk, as in kernels/sampling/sample.cuh.
 const CHUNK: usize = 512;
 const VOCAB: usize = 1100;

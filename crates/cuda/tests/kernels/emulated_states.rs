@@ -23,7 +23,7 @@ use offshoot_cuda::delta_rule::chunked;
 use offshoot_cuda::delta_rule::runs::{RUN_WORDS, RunPlan};
 use offshoot_kv::StateRun;
 
-const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0, held: None };
 const LAYER: LayerIx = LayerIx(0);
 const SLOTS: u32 = 5;
 
@@ -386,7 +386,7 @@ fn the_chunked_form_is_the_delta_rule() {
 
 #[test]
 fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
-    let late = Schedule { copies: When::Late, products: When::Late, seed: 3 };
+    let late = Schedule { copies: When::Late, products: When::Late, seed: 3, held: None };
     let (f32, bf16) = (StateDtype::F32, StateDtype::Bf16);
     let all = [
         (Dtype::Bf16, f32, dims(1, 2, 64, 32), 0, late),

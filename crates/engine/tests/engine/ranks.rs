@@ -41,7 +41,7 @@ fn four_model(shape: Shape) -> ModelConfig {
     let mut model = model(shape, 16 * CONTEXT);
     let delta_rules = model.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
         Mixer::DeltaRule(delta_rule) => Some(delta_rule),
-        Mixer::Attention(_) => None,
+        Mixer::Attention(_) | Mixer::None => None,
     });
     for delta_rule in delta_rules {
         (delta_rule.heads.key_heads, delta_rule.heads.value_heads) = (4, 8);

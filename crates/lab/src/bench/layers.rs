@@ -11,6 +11,7 @@ use super::floor::FloorArgs;
 use super::tables::rounded;
 use offshoot_args::whole;
 use offshoot_args::words::{DTYPES, one_of};
+use offshoot_backend::quantised::NVFP4_GROUP;
 use offshoot_backend::{CodeFormat, Dtype, QuantFormat, Rounding, WeightFormat};
 use offshoot_model::MadeFormat;
 
@@ -27,6 +28,8 @@ pub enum LayerForm {
     Awq,
     /// As gpt-oss' experts: e2m1 with a power of two for 32 inputs. The output layer is dense
     Mxfp4,
+    /// As checkpoints in NVFP4: e2m1 with an e4m3 scale for 16 inputs and a factor. The output layer is dense
+    Nvfp4,
 }
 
 impl LayerForm {
@@ -41,6 +44,7 @@ impl LayerForm {
             LayerForm::Int4 => made(MadeFormat::Int4),
             LayerForm::Awq => published(CodeFormat::Int4, 128, true),
             LayerForm::Mxfp4 => published(CodeFormat::Fp4, 32, false),
+            LayerForm::Nvfp4 => published(CodeFormat::Fp4, NVFP4_GROUP, false),
         }
     }
 }

@@ -12,7 +12,7 @@ use offshoot_backend::{
 };
 use offshoot_core::error::Result;
 use offshoot_model::ModelConfig;
-use offshoot_model::config::{ExpertsSpec, kinds};
+use offshoot_model::config::{Activation, ExpertsSpec, kinds};
 
 /// Copies of the experts, used in turn, so that none is in a cache.
 const COPIES: usize = 2;
@@ -28,7 +28,7 @@ pub fn measure<B: Timed>(
     let experts = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().copied());
     for spec in kinds(experts()) {
         let count = experts().filter(|other| *other == spec).count();
-        let (hidden, weights) = (config.hidden, options.layer_format());
+        let (hidden, weights) = (spec.latent.unwrap_or(config.hidden), options.layer_format());
         let mixture = TimedMixture { spec, hidden, rates, bytes: options.dtype.bytes(), weights };
         for op in [MixtureOp::Route, MixtureOp::Up, MixtureOp::Down, MixtureOp::Combine] {
             let (name, outputs, inputs) = mixture.shape(op);
@@ -45,7 +45,7 @@ pub fn measure<B: Timed>(
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MixtureOp {
     Route,
-    /// With its gate.
+    /// With its gate, if it has one.
     Up,
     Down,
     Combine,
@@ -66,7 +66,7 @@ impl TimedMixture {
         let TimedMixture { spec, hidden, .. } = *self;
         match op {
             MixtureOp::Route => ("route", spec.router.chosen, spec.routed()),
-            MixtureOp::Up => ("experts up", 2 * spec.width, hidden),
+            MixtureOp::Up => ("experts up", spec.activation.up_width(spec.width), hidden),
             MixtureOp::Down => ("experts down", hidden, spec.width),
             MixtureOp::Combine => ("combine", hidden, spec.router.chosen),
         }
@@ -94,7 +94,10 @@ impl TimedMixture {
         let (_, outputs, inputs) = self.shape(op);
         let is_product = matches!(op, MixtureOp::Up | MixtureOp::Down);
         let copies = if is_product { COPIES } else { 0 };
-        let kind = if op == MixtureOp::Up { ExpertKind::Gated } else { ExpertKind::Linear };
+        let kind = match (op, spec.activation) {
+            (MixtureOp::Up, Activation::Gated(_)) => ExpertKind::Gated,
+            _ => ExpertKind::Linear,
+        };
         let weights = (0..copies).map(|copy| {
             let matrix = |expert: usize| {
                 let numbers = Uniform { stream: ((copy * spec.count + expert) as u64) << 40, centre: 0.0, reach: 0.05 };
@@ -154,7 +157,12 @@ impl TimedMixture {
                 MixtureOp::Route => backend.route(&mut routes[call], &scores, None, bias.as_ref()),
                 MixtureOp::Up => {
                     let w = &weights[call % COPIES];
-                    backend.expert_gated(&mut out, &mut inner, &x, w, &routes[call], spec.gate);
+                    match spec.activation {
+                        Activation::Gated(gate) => {
+                            backend.expert_gated(&mut out, &mut inner, &x, w, &routes[call], gate);
+                        }
+                        _ => backend.expert_linear(&mut out, &x, w, &routes[call], ExpertInput::Rows),
+                    }
                 }
                 MixtureOp::Down => {
                     backend.expert_linear(&mut out, &x, &weights[call % COPIES], &routes[call], ExpertInput::Places);
@@ -182,12 +190,13 @@ mod tests {
     fn the_experts_needed_rise_from_the_chosen_ones_to_all() {
         let router = Router::new(8, RouterScores::SoftmaxOfChosen);
         let (width, width_field) = (1, ExpertWidthField::MoeIntermediate);
-        let gate = Gate::Silu;
+        let activation = Activation::Gated(Gate::Silu);
         let spec = ExpertsSpec {
             count: 128,
             width,
             width_field,
-            gate,
+            activation,
+            latent: None,
             bias: false,
             router,
             choosing_bias: false,

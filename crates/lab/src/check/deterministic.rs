@@ -2,6 +2,8 @@
 //! prompts, sampled together, must equal the same samples sampled alone, with other planners, in other steps, after
 //! others were cancelled, and in a resumed run. Prompts are longer than a tile of any device.
 
+use std::path::Path;
+
 use offshoot_backend::{Backend, Dtype, StateDtype};
 use offshoot_cases::deterministic::Differences;
 use offshoot_cases::{CheckEffort, CheckReport, ReportRow};
@@ -14,27 +16,36 @@ use offshoot_engine::{
 use offshoot_inspect::{FORKED_TOKENS, forks};
 use offshoot_kv::plan::Planner;
 use offshoot_model::check::chunks;
-use offshoot_model::{Decoder, ModelConfig, Sequence};
+use offshoot_model::{Decoder, MadeFormat, ModelConfig, Sequence, WeightChoice};
 
 use super::forward::{adapters_in_runs, load_adapters};
 
-/// Full attention; windows in some layers, longer and shorter than a tile; gated delta-rule layers; experts.
-const FAMILIES: [(&str, &str); 5] = [
-    ("llama", r#""head_dim": 64"#),
-    ("qwen2", r#""sliding_window": 700, "use_sliding_window": true, "max_window_layers": 1"#),
-    ("qwen2", r#""sliding_window": 90, "use_sliding_window": true, "max_window_layers": 2"#),
+/// Full attention; windows in some layers, longer and shorter than a tile; gated delta-rule layers; experts; and such
+/// beside one that all rows share, of dense matrices and of codes: a captured step may compute both at the same time.
+const FAMILIES: [(&str, &str, Option<MadeFormat>); 7] = [
+    ("llama", r#""head_dim": 64"#, None),
+    ("qwen2", r#""sliding_window": 700, "use_sliding_window": true, "max_window_layers": 1"#, None),
+    ("qwen2", r#""sliding_window": 90, "use_sliding_window": true, "max_window_layers": 2"#, None),
     (
         "qwen3_5_text",
         r#""head_dim": 64, "layer_types": ["linear_attention", "linear_attention", "full_attention"],
             "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
             "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4"#,
+        None,
     ),
     (
         "qwen3_moe",
         r#""head_dim": 64, "num_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": true,
             "moe_intermediate_size": 96, "decoder_sparse_step": 1, "mlp_only_layers": []"#,
+        None,
     ),
+    ("deepseek_v3", SHARED_EXPERT, None),
+    ("deepseek_v3", SHARED_EXPERT, Some(MadeFormat::Fp8)),
 ];
+
+const SHARED_EXPERT: &str = r#""q_lora_rank": null, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+    "v_head_dim": 32, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
+    "n_shared_experts": 1, "moe_intermediate_size": 128, "first_k_dense_replace": 1"#;
 
 /// Runs all cases on devices opened by `open`; `done` gets each part's rows.
 ///
@@ -75,14 +86,18 @@ fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report:
         CheckEffort::Full => &[(Dtype::F32, &FAMILIES)],
     };
     for &(dtype, families) in dtypes {
-        for (family, changes) in families {
+        for &(family, changes, weights) in families {
             let config = ModelConfig::from_json(&format!(
                 r#"{{ "model_type": "{family}", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3,
                     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
                     "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, {changes} }}"#
             ))?;
-            let setup = ModelSetup { open: &open, config, dtype };
-            let case = format!("{family}, {}", changes.split_whitespace().collect::<Vec<_>>().join(" "));
+            let choice = WeightChoice { weights, ..WeightChoice::default() };
+            let setup = ModelSetup { open: &open, config: config.with(choice, Path::new(family))?, dtype };
+            let mut case = format!("{family}, {}", changes.split_whitespace().collect::<Vec<_>>().join(" "));
+            if let Some(format) = weights {
+                case += &format!(", {format} weights");
+            }
             in_chunks(&setup, &case, report)?;
             with_adapters(&setup, &case, report)?;
             through_the_engine(&setup, effort, &case, report)?;

@@ -149,6 +149,7 @@ fn order(norms: &LayerNorms) -> &'static str {
             (Some(_), Some(_)) => "attention, then mlp, norms before and after both",
         },
         LayerNorms::Parallel(_) => "attention and mlp in parallel",
+        LayerNorms::ParallelOfTwo { .. } => "attention and mlp in parallel, a norm before each",
     }
 }
 
@@ -156,6 +157,7 @@ fn heads(layer: &LayerSpec) -> String {
     match &layer.mixer {
         Mixer::Attention(attention) => attention_heads(attention),
         Mixer::DeltaRule(DeltaRuleSpec { heads, .. }) => format!("gated delta rule, {heads}"),
+        Mixer::None => "none".to_owned(),
     }
 }
 
@@ -175,7 +177,7 @@ fn attention_heads(attention: &AttentionSpec) -> String {
         KeySource::KeysAreValues => text += ", keys are values",
         KeySource::OfLayer(_) => text += ", keys and values of an earlier layer",
     }
-    if attention.gated {
+    if attention.gate.is_some() {
         text += ", a gate for each query";
     }
     if attention.sinks {
@@ -201,20 +203,21 @@ fn feed_forward(block: &FeedForward) -> String {
             format!("{}; {}, carried to the next layer", dense(block), experts(beside))
         }
         FeedForward::Closes(block) => format!("{}, and what is carried", dense(block)),
+        FeedForward::None => "none".to_owned(),
     }
 }
 
 fn dense(block: &DenseSpec) -> String {
-    let activation = match block.activation {
-        Activation::Gated(gate) => gate_name(gate),
-        Activation::Gelu => "gelu",
-    };
-    format!("{activation} of width {}", block.width)
+    format!("{} of width {}", activation_name(block.activation), block.width)
 }
 
 fn experts(block: &ExpertsSpec) -> String {
-    let ExpertsSpec { router, width, gate, .. } = block;
-    let mut text = format!("{} of {} experts, {} of width {width}", router.chosen, block.routed(), gate_name(*gate));
+    let ExpertsSpec { router, width, activation, .. } = block;
+    let activation = activation_name(*activation);
+    let mut text = format!("{} of {} experts, {activation} of width {width}", router.chosen, block.routed());
+    if let Some(latent) = block.latent {
+        text += &format!(" on rows of {latent}");
+    }
     if let Some(groups) = router.groups {
         text += &format!(", from {} of {} groups", groups.chosen, groups.count);
     }
@@ -224,11 +227,12 @@ fn experts(block: &ExpertsSpec) -> String {
     text
 }
 
-fn gate_name(gate: Gate) -> &'static str {
-    match gate {
-        Gate::Silu => "gated silu",
-        Gate::Gelu => "gated gelu",
-        Gate::Clamped => "clamped gated silu",
+fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gated(Gate::Silu) => "gated silu",
+        Activation::Gated(Gate::Gelu) => "gated gelu",
+        Activation::Gated(Gate::Clamped) => "clamped gated silu",
+        Activation::Gelu => "gelu",
     }
 }
 
@@ -237,6 +241,8 @@ fn norm(norm: Norm) -> String {
         Norm::Rms { eps } => format!("rms, epsilon {eps}"),
         Norm::RmsPlusOne { eps } => format!("rms by one plus the weights, epsilon {eps}"),
         Norm::Layer { eps } => format!("layer norm with bias, epsilon {eps}"),
+        Norm::LayerPlusOne { eps } => format!("layer norm by one plus the weights, with bias, epsilon {eps}"),
+        Norm::LayerNoBias { eps } => format!("layer norm without bias, epsilon {eps}"),
     }
 }
 

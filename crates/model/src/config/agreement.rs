@@ -43,8 +43,8 @@ impl ModelConfig {
 
 /// The first size of a tensor that differs, by its field.
 fn shape_difference(loaded: &ModelConfig, other: &ModelConfig) -> Option<Difference> {
-    // Names may differ by how experts are stored.
-    let named = ModelConfig { modules: loaded.modules, ..other.clone() };
+    // Names may differ by how experts are stored, and their order by what is stacked.
+    let named = ModelConfig { modules: loaded.modules, latents_apart: loaded.latents_apart, ..other.clone() };
     let layouts = [loaded, &named].map(Layout::of);
     let [ours, theirs] = layouts.each_ref().map(|layout| layout.tensors().collect::<Vec<&TensorSpec>>());
     let of_pair = |(ours, theirs): (&&TensorSpec, &&TensorSpec)| {

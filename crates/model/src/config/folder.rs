@@ -15,7 +15,6 @@ use offshoot_gguf::Gguf;
 use super::embedder;
 use super::families::ModelRole;
 use super::fields::{Fields, LARGEST_WIDTH};
-use super::layer::Norm;
 use super::model::ModelConfig;
 use super::output::OutputHead;
 use super::quantisation::{self, Quantisation, WeightChoice};
@@ -91,7 +90,7 @@ impl ModelFolder {
     ///
     /// # Errors
     ///
-    /// As of [`open`](Self::open). The model's class reads in both directions or scores; its final norm has a bias; or
+    /// As of [`open`](Self::open). The model's class reads in both directions or scores; its final norm is a layer norm; or
     /// it is a GGUF file.
     pub fn open_embedder(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
@@ -100,8 +99,8 @@ impl ModelFolder {
             return Err(Error::value("an embedder", expected, path.display().to_string()));
         }
         let config = ModelConfig::from_file_as(&config_file(&path)?, ModelRole::Embedder)?;
-        if matches!(config.final_norm, Norm::Layer { .. }) {
-            let expected = "a model whose final norm has no bias: its rows are the vectors";
+        if config.final_norm.is_layer_norm() {
+            let expected = "a model whose final norm is an RMS norm: its rows are the vectors";
             return Err(Error::value("an embedder", expected, path.display().to_string()));
         }
         Ok(Self { path, config: ModelConfig { output: OutputHead::Hidden, ..config }, dtype: None })

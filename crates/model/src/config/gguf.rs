@@ -12,7 +12,7 @@ use offshoot_gguf::{Gguf, Metadata};
 
 use super::families::{self, Family, FileWindows, GgufRule, ModelRole};
 use super::fields::{Fields, LARGEST_LAYERS, LARGEST_WIDTH};
-use super::layer::{BlockNorms, FeedForward, LayerNorms, Norm};
+use super::layer::{FeedForward, LayerNorms, Norm};
 use super::model::ModelConfig;
 use super::modules::{GGUF, Modules};
 use super::rope::RopeScaling;
@@ -400,28 +400,24 @@ fn modules(gguf: &Gguf, family: Family) -> Modules {
 
 /// Files store one plus the weights of norms that multiply by that.
 fn store_norms(config: &mut ModelConfig) {
-    let plain = |norm: Norm| match norm {
-        Norm::RmsPlusOne { eps } => Norm::Rms { eps },
-        norm => norm,
-    };
-    let around = |norms: BlockNorms| match norms {
-        BlockNorms::Before(norm) => BlockNorms::Before(plain(norm)),
-        BlockNorms::After(norm) => BlockNorms::After(plain(norm)),
-        BlockNorms::Around { before, after } => BlockNorms::Around { before: plain(before), after: plain(after) },
-    };
-    config.final_norm = plain(config.final_norm);
+    config.final_norm = config.final_norm.with_stored_sum();
     for layer in &mut config.layers {
         layer.norms = match layer.norms {
-            LayerNorms::Sequential { attention, feed_forward } => {
-                LayerNorms::Sequential { attention: around(attention), feed_forward: around(feed_forward) }
-            }
-            LayerNorms::Parallel(norm) => LayerNorms::Parallel(plain(norm)),
+            LayerNorms::Sequential { attention, feed_forward } => LayerNorms::Sequential {
+                attention: attention.map(Norm::with_stored_sum),
+                feed_forward: feed_forward.map(Norm::with_stored_sum),
+            },
+            LayerNorms::Parallel(norm) => LayerNorms::Parallel(norm.with_stored_sum()),
+            LayerNorms::ParallelOfTwo { attention, feed_forward } => LayerNorms::ParallelOfTwo {
+                attention: attention.with_stored_sum(),
+                feed_forward: feed_forward.with_stored_sum(),
+            },
         };
         if let Some(head_norm) = layer.attention_mut().and_then(|attention| attention.head_norm.as_mut()) {
-            head_norm.norm = plain(head_norm.norm);
+            head_norm.norm = head_norm.norm.with_stored_sum();
         }
         if let FeedForward::DenseAndExperts { norm, .. } = &mut layer.feed_forward {
-            *norm = plain(*norm);
+            *norm = norm.with_stored_sum();
         }
     }
 }

@@ -14,9 +14,23 @@ pub struct LayerSpec {
     pub norms: LayerNorms,
     /// Whether the residual stream is multiplied by a learned number at the end of the layer (Gemma 4).
     pub output_scale: bool,
-    /// What the outputs of attention and of the feed-forward block are multiplied by before they are added to the
-    /// residual stream (MiniCPM3).
-    pub branch_scale: Option<f32>,
+    pub branch_scale: BranchScale,
+}
+
+/// What the outputs of a layer's blocks are multiplied by before they are added to the residual stream. Of blocks
+/// without a norm behind them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BranchScale {
+    /// Of attention, or what the layer has in its place.
+    pub mixer: Option<f32>,
+    pub feed_forward: Option<f32>,
+}
+
+impl BranchScale {
+    /// The same factor for both.
+    pub fn of_both(factor: Option<f32>) -> Self {
+        Self { mixer: factor, feed_forward: factor }
+    }
 }
 
 /// How a layer mixes the positions of a sequence.
@@ -25,6 +39,8 @@ pub struct LayerSpec {
 pub enum Mixer {
     Attention(AttentionSpec),
     DeltaRule(DeltaRuleSpec),
+    /// It mixes none: the layer has a feed-forward block alone (Nemotron-H).
+    None,
 }
 
 /// A gated delta-rule layer (Qwen3-Next, Qwen3.5): a state of fixed size instead of keys and values. See `Backend`.
@@ -64,9 +80,8 @@ pub struct AttentionSpec {
     pub keys: KeySource,
     /// The norms of queries and keys before rope.
     pub head_norm: Option<HeadNorm>,
-    /// Whether what each query head reads is multiplied by the sigmoid of a projection of its own (Qwen3-Next,
-    /// Qwen3.5).
-    pub gated: bool,
+    /// Where the gates of queries come from: what each query head reads is multiplied by the sigmoid of its gate.
+    pub gate: Option<QueryGate>,
     /// Whether the projections of queries, keys and values have biases; of latent attention those to the ranks of
     /// queries and latents alone.
     pub qkv_bias: bool,
@@ -74,12 +89,23 @@ pub struct AttentionSpec {
     pub out_bias: bool,
 }
 
-/// Queries are multiplied by `1 + beta * ln(1 + floor(position / original_context))` after their rope (Ministral 3,
-/// Mistral 4).
+/// The module that projects the gates of queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryGate {
+    /// That of queries: each head's query, then its gate (Qwen3-Next, Qwen3.5).
+    InQueries,
+    /// One of their own, `gate_proj` (AFMoE).
+    Own,
+}
+
+/// Queries are multiplied by `1 + beta * ln(1 + floor((position + offset) / original_context))` after their rope
+/// (Ministral 3, Mistral 4, Llama 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryGrowth {
     pub beta: f64,
     pub original_context: usize,
+    /// What the first position counts as: 0, or 1 in Llama 4.
+    pub offset: usize,
 }
 
 /// Where a layer's keys and values come from.
@@ -115,6 +141,8 @@ pub struct HeadNorm {
     pub span: HeadNormSpan,
     /// Whether value heads are normalised too, without weights (Gemma 4).
     pub values: bool,
+    /// Whether the norms of queries and keys multiply by weights. Llama 4's do not.
+    pub weights: bool,
 }
 
 /// What one norm of queries or keys covers.
@@ -152,6 +180,8 @@ pub enum FeedForward {
     },
     /// A dense block, and what the experts of the layer before have computed.
     Closes(DenseSpec),
+    /// The layer ends behind attention, or what it has in its place (Nemotron-H).
+    None,
 }
 
 /// A dense block, the same matrices for all rows; `width`: the intermediate size.
@@ -162,7 +192,7 @@ pub struct DenseSpec {
     pub bias: bool,
 }
 
-/// A mixture of gated experts: a router chooses some for each row and weighs their outputs.
+/// A mixture of experts: a router chooses some for each row and weighs their outputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
     /// Experts with matrices; behind them the router may have identities.
@@ -170,7 +200,10 @@ pub struct ExpertsSpec {
     /// The intermediate size of one expert, and the field that holds it.
     pub width: usize,
     pub width_field: ExpertWidthField,
-    pub gate: Gate,
+    pub activation: Activation,
+    /// The width of what experts read and give, where two projections of the layer lie around them (Nemotron-H).
+    /// `None`: that of the residual stream.
+    pub latent: Option<usize>,
     /// Whether router and experts have biases.
     pub bias: bool,
     pub router: Router,
@@ -242,7 +275,7 @@ impl FeedForward {
             | FeedForward::Opens { dense, .. }
             | FeedForward::Closes(dense)
             | FeedForward::SharedExpert { shared: dense, .. } => Some(dense),
-            FeedForward::Experts(_) => None,
+            FeedForward::Experts(_) | FeedForward::None => None,
         }
     }
 
@@ -252,7 +285,7 @@ impl FeedForward {
             | FeedForward::DenseAndExperts { experts, .. }
             | FeedForward::Opens { experts, .. }
             | FeedForward::SharedExpert { experts, .. } => Some(experts),
-            FeedForward::Dense(_) | FeedForward::Closes(_) => None,
+            FeedForward::Dense(_) | FeedForward::Closes(_) | FeedForward::None => None,
         }
     }
 }
@@ -264,6 +297,8 @@ pub enum LayerNorms {
     Sequential { attention: BlockNorms, feed_forward: BlockNorms },
     /// `y = norm(x)`, then `x += attention(y) + feed_forward(y)` (Phi).
     Parallel(Norm),
+    /// `x += attention(norm(x)) + feed_forward(other_norm(x))` (GPT-NeoX).
+    ParallelOfTwo { attention: Norm, feed_forward: Norm },
 }
 
 /// The norms around a block: of its input, of its output, or both.
@@ -277,20 +312,35 @@ pub enum BlockNorms {
         before: Norm,
         after: Norm,
     },
+    /// The block reads what the one before it has read: of a layer behind one without a feed-forward block, what that
+    /// one's mixer read (Falcon-H1).
+    AsBefore,
+    /// There is no block.
+    None,
 }
 
 impl BlockNorms {
     pub fn before(self) -> Option<Norm> {
         match self {
             BlockNorms::Before(before) | BlockNorms::Around { before, .. } => Some(before),
-            BlockNorms::After(_) => None,
+            BlockNorms::After(_) | BlockNorms::AsBefore | BlockNorms::None => None,
         }
     }
 
     pub fn after(self) -> Option<Norm> {
         match self {
             BlockNorms::After(after) | BlockNorms::Around { after, .. } => Some(after),
-            BlockNorms::Before(_) => None,
+            BlockNorms::Before(_) | BlockNorms::AsBefore | BlockNorms::None => None,
+        }
+    }
+
+    /// These with each norm as `change` makes it.
+    pub fn map(self, change: impl Fn(Norm) -> Norm) -> Self {
+        match self {
+            BlockNorms::Before(before) => BlockNorms::Before(change(before)),
+            BlockNorms::After(after) => BlockNorms::After(change(after)),
+            BlockNorms::Around { before, after } => BlockNorms::Around { before: change(before), after: change(after) },
+            BlockNorms::AsBefore | BlockNorms::None => self,
         }
     }
 }
@@ -309,6 +359,14 @@ pub enum Norm {
     Layer {
         eps: f32,
     },
+    /// With a bias; multiplies by one plus the stored weights (Nemotron).
+    LayerPlusOne {
+        eps: f32,
+    },
+    /// Cohere.
+    LayerNoBias {
+        eps: f32,
+    },
 }
 
 /// Layers of the same kind share one attention plan per step: heads and window determine which keys and values are
@@ -321,26 +379,31 @@ pub struct AttentionKind {
 }
 
 impl LayerSpec {
-    /// `None` if it is a delta-rule layer.
+    /// `None` if it has none.
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::DeltaRule(_) => None,
+            Mixer::DeltaRule(_) | Mixer::None => None,
         }
     }
 
-    /// `None` if it has attention.
+    /// `None` if it has none.
     pub fn delta_rule(&self) -> Option<&DeltaRuleSpec> {
         match &self.mixer {
-            Mixer::Attention(_) => None,
+            Mixer::Attention(_) | Mixer::None => None,
             Mixer::DeltaRule(delta_rule) => Some(delta_rule),
         }
+    }
+
+    /// Whether its first block reads what the layer before has read.
+    pub fn reads_as_before(&self) -> bool {
+        matches!(self.norms, LayerNorms::Sequential { attention: BlockNorms::AsBefore, .. })
     }
 
     pub(super) fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::DeltaRule(_) => None,
+            Mixer::DeltaRule(_) | Mixer::None => None,
         }
     }
 }
@@ -378,7 +441,31 @@ impl AttentionSpec {
 impl Norm {
     pub fn eps(self) -> f32 {
         match self {
-            Norm::Rms { eps } | Norm::RmsPlusOne { eps } | Norm::Layer { eps } => eps,
+            Norm::Rms { eps }
+            | Norm::RmsPlusOne { eps }
+            | Norm::Layer { eps }
+            | Norm::LayerPlusOne { eps }
+            | Norm::LayerNoBias { eps } => eps,
+        }
+    }
+
+    /// Whether it subtracts the mean.
+    pub fn is_layer_norm(self) -> bool {
+        matches!(self, Norm::Layer { .. } | Norm::LayerPlusOne { .. } | Norm::LayerNoBias { .. })
+    }
+
+    /// Whether a checkpoint has a bias of it.
+    pub fn has_bias(self) -> bool {
+        matches!(self, Norm::Layer { .. } | Norm::LayerPlusOne { .. })
+    }
+
+    /// The norm that this is where one plus the weights are stored.
+    #[must_use]
+    pub fn with_stored_sum(self) -> Self {
+        match self {
+            Norm::RmsPlusOne { eps } => Norm::Rms { eps },
+            Norm::LayerPlusOne { eps } => Norm::Layer { eps },
+            Norm::Rms { .. } | Norm::Layer { .. } | Norm::LayerNoBias { .. } => self,
         }
     }
 }

@@ -27,11 +27,11 @@ pub use folder::{ModelFolder, read_json};
 pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
 pub use layer::{
-    Activation, AttentionKind, AttentionSpec, BlockNorms, DeltaRuleSpec, DenseSpec, ExpertWidthField, ExpertsSpec,
-    FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth,
-    kind_index, kinds,
+    Activation, AttentionKind, AttentionSpec, BlockNorms, BranchScale, DeltaRuleSpec, DenseSpec, ExpertWidthField,
+    ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec, LayerNorms, LayerSpec, Mixer, Norm,
+    QueryGate, QueryGrowth, kind_index, kinds,
 };
-pub use model::{ModelConfig, PerLayerInputs};
+pub use model::{EmbedScale, ModelConfig, PerLayerInputs};
 pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS, StackedForm};
 pub use output::{OutputHead, ValueHead, ValueLayer};
 pub use quantisation::{

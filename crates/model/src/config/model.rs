@@ -33,8 +33,8 @@ pub struct ModelConfig {
     pub output: OutputHead,
     /// The longest sequence, in tokens.
     pub context: usize,
-    /// Factor of the embeddings (Gemma); rounded to the dtype of the embedding table.
-    pub embed_scale: Option<f32>,
+    /// Factor of the embeddings (Gemma).
+    pub embed_scale: Option<EmbedScale>,
     /// Inputs that each layer gets besides the residual stream (Gemma 4's smaller models).
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// Logits become `cap * tanh(logit / cap)` (Gemma 2 and 4).
@@ -56,6 +56,24 @@ pub struct ModelConfig {
     pub eos: Vec<TokenId>,
     /// How the tensors of a GGUF file are stored, by the layout's names; empty for other models.
     pub formats: Arc<HashMap<String, WeightFormat>>,
+    /// Whether a layer stores what makes latents in another dtype than what makes queries of the same input: only the
+    /// tensors tell. No product gives both then.
+    pub latents_apart: bool,
+}
+
+/// What embeddings are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EmbedScale {
+    pub factor: f32,
+    /// Whether the factor itself is rounded to the compute dtype, as a module of that dtype holds it (Gemma, MiniCPM3).
+    pub rounded: bool,
+}
+
+impl EmbedScale {
+    /// The factor in a model of this compute dtype.
+    pub fn in_dtype(self, dtype: Dtype) -> f32 {
+        if self.rounded { dtype.round(self.factor) } else { self.factor }
+    }
 }
 
 /// A second embedding of each token: `width` numbers for each layer.

@@ -9,7 +9,7 @@ use offshoot_core::error::{Error, Result};
 
 use super::layer::{AttentionSpec, FeedForward, HeadNormSpan, LayerSpec};
 use super::model::ModelConfig;
-use crate::layout::{Layout, TensorSpec};
+use crate::layout::{Layout, LinearTensors, TensorSpec};
 use offshoot_core::setting::{DETERMINISTIC, TENSOR_PARALLEL};
 
 /// How ranks that have the same key head hold its keys and values.
@@ -110,9 +110,11 @@ impl ModelConfig {
         let inputs =
             layout.inputs.iter().flat_map(|inputs| std::iter::once(&inputs.embed).chain(inputs.projection.tensors()));
         let routers = layout.layers.iter().filter_map(|layer| layer.experts.as_ref());
-        let routers = routers.flat_map(|experts| experts.router.tensors());
+        let routers =
+            routers.flat_map(|experts| std::iter::once(&experts.router).chain(experts.latent.iter().flatten()));
+        let routers = routers.flat_map(LinearTensors::tensors);
         let latents = layout.layers.iter().filter_map(|layer| Some((layer, layer.latent.as_ref()?)));
-        let latents = latents.flat_map(|(layer, latent)| latent.whole(&layer.qkv));
+        let latents = latents.flat_map(|(layer, latent)| layer.qkv.iter().flat_map(|qkv| latent.whole(qkv)));
         let whole = std::iter::once(&layout.embed).chain(head).chain(inputs).chain(routers).chain(latents);
         whole.map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
@@ -142,8 +144,9 @@ impl ModelConfig {
             // Latents have no key heads, and no ranks divide their positions.
             let heads = layer.attention().filter(|attention| attention.latent().is_none())?.projected();
             let bytes = |tensor: &TensorSpec| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols());
+            let own = tensors.qkv.iter().flat_map(LinearTensors::tensors);
             let (all, rows): (usize, usize) =
-                tensors.qkv.tensors().fold((0, 0), |(all, rows), tensor| (all + bytes(tensor), rows + tensor.rows()));
+                own.fold((0, 0), |(all, rows), tensor| (all + bytes(tensor), rows + tensor.rows()));
             // Its rows are those of queries, of gates if there are some, and of keys and values.
             let bytes = |own_rows: usize| all * own_rows / rows.max(1);
             let of_keys = (heads.copies(ranks) - 1) * bytes(2 * heads.kv_heads * heads.head_dim);

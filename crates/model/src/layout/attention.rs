@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::names::LayerNames;
 use super::tensors::{Dim, HeadNormTensors, LinearTensors, linear, vector};
-use crate::config::{AttentionSpec, HeadNormSpan, KeySource};
+use crate::config::{AttentionSpec, HeadNormSpan, KeySource, QueryGate};
 use offshoot_backend::{HeadLayout, Segment, Split};
 
 pub(super) fn q_width(heads: HeadLayout) -> Dim {
@@ -32,7 +32,7 @@ impl LayerNames<'_> {
     pub(super) fn qkv(&self, attention: &AttentionSpec) -> LinearTensors {
         let heads = attention.heads;
         let query = (self.at("self_attn.q_proj"), q_width(heads));
-        if attention.gated {
+        if attention.gate == Some(QueryGate::InQueries) {
             let [query, key, value] = [
                 self.gated_queries(attention),
                 (self.at("self_attn.k_proj"), kv_width(heads)),
@@ -65,15 +65,24 @@ impl LayerNames<'_> {
         (self.at("self_attn.q_proj"), Dim { size: 2 * attention.heads.q_width(), field })
     }
 
-    /// The projection of the gates.
-    pub(super) fn query_gate(&self, attention: &AttentionSpec) -> LinearTensors {
-        let rows = Some(queries_of_pairs(attention.heads, attention.heads.head_dim));
+    /// The projection of the gates, if queries have some.
+    pub(super) fn query_gate(&self, attention: &AttentionSpec) -> Option<LinearTensors> {
         let split = Split::outputs([attention.heads.q_width()]);
-        LinearTensors { rows, split, ..linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias) }
+        Some(match attention.gate? {
+            QueryGate::InQueries => {
+                let rows = Some(queries_of_pairs(attention.heads, attention.heads.head_dim));
+                let pairs = linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias);
+                LinearTensors { rows, split, ..pairs }
+            }
+            QueryGate::Own => {
+                let module = (self.at("self_attn.gate_proj"), q_width(attention.heads));
+                linear(&[module], self.hidden, false).split(split)
+            }
+        })
     }
 
     pub(super) fn head_norms(&self, attention: &AttentionSpec) -> Option<HeadNormTensors> {
-        let span = attention.head_norm?.span;
+        let span = attention.head_norm.filter(|norm| norm.weights)?.span;
         let width = |all: Dim| match span {
             HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
             HeadNormSpan::AllHeads => all,

@@ -72,7 +72,7 @@ impl LayerNames<'_> {
         let (queries, first, latents) = match query_rank.map(|rank| dim(rank, "q_lora_rank")) {
             None => {
                 let first = linear(&[(at("q_proj"), queries)], self.hidden, false).split(query_split);
-                match self.are_alike(&first, &alone) {
+                match !self.config.latents_apart && self.are_alike(&first, &alone) {
                     true => {
                         let of_latents = Segment { width: latents.1.size, unit: latents.1.size, meets_keys: false };
                         let split = Split::Outputs(vec![of_heads(queries.size), of_latents]);
@@ -127,7 +127,10 @@ mod tests {
     /// The matrices that the layer's first projection stacks, and whether another one gives latents.
     fn first(config: &ModelConfig) -> (usize, bool) {
         let layout = Layout::of(config);
-        (layout.layers[0].qkv.weights.len(), layout.layers[0].latent.as_ref().unwrap().latents.is_some())
+        (
+            layout.layers[0].qkv.as_ref().unwrap().weights.len(),
+            layout.layers[0].latent.as_ref().unwrap().latents.is_some(),
+        )
     }
 
     #[test]
@@ -138,6 +141,7 @@ mod tests {
         assert_eq!(first(&config(None, true)), (1, true), "latents alone have a bias");
         let of_latents = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight".to_owned();
         let formats = [(of_latents, WeightFormat::Dense(Dtype::Bf16))].into_iter().collect();
-        assert_eq!(first(&ModelConfig { formats: Arc::new(formats), ..plain }), (1, true));
+        assert_eq!(first(&ModelConfig { formats: Arc::new(formats), ..plain.clone() }), (1, true));
+        assert_eq!(first(&ModelConfig { latents_apart: true, ..plain }), (1, true));
     }
 }

@@ -118,7 +118,7 @@ pub fn matrix(module: &str, rows: Dim, cols: Dim) -> TensorSpec {
 
 pub fn norm(module: &str, norm: Norm, width: Dim) -> NormTensors {
     let part = |name: &str| vector(&format!("{module}.{name}"), width);
-    NormTensors { weight: part("weight"), bias: matches!(norm, Norm::Layer { .. }).then(|| part("bias")) }
+    NormTensors { weight: part("weight"), bias: norm.has_bias().then(|| part("bias")) }
 }
 
 pub fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {

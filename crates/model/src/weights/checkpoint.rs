@@ -79,6 +79,17 @@ impl<'a> Checkpoint<'a> {
         }
     }
 
+    /// Whether a layer whose first product would give queries and latents stores them in different dtypes.
+    fn has_latents_apart(&self, config: &ModelConfig) -> bool {
+        let layers = Layout::of(config).layers;
+        layers.iter().filter(|layer| layer.latent.is_some()).any(|layer| {
+            let first = layer.qkv.iter().flat_map(|first| &first.weights);
+            let stored = first.filter_map(|spec| self.tensor(&self.name_in_file(&spec.name)));
+            let dtypes: Vec<_> = stored.map(|tensor| tensor.info.dtype).collect();
+            dtypes.windows(2).any(|pair| pair[0] != pair[1])
+        })
+    }
+
     /// The file that errors about the whole checkpoint name.
     pub(super) fn path(&self) -> &Path {
         self.tensors.place(None)
@@ -242,12 +253,14 @@ impl ModelFiles for Checkpoint<'_> {
         FileFacts::of(files.len(), tensors().map(|tensor| tensor.data.len()).sum(), dtypes)
     }
 
-    /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json
-    /// calls tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
+    /// `config` with what only the tensors tell: how experts are stored, whether queries and latents have one dtype, and
+    /// whether an output layer that config.json calls tied is stored all the same and differs from the embedding table.
+    /// Then it is used, as in transformers.
     fn complete(&self, config: &ModelConfig) -> ModelConfig {
         let mut config = config.clone();
         config.modules = stored_modules(config.modules, self.names.iter().map(String::as_str));
         config.tied_embeddings = config.tied_embeddings && !self.has_own_head();
+        config.latents_apart = self.has_latents_apart(&config);
         config
     }
 
@@ -278,7 +291,7 @@ impl ModelFiles for Checkpoint<'_> {
 
     /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
     fn dtype(&self, layout: &Layout) -> Result<Dtype> {
-        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        let spec = layout.first_matrix();
         let has = |name: &str| self.tensor(name).is_some();
         let module = self.name_in_file(module_of(&spec.name));
         let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));

@@ -353,7 +353,7 @@ impl ModelFiles for GgufModel {
 
     /// The compute dtype: that of the layers' matrices; bf16 where they are quantised.
     fn dtype(&self, layout: &Layout) -> Result<Dtype> {
-        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        let spec = layout.first_matrix();
         let kind = self.find(spec)?.rows().map(|rows| rows.info.kind).next();
         Ok(kind.and_then(dense_dtype).or(self.dtype).unwrap_or(Dtype::Bf16))
     }

@@ -286,7 +286,7 @@ impl WeightSource<'_> {
             loader.orders_inputs() || parts.iter().all(|part| part.format() == parts[0].format() && !is_ordered(part));
         // The dtype that a dense part has on the device.
         let dense_dtype = |spec: Option<&TensorSpec>, other| match self.stored_before(spec) {
-            _ if !loader.mixes_dtypes() || converts => dtype,
+            _ if have_one_dtype(loader.mixes_dtypes(), converts) => dtype,
             None => other,
             Some(before) => before.unwrap_or(dtype),
         };
@@ -321,6 +321,12 @@ impl WeightSource<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether dense matrices of all dtypes become the compute dtype: on a device that mixes none, and where the user has
+/// named it.
+pub fn have_one_dtype(mixes_dtypes: bool, converts: bool) -> bool {
+    !mixes_dtypes || converts
 }
 
 /// A dense matrix, to be made into codes if a format is given.

@@ -16,22 +16,27 @@ use offshoot_model::{Decoder, ModelFolder, Sequence, check};
 use serde_json::json;
 use tempfile::TempDir;
 
-const QUANTISED: [TensorType; 9] = [
+const QUANTISED: [TensorType; 13] = [
     TensorType::Q4_0,
     TensorType::Q4_1,
     TensorType::Q5_0,
     TensorType::Q5_1,
     TensorType::Q8_0,
+    TensorType::Q2K,
+    TensorType::Q3K,
     TensorType::Q4K,
     TensorType::Q5K,
     TensorType::Q6K,
+    TensorType::Iq4Nl,
+    TensorType::Iq4Xs,
     TensorType::Mxfp4,
 ];
 
 #[test]
 fn blocks_are_what_the_gguf_package_reads() {
-    let file = Gguf::open(&golden("blocks.gguf")).unwrap();
+    let files = ["blocks.gguf", "more-blocks.gguf"].map(|name| Gguf::open(&golden(name)).unwrap());
     for kind in QUANTISED.into_iter().chain([TensorType::Bf16]) {
+        let file = files.iter().find(|file| file.tensor(kind.name()).is_some()).unwrap();
         let (_, tensor) = file.tensor(kind.name()).unwrap();
         assert_eq!((tensor.kind, &tensor.shape[..]), (kind, &[2, 512][..]));
         let bits = |name: &str| file.values(name).unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -132,7 +137,14 @@ fn blocks(kind: TensorType, rows: usize, cols: usize, seed: u64) -> Vec<u8> {
                 put(block, 0, scale / 500.0);
                 put(block, 2, scale / 50.0);
             }
+            TensorType::Q2K => {
+                put(block, 80, scale / 24.0);
+                put(block, 82, scale / 16.0);
+            }
+            TensorType::Q3K => put(block, 108, scale / 100.0),
             TensorType::Q6K => put(block, 208, scale / 2000.0),
+            TensorType::Iq4Nl => put(block, 0, scale / 128.0),
+            TensorType::Iq4Xs => put(block, 0, scale / 2000.0),
             TensorType::Mxfp4 => block[0] = 124 + (i % 3) as u8,
             TensorType::F32 | TensorType::F16 | TensorType::Bf16 => unreachable!("not quantised"),
         }

@@ -10,6 +10,7 @@ mod shared;
 mod skip;
 
 mod batch_invariance;
+mod config_changes;
 mod device_tensors;
 mod families;
 mod gguf;

@@ -309,6 +309,27 @@ fn matrices_that_are_made_into_codes_are_made_again() {
 }
 
 #[test]
+fn codes_of_queries_and_latents_come_together() {
+    let root = Path::new(offshoot_fixtures::REPOSITORY).join("tests/data/goldens/sarvam-latents");
+    let folder = super::goldens::in_style(&root, "rope_scaling");
+    let choice = WeightChoice { weights: Some(MadeFormat::Int8), ..WeightChoice::default() };
+    let mut cpu = Cpu::open().unwrap();
+    let opened = ModelFolder::open(folder.path()).unwrap().with(choice).unwrap();
+    let mut model = Decoder::load(&mut cpu, &opened).unwrap();
+    let (expected, source) = (logits(&mut cpu, &mut model), TensorFolder::open(folder.path()).unwrap());
+    let names = ["q_proj", "kv_a_proj_with_mqa"].map(|part| format!("model.layers.0.self_attn.{part}.weight"));
+    for (alone, missing) in [(0, 1), (1, 0)] {
+        let some = in_memory(&source, |name| name == names[alone]);
+        let error = model.weight_form().check(&some, UpdateScope::Changed).err().unwrap().to_string();
+        let said = format!("expected `{}` with `{}`, as they share one matrix of codes", names[missing], names[alone]);
+        assert!(error.contains(&said), "{error}");
+    }
+    let both = in_memory(&source, |name| names.iter().any(|own| own == name));
+    update(&mut cpu, &mut model, &both, UpdateScope::Changed);
+    assert!(logits(&mut cpu, &mut model) == expected);
+}
+
+#[test]
 fn codes_are_not_replaced_by_numbers() {
     let (Some(codes), Some(dense)) = (shared("goldens_modern/quant-gptq-int4"), shared("goldens_modern/qwen3-moe"))
     else {

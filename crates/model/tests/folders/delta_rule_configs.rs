@@ -2,7 +2,7 @@
 
 use offshoot_backend::{DeltaHeads, HeadLayout, RouterScores, StateDtype};
 use offshoot_model::ModelConfig;
-use offshoot_model::config::{DeltaRuleModules, FeedForward, Norm};
+use offshoot_model::config::{DeltaRuleModules, FeedForward, Norm, QueryGate};
 use serde_json::{Value, json};
 
 use super::model_configs::{bad, read, with};
@@ -42,7 +42,7 @@ fn every_fourth_layer_attends_unless_something_else_is_said() {
         assert_eq!(delta_rule.heads, DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 8 });
         let attention = config.layers[3].attention().unwrap();
         assert_eq!(attention.heads, HeadLayout::new(4, 2, 32));
-        assert!(attention.gated && !attention.qkv_bias && attention.window.is_none());
+        assert!(attention.gate == Some(QueryGate::InQueries) && !attention.qkv_bias && attention.window.is_none());
         assert_eq!(attention.rope.as_ref().unwrap().rotary, 8, "a quarter of a head");
         let norm = Norm::RmsPlusOne { eps: 1e-5 };
         assert_eq!((config.final_norm, attention.head_norm.unwrap().norm, delta_rule.eps), (norm, norm, 1e-5));

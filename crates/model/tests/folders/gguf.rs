@@ -106,9 +106,10 @@ fn what_is_wrong_with_a_tensor() {
     );
     let without = tiny().without("blk.0.ffn_up.weight");
     let other = |kind: u32| without.clone().tensor_of("blk.0.ffn_up.weight", &[8, 256], kind, vec![0; 8 << 10]).bytes();
-    let supported = "one of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4";
+    let supported =
+        "one of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4";
     let of = "tensor `blk.0.ffn_up.weight`: expected";
-    assert_eq!(fault(&other(23)), format!("{of} {supported}, found IQ4_XS (type 23)"));
+    assert_eq!(fault(&other(21)), format!("{of} {supported}, found IQ3_S (type 21)"));
     assert_eq!(fault(&other(4711)), format!("{of} {supported}, found type 4711"));
     let q8 = without.clone().tensor("blk.0.ffn_up.weight", &[8, 8], TensorType::Q8_0, vec![0; 34 * 8]).bytes();
     assert_eq!(fault(&q8), format!("{of} rows of a multiple of 32 elements (Q8_0), found 8"));

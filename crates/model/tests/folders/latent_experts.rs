@@ -3,7 +3,7 @@
 
 use offshoot_backend::{GroupMerit, Router, RouterGroups, RouterScores};
 use offshoot_model::ModelConfig;
-use offshoot_model::config::{ExpertsSpec, FeedForward};
+use offshoot_model::config::{BranchScale, ExpertsSpec, FeedForward};
 use serde_json::{Value, json};
 
 use crate::latent_configs::{bad, good};
@@ -132,9 +132,9 @@ fn blocks_of_deepseek_v2_may_have_biases() {
 #[test]
 fn minicpm3_multiplies_blocks_and_logits() {
     let config = good("minicpm3", json!({"scale_depth": 3.0, "dim_model_base": 16}));
-    assert_eq!((config.layers[1].branch_scale, config.logit_scale), (Some(1.5), Some(0.25)));
+    assert_eq!((config.layers[1].branch_scale, config.logit_scale), (BranchScale::of_both(Some(1.5)), Some(0.25)));
     let silent = good("minicpm3", json!({"scale_depth": null, "dim_model_base": null}));
-    assert_eq!((silent.layers[1].branch_scale, silent.logit_scale), (None, None));
+    assert_eq!((silent.layers[1].branch_scale, silent.logit_scale), (BranchScale::default(), None));
     assert_eq!(good("deepseek_v3", json!({"scale_depth": 3.0, "dim_model_base": 16})).logit_scale, None);
 }
 

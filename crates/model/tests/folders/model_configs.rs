@@ -126,7 +126,8 @@ fn families_differ_by_facts() {
     let qwen3 = good(json!({"model_type": "qwen3", "head_dim": 32, "dtype": "float16"}));
     let attention = qwen3.layers[0].attention().unwrap();
     assert!(
-        attention.head_norm == Some(HeadNorm { norm, span: HeadNormSpan::Head, values: false }) && !attention.qkv_bias
+        attention.head_norm == Some(HeadNorm { norm, span: HeadNormSpan::Head, values: false, weights: true })
+            && !attention.qkv_bias
     );
     assert_eq!((attention.heads.head_dim, qwen3.dtype), (32, Some(Dtype::F16)), "dtype goes before torch_dtype");
 

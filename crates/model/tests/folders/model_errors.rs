@@ -213,6 +213,21 @@ fn deepseek() -> (Value, Tensors) {
 }
 
 #[test]
+fn latents_may_have_another_dtype_than_queries() {
+    let (config, tensors) = deepseek();
+    let plain = logits(&folder(&config, &tensors));
+    let most = plain.iter().fold(0.0f32, |most, logit| most.max(logit.abs()));
+    // Their numbers are those of bf16; a processor may round what it multiplies by them, too.
+    for (part, layer) in [("kv_a_proj_with_mqa", 0), ("kv_a_proj_with_mqa", 1), ("q_proj", 1)] {
+        let name = format!("model.layers.{layer}.self_attn.{part}.weight");
+        let mut narrow = tensors.clone();
+        narrow.insert(name.clone(), cast(&tensors[&name], safetensors::Dtype::BF16));
+        let off = logits(&folder(&config, &narrow)).iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 0.01 * most, "{name} in bf16: logits up to {most} are off by {off}");
+    }
+}
+
+#[test]
 fn layers_that_predict_further_tokens_are_passed_over() {
     let (config, tensors) = deepseek();
     let plain = logits(&folder(&config, &tensors));

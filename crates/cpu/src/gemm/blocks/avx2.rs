@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
+use super::codes::{CodeLines, E2M1_RAISED, IQ4_RAISED, LINE, WORDS};
 use super::kernel::{BlockKernel, BlockKernels, BlockTile};
 use super::layouts::{self, KnownLines, kernel_of};
 use crate::gemm::pack::PANEL;
@@ -42,8 +42,8 @@ fn kernel<C: KnownLines, const LEAST: bool, const VNNI: bool>(rows: usize, _: us
 /// `2 * 2 * 63 * 127` is 32,004, and `4 * 2 * 24 * 127` is 24,384. Zero where not even one pair's do.
 const fn words_in_16_bits(codes: CodeLines) -> usize {
     match codes {
-        CodeLines::Bytes => 0,
-        CodeLines::Nibbles => 8,
+        CodeLines::Bytes | CodeLines::Iq4 => 0,
+        CodeLines::Two | CodeLines::Three | CodeLines::Nibbles => 8,
         CodeLines::Five | CodeLines::Fp4 => 4,
         CodeLines::Six => 2,
     }
@@ -90,6 +90,11 @@ unsafe fn raised<C: KnownLines>(lines: *const u8, i: usize) -> __m256i {
     // SAFETY: promised by the caller; the table has 16 bytes.
     unsafe {
         match C::LINES {
+            CodeLines::Two => high_bits(line(lines, i / 4), -2 * (i as i32 % 4), 3),
+            CodeLines::Three => {
+                let low = high_bits(line(lines, i / 4), -2 * (i as i32 % 4), 3);
+                _mm256_or_si256(low, high_bits(line(lines, 2), 2 - i as i32, 4))
+            }
             CodeLines::Bytes => line(lines, i),
             CodeLines::Nibbles => nibbles(lines, i),
             CodeLines::Five => _mm256_or_si256(nibbles(lines, i), high_bits(line(lines, 4), 4 - i as i32, 16)),
@@ -99,6 +104,10 @@ unsafe fn raised<C: KnownLines>(lines: *const u8, i: usize) -> __m256i {
             }
             CodeLines::Fp4 => {
                 let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
+                _mm256_shuffle_epi8(table, nibbles(lines, i))
+            }
+            CodeLines::Iq4 => {
+                let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4_RAISED.as_ptr().cast()));
                 _mm256_shuffle_epi8(table, nibbles(lines, i))
             }
         }
@@ -171,12 +180,13 @@ macro_rules! tile {
                             let scales = unsafe { _mm256_loadu_ps(scales.as_ptr()) };
                             let scale = _mm256_mul_ps(scales, _mm256_set1_ps(row.scales[g]));
                             acc[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc[half]);
-                        }
-                        if LEAST {
-                            let least = &tile.least_at(0, g)[half * PANEL / 2..][..PANEL / 2];
-                            // SAFETY: eight numbers.
-                            let least = unsafe { _mm256_loadu_ps(least.as_ptr()) };
-                            acc[half] = _mm256_fnmadd_ps(least, _mm256_set1_ps(row.sums[g]), acc[half]);
+                            if LEAST {
+                                let least = &tile.least_at(0, g, split)[half * PANEL / 2..][..PANEL / 2];
+                                // SAFETY: eight numbers.
+                                let least = unsafe { _mm256_loadu_ps(least.as_ptr()) };
+                                let sum = _mm256_set1_ps(row.sums[g * splits + split]);
+                                acc[half] = _mm256_fnmadd_ps(least, sum, acc[half]);
+                            }
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
+use super::codes::{CodeLines, E2M1_RAISED, IQ4_RAISED, LINE, WORDS};
 use super::kernel::{BlockKernel, BlockKernels, BlockTile};
 use super::layouts::{self, KnownLines, kernel_of};
 use crate::gemm::kernel::tile_of;
@@ -84,6 +84,11 @@ unsafe fn raised<C: KnownLines>(lines: *const u8, i: usize) -> __m512i {
     // SAFETY: promised by the caller; the table has 16 bytes.
     unsafe {
         match C::LINES {
+            CodeLines::Two => high_bits(line(lines, i / 4), -2 * (i as i32 % 4), 3),
+            CodeLines::Three => {
+                let low = high_bits(line(lines, i / 4), -2 * (i as i32 % 4), 3);
+                _mm512_or_si512(low, high_bits(line(lines, 2), 2 - i as i32, 4))
+            }
             CodeLines::Bytes => line(lines, i),
             CodeLines::Nibbles => nibbles(lines, i),
             CodeLines::Five => _mm512_or_si512(nibbles(lines, i), high_bits(line(lines, 4), 4 - i as i32, 16)),
@@ -93,6 +98,10 @@ unsafe fn raised<C: KnownLines>(lines: *const u8, i: usize) -> __m512i {
             }
             CodeLines::Fp4 => {
                 let table = _mm512_broadcast_i32x4(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
+                _mm512_shuffle_epi8(table, nibbles(lines, i))
+            }
+            CodeLines::Iq4 => {
+                let table = _mm512_broadcast_i32x4(_mm_loadu_si128(IQ4_RAISED.as_ptr().cast()));
                 _mm512_shuffle_epi8(table, nibbles(lines, i))
             }
         }
@@ -118,10 +127,11 @@ impl<C: KnownLines, const LEAST: bool> Kernel<C, LEAST> {
                 && codes.len() >= PANELS * panel_bytes
                 && x.len() >= (ROWS - 1) * stride + groups * LIFTED
                 && tile.scales.scales.len() >= PANELS * groups * splits
-                && (!LEAST || tile.scales.least.len() >= PANELS * groups)
+                && (!LEAST || tile.scales.least.len() >= PANELS * groups * splits)
                 && sums.len() >= ROWS * PANELS * PANEL
                 && rows.iter().all(|row| {
-                    (row.scales.len(), row.sums.len(), row.starts.len()) == (groups, groups, groups * splits)
+                    let of_splits = groups * splits;
+                    (row.scales.len(), row.sums.len(), row.starts.len()) == (groups, of_splits, of_splits)
                 }),
             "shapes of the panels and their rows"
         );
@@ -151,10 +161,11 @@ impl<C: KnownLines, const LEAST: bool> Kernel<C, LEAST> {
                             }
                             let scale = _mm512_mul_ps(_mm512_loadu_ps(scales.add(half).cast()), x_scale);
                             acc[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[p]);
-                        }
-                        if LEAST {
-                            let least = _mm512_loadu_ps(tile.scales.least.as_ptr().add(p * groups + g).cast());
-                            acc[p] = _mm512_fnmadd_ps(least, _mm512_set1_ps(*row.sums.get_unchecked(g)), acc[p]);
+                            if LEAST {
+                                let least = tile.scales.least.as_ptr().add((p * groups + g) * splits + half);
+                                let sum = _mm512_set1_ps(*row.sums.get_unchecked(g * splits + half));
+                                acc[p] = _mm512_fnmadd_ps(_mm512_loadu_ps(least.cast()), sum, acc[p]);
+                            }
                         }
                     }
                 }

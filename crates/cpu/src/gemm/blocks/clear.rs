@@ -23,9 +23,9 @@ unsafe fn tile(tile: &BlockTile<'_>, sums: &mut [f32]) {
                     let products = inputs.map(|k| i32::from(codes[k / 4][lane * 4 + k % 4]) * i32::from(x[k]));
                     let dot = row.starts[g * splits + half] + products.sum::<i32>();
                     *sum = (dot as f32).mul_add(tile.scales_at(0, g, half)[lane] * row.scales[g], *sum);
-                }
-                if w.kind.has_least() {
-                    *sum = (-tile.least_at(0, g)[lane]).mul_add(row.sums[g], *sum);
+                    if w.kind.has_least() {
+                        *sum = (-tile.least_at(0, g, half)[lane]).mul_add(row.sums[g * splits + half], *sum);
+                    }
                 }
             }
         }

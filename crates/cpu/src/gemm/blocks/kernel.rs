@@ -40,8 +40,9 @@ impl BlockTile<'_> {
         &self.scales.scales[(p * self.w.groups() + g) * splits + half]
     }
 
+    /// The smallest values, likewise.
     #[inline(always)]
-    pub fn least_at(&self, p: usize, g: usize) -> &[f32; PANEL] {
-        &self.scales.least[p * self.w.groups() + g]
+    pub fn least_at(&self, p: usize, g: usize, half: usize) -> &[f32; PANEL] {
+        &self.scales.least[(p * self.w.groups() + g) * self.w.splits() + half]
     }
 }

@@ -25,7 +25,7 @@ pub struct RoundedRows {
 pub struct RoundedRow {
     /// `[groups]`
     pub scales: Vec<f32>,
-    /// `[groups]`: the sum of the rounded activations.
+    /// `[groups * splits]`: the sum of the rounded activations.
     pub sums: Vec<f32>,
     /// `[groups * splits]`: what a sum of products with raised codes begins with, so that it is that of the codes.
     pub starts: Vec<i32>,
@@ -46,7 +46,7 @@ impl RoundedRows {
         let (splits, raised) = (w.splits(), i32::from(raised_by(w.kind)));
         let round = |r: usize, codes: &mut [i8], row: &mut RoundedRow| {
             row.scales.resize(w.groups(), 0.0);
-            row.sums.resize(w.groups(), 0.0);
+            row.sums.resize(w.groups() * splits, 0.0);
             row.starts.resize(w.groups() * splits, 0);
             round_row(cores.isa, input(r), &mut codes[..w.cols], row, splits, raised);
         };
@@ -80,11 +80,13 @@ for_each_isa! {
                 *code = int8_code(x * inverse);
             }
             let total = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum::<i32>();
-            for (start, codes) in row.starts[g * splits..].iter_mut().zip(codes.chunks_exact(LIFTED / splits)) {
-                *start = -raised * total(codes);
+            let own = row.starts[g * splits..].iter_mut().zip(&mut row.sums[g * splits..]);
+            for ((start, sum), codes) in own.zip(codes.chunks_exact(LIFTED / splits)) {
+                let total = total(codes);
+                *start = -raised * total;
+                *sum = scale * total as f32;
             }
             row.scales[g] = scale;
-            row.sums[g] = scale * total(codes) as f32;
         }
     }
 }

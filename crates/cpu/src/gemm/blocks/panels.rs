@@ -29,7 +29,7 @@ pub struct BlockPanels {
 pub struct PanelScales {
     /// `[cols / 32 * splits][16]`
     pub scales: Vec<[f32; PANEL]>,
-    /// `[cols / 32][16]`, or empty.
+    /// `[cols / 32 * splits][16]`, or empty.
     pub least: Vec<[f32; PANEL]>,
 }
 
@@ -45,7 +45,7 @@ impl BlockPanels {
         let sources: Vec<&[u8]> = views.iter().flat_map(|view| view.bytes.chunks_exact(width.max(1))).collect();
         let panels = rows.div_ceil(PANEL);
         let code_bytes = cols / LIFTED * CodeLines::of(kind).bytes();
-        let head_bytes = cols / kind.block_elements() * kind.scale_bytes().len() * PANEL;
+        let head_bytes = cols / kind.block_elements() * scale_bytes(kind) * PANEL;
         let mut codes = zeroed(panels * code_bytes / LINE);
         let mut heads = vec![0; panels * head_bytes];
         codes
@@ -88,10 +88,10 @@ impl BlockPanels {
     #[inline(always)]
     pub fn read_scales(&self, p: usize, out: &mut PanelScales) {
         let kind = self.kind;
-        let bytes = kind.scale_bytes().len() * PANEL;
+        let bytes = scale_bytes(kind) * PANEL;
         let (blocks, splits) = (self.cols / kind.block_elements(), kind.block_elements() / LIFTED * self.splits());
         let scales = appended(&mut out.scales, blocks * splits);
-        let leasts = if kind.has_least() { blocks * kind.block_elements() / LIFTED } else { 0 };
+        let leasts = if kind.has_least() { blocks * splits } else { 0 };
         let leasts = appended(&mut out.least, leasts);
         let heads = &self.heads[p * blocks * bytes..][..blocks * bytes];
         for (i, (block, scales)) in heads.chunks_exact(bytes).zip(scales.chunks_exact_mut(splits)).enumerate() {
@@ -101,6 +101,9 @@ impl BlockPanels {
                         *scale = half_power_of_two(block[lane]);
                     }
                 }
+                TensorType::Q2K => read_nibbles(block, scales, &mut leasts[i * 16..][..16]),
+                TensorType::Q3K => read_q3_k(block, scales),
+                TensorType::Iq4Xs => read_iq4_xs(block, scales),
                 TensorType::Q4K | TensorType::Q5K => read_256(block, scales, &mut leasts[i * 8..][..8]),
                 TensorType::Q6K => read_signed(block, scales),
                 _ => {
@@ -129,9 +132,11 @@ impl BlockPanels {
                 *out = scales[lane] * f32::from(i16::from(codes[k / 4][lane * 4 + k % 4]) - raised);
             }
         }
-        if let Some(least) = scales.least.get(g) {
-            let lower = |out: &mut [f32; PANEL]| out.iter_mut().zip(least).for_each(|(out, least)| *out -= least);
-            out.iter_mut().for_each(lower);
+        if self.kind.has_least() {
+            for (k, out) in out.iter_mut().enumerate() {
+                let least = &scales.least[g * splits + k * splits / LIFTED];
+                out.iter_mut().zip(least).for_each(|(out, least)| *out -= least);
+            }
         }
     }
 
@@ -152,9 +157,9 @@ impl BlockPanels {
 /// Lays out a row of blocks as output `lane` of a panel.
 fn put_row(kind: TensorType, row: &[u8], lane: usize, coded: &mut CodedBlock, codes: &mut [u8], heads: &mut [u8]) {
     let (lines, raised) = (CodeLines::of(kind), raised_by(kind));
-    let (elements, scale_bytes) = (kind.block_elements(), kind.scale_bytes());
+    let (elements, scale_bytes, [first, second]) = (kind.block_elements(), scale_bytes(kind), kind.scale_bytes());
     let places = codes.chunks_exact_mut(elements / LIFTED * lines.bytes());
-    let heads = heads.chunks_exact_mut(scale_bytes.len() * PANEL);
+    let heads = heads.chunks_exact_mut(scale_bytes * PANEL);
     for ((block, codes), head) in row.chunks_exact(kind.block_bytes()).zip(places).zip(heads) {
         coded.read(kind, block);
         let own = coded.codes[..elements].chunks_exact(LIFTED);
@@ -164,11 +169,16 @@ fn put_row(kind: TensorType, row: &[u8], lane: usize, coded: &mut CodedBlock, co
             }
         }
         // Bytes of scales lie in pairs; MXFP4 has one.
-        let pair = scale_bytes.len().min(2);
-        for (j, byte) in block[scale_bytes.clone()].iter().enumerate() {
+        let pair = scale_bytes.min(2);
+        for (j, byte) in block[first.clone()].iter().chain(&block[second.clone()]).enumerate() {
             head[(j / pair * PANEL + lane) * pair + j % pair] = *byte;
         }
     }
+}
+
+/// Bytes of the scales and smallest values of a block.
+fn scale_bytes(kind: TensorType) -> usize {
+    kind.scale_bytes().iter().map(ExactSizeIterator::len).sum()
 }
 
 /// Makes `list` longer by `more` entries, and returns those.
@@ -223,6 +233,45 @@ fn read_256(block: &[u8], scales: &mut [[f32; PANEL]], leasts: &mut [[f32; PANEL
             leasts[j][lane] = of_leasts[lane] * number(least[lane] & 63);
             scales[j + 4][lane] = of_scales[lane] * number(both[lane] & 15 | scale[lane] >> 6 << 4);
             leasts[j + 4][lane] = of_leasts[lane] * number(both[lane] >> 4 | least[lane] >> 6 << 4);
+        }
+    }
+}
+
+/// The scales and smallest values of Q2_K, and two f16 behind them.
+#[inline(always)]
+fn read_nibbles(block: &[u8], scales: &mut [[f32; PANEL]], leasts: &mut [[f32; PANEL]]) {
+    let (of_scales, of_leasts) = (halves(block, 8), halves(block, 9));
+    for j in 0..16 {
+        let bytes = bytes(block, j);
+        for lane in 0..PANEL {
+            scales[j][lane] = of_scales[lane] * (bytes[lane] & 15).cast_signed() as f32;
+            leasts[j][lane] = of_leasts[lane] * (bytes[lane] >> 4).cast_signed() as f32;
+        }
+    }
+}
+
+/// The scales of Q3_K, and an f16 behind them; `gguf::CodedBlock` describes their bits.
+#[inline(always)]
+fn read_q3_k(block: &[u8], scales: &mut [[f32; PANEL]]) {
+    let of_scales = halves(block, 6);
+    for (j, scales) in scales.iter_mut().enumerate() {
+        let (low, high) = (bytes(block, j % 8), bytes(block, 8 + j % 4));
+        for lane in 0..PANEL {
+            let bits = low[lane] >> (j / 8 * 4) & 15 | (high[lane] >> (j / 4 * 2) & 3) << 4;
+            scales[lane] = of_scales[lane] * (bits.cast_signed() - 32) as f32;
+        }
+    }
+}
+
+/// The scales of IQ4_XS, likewise, behind their f16.
+#[inline(always)]
+fn read_iq4_xs(block: &[u8], scales: &mut [[f32; PANEL]]) {
+    let (of_scales, high) = (halves(block, 0), pairs(block, 1));
+    for (j, scales) in scales.iter_mut().enumerate() {
+        let low = bytes(block, 4 + j / 2);
+        for lane in 0..PANEL {
+            let bits = low[lane] >> (j % 2 * 4) & 15 | (high[lane] >> (2 * j) & 3) << 4;
+            scales[lane] = of_scales[lane] * (bits.cast_signed() - 32) as f32;
         }
     }
 }

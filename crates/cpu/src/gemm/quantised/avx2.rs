@@ -4,8 +4,9 @@
 use std::arch::x86_64::*;
 
 use super::drive::{QuantKernel, QuantKernels, QuantTile};
-use super::layouts::{Codes, Fp4, Fp8, Int4, Int8};
+use super::layouts::{Codes, Fp8, Int4, Int8, Mxfp4, Nvfp4};
 use super::operand::OperandForm;
+use super::scales::{ScaleForm, ScalePointers};
 use crate::gemm::kernel::tile_of;
 use crate::gemm::pack::PANEL;
 use offshoot_backend::quantised::{CodeFormat, QuantFormat};
@@ -17,7 +18,8 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
         CodeFormat::Int8 => kernel::<Numbers<Int8>>,
         // Formats without zero points too: without them all are `ZERO`.
         CodeFormat::Int4 => kernel::<Numbers<Int4<true>>>,
-        CodeFormat::Fp4 => kernel::<Numbers<Fp4>>,
+        CodeFormat::Fp4 if format.is_nvfp4() => kernel::<Numbers<Nvfp4>>,
+        CodeFormat::Fp4 => kernel::<Numbers<Mxfp4>>,
     };
     QuantKernels { form: OperandForm::Numbers, wide: None, rows: MOST_ROWS, panels, kernel }
 }
@@ -75,6 +77,32 @@ unsafe fn read<C: Codes>(codes: *const u8) -> __m256i {
         match C::FORMAT {
             CodeFormat::Fp8 => _mm256_castsi128_si256(_mm_loadl_epi64(codes.cast())),
             CodeFormat::Int8 | CodeFormat::Int4 | CodeFormat::Fp4 => _mm256_loadu_si256(codes.cast()),
+        }
+    }
+}
+
+/// The scales of half `half` of a panel's outputs: of group `group` of all, and panel `panel`.
+///
+/// # Safety
+/// The pointers are valid for so many groups and panels; the processor has AVX2 and F16C.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn scales<C: Codes>(scales: &ScalePointers, group: usize, panel: usize, half: usize) -> __m256 {
+    let at = group * PANEL + half * 8;
+    // SAFETY: promised by the caller.
+    unsafe {
+        match C::SCALES {
+            ScaleForm::Numbers => _mm256_loadu_ps(scales.numbers.add(at)),
+            ScaleForm::Powers => {
+                let exponents = _mm256_cvtepu8_epi32(_mm_loadl_epi64(scales.bytes.add(at).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponents))
+            }
+            // As in `number`; without a sign.
+            ScaleForm::E4m3 => {
+                let wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(scales.bytes.add(at).cast()));
+                let numbers = _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16::<7>(wide)), _mm256_set1_ps(256.0));
+                _mm256_mul_ps(numbers, _mm256_loadu_ps(scales.factors.add(panel * PANEL + half * 8)))
+            }
         }
     }
 }
@@ -151,7 +179,7 @@ impl<C: Codes> Kernel for Numbers<C> {
                 // SAFETY: the tile has scales of `PANELS` panels and `groups` groups, and `ROWS * PANELS` panels of
                 // sums.
                 unsafe {
-                    let scale = _mm256_loadu_ps(tile.scales.add((p * tile.groups + g) * PANEL + half * 8));
+                    let scale = scales::<C>(&tile.scales, p * tile.groups + g, p, half);
                     let scale = _mm256_mul_ps(scale, _mm256_set1_ps(C::FACTOR));
                     let sum = tile.sums.add(i * PANEL / 2);
                     let before = if g == 0 { _mm256_setzero_ps() } else { _mm256_loadu_ps(sum) };

@@ -5,8 +5,9 @@ use std::arch::x86_64::*;
 
 use super::avx512_wide;
 use super::drive::{QuantKernel, QuantKernels, QuantTile};
-use super::layouts::{Codes, Fp4, Fp8, Int4, Int8};
+use super::layouts::{Codes, Fp8, Int4, Int8, Mxfp4, Nvfp4};
 use super::operand::OperandForm;
+use super::scales::{ScaleForm, ScalePointers};
 use super::wide::WideKernels;
 use crate::gemm::kernel::tile_of;
 use crate::gemm::pack::PANEL;
@@ -25,7 +26,8 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
         (CodeFormat::Int8, _) => of::<Int8>(),
         (CodeFormat::Int4, false) => of::<Int4<false>>(),
         (CodeFormat::Int4, true) => of::<Int4<true>>(),
-        (CodeFormat::Fp4, _) => of::<Fp4>(),
+        (CodeFormat::Fp4, _) if format.is_nvfp4() => of::<Nvfp4>(),
+        (CodeFormat::Fp4, _) => of::<Mxfp4>(),
     }
 }
 
@@ -125,6 +127,31 @@ unsafe fn read<C: Codes>(codes: *const u8) -> __m512i {
     }
 }
 
+/// The scales of a panel's outputs: of group `group` of all, and panel `panel`.
+///
+/// # Safety
+/// The pointers are valid for so many groups and panels; the processor has AVX-512 F and BW.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn scales<C: Codes>(scales: &ScalePointers, group: usize, panel: usize) -> __m512 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        match C::SCALES {
+            ScaleForm::Numbers => _mm512_loadu_ps(scales.numbers.add(group * PANEL)),
+            ScaleForm::Powers => {
+                let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.bytes.add(group * PANEL).cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponents))
+            }
+            // As in `number`; without a sign.
+            ScaleForm::E4m3 => {
+                let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(scales.bytes.add(group * PANEL).cast()));
+                let numbers = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16::<7>(wide)), _mm512_set1_ps(256.0));
+                _mm512_mul_ps(numbers, _mm512_loadu_ps(scales.factors.add(panel * PANEL)))
+            }
+        }
+    }
+}
+
 /// The numbers of the step's next input. `zero`: the zero points.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
@@ -205,7 +232,7 @@ impl<C: Codes> Kernel for Numbers<C> {
             }
             for p in 0..PANELS {
                 // SAFETY: the tile has scales of `PANELS` panels and `groups` groups.
-                let scale = unsafe { _mm512_loadu_ps(tile.scales.add((p * tile.groups + g) * PANEL)) };
+                let scale = unsafe { scales::<C>(&tile.scales, p * tile.groups + g, p) };
                 let scale = _mm512_mul_ps(scale, _mm512_set1_ps(C::FACTOR));
                 for (r, acc) in acc.iter().enumerate() {
                     // SAFETY: the tile has `ROWS * PANELS` registers of sums.

@@ -34,7 +34,8 @@ impl Operand {
     fn products(&self, w: &QuantPanels, p: usize, numbers: &[[f32; PANEL]]) -> [f32; PANEL] {
         let group = w.format.group_inputs(w.cols).max(1);
         let mut sums = [0.0; PANEL];
-        for (g, scales) in w.scales_from(p).chunks_exact(PANEL).take(w.groups()).enumerate() {
+        for g in 0..w.groups() {
+            let scales: [f32; PANEL] = std::array::from_fn(|lane| w.scales.get(p, g, lane));
             let inputs = g * group..w.cols.min((g + 1) * group);
             let of_group: [f32; PANEL] = match self {
                 Operand::Numbers(x) => {

@@ -4,6 +4,7 @@
 
 use super::operand::{OperandForm, OperandRows};
 use super::panels::QuantPanels;
+use super::scales::ScalePointers;
 use super::wide::{self, WideKernels, WideScratch};
 use crate::gemm::coded::{self, CodedCall, CodedLayer, CodedPass, CodedScratch};
 use crate::gemm::pack::PANEL;
@@ -39,8 +40,7 @@ pub struct QuantTile {
     /// Codes of the first panel; the next one's begin `panel_bytes` later.
     pub codes: *const u8,
     pub panel_bytes: usize,
-    /// `[panels][groups][16]`
-    pub scales: *const f32,
+    pub scales: ScalePointers,
     /// `[panels][groups][16]`, or null where the format has none.
     pub zeros: *const u8,
     pub groups: usize,
@@ -92,12 +92,11 @@ fn tile(kernels: &QuantKernels, pass: &Pass<'_>, panel: usize, count: usize, gro
     sums.resize(rows * count * PANEL, 0.0);
     let (x, stride) = pass.operand.rows_from(first);
     let (codes, panel_bytes) = w.codes_from(panel);
-    let (scales, zeros, groups) = (w.scales_from(panel), w.zeros_from(panel), w.groups());
+    let (zeros, groups) = (w.zeros_from(panel), w.groups());
     let words = kernels.form.words(w.cols);
     assert!(
         x.len() >= (rows - 1) * stride + words
             && codes.len() >= count * panel_bytes
-            && scales.len() >= count * groups * PANEL
             && (!w.format.zeros || zeros.len() >= count * groups * PANEL),
         "shapes of the panels and their rows"
     );
@@ -106,15 +105,15 @@ fn tile(kernels: &QuantKernels, pass: &Pass<'_>, panel: usize, count: usize, gro
         stride,
         codes: codes.as_ptr(),
         panel_bytes,
-        scales: scales.as_ptr(),
+        scales: w.scales.pointers(panel, count),
         zeros: if w.format.zeros { zeros.as_ptr() } else { std::ptr::null() },
         groups,
         group: w.format.group_inputs(w.cols),
         inputs: w.padded_inputs(),
         sums: sums.as_mut_ptr(),
     };
-    // SAFETY: by the assertion above `x` holds `rows` rows, and the panels their codes, scales and zero points;
-    // `sums` holds the tile's.
+    // SAFETY: by the assertion above `x` holds `rows` rows, and the panels their codes and zero points; `pointers` has
+    // all their scales, and `sums` holds the tile's.
     unsafe { (kernels.kernel)(rows, count)(&tile) };
 }
 
@@ -136,7 +135,8 @@ fn store(
             return;
         }
         let sums: &[i32] = bytemuck::cast_slice(sums);
-        let (scales, offsets) = (pass.w.scales_from(panel), pass.w.offsets_from(panel));
+        let scales = pass.w.scales.numbers_from(panel).expect("scales of integers are f32");
+        let offsets = pass.w.offsets_from(panel);
         for (i, out) in out.iter_mut().enumerate() {
             let offset = if form == OperandForm::Offset { offsets[i] } else { 0 };
             mode.put(out, sums[i].wrapping_sub(offset) as f32 * (pass.operand.scales[row] * scales[i]) + bias(i));

@@ -1,6 +1,7 @@
 //! The layouts of codes that kernels are compiled for. How codes become numbers is said in `avx2` and `avx512`.
 
 use super::panels::word_codes;
+use super::scales::ScaleForm;
 use crate::gemm::pack::PANEL;
 use offshoot_backend::quantised::CodeFormat;
 
@@ -11,6 +12,7 @@ pub trait Codes {
     const ZEROS: bool = false;
     const STEP: usize = word_codes(Self::FORMAT);
     const BYTES: usize = Self::STEP * PANEL * Self::FORMAT.bits() / 8;
+    const SCALES: ScaleForm = ScaleForm::Numbers;
     /// What the numbers are too small by, a power of two: e4m3 is read as f16, which is 2^-8 of it.
     const FACTOR: f32 = if matches!(Self::FORMAT, CodeFormat::Fp8) { 256.0 } else { 1.0 };
 }
@@ -18,7 +20,8 @@ pub trait Codes {
 pub struct Fp8;
 pub struct Int8;
 pub struct Int4<const ZEROS: bool>;
-pub struct Fp4;
+pub struct Mxfp4;
+pub struct Nvfp4;
 
 impl Codes for Fp8 {
     const FORMAT: CodeFormat = CodeFormat::Fp8;
@@ -33,6 +36,12 @@ impl<const HAS: bool> Codes for Int4<HAS> {
     const ZEROS: bool = HAS;
 }
 
-impl Codes for Fp4 {
+impl Codes for Mxfp4 {
     const FORMAT: CodeFormat = CodeFormat::Fp4;
+    const SCALES: ScaleForm = ScaleForm::Powers;
+}
+
+impl Codes for Nvfp4 {
+    const FORMAT: CodeFormat = CodeFormat::Fp4;
+    const SCALES: ScaleForm = ScaleForm::E4m3;
 }

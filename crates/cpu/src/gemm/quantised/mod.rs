@@ -1,4 +1,4 @@
-//! Linear layers with quantised weights: the layout (`panels`), activations (`operand`), the clear loops (`clear`), and
+//! Linear layers with quantised weights: the layout (`panels`, `scales`), activations (`operand`), the clear loops (`clear`), and
 //! the fast path: what a few panels are multiplied by (`drive`; `wide` for many rows) and the kernels of each
 //! instruction set (`layouts` lists the formats that they are compiled for).
 //!
@@ -17,6 +17,7 @@ mod drive;
 mod layouts;
 mod operand;
 mod panels;
+mod scales;
 mod wide;
 
 use super::coded::CodedCall;

@@ -4,6 +4,7 @@
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
+use super::scales::PanelScales;
 use crate::memory::CacheLine;
 use offshoot_backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView, row_of_stack};
 
@@ -23,7 +24,7 @@ pub struct QuantPanels {
     pub format: QuantFormat,
     codes: MmapMut,
     /// `[panels][groups][16]`
-    scales: Vec<f32>,
+    pub scales: PanelScales,
     /// `[panels][groups][16]`, or empty.
     zeros: Vec<u8>,
     /// int8: 128 times the sum of each output's codes, which dot products of activations with 128 added have too much.
@@ -43,6 +44,7 @@ impl QuantPanels {
         let lines = panel_lines(format.codes, cols);
         let mut codes = zeroed(panels * lines);
         let mut scales = vec![0.0; panels * groups * PANEL];
+        let mut factors = vec![1.0; panels * PANEL];
         let mut zeros = vec![0; if format.zeros { panels * groups * PANEL } else { 0 }];
         let by_panel = |p: usize| (p * PANEL..rows.min((p + 1) * PANEL)).map(|row| row_of_stack(views, row));
         let code_panels = bytemuck::cast_slice_mut::<u8, CacheLine>(&mut codes).par_chunks_exact_mut(lines.max(1));
@@ -52,19 +54,22 @@ impl QuantPanels {
         };
         code_panels
             .zip(scales.par_chunks_exact_mut((groups * PANEL).max(1)))
+            .zip(factors.par_chunks_exact_mut(PANEL))
             .zip(zero_panels)
             .enumerate()
-            .for_each_init(QuantRow::default, |row, (p, ((codes, scales), zeros))| {
+            .for_each_init(QuantRow::default, |row, (p, (((codes, scales), factors), zeros))| {
                 let codes: &mut [u8] = bytemuck::cast_slice_mut(codes);
                 for (lane, (view, from)) in by_panel(p).enumerate() {
                     view.read_row(from, row);
                     row.codes.iter().enumerate().for_each(|(k, &code)| put(codes, format.codes, k, lane, code));
-                    (0..row.scales.len()).for_each(|g| scales[g * PANEL + lane] = row.scale(g));
+                    row.scales.iter().enumerate().for_each(|(g, &scale)| scales[g * PANEL + lane] = scale);
+                    factors[lane] = row.factor;
                     row.zeros.iter().enumerate().for_each(|(g, &zero)| zeros[g * PANEL + lane] = zero);
                 }
             });
         let order = first.order.map(<[u32]>::to_vec);
         let (offsets, activations) = (Vec::new(), first.activations);
+        let scales = PanelScales::of(format, scales, factors, groups);
         let mut packed = Self { rows, cols, format, codes, scales, zeros, offsets, order, activations };
         if format.codes == CodeFormat::Int8 {
             let sum = |p: usize, lane: usize| {
@@ -90,11 +95,6 @@ impl QuantPanels {
     pub fn codes_from(&self, p: usize) -> (&[u8], usize) {
         let bytes = panel_lines(self.format.codes, self.cols) * size_of::<CacheLine>();
         (&self.codes[p * bytes..], bytes)
-    }
-
-    /// The scales from panel `p` on, `[groups][16]` each.
-    pub fn scales_from(&self, p: usize) -> &[f32] {
-        &self.scales[p * self.groups() * PANEL..]
     }
 
     /// The zero points from panel `p` on, `[groups][16]` each; empty where the format has none.
@@ -127,7 +127,7 @@ impl QuantPanels {
         let group = self.format.group_inputs(self.cols).max(1);
         for k in 0..self.cols {
             let input = self.order.as_ref().map_or(k, |order| order[k] as usize);
-            out[input] = self.number(p, k, lane) * self.scales_from(p)[k / group * PANEL + lane];
+            out[input] = self.number(p, k, lane) * self.scales.get(p, k / group, lane);
         }
     }
 }

@@ -60,6 +60,8 @@ pub struct WideTile {
 pub struct WideScratch {
     numbers: Vec<f32>,
     parts: Vec<f32>,
+    /// Of a strip, where they are stored as bytes.
+    scales: Vec<f32>,
 }
 
 /// Multiplies panels `panel .. panel + count` by `rows` rows, at most `most` of them at a time; `sums` are
@@ -82,12 +84,12 @@ pub fn multiply(
     scratch.parts.resize(rows * width, 0.0);
     scratch.numbers.resize(count * STRIP * PANEL, 0.0);
     let (codes, panel_bytes) = w.codes_from(panel);
-    let (scales, zeros) = (w.scales_from(panel), w.zeros_from(panel));
+    let (all_scales, zeros) = (w.scales.numbers_from(panel), w.zeros_from(panel));
     let has_zeros = w.format.zeros;
     assert!(
         codes.len() >= count * panel_bytes
             && panel_bytes * kernels.step >= inputs * kernels.step_bytes
-            && scales.len() >= count * groups_of_w * PANEL
+            && all_scales.is_none_or(|scales| scales.len() >= count * groups_of_w * PANEL)
             && (!has_zeros || zeros.len() >= count * groups_of_w * PANEL),
         "shapes of the panels"
     );
@@ -119,6 +121,16 @@ pub fn multiply(
                 unsafe { (kernels.unpack)(codes[at..].as_ptr(), zeros, each, to.as_mut_ptr()) };
             }
         }
+        let (scales, scale_groups) = match all_scales {
+            Some(scales) => (&scales[g * PANEL..], groups_of_w),
+            None => {
+                let of_group = |p, group| (0..PANEL).map(move |lane| w.scales.get(panel + p, group, lane));
+                let of_panel = |p| (g..g + pieces).flat_map(move |group| of_group(p, group));
+                scratch.scales.clear();
+                scratch.scales.extend((0..count).flat_map(of_panel));
+                (&scratch.scales[..], pieces)
+            }
+        };
         for rows in groups(rows, most) {
             let (x, stride) = operand.rows_from(rows.first);
             assert!(x.len() >= (rows.rows - 1) * stride + first + pieces * each, "shapes of the rows");
@@ -133,8 +145,8 @@ pub fn multiply(
                 begins: first == g * group,
                 ends: first + each >= end(g),
                 is_first: g == 0,
-                scales: scales[g * PANEL..].as_ptr(),
-                groups: groups_of_w,
+                scales: scales.as_ptr(),
+                groups: scale_groups,
                 factor: kernels.factor,
                 parts: scratch.parts[own.clone()].as_mut_ptr(),
                 sums: sums[own].as_mut_ptr(),

@@ -22,7 +22,9 @@ fn compare(what: &str, kernels: impl Fn(TensorType) -> BlockKernels) {
             if i % 5 == 0 {
                 block.fill(if i % 2 == 0 { 0xff } else { 0x80 });
             }
-            block[kind.scale_bytes()].iter_mut().for_each(|byte| *byte &= 0xbf);
+            for scales in kind.scale_bytes() {
+                block[scales].iter_mut().for_each(|byte| *byte &= 0xbf);
+            }
         }
         let w = BlockPanels::pack(&[BlockView { kind, rows: outputs, cols, bytes: &bytes, exact: false }]);
         let kernels = kernels(kind);

@@ -14,7 +14,9 @@ fn rows_are_what_their_blocks_decode_to() {
         let mut bytes: Vec<u8> = (0..rows * kind.row_bytes(cols)).map(|_| dice.below(256) as u8).collect();
         for block in bytes.chunks_exact_mut(kind.block_bytes()) {
             // The exponents of f16 are not the largest, so all numbers are finite.
-            block[kind.scale_bytes()].iter_mut().for_each(|byte| *byte &= 0xbf);
+            for scales in kind.scale_bytes() {
+                block[scales].iter_mut().for_each(|byte| *byte &= 0xbf);
+            }
         }
         let view = BlockView { kind, rows, cols, bytes: &bytes, exact: false };
         let packed = BlockPanels::pack(&[view]);

@@ -18,7 +18,15 @@ fn product(cores: &Cores, w: &CpuWeights, rows: usize, numbers: &[f32]) -> Vec<f
 #[test]
 fn rows_have_the_bits_that_they_have_alone() {
     const OUTPUTS: usize = 50;
-    let shapes = [(768, Some(32)), (264, Some(88)), (200, Some(64)), (203, Some(64)), (1024, Some(512)), (600, None)];
+    let shapes = [
+        (768, Some(32)),
+        (304, Some(16)),
+        (264, Some(88)),
+        (200, Some(64)),
+        (203, Some(64)),
+        (1024, Some(512)),
+        (600, None),
+    ];
     let codes = [CodeFormat::Fp8, CodeFormat::Int8, CodeFormat::Int4, CodeFormat::Fp4];
     for (isa, codes) in Isa::available().into_iter().flat_map(|isa| codes.map(|codes| (isa, codes))) {
         let cores = Cores::new(isa);

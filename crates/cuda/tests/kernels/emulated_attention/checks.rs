@@ -85,7 +85,8 @@ pub(super) fn merged(merge: &Emulated, setting: &Setting, mut found: Vec<Memory>
 
 /// All schedules that a kernel must serve.
 pub(super) fn schedules(seed: u64) -> [Schedule; 3] {
-    let schedule = |copies, products| Schedule { copies, products, seed: u32::try_from(seed).expect("a small seed") };
+    let seed = u32::try_from(seed).expect("a small seed");
+    let schedule = |copies, products| Schedule { copies, products, seed, held: None };
     [schedule(When::AtOnce, When::AtOnce), schedule(When::AtOnce, When::Late), schedule(When::Late, When::Late)]
 }
 

@@ -23,9 +23,9 @@ pub(super) enum Leaves {
     Star,
     /// Three problems below a header, five samples each.
     Problems,
-    /// Prompts without anything in common.
+    /// Prompts without anything in common, which share no tile.
     Roots,
-    /// Samples of a prompt beside prompts alone: some rows of a tile have one state.
+    /// Samples of a prompt between prompts alone, which have tiles of their own.
     Mixed,
 }
 

@@ -142,6 +142,9 @@ struct Ready {
     }
 };
 
+// The most turns for which held warps go on like others once they may: a launch would take long if they never did.
+constexpr size_t MOST_FREE_TURNS = 2048;
+
 // What one thread of the operating system runs kernels with.
 struct Machine {
     Launch launch;
@@ -149,7 +152,9 @@ struct Machine {
     void*** args;
     jmp_buf scheduler;
     Ready ready;
-    Queue polling;  // look again and again at what others write
+    Queue held;        // could go on, but are of held warps
+    size_t free_turn;  // up to this turn held warps go on like others
+    Queue polling;     // look again and again at what others write
     std::vector<std::unique_ptr<Fiber>> fibers;
     size_t fibers_of_launch;
     std::vector<std::unique_ptr<Block>> blocks;
@@ -187,11 +192,23 @@ void join(Queue& queue, Fiber* fiber) {
     queue.size++;
 }
 
-void wake(Queue& queue) {
-    for (Fiber* fiber = queue.first; fiber != nullptr; fiber = fiber->behind) {
-        machine->ready.push(fiber);
+void let_go_on(Fiber* fiber) {
+    Machine& all = *machine;
+    if (fiber->seen.number / WARP == all.launch.held_warp && all.turns >= all.free_turn) {
+        join(all.held, fiber);
+    } else {
+        all.ready.push(fiber);
     }
+}
+
+void wake(Queue& queue) {
+    Fiber* fiber = queue.first;
     queue = Queue();
+    while (fiber != nullptr) {
+        Fiber* next = fiber->behind;
+        let_go_on(fiber);
+        fiber = next;
+    }
 }
 
 bool do_some_copies();
@@ -206,11 +223,18 @@ Fiber* next_fiber() {
             }
             // What nobody else will change is looked at once more, and then never.
             if (all.polling.size == 0 || (all.turns == all.polled && all.looks == all.looked)) {
-                break;
+                if (all.held.size == 0) {
+                    break;
+                }
+                // Often few: a warp is held again wherever it waits for its own lanes.
+                all.free_turn = all.turns + (MOST_FREE_TURNS >> all.dice() % 12);
+                wake(all.held);
+                continue;
             }
             all.polled = all.turns + all.polling.size;
             all.looked = all.looks;
             wake(all.polling);
+            continue;
         }
         if (++all.turns % 64 == 0 && all.launch.copies_late) {
             // Somebody else comes first.
@@ -539,7 +563,8 @@ void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsig
     std::memcpy(bulk.words, map, sizeof bulk.words);
     const uint64_t address = map[0], apart = map[3], box = map[4], box_rows = map[5], swizzled = map[7];
     const uint64_t row_bytes = box * map[6];
-    const bool is_aligned = to % 128 == 0 && (address | apart | row_bytes) % 16 == 0;
+    // Swizzled boxes repeat by 8 rows of 128 bytes.
+    const bool is_aligned = to % (swizzled ? 1024 : 128) == 0 && (address | apart | row_bytes) % 16 == 0;
     if (!is_aligned || (swizzled && row_bytes != 128) || box > 256 || box_rows > 256) {
         stop("a box that the copy engine does not take");
     }
@@ -1163,6 +1188,7 @@ void make_blocks() {
     }
     machine->ready = Ready();
     machine->ready.ring.resize(power);
+    machine->held = Queue();
     machine->fibers_of_launch = 0;
     for (unsigned number = 0; number < launch.grid * launch.beside; number++) {
         auto block = std::make_unique<Block>();
@@ -1191,7 +1217,7 @@ void make_blocks() {
             fiber.ungrouped = 0;
             fiber.waits = "";
             fiber.looked = nullptr;
-            machine->ready.push(&fiber);
+            let_go_on(&fiber);
         }
         machine->blocks.push_back(std::move(block));
     }
@@ -1233,7 +1259,7 @@ const char* run(const Launch& launch, void (*kernel)(void** args), void*** args)
     machine->launch = launch;
     machine->kernel = kernel;
     machine->args = args;
-    machine->turns = machine->looks = machine->looked = 0;
+    machine->turns = machine->free_turn = machine->looks = machine->looked = 0;
     machine->polled = ~size_t{0};
     machine->dice.seed(launch.seed);
     machine->fault.clear();

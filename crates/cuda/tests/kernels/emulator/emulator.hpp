@@ -451,6 +451,7 @@ struct Launch {
     unsigned beside;  // kernels that run beside each other, as on several GPUs, each with `grid` blocks
     unsigned copies_late, products_late;
     unsigned seed;  // decides in which order late work is done
+    unsigned held_warp;  // of each block: goes on for some turns whenever no other can; a number of no warp: none
 };
 
 // Runs a kernel, `beside` times with the arguments of each; what went wrong, or null.

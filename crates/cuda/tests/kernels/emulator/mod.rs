@@ -51,6 +51,8 @@ pub struct Schedule {
     pub products: When,
     /// Decides in which order late work is done.
     pub seed: u32,
+    /// The warp of each block that goes on for some turns whenever no other can, and waits then.
+    pub held: Option<u32>,
 }
 
 /// What kernels are launched with, as `Launch` of emulator.hpp.
@@ -65,7 +67,11 @@ struct Launch {
     copies_late: c_uint,
     products_late: c_uint,
     seed: c_uint,
+    held_warp: c_uint,
 }
+
+/// `Launch::held_warp` where no warp is held: there is none of this number.
+const NONE_HELD: c_uint = c_uint::MAX;
 
 type Launcher = unsafe extern "C" fn(&Launch, *const *const *mut c_void) -> *const c_char;
 
@@ -103,6 +109,7 @@ impl Emulated {
             copies_late,
             products_late,
             seed: how.seed,
+            held_warp: how.held.unwrap_or(NONE_HELD),
         };
         // SAFETY: the caller answers for the arguments.
         unsafe { self.run(&launch, &[args.as_ptr()], &how) };
@@ -127,6 +134,7 @@ impl Emulated {
                     copies_late: late(how.copies),
                     products_late: late(how.products),
                     seed: how.seed,
+                    held_warp: how.held.unwrap_or(NONE_HELD),
                 };
                 // SAFETY: the caller answers for the arguments.
                 unsafe { self.run(&launch, &[args.as_ptr()], &how) };
@@ -142,9 +150,18 @@ impl Emulated {
     pub unsafe fn launch_beside(&self, grid: u32, threads: u32, seed: u32, args: &[Vec<*mut c_void>]) {
         let args: Vec<*const *mut c_void> = args.iter().map(|args| args.as_ptr()).collect();
         let beside = args.len() as c_uint;
-        let (first, row) = (0, 0);
-        let launch =
-            Launch { grid, threads, first, row, dynamic_bytes: 0, beside, copies_late: 1, products_late: 0, seed };
+        let launch = Launch {
+            grid,
+            threads,
+            first: 0,
+            row: 0,
+            dynamic_bytes: 0,
+            beside,
+            copies_late: 1,
+            products_late: 0,
+            seed,
+            held_warp: NONE_HELD,
+        };
         // SAFETY: as in `launch`.
         unsafe { self.run(&launch, &args, &seed) };
     }

@@ -19,11 +19,10 @@ pub fn of_layer(
     activation: Activation,
     norm: Norm,
 ) -> Result<Option<ExpertsSpec>> {
-    let Activation::Gated(gate) = activation else { unreachable!("experts of all families are gated") };
     if !is_sparse(rule, fields, layer)? {
         return Ok(None);
     }
-    if gate == Gate::Clamped {
+    if activation == Activation::Gated(Gate::Clamped) {
         refuse_other_limit(fields)?;
     }
     let last = rule.count[rule.count.len() - 1];
@@ -47,7 +46,8 @@ pub fn of_layer(
         count,
         width: fields.required_size(rule.width.name(), LARGEST_WIDTH)?,
         width_field: rule.width,
-        gate,
+        activation,
+        latent: None,
         bias: rule.bias,
         router: Router { chosen, scores, groups, identities },
         choosing_bias: rule.choosing_bias,

@@ -7,8 +7,8 @@ use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_WIDTH, shown};
 use super::super::layer::{
-    Activation, AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, KeySource, LatentSpec, LayerNorms,
-    LayerSpec, Mixer, Norm, QueryGrowth,
+    Activation, AttentionSpec, BlockNorms, BranchScale, DenseSpec, FeedForward, HeadNorm, KeySource, LatentSpec,
+    LayerNorms, LayerSpec, Mixer, Norm, QueryGate, QueryGrowth,
 };
 use super::super::rope::{LayerKind, RopeConfig};
 use super::description::{
@@ -168,8 +168,13 @@ impl<'a> Reader<'a> {
                     softcap,
                     sinks: family.sinks,
                     keys,
-                    head_norm: family.head_norm.map(|rule| HeadNorm { norm, span: rule.span, values: rule.values }),
-                    gated: family.gated_queries,
+                    head_norm: family.head_norm.map(|rule| HeadNorm {
+                        norm,
+                        span: rule.span,
+                        values: rule.values,
+                        weights: true,
+                    }),
+                    gate: family.gated_queries.then_some(QueryGate::InQueries),
                     qkv_bias,
                     out_bias,
                 })
@@ -186,7 +191,7 @@ impl<'a> Reader<'a> {
                 feed_forward: self.feed_forward(layer, keys, activation, mlp_bias)?,
                 norms,
                 output_scale: of_layers,
-                branch_scale,
+                branch_scale: BranchScale::of_both(branch_scale),
             })
         };
         (0..self.layers).map(layer).collect()
@@ -438,7 +443,7 @@ fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
     };
     let Some(beta) = rope.positive("llama_4_scaling_beta")? else { return Ok(None) };
     let original_context = rope.required_size(CONTEXT, LARGEST_CONTEXT)?;
-    Ok(Some(QueryGrowth { beta, original_context }))
+    Ok(Some(QueryGrowth { beta, original_context, offset: 0 }))
 }
 
 /// The heads of each layer.

@@ -23,7 +23,7 @@ use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH, shown};
-use super::model::{ModelConfig, PerLayerInputs};
+use super::model::{EmbedScale, ModelConfig, PerLayerInputs};
 use super::modules::{ExpertForm, ExpertModules, Modules, StackedForm};
 use super::output::OutputHead;
 use super::quantisation::{self, Quantisation};
@@ -153,7 +153,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         vocab,
         output: OutputHead::Tokens,
         context,
-        embed_scale,
+        embed_scale: embed_scale.map(|factor| EmbedScale { factor, rounded: true }),
         per_layer_inputs: per_layer_inputs(described, fields, vocab)?,
         logit_scale,
         final_softcap: softcap(fields, described.scales.logit_cap)?,
@@ -165,6 +165,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         bos: None,
         eos: Vec::new(),
         formats: Arc::default(),
+        latents_apart: false,
     })
 }
 
