@@ -2,6 +2,7 @@
 //! each projection (Qwen3.5), with one ordered by key head (Qwen3-Next) or with a decay for each channel (Kimi Linear),
 //! Mamba-2, whose one projection gives all parts, Mamba-1 and gated convolutions.
 
+use std::iter::once;
 use std::ops::Range;
 
 use super::names::LayerNames;
@@ -267,12 +268,12 @@ impl LayerNames<'_> {
                 segments: heads.conv_segments().to_vec(),
             },
             rule: RuleTensors::Sum {
-                steps: view(&whole, [steps..steps + count.size], Split::outputs([count.size])),
+                steps: view(&whole, once(steps..steps + count.size), Split::outputs([count.size])),
                 a_log: vector(&at("A_log"), count),
                 dt_bias: vector(&at("dt_bias"), count),
                 skip: vector(&at("D"), count),
             },
-            gate: vec![view(&whole, [0..values], Split::outputs([values]))],
+            gate: vec![view(&whole, once(0..values), Split::outputs([values]))],
             norm: norm.map(|_| vector(&at("norm.weight"), width)),
         };
         let input = view(&whole, ordered(values), Split::outputs(heads.conv_segments()));
@@ -306,10 +307,10 @@ impl LayerNames<'_> {
                 dt_bias: vector(&at("dt_proj.bias"), width),
                 skip: vector(&at("D"), width),
             },
-            gate: vec![view(&whole, [channels..2 * channels], Split::outputs([channels]))],
+            gate: vec![view(&whole, once(channels..2 * channels), Split::outputs([channels]))],
             norm: None,
         };
-        let input = view(&whole, [0..channels], Split::outputs([channels]));
+        let input = view(&whole, once(0..channels), Split::outputs([channels]));
         (tensors, [input, self.out("mamba.out_proj", width, proj_bias)])
     }
 
