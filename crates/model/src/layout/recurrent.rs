@@ -127,8 +127,8 @@ fn dim(size: usize, field: &'static str) -> Dim {
 }
 
 /// `rows` of a projection, divided by `split`.
-fn view<const N: usize>(whole: &LinearTensors, rows: [Range<usize>; N], split: Split) -> LinearTensors {
-    LinearTensors { rows: Some(rows.to_vec()), split, ..whole.clone() }
+fn view(whole: &LinearTensors, rows: impl IntoIterator<Item = Range<usize>>, split: Split) -> LinearTensors {
+    LinearTensors { rows: Some(rows.into_iter().collect()), split, ..whole.clone() }
 }
 
 impl LayerNames<'_> {
