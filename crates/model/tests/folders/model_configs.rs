@@ -399,7 +399,7 @@ fn what_is_not_supported_is_said_in_one_sentence() {
     let supported = "one of llama, mistral, ministral, ministral3, mixtral, qwen2, qwen3, qwen3_moe, qwen3_next, \
                      qwen3_5, qwen3_5_moe, phi, phi3, smollm3, olmo2, olmo3, gemma2, gemma3, gemma4, gpt_oss, \
                      deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4, minicpm3, sarvam_mla, longcat_flash";
-    bad(json!({"model_type": "mamba2"}), &["`model_type`", supported, "\"mamba2\""]);
+    bad(json!({"model_type": "mamba"}), &["`model_type`", supported, "\"mamba\""]);
     bad(
         json!({"model_type": null, "architectures": ["GPT2LMHeadModel"]}),
         &["`architectures`", supported, "GPT2LMHeadModel"],
