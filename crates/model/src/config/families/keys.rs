@@ -298,7 +298,7 @@ fn words(family: &Description) -> Vec<&'static str> {
             ExpertLayers::Listed => &["mlp_layer_types"],
             _ => &[],
         });
-        words.extend(experts.average);
+        words.extend(experts.average.into_iter().chain(experts.latent));
         words.extend(match experts.scores {
             ScoreRule::OfChosen(name) => Some(name),
             _ => None,
