@@ -23,15 +23,16 @@ impl Marks {
     }
 }
 
-/// The marks of most models, those that others are told to write, and those of Gemma 4, Seed-OSS, Magistral and
-/// Cohere's models.
-pub(super) const MARKS: [Marks; 6] = [
+/// The marks of most models, those that others are told to write, and those of Gemma 4, Seed-OSS, Magistral,
+/// Cohere's models and Hunyuan 3.
+pub(super) const MARKS: [Marks; 7] = [
     Marks::new("<think>", "</think>"),
     Marks::new("<thinking>", "</thinking>"),
     Marks { begin: "<|channel>", ..Marks::new("<|channel>thought\n", "<channel|>") },
     Marks::new("<seed:think>", "</seed:think>"),
     Marks::new("[THINK]", "[/THINK]"),
     Marks::new("<|START_THINKING|>", "<|END_THINKING|>"),
+    Marks::new("<think:opensource>", "</think:opensource>"),
 ];
 
 /// Where in an answer a text begins, which its prompt tells.

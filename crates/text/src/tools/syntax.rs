@@ -69,6 +69,17 @@ const ARGUMENT_TAGS: Tagged = Tagged {
 /// Hunyuan 3's: GLM's with a separator behind the name.
 const SEPARATED_TAGS: Tagged = Tagged { after_name: "<tool_sep>", ..ARGUMENT_TAGS };
 
+/// The same in the published Hunyuan 3.
+const OPEN_SOURCE_TAGS: Tagged = Tagged {
+    before_name: "",
+    after_name: "<tool_sep:opensource>",
+    before_key: "<arg_key:opensource>",
+    after_key: "</arg_key:opensource>",
+    before_value: "<arg_value:opensource>",
+    after_value: "</arg_value:opensource>",
+    end: "",
+};
+
 /// MiniMax-M2's.
 const INVOKE_TAGS: Tagged = Tagged {
     before_name: "<invoke name=\"",
@@ -99,6 +110,7 @@ const MISTRAL: &[CallStyle] = &[
 /// `[TOOL_CALLS]name{…}`.
 const MISTRAL_PLAIN: CallStyle = CallStyle::Named(NamedCall { before: "", after: "", skips: None });
 const SEPARATED: &[CallStyle] = &[CallStyle::Tagged(SEPARATED_TAGS)];
+const OPEN_SOURCE: &[CallStyle] = &[CallStyle::Tagged(OPEN_SOURCE_TAGS)];
 const INVOKE: &[CallStyle] = &[CallStyle::Tagged(INVOKE_TAGS)];
 const GEMMA: &[CallStyle] = &[CallStyle::Gemma];
 /// First the syntax of V3, with a fence around the arguments: in that of V3.1 no name is followed by a second
@@ -245,7 +257,7 @@ impl CallSyntax {
 
 /// The marks of calls that some vocabularies have as special tokens. Texts keep them: without them a call would look
 /// like any text.
-pub(crate) const MARKS: [&str; 38] = [
+pub(crate) const MARKS: [&str; 47] = [
     "<tool_call>",
     "</tool_call>",
     "<|tool_call|>",
@@ -284,6 +296,15 @@ pub(crate) const MARKS: [&str; 38] = [
     "<tool_sep>",
     "<|tool_call_start|>",
     "<|tool_call_end|>",
+    "<tool_calls:opensource>",
+    "</tool_calls:opensource>",
+    "<tool_call:opensource>",
+    "</tool_call:opensource>",
+    "<tool_sep:opensource>",
+    "<arg_key:opensource>",
+    "</arg_key:opensource>",
+    "<arg_value:opensource>",
+    "</arg_value:opensource>",
 ];
 
 const PLAIN: CallSyntax = CallSyntax {
@@ -314,7 +335,7 @@ const fn object_written(
 }
 
 /// The families' syntaxes. A template that has the texts of several is of the first one's family.
-pub(super) static SYNTAXES: [CallSyntax; 22] = [
+pub(super) static SYNTAXES: [CallSyntax; 23] = [
     // gpt-oss.
     CallSyntax {
         name: "harmony",
@@ -488,6 +509,22 @@ pub(super) static SYNTAXES: [CallSyntax; 22] = [
         openings: &[opening("<TOOLCALL>", OBJECT)],
         closes: &["</TOOLCALL>"],
         written: object_written(["<TOOLCALL>[", ", ", "]</TOOLCALL>"], ["", ""], "arguments"),
+        ..PLAIN
+    },
+    // Hunyuan 3 as it is published: its template puts the end of each mark behind the rest.
+    CallSyntax {
+        name: "hunyuan_v3_open_source",
+        recognised_by: &["<tool_sep{}>", "':opensource'"],
+        openings: &[opening("<tool_calls:opensource>", &[]), opening("<tool_call:opensource>", OPEN_SOURCE)],
+        closes: &["</tool_call:opensource>", "</tool_calls:opensource>"],
+        written: Written {
+            begin: "<tool_calls:opensource>\n",
+            between: Some("\n"),
+            end: "\n</tool_calls:opensource>",
+            before: "<tool_call:opensource>",
+            after: "\n</tool_call:opensource>",
+            style: WrittenStyle::Tagged(OPEN_SOURCE_TAGS),
+        },
         ..PLAIN
     },
     CallSyntax {

@@ -112,6 +112,11 @@ fn calls_in_each_family_s_syntax() {
                      <tool_call>get_time<tool_sep>\n</tool_call>\n</tool_calls>";
     check("hunyuan_v3", separated, "", &[ROME, ("get_time", "{}")]);
     check("hunyuan_v3", &format!("Well.\n{}", separated.replace('\n', "")), "Well.", &[ROME, ("get_time", "{}")]);
+    let mut open_source = separated.to_owned();
+    for mark in ["tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value"] {
+        open_source = open_source.replace(&format!("{mark}>"), &format!("{mark}:opensource>"));
+    }
+    check("hunyuan_v3_open_source", &open_source, "", &[ROME, ("get_time", "{}")]);
     check("hunyuan_list", &format!("<tool_calls>[{paris}, {rome}]</tool_calls>"), "", &[PARIS, ROME]);
     check("nemotron", &format!("Well.\n\n<TOOLCALL>[{paris}, {rome}]</TOOLCALL>"), "Well.", &[PARIS, ROME]);
 
@@ -346,6 +351,10 @@ fn templates_tell_their_family() {
         ("<|tool_call|>{\"name\"<|/tool_call|>", "phi4"),
         ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>", "glm"),
         ("<tool_calls>\n<tool_call>{function-name}<tool_sep>\n<arg_key>{arg-key-1}</arg_key>", "hunyuan_v3"),
+        (
+            "{%- set HYTK = ':opensource' %}\n{%- set toolsep_token = '<tool_sep{}>'.format(HYTK) %}",
+            "hunyuan_v3_open_source",
+        ),
         ("<tool_calls>[{\"name\": ", "hunyuan_list"),
         (
             "{{- \"<|tool_call_start|>[\" + (tool_calls_ns.tool_calls | join(\", \")) + \"]<|tool_call_end|>\" -}}",
