@@ -10,8 +10,8 @@ mod tensors;
 use offshoot_backend::Split;
 
 use super::config::{
-    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, Mixer, ModelConfig, Norm, OutputHead,
-    StackedForm,
+    Activation, DenseSpec, EXPERTS, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, Mixer, ModelConfig, Norm,
+    OutputHead, StackedForm,
 };
 use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
@@ -19,7 +19,7 @@ use latent::out_width;
 pub use latent::{LatentTensors, QueryTensors};
 use names::LayerNames;
 pub use tensors::{Dim, HEAD, HeadNormTensors, LinearTensors, NormTensors, TensorSpec};
-use tensors::{EMBEDDING, HIDDEN, linear, matrix, norm, vector};
+use tensors::{EMBEDDING, FINAL_NORM, HIDDEN, linear, matrix, norm, vector};
 
 /// The matrices of a linear layer of experts, as they are stored.
 #[derive(Clone, Debug)]
@@ -237,7 +237,7 @@ impl Layout {
                 }
             }),
             layers: layers.map(|(ix, spec)| LayerNames { ix, hidden, config, spec }.tensors()).collect(),
-            final_norm: norm(config.modules.final_norm, config.final_norm, hidden),
+            final_norm: norm(FINAL_NORM, config.final_norm, hidden),
             head: (generates && !config.tied_embeddings).then(|| matrix(HEAD, vocab, hidden)),
             head_bias: (generates && config.head_bias).then(|| vector("lm_head.bias", vocab)),
             values: values(config, hidden, vocab),
@@ -330,27 +330,30 @@ fn input_width(size: usize) -> Dim {
 
 impl LayerNames<'_> {
     fn tensors(&self) -> LayerTensors {
-        let (modules, spec, hidden) = (self.modules(), self.spec, self.hidden);
+        let (spec, hidden) = (self.spec, self.hidden);
         let none = BlockNormTensors { before: None, after: None };
         let (attention_norms, feed_forward_norms) = match spec.norms {
             LayerNorms::Sequential { attention, feed_forward } => {
                 let norm = |module, kind: Option<Norm>| kind.map(|kind| self.norm(module, kind));
+                let behind = "post_attention_layernorm";
+                // Where none is behind attention, the one before the next block has its name.
+                let between = if attention.after().is_some() { "pre_feedforward_layernorm" } else { behind };
                 let around_attention = BlockNormTensors {
-                    before: norm(modules.before_attention, attention.before()),
-                    after: norm(modules.after_attention, attention.after()),
+                    before: norm("input_layernorm", attention.before()),
+                    after: norm(behind, attention.after()),
                 };
                 let around_feed_forward = BlockNormTensors {
-                    before: norm(modules.before_feed_forward, feed_forward.before()),
-                    after: norm(modules.after_feed_forward, feed_forward.after()),
+                    before: norm(between, feed_forward.before()),
+                    after: norm("post_feedforward_layernorm", feed_forward.after()),
                 };
                 (around_attention, around_feed_forward)
             }
             LayerNorms::Parallel(shared) => {
-                (BlockNormTensors { before: Some(self.norm(modules.before_attention, shared)), after: None }, none)
+                (BlockNormTensors { before: Some(self.norm("input_layernorm", shared)), after: None }, none)
             }
             LayerNorms::ParallelOfTwo { attention, feed_forward } => {
                 let before = |module, kind| BlockNormTensors { before: Some(self.norm(module, kind)), after: None };
-                (before(modules.before_attention, attention), before(modules.before_feed_forward, feed_forward))
+                (before("input_layernorm", attention), before("post_attention_layernorm", feed_forward))
             }
         };
         let attention = spec.attention();
@@ -369,7 +372,8 @@ impl LayerNames<'_> {
                         (queries, out_width(heads))
                     }
                 };
-                let out = linear(&[(self.at(modules.out), hidden)], read, attention.out_bias).split(Split::Inputs);
+                let out =
+                    linear(&[(self.at("self_attn.o_proj"), hidden)], read, attention.out_bias).split(Split::Inputs);
                 (Some(qkv), self.query_gate(attention), None, Some(out))
             }
             Mixer::DeltaRule(delta_rule) => {
@@ -410,35 +414,28 @@ impl LayerNames<'_> {
 
     fn dense(&self, dense: &DenseSpec) -> DenseTensors {
         let DenseSpec { activation, width, bias } = *dense;
-        if let FeedForward::SharedExpert { gated, .. } = self.spec.feed_forward {
-            let field =
-                if gated { "shared_expert_intermediate_size" } else { "n_shared_experts * moe_intermediate_size" };
-            let inner = Dim { size: width, field };
-            let at = |name: &str| self.at(&format!("{}.{name}", self.modules().shared_expert));
-            return DenseTensors {
-                up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias)
-                    .split(Split::outputs([width; 2])),
-                down: linear(&[(at("down_proj"), self.hidden)], inner, bias).split(Split::Inputs),
-            };
-        }
-        let inner = Dim { size: width, field: "intermediate_size" };
-        let modules = self.modules().up;
-        let up = Dim {
-            size: activation.up_width(width) / modules.len(),
-            field: match (activation, modules.len()) {
-                (Activation::Gated(_), 1) => "2 * intermediate_size",
-                _ => "intermediate_size",
-            },
+        let (block, field) = match self.spec.feed_forward {
+            FeedForward::SharedExpert { gated: true, .. } => ("mlp.shared_expert", "shared_expert_intermediate_size"),
+            FeedForward::SharedExpert { .. } => ("mlp.shared_experts", "n_shared_experts * moe_intermediate_size"),
+            _ => ("mlp", "intermediate_size"),
         };
-        let up: Vec<_> = modules.iter().map(|module| (self.at(module), up)).collect();
+        let inner = Dim { size: width, field };
+        let up = |name: &str, inner| (self.at(&format!("{block}.{name}")), inner);
+        let both = Dim { size: 2 * width, field: "2 * intermediate_size" };
+        let up = match activation {
+            Activation::Gated(_) if self.modules().fused_up => vec![up("gate_up_proj", both)],
+            Activation::Gated(_) => vec![up("gate_proj", inner), up("up_proj", inner)],
+            Activation::Gelu => vec![up("up_proj", inner)],
+        };
+        let down = (self.at(&format!("{block}.down_proj")), self.hidden);
         DenseTensors {
             up: linear(&up, self.hidden, bias).split(Split::outputs(vec![width; activation.up_width(width) / width])),
-            down: linear(&[(self.at(self.modules().down), self.hidden)], inner, bias).split(Split::Inputs),
+            down: linear(&[down], inner, bias).split(Split::Inputs),
         }
     }
 
     fn experts(&self, experts: &ExpertsSpec) -> ExpertTensors {
-        let names = self.modules().experts;
+        let form = self.modules().experts;
         let (of_experts, of_routed) = match self.config.family.is_latent() {
             true if experts.routed() > experts.count => ("n_routed_experts", "n_routed_experts + zero_expert_num"),
             true => ("n_routed_experts", "n_routed_experts"),
@@ -454,14 +451,14 @@ impl LayerNames<'_> {
         };
         let outer = experts.latent.map_or(self.hidden, |size| Dim { size, field: "moe_latent_size" });
         let tensor = |name: &str, shape: &[Dim]| TensorSpec {
-            name: self.at(&format!("{}.{name}", names.experts)),
+            name: self.at(&format!("{EXPERTS}.{name}")),
             shape: shape.to_vec(),
         };
         let stacked_up = if is_gated { "gate_up_proj" } else { "up_proj" };
-        let (up, down) = match names.form {
+        let (up, down) = match form {
             ExpertForm::Separate { gate, up, down } => {
                 let of = |expert: usize, module: &str, rows, cols| {
-                    matrix(&self.at(&format!("{}.{expert}.{module}", names.experts)), rows, cols)
+                    matrix(&self.at(&format!("{EXPERTS}.{expert}.{module}")), rows, cols)
                 };
                 let up_modules: &[&str] = if is_gated { &[gate, up] } else { &[up] };
                 let ups_of = |e: usize| up_modules.iter().map(|module| of(e, module, width, outer)).collect();
@@ -478,8 +475,8 @@ impl LayerNames<'_> {
             }
         };
         ExpertTensors {
-            router: linear(&[(self.at(names.router), routed)], self.hidden, experts.bias),
-            choosing_bias: experts.choosing_bias.then(|| vector(&self.at(self.modules().choosing_bias), routed)),
+            router: linear(&[(self.at("mlp.gate"), routed)], self.hidden, experts.bias),
+            choosing_bias: experts.choosing_bias.then(|| vector(&self.at("mlp.gate.e_score_correction_bias"), routed)),
             router_scales: experts.router_norm.map(|_| {
                 [vector(&self.at("router.scale"), self.hidden), vector(&self.at("router.per_expert_scale"), count)]
             }),
@@ -488,7 +485,7 @@ impl LayerNames<'_> {
                 [around("mlp.fc1_latent_proj", outer, self.hidden), around("mlp.fc2_latent_proj", self.hidden, outer)]
             }),
             up,
-            alternating: matches!(names.form, ExpertForm::Stacked(StackedForm::Transposed | StackedForm::Mxfp4)),
+            alternating: matches!(form, ExpertForm::Stacked(StackedForm::Transposed | StackedForm::Mxfp4)),
             down,
             biases: experts.bias.then(|| {
                 [tensor(&format!("{stacked_up}_bias"), &[count, up_width]), tensor("down_proj_bias", &[count, outer])]

@@ -12,7 +12,7 @@ use offshoot_backend::{Dtype, MatrixPart, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
 
-use super::config::{Difference, ExpertForm, ModelConfig, ModelFolder, Modules, STACKED_EXPERTS};
+use super::config::{Difference, ExpertForm, ModelConfig, ModelFolder, Modules};
 use super::layout::{LayerTensors, Layout, TensorSpec};
 use super::loader::{Changes, codes_in_part};
 use super::weights::{self, Check, Checkpoint, Formats, Naming, TensorSource, WeightSource, not_finite};
@@ -138,15 +138,15 @@ impl WeightForm {
         let mut forms = vec![self.config.modules];
         if self.config.has_experts() {
             forms.push(weights::stored_modules(self.published, names.iter().copied()));
-            if matches!(self.published.experts.form, ExpertForm::Separate { .. }) {
-                forms.push(Modules { experts: STACKED_EXPERTS, ..self.published });
+            if matches!(self.published.experts, ExpertForm::Separate { .. }) {
+                forms.push(self.published.with_stacked_experts());
             }
             forms.push(self.published);
         }
         let stored = |modules: Modules| {
             let config = ModelConfig { modules, ..self.config.clone() };
             let layout = Layout::of(&config);
-            let (naming, known) = Naming::matching(names, &layout);
+            let (naming, known) = Naming::matching(names, &layout, config.modules.outside);
             (known, (config, layout, naming))
         };
         // Of equals the first: the last that `max_by_key` comes to.

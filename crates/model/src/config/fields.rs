@@ -1,7 +1,8 @@
 //! Reads single fields of a JSON object. Every error names the file, the field, what was expected and what was found. A
 //! `null` counts as absent, as in transformers.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -26,6 +27,19 @@ pub struct Fields<'a> {
     called: Option<&'a BTreeMap<String, String>>,
     /// Names that the file has for fields of this object, by those that they are read by.
     own: Option<&'a OwnNames>,
+    /// Where it is noted which fields were asked for.
+    used: Option<&'a UsedKeys>,
+}
+
+/// The names of fields that somebody asked for, with those of the enclosing objects.
+#[derive(Default)]
+pub struct UsedKeys(RefCell<BTreeSet<String>>);
+
+impl UsedKeys {
+    /// Whether somebody asked for this field of `fields`.
+    pub fn has(&self, fields: &Fields<'_>, name: &str) -> bool {
+        self.0.borrow().contains(&format!("{}{name}", fields.prefix))
+    }
 }
 
 /// A family's own names of fields, by those of the family that they are read as.
@@ -35,7 +49,7 @@ impl<'a> Fields<'a> {
     /// The top object of a file that was parsed as `value`.
     pub fn of_file(path: &'a Path, value: &'a Value) -> Result<Self> {
         let object = value.as_object().ok_or_else(|| Error::format(path, "expected a JSON object"))?;
-        Ok(Self { path, prefix: String::new(), object, called: None, own: None })
+        Ok(Self { path, prefix: String::new(), object, called: None, own: None, used: None })
     }
 
     /// Fields that were made from a file of another kind; errors call them as `called` says.
@@ -48,12 +62,20 @@ impl<'a> Fields<'a> {
         self.called.is_some()
     }
 
+    fn note(&self, name: &str) {
+        if let Some(UsedKeys(used)) = self.used {
+            used.borrow_mut().insert(format!("{}{name}", self.prefix));
+        }
+    }
+
     pub fn value(&self, name: &str) -> Option<&'a Value> {
+        self.note(name);
         self.object.get(name).filter(|value| !value.is_null())
     }
 
     /// Whether the key is present, even as `null`.
     pub fn is_written(&self, name: &str) -> bool {
+        self.note(name);
         self.object.contains_key(name)
     }
 
@@ -118,12 +140,18 @@ impl<'a> Fields<'a> {
     where
         'a: 'b,
     {
-        Fields { path: self.path, prefix: self.prefix.clone(), object, called: self.called, own: None }
+        let prefix = self.prefix.clone();
+        Fields { path: self.path, prefix, object, called: self.called, own: None, used: self.used }
     }
 
     /// The same fields, of which the file has some by names of its own.
     pub fn with_names(self, own: &'a OwnNames) -> Self {
         Self { own: Some(own), ..self }
+    }
+
+    /// The same fields; which of them are asked for is noted in `used`.
+    pub fn noting(self, used: &'a UsedKeys) -> Self {
+        Self { used: Some(used), ..self }
     }
 
     /// All fields.
@@ -134,7 +162,8 @@ impl<'a> Fields<'a> {
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
         let object = self.typed(name, "an object", Value::as_object)?;
         let prefix = format!("{}{name}.", self.prefix);
-        Ok(object.map(|object| Fields { path: self.path, prefix, object, called: self.called, own: None }))
+        let (path, called, used) = (self.path, self.called, self.used);
+        Ok(object.map(|object| Fields { path, prefix, object, called, own: None, used }))
     }
 }
 

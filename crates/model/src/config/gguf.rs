@@ -12,9 +12,9 @@ use offshoot_gguf::{Gguf, Metadata};
 
 use super::families::{self, Family, FileWindows, GgufRule, ModelRole};
 use super::fields::{Fields, LARGEST_LAYERS, LARGEST_WIDTH};
-use super::layer::{FeedForward, LayerNorms, Norm};
+use super::layer::{FeedForward, LayerNorms, LayerSpec, Norm};
 use super::model::ModelConfig;
-use super::modules::{GGUF, Modules};
+use super::modules::{GGUF, GGUF_BEHIND, Modules};
 use super::rope::RopeScaling;
 
 const ARCHITECTURE: &str = "general.architecture";
@@ -47,7 +47,7 @@ pub fn read(gguf: &Gguf) -> Result<ModelConfig> {
     let value = Value::Object(object);
     let fields = Fields::of_metadata(gguf.path(), &value, &keys)?;
     let mut config = families::read(&fields, ModelRole::Generator)?;
-    config.modules = modules(gguf, family);
+    config.modules = modules(gguf, &config);
     store_norms(&mut config);
     stretch_ropes(gguf, &mut config)?;
     Ok(config)
@@ -386,15 +386,18 @@ fn ending_tokens(metadata: &Metadata<'_>) -> Result<Vec<u64>> {
 }
 
 /// The names of the file's tensors, which may have queries, keys and values in one.
-fn modules(gguf: &Gguf, family: Family) -> Modules {
+fn modules(gguf: &Gguf, config: &ModelConfig) -> Modules {
     let has = |name: &str| gguf.tensor(name).is_some();
-    let after_norm = rule(family).norm_behind_attention;
+    let is_before = |layer: &LayerSpec| match layer.norms {
+        LayerNorms::Sequential { attention, .. } => attention.after().is_none(),
+        LayerNorms::Parallel(_) | LayerNorms::ParallelOfTwo { .. } => true,
+    };
+    let is_plain = config.layers.iter().all(is_before) && !rule(config.family).norm_behind_attention;
     Modules {
-        fused_qkv: has("blk.0.attn_qkv.weight").then_some("attn_qkv"),
+        fused_qkv: has("blk.0.attn_qkv.weight"),
         // The first layer may have experts alone.
-        up: if family.is_latent() || has("blk.0.ffn_gate.weight") { &["ffn_gate", "ffn_up"] } else { &["ffn_up"] },
-        before_feed_forward: if after_norm { "post_attention_norm" } else { "ffn_norm" },
-        ..GGUF
+        fused_up: has("blk.0.ffn_up.weight") && !has("blk.0.ffn_gate.weight"),
+        ..if is_plain { GGUF } else { GGUF_BEHIND }
     }
 }
 

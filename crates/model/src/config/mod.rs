@@ -22,7 +22,7 @@ mod routes;
 
 pub use agreement::Difference;
 pub use embedder::EmbedderPooling;
-pub use families::{Family, ModelRole};
+pub use families::{Family, IGNORED, ModelRole, Why};
 pub use folder::{ModelFolder, read_json};
 pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
@@ -32,7 +32,7 @@ pub use layer::{
     QueryGate, QueryGrowth, kind_index, kinds,
 };
 pub use model::{EmbedScale, ModelConfig, PerLayerInputs};
-pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS, StackedForm};
+pub use modules::{DeltaRuleModules, EXPERTS, ExpertForm, Modules, OwnNames, StackedForm, own_name};
 pub use output::{OutputHead, ValueHead, ValueLayer};
 pub use quantisation::{
     ActivationChoice, CodePacking, MadeFormat, Nvfp4Form, Published, Quantisation, Scheme, WeightChoice, module_of,

@@ -1,28 +1,51 @@
-//! The names that families give to the modules of a checkpoint, as in transformers. `layout` makes tensor names of
-//! them.
+//! The names that families give to the modules of a checkpoint, and how they store them. `layout` has one name for each
+//! module, those of Llama and of its kin in transformers; a table says what a family calls some of them.
 
-/// Names of modules; those of a layer follow `model.layers.N.`.
+/// What a family calls modules: the common name, and its own. Whole parts between dots are compared, and of several
+/// that fit the longest counts.
+pub type OwnNames = &'static [(&'static str, &'static str)];
+
+/// Names and forms of modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modules {
-    /// One module for queries, keys and values, or `None`: `self_attn.{q,k,v}_proj`.
-    pub fused_qkv: Option<&'static str>,
-    pub out: &'static str,
-    /// Stacked in this order: gate and up, or one module that holds both.
-    pub up: &'static [&'static str],
-    pub down: &'static str,
-    pub before_attention: &'static str,
-    pub after_attention: &'static str,
-    pub before_feed_forward: &'static str,
-    pub after_feed_forward: &'static str,
-    pub final_norm: &'static str,
-    pub experts: ExpertModules,
-    /// The expert that all rows share.
-    pub shared_expert: &'static str,
-    /// The bias by which a router chooses.
-    pub choosing_bias: &'static str,
+    /// Modules of a layer, whose names follow `model.layers.N.`. The layout's names of a layer's tensors have them.
+    pub in_layer: OwnNames,
+    /// Beginnings of the names of other modules, and of all layers: `model.embed_tokens`, `model.layers`, `model.norm`
+    /// and `lm_head`. The layout keeps these.
+    pub outside: OwnNames,
+    /// Whether `self_attn.qkv_proj` holds queries, keys and values.
+    pub fused_qkv: bool,
+    /// Whether `mlp.gate_up_proj` holds gate and up.
+    pub fused_up: bool,
+    pub experts: ExpertForm,
     pub delta_rule: DeltaRuleModules,
     /// Whether two layers share a number in the names of tensors: what both have has a 0 or 1 behind its name.
     pub halves: bool,
+}
+
+impl Modules {
+    /// What the family calls the module of a layer.
+    pub fn in_layer(&self, module: &str) -> String {
+        own_name(self.in_layer, module).unwrap_or_else(|| module.to_owned())
+    }
+
+    /// These, with the experts of each matrix in one tensor as transformers 5 stores them where it does not go back to
+    /// the published form.
+    pub fn with_stacked_experts(self) -> Self {
+        let renames_experts = self.in_layer.iter().any(|(module, _)| *module == EXPERTS);
+        let in_layer = if renames_experts { LLAMA.in_layer } else { self.in_layer };
+        Self { in_layer, experts: ExpertForm::Stacked(StackedForm::Plain), ..self }
+    }
+}
+
+/// The common name of the module of all experts.
+pub const EXPERTS: &str = "mlp.experts";
+
+/// The family's own name of a module or of one of its tensors, if it has one.
+pub fn own_name(names: OwnNames, module: &str) -> Option<String> {
+    let rest = |known: &str| module.strip_prefix(known).filter(|rest| rest.is_empty() || rest.starts_with('.'));
+    let fitting = names.iter().filter_map(|(known, own)| Some((known.len(), own, rest(known)?)));
+    fitting.max_by_key(|(length, ..)| *length).map(|(_, own, rest)| format!("{own}{rest}"))
 }
 
 /// How the projections of delta-rule layers are stored.
@@ -32,15 +55,6 @@ pub enum DeltaRuleModules {
     Separate,
     /// `in_proj_qkvz` and `in_proj_ba`: of each key head its query, key, values and gates, then of the next.
     ByKeyHead,
-}
-
-/// Names of the modules of a mixture of experts, and how the experts' weights are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertModules {
-    pub router: &'static str,
-    /// The folder of the experts.
-    pub experts: &'static str,
-    pub form: ExpertForm,
 }
 
 /// How the weights of experts are stored.
@@ -65,93 +79,60 @@ pub enum StackedForm {
     Mxfp4,
 }
 
-/// How transformers 5 stores the experts of Mixtral and Qwen3-MoE where it does not go back to the published form.
-pub const STACKED_EXPERTS: ExpertModules =
-    ExpertModules { router: "mlp.gate", experts: "mlp.experts", form: ExpertForm::Stacked(StackedForm::Plain) };
-
-const QWEN_EXPERTS: ExpertModules = ExpertModules {
-    router: "mlp.gate",
-    experts: "mlp.experts",
-    form: ExpertForm::Separate { gate: "gate_proj", up: "up_proj", down: "down_proj" },
-};
-
 pub const LLAMA: Modules = Modules {
-    fused_qkv: None,
-    out: "self_attn.o_proj",
-    up: &["mlp.gate_proj", "mlp.up_proj"],
-    down: "mlp.down_proj",
-    before_attention: "input_layernorm",
-    after_attention: "post_attention_layernorm",
-    before_feed_forward: "post_attention_layernorm",
-    after_feed_forward: "post_feedforward_layernorm",
-    final_norm: "model.norm",
-    experts: QWEN_EXPERTS,
-    shared_expert: "mlp.shared_expert",
-    choosing_bias: "mlp.gate.e_score_correction_bias",
+    in_layer: &[],
+    outside: &[],
+    fused_qkv: false,
+    fused_up: false,
+    experts: ExpertForm::Separate { gate: "gate_proj", up: "up_proj", down: "down_proj" },
     delta_rule: DeltaRuleModules::Separate,
     halves: false,
 };
 
-pub const DEEPSEEK: Modules = Modules { shared_expert: "mlp.shared_experts", ..LLAMA };
+type Name = (&'static str, &'static str);
 
-pub const LONGCAT: Modules = Modules {
-    up: &["mlps.gate_proj", "mlps.up_proj"],
-    down: "mlps.down_proj",
-    experts: ExpertModules { router: "mlp.router.classifier", ..QWEN_EXPERTS },
-    choosing_bias: "mlp.router.e_score_correction_bias",
-    halves: true,
-    ..LLAMA
-};
+/// The names of both lists; `C`: how many there are.
+const fn joined<const A: usize, const B: usize, const C: usize>(first: [Name; A], second: [Name; B]) -> [Name; C] {
+    let mut names = [("", ""); C];
+    let mut ix = 0;
+    while ix < C {
+        names[ix] = if ix < A { first[ix] } else { second[ix - A] };
+        ix += 1;
+    }
+    names
+}
 
-pub const QWEN3_NEXT: Modules = Modules { delta_rule: DeltaRuleModules::ByKeyHead, ..LLAMA };
+const GGUF_NAMES: [Name; 12] = [
+    ("self_attn.qkv_proj", "attn_qkv"),
+    ("self_attn.o_proj", "attn_output"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.gate_up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+    ("mlp.gate", "ffn_gate_inp"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    (EXPERTS, "experts"),
+    ("mlp.shared_expert", "shared_expert"),
+    ("mlp.shared_experts", "shared_expert"),
+    ("input_layernorm", "attn_norm"),
+];
 
-pub const PHI: Modules =
-    Modules { out: "self_attn.dense", up: &["mlp.fc1"], down: "mlp.fc2", final_norm: "model.final_layernorm", ..LLAMA };
-
-pub const PHI3: Modules = Modules { fused_qkv: Some("self_attn.qkv_proj"), up: &["mlp.gate_up_proj"], ..LLAMA };
-
-pub const GEMMA: Modules = Modules {
-    before_feed_forward: "pre_feedforward_layernorm",
-    experts: ExpertModules { router: "router.proj", experts: "experts", form: ExpertForm::Stacked(StackedForm::Plain) },
-    ..LLAMA
-};
-
-pub const MIXTRAL: Modules = Modules {
-    experts: ExpertModules {
-        router: "block_sparse_moe.gate",
-        experts: "block_sparse_moe.experts",
-        form: ExpertForm::Separate { gate: "w1", up: "w3", down: "w2" },
-    },
-    ..LLAMA
-};
-
-pub const GPT_OSS: Modules = Modules {
-    experts: ExpertModules {
-        router: "mlp.router",
-        experts: "mlp.experts",
-        form: ExpertForm::Stacked(StackedForm::Transposed),
-    },
-    ..LLAMA
-};
-
-/// The names in GGUF files; which of some a family has is decided by the file.
+/// The names in GGUF files; which forms a family has is decided by the file.
 pub const GGUF: Modules = Modules {
-    fused_qkv: None,
-    out: "attn_output",
-    up: &["ffn_gate", "ffn_up"],
-    down: "ffn_down",
-    before_attention: "attn_norm",
-    after_attention: "post_attention_norm",
-    before_feed_forward: "ffn_norm",
-    after_feed_forward: "post_ffw_norm",
-    final_norm: "output_norm",
-    shared_expert: "shared_expert",
-    choosing_bias: "exp_probs_b.bias",
-    delta_rule: DeltaRuleModules::Separate,
-    halves: false,
-    experts: ExpertModules {
-        router: "ffn_gate_inp",
-        experts: "experts",
-        form: ExpertForm::Separate { gate: "ffn_gate", up: "ffn_up", down: "ffn_down" },
-    },
+    in_layer: &joined::<12, 1, 13>(GGUF_NAMES, [("post_attention_layernorm", "ffn_norm")]),
+    experts: ExpertForm::Separate { gate: "ffn_gate", up: "ffn_up", down: "ffn_down" },
+    ..LLAMA
+};
+
+/// Those of files that have norms behind attention, or call the one before the feed-forward block so.
+pub const GGUF_BEHIND: Modules = Modules {
+    in_layer: &joined::<12, 3, 15>(
+        GGUF_NAMES,
+        [
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("pre_feedforward_layernorm", "ffn_norm"),
+            ("post_feedforward_layernorm", "post_ffw_norm"),
+        ],
+    ),
+    ..GGUF
 };

@@ -50,10 +50,10 @@ impl LayerNames<'_> {
             (KeySource::Latent(_), _) => unreachable!("`latent` lists the tensors of latent attention"),
             (KeySource::OfLayer(_), _) => vec![query],
             (KeySource::KeysAreValues, _) => vec![query, key.clone(), key],
-            (KeySource::Projected, None) => vec![query, key, (self.at("self_attn.v_proj"), kv_width(heads))],
-            (KeySource::Projected, Some(fused)) => {
+            (KeySource::Projected, false) => vec![query, key, (self.at("self_attn.v_proj"), kv_width(heads))],
+            (KeySource::Projected, true) => {
                 let field = "(num_attention_heads + 2 * num_key_value_heads) * head_dim";
-                vec![(self.at(fused), Dim { size: heads.qkv_width(), field })]
+                vec![(self.at("self_attn.qkv_proj"), Dim { size: heads.qkv_width(), field })]
             }
         };
         linear(&modules, self.hidden, attention.qkv_bias).split(segments_of(heads, attention.stores_keys()))

@@ -12,12 +12,14 @@ pub struct LayerNames<'a> {
 }
 
 impl LayerNames<'_> {
+    /// The name of a module of the layer, or of one of its tensors, as the family calls it.
     pub fn at(&self, module: &str) -> String {
+        let module = self.modules().in_layer(module);
         if !self.modules().halves {
             return format!("model.layers.{}.{module}", self.ix);
         }
         let (number, half) = (self.ix / 2, self.ix % 2);
-        let (first, rest) = module.split_once('.').map_or((module, None), |(first, rest)| (first, Some(rest)));
+        let (first, rest) = module.split_once('.').map_or((&*module, None), |(first, rest)| (first, Some(rest)));
         // The mixture is that of both.
         let own = if first == "mlp" { first.to_owned() } else { format!("{first}.{half}") };
         let rest = rest.map(|rest| format!(".{rest}")).unwrap_or_default();

@@ -8,6 +8,8 @@ use crate::config::Norm;
 
 /// The module of the tokens' embeddings.
 pub const EMBEDDING: &str = "model.embed_tokens";
+/// The module of the norm before the output layer.
+pub const FINAL_NORM: &str = "model.norm";
 /// The module of the output layer.
 pub const HEAD: &str = "lm_head";
 /// The field of the width of the residual stream.

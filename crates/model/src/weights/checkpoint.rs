@@ -23,6 +23,9 @@ use super::tensor_source::{INDEX, TensorData, TensorFolder, TensorSource, weight
 const HEAD: &str = "lm_head.weight";
 const EMBED: &str = "model.embed_tokens.weight";
 
+/// Ends of the names of vectors that are published as matrices of one row.
+const ROWS: [&str; 1] = ["moe_statics.e_score_correction_bias"];
+
 /// The tensors of a checkpoint.
 pub struct Checkpoint<'a> {
     tensors: Box<dyn TensorSource + 'a>,
@@ -33,8 +36,9 @@ pub struct Checkpoint<'a> {
     pub(super) quantisation: Option<Quantisation>,
     /// Whether the output layer is the embedding table.
     tied: bool,
-    /// Whether all layers behind the model's predict further tokens, whichever of their tensors there are.
-    predicts: bool,
+    /// Whether all layers behind the model's predict further tokens, whichever of their tensors there are: others may
+    /// come with another part of an update.
+    in_parts: bool,
     /// Copies in host memory of tensors on a device, by their names, where the host reads them.
     copies: HashMap<String, OnceLock<Vec<u8>>>,
 }
@@ -43,10 +47,9 @@ impl Checkpoint<'static> {
     pub fn open(folder: &ModelFolder) -> Result<Self> {
         let tensors = TensorFolder::of_model(&folder.path)?;
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
-        let naming = Naming::of(names.iter());
+        let naming = Naming::of(names.iter(), folder.config.modules.outside);
         let (tensors, copies) = (Box::new(tensors), HashMap::new());
-        let predicts = folder.config.family.predicts_further();
-        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, predicts, copies };
+        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false, in_parts: false, copies };
         let config = checkpoint.complete(&folder.config);
         checkpoint.quantisation = config.quantisation;
         checkpoint.tied = config.tied_embeddings;
@@ -62,8 +65,8 @@ impl<'a> Checkpoint<'a> {
             |name: &&String| tensors.tensor(name).is_some_and(|tensor| matches!(tensor.data, TensorData::Device(_)));
         let copies = names.iter().filter(is_on_device).map(|name| (name.clone(), OnceLock::new())).collect();
         let (quantisation, tied) = (config.quantisation.clone(), config.tied_embeddings);
-        let predicts = config.family.predicts_further();
-        Self { tensors: Box::new(tensors), names, naming, quantisation, tied, predicts, copies }
+        let in_parts = config.family.predicts_further();
+        Self { tensors: Box::new(tensors), names, naming, quantisation, tied, in_parts, copies }
     }
 
     /// Whether an output layer is stored that is no copy of the embedding table: of other numbers, in another dtype, or
@@ -115,7 +118,9 @@ impl<'a> Checkpoint<'a> {
             return Err(Error::tensor(self.path(), name, format!("{}{tied}", spec.describe_shape()), "nothing"));
         };
         let (path, info) = (tensor.path(), tensor.info);
-        if !info.shape.iter().copied().eq(spec.shape.iter().map(|dim| dim.size)) {
+        let is_row = ROWS.iter().any(|end| name.ends_with(end));
+        let stored = info.shape.iter().copied().skip(usize::from(is_row && info.shape.first() == Some(&1)));
+        if !stored.eq(spec.shape.iter().map(|dim| dim.size)) {
             return Err(Error::tensor(path, name, spec.describe_shape(), format!("{:?}", info.shape)));
         }
         let unsupported = || Error::tensor(path, name, "F32, F16 or BF16", format!("{:?}", info.dtype));
@@ -128,7 +133,7 @@ impl<'a> Checkpoint<'a> {
     }
 
     fn unread(&self, layout: &Layout) -> UnreadNames<'_> {
-        UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref(), self.predicts)
+        UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref(), self.in_parts)
     }
 
     /// Refuses tensors that the layout does not read though they belong to what it computes.
@@ -323,17 +328,10 @@ impl ModelFiles for Checkpoint<'_> {
     }
 
     fn note_left_out(&self, layout: &Layout) {
-        let UnreadNames { left_out, predicting, other_layers, .. } = self.unread(layout);
+        let UnreadNames { left_out, predicting, .. } = self.unread(layout);
         let path = self.path().display();
         if predicting > 0 {
             log::info!("{path}: {predicting} tensors of layers that predict further tokens are left out");
-        }
-        if let Some(first) = other_layers {
-            let layers = layout.layers.len();
-            log::warn!(
-                "{path}: layers behind num_hidden_layers ({layers}) are left out, as if they predicted further tokens, \
-                 though not all of them have an eh_proj: `{first}`, ..."
-            );
         }
         let has = |name: &String| self.tensor(&self.name_in_file(name)).is_some();
         if layout.router_biases().any(|name| has(&name)) {
@@ -371,8 +369,6 @@ struct UnreadNames<'a> {
     left_out: Vec<&'a str>,
     /// How many there are in layers behind the model's that predict further tokens (multi-token prediction).
     predicting: usize,
-    /// The first of these in a layer without the projection by which such layers are known.
-    other_layers: Option<&'a str>,
 }
 
 /// The number of a layer behind the model's first `count`, and what of it a tensor is. `layers`: how the names of
@@ -384,17 +380,24 @@ fn layer_behind<'n>(name: &'n str, layers: &str, count: usize) -> Option<(usize,
 }
 
 impl<'a> UnreadNames<'a> {
-    /// `predicts`: see [`Checkpoint::predicts`]; else those layers do that join a row and the next token's embedding by
-    /// `eh_proj`, dense or of codes.
+    /// `in_parts`: see [`Checkpoint::in_parts`]; else those layers predict further tokens that join a row and the next
+    /// token's embedding by `eh_proj`, dense or of codes.
     fn of(
         names: impl Iterator<Item = &'a String> + Clone,
         layout: &Layout,
         naming: &Naming,
         quantisation: Option<&Quantisation>,
-        predicts: bool,
+        in_parts: bool,
     ) -> Self {
-        const COMPUTED: [&str; 5] =
-            ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias", "lm_head.weight"];
+        const COMPUTED: [&str; 6] = [
+            "rotary_emb.inv_freq",
+            "rotary_emb.cos_cached",
+            "rotary_emb.sin_cached",
+            "attn.bias",
+            "attention.bias",
+            "masked_bias",
+        ];
+        let head = naming.in_file(HEAD);
         let read: HashSet<_> = layout.tensors().map(|spec| naming.in_file(&spec.name).into_owned()).collect();
         let unused: Vec<String> = layout.unused().map(|module| naming.in_file(&module).into_owned()).collect();
         let layers = naming.in_file("model.layers.");
@@ -409,14 +412,13 @@ impl<'a> UnreadNames<'a> {
         let joins = |(_, (number, module)): (&str, (usize, &str))| module.starts_with("eh_proj.").then_some(number);
         let joining: HashSet<usize> = all_behind().filter_map(joins).collect();
         let is_joining = |number: &usize| joining.contains(number);
-        let predicting = all_behind().filter(|(_, (number, _))| predicts || is_joining(number)).count();
-        let other_layers =
-            all_behind().filter(|(_, (number, _))| predicts && !is_joining(number)).map(|(name, _)| name);
-        let other_layers = other_layers.min();
+        let predicting = all_behind().filter(|(_, (number, _))| in_parts || is_joining(number)).count();
         let is_unread = |name: &&'a str| {
-            !behind(name).is_some_and(|(number, _)| predicts || is_joining(&number))
+            !behind(name).is_some_and(|(number, _)| in_parts || is_joining(&number))
                 && !read.contains(*name)
                 && !COMPUTED.iter().any(|end| name.ends_with(end))
+                && !name.ends_with(HEAD)
+                && **name != *head
                 && !unused.iter().any(|module| name.starts_with(module))
                 && !is_companion(&modules, name)
         };
@@ -427,7 +429,7 @@ impl<'a> UnreadNames<'a> {
             names.map(String::as_str).filter(is_unread).partition(is_refused);
         refused.sort_unstable();
         left_out.sort_unstable();
-        Self { refused, left_out, predicting, other_layers }
+        Self { refused, left_out, predicting }
     }
 }
 
@@ -454,7 +456,7 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     }
     let json = read_json(&index)?;
     let map = weight_map(&index, &json)?;
-    let naming = Naming::of(map.keys());
+    let naming = Naming::of(map.keys(), config.modules.outside);
     let layout = Layout::of(&ModelConfig {
         modules: stored_modules(config.modules, map.keys().map(String::as_str)),
         ..config.clone()
@@ -472,8 +474,7 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
         let expected = format!("a file with {}", spec.describe_shape());
         return Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"));
     }
-    let predicts = config.family.predicts_further();
-    let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref(), predicts);
+    let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref(), false);
     // Zeros beside codes belong to nothing; whether they are zeros only the files tell.
     let may_be_zeros = |name: &str| published && (name.ends_with(".bias") || name.ends_with(".input_zero_point"));
     if let Some(name) = unread.refused.iter().find(|name| !may_be_zeros(name)) {

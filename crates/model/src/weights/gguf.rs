@@ -38,7 +38,8 @@ const IN_LAYER: [(&str, &str); 15] = [
 ];
 /// The maps of latents.
 const MAPS: &str = "self_attn.kv_b_proj";
-const OUTSIDE: [(&str, &str); 2] = [("model.embed_tokens", "token_embd"), ("lm_head", "output")];
+const OUTSIDE: [(&str, &str); 3] =
+    [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
 
 /// The mapped files of a GGUF model.
 pub struct GgufModel {

@@ -12,6 +12,7 @@ mod skip;
 mod delta_rule_configs;
 mod gguf;
 mod gguf_mutations;
+mod known_fields;
 mod latent_configs;
 mod latent_experts;
 mod model_configs;

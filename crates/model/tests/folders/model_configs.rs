@@ -85,7 +85,7 @@ pub fn read(config: &Value, generation: Option<&Value>) -> offshoot_core::Result
     ModelConfig::from_file(path)
 }
 
-fn good(changes: Value) -> ModelConfig {
+pub fn good(changes: Value) -> ModelConfig {
     read(&with(changes), None).unwrap()
 }
 

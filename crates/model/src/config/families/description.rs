@@ -9,10 +9,11 @@ use offshoot_core::error::Result;
 use serde_json::{Value, json};
 
 use super::super::fields::Fields;
-use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, HeadNormSpan, Norm};
+use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, HeadNormSpan, Norm, QueryGate};
 use super::super::modules::{LLAMA, Modules};
 use super::super::rope::{LayerKind, RopeDefaults};
 use super::canonical::Canonical;
+use super::keys::Why;
 
 /// A family of models.
 pub struct Description {
@@ -28,6 +29,8 @@ pub struct Description {
     pub defaults: fn() -> Value,
     /// Fields of which one value is computed, and that value in JSON. Others are refused.
     pub fixed: &'static [(&'static str, &'static str)],
+    /// Fields of the family's configs that change nothing, beside those of [`IGNORED`](super::keys::IGNORED).
+    pub ignored: &'static [(&'static str, Why)],
     pub norm: NormKind,
     /// The field of the norms' epsilon, and its value where it is not written.
     pub eps: (&'static str, f64),
@@ -41,14 +44,16 @@ pub struct Description {
     pub stretches_context: bool,
     /// The norms of queries and keys.
     pub head_norm: Option<HeadNormRule>,
-    /// Whether each query head has a gate, which the projection of queries holds too.
-    pub gated_queries: bool,
+    /// Where the gates of query heads come from, if they have some.
+    pub gate: Option<QueryGate>,
     /// Whether queries grow as `llama_4_scaling_beta` of the rope says.
     pub grows: bool,
     /// Whether each query head has a learned score that belongs to no position.
     pub sinks: bool,
     pub keys: KeyRule,
     pub scales: ScaleRule,
+    /// The fields of the width of dense blocks; the first that is written counts, or else the last.
+    pub dense_width: &'static [&'static str],
     pub experts: Option<ExpertRule>,
     pub latent: Option<LatentRule>,
     /// Reads layers of the kind [`LayerKind::Linear`], where there are some, with the epsilon of the model's norms.
@@ -66,6 +71,8 @@ pub enum NormKind {
     Rms,
     RmsPlusOne,
     Layer,
+    LayerPlusOne,
+    LayerNoBias,
 }
 
 impl NormKind {
@@ -74,6 +81,8 @@ impl NormKind {
             Self::Rms => Norm::Rms { eps },
             Self::RmsPlusOne => Norm::RmsPlusOne { eps },
             Self::Layer => Norm::Layer { eps },
+            Self::LayerPlusOne => Norm::LayerPlusOne { eps },
+            Self::LayerNoBias => Norm::LayerNoBias { eps },
         }
     }
 }
@@ -186,6 +195,8 @@ pub enum ImpliedKinds {
     },
     /// Layers from `max_window_layers` on have windows; the number where it is not written.
     Behind(u64),
+    /// Every other layer below `max_window_layers` has a window, the first one too, if `use_sliding_window` says so.
+    EvenBelow(u64),
     /// Layers without a rope have windows, if `use_sliding_window` says so.
     Unrotated,
 }
@@ -226,6 +237,8 @@ pub enum Rotated {
     All,
     /// Those that have 1 in `no_rope_layers`, or but each `no_rope_layer_interval`-th.
     Listed,
+    /// Those of the kind [`LayerKind::Sliding`]; all where `sliding_window` is `null`.
+    Sliding,
 }
 
 impl RopeRule {
@@ -255,11 +268,13 @@ pub struct HeadNormRule {
     pub span: HeadNormSpan,
     /// Whether value heads are normalised too, without weights.
     pub values: bool,
+    /// The field that says whether there are any, if one does.
+    pub switch: Option<&'static str>,
 }
 
 impl HeadNormRule {
-    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false };
-    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, values: false };
+    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false, switch: None };
+    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, values: false, switch: None };
 }
 
 /// Where keys and values come from.
@@ -289,6 +304,8 @@ pub enum Factor {
     OverHidden(&'static str),
     /// The root of the width of the residual stream.
     RootOfHidden,
+    /// The same, if the field says so.
+    RootOfHiddenIf(&'static str),
 }
 
 impl Factor {
@@ -304,6 +321,7 @@ impl Factor {
             Self::OverRootOfLayers(name) => field(name, &|x| x / (layers as f64).sqrt()),
             Self::OverHidden(name) => field(name, &|x| x / hidden as f64),
             Self::RootOfHidden => Ok(Some((hidden as f64).sqrt())),
+            Self::RootOfHiddenIf(name) => Ok(fields.flag(name)?.unwrap_or(false).then(|| (hidden as f64).sqrt())),
         };
         factor.map(|factor: Option<f64>| factor.map(|factor| factor as f32))
     }
@@ -312,8 +330,9 @@ impl Factor {
 /// By what a model multiplies.
 #[derive(Clone, Copy)]
 pub struct ScaleRule {
-    /// Of embeddings.
+    /// Of embeddings, and whether the factor is rounded to the dtype of their table.
     pub embeddings: Factor,
+    pub rounds_embeddings: bool,
     /// Of products of queries and keys; usually one over the root of their width.
     pub scores: Factor,
     /// Of what a block adds to the residual stream.
@@ -329,6 +348,7 @@ pub struct ScaleRule {
 impl ScaleRule {
     pub const NONE: Self = Self {
         embeddings: Factor::None,
+        rounds_embeddings: false,
         scores: Factor::None,
         branches: Factor::None,
         logits: Factor::None,
@@ -358,6 +378,9 @@ pub struct ExpertRule {
     /// Whether the router has a norm of its own, and each expert a factor.
     pub router_norm: bool,
     pub beside: Beside,
+    /// The field that says whether the output of such layers is the "sum" of both or, as where it is not written, their
+    /// "average".
+    pub average: Option<&'static str>,
 }
 
 /// Which layers have experts.
@@ -382,6 +405,8 @@ pub enum ScoreRule {
     Softmax,
     SoftmaxOfChosen,
     Sigmoid,
+    /// "softmax" of the chosen or "sigmoid", as the field says, or else the former.
+    OfChosen(&'static str),
 }
 
 /// Whether the weights of the chosen experts are divided by their sum.
@@ -412,6 +437,8 @@ pub enum Beside {
     Gated(&'static str),
     /// As many experts that all rows share as this field says, of the width of the others.
     Shared(&'static str),
+    /// An expert that all rows share, of the width in this field; zero means none.
+    Ungated(&'static str),
     /// A dense block, whose output is added behind norms.
     Dense,
     /// A dense block; what the experts compute is added at the end of the next layer.
@@ -432,6 +459,7 @@ impl ExpertRule {
         bias: false,
         router_norm: false,
         beside: Beside::Nothing,
+        average: None,
     };
 
     /// DeepSeek-V3's router: sigmoids, a bias that only chooses, and groups.
@@ -524,6 +552,7 @@ pub const PLAIN: Description = Description {
     adapt: None,
     defaults: || json!({}),
     fixed: &[],
+    ignored: &[],
     norm: NormKind::Rms,
     eps: ("rms_norm_eps", 1e-6),
     places: NormPlaces::Before,
@@ -534,11 +563,12 @@ pub const PLAIN: Description = Description {
     rope: RopeRule::PLAIN,
     stretches_context: true,
     head_norm: None,
-    gated_queries: false,
+    gate: None,
     grows: false,
     sinks: false,
     keys: KeyRule::Projected,
     scales: ScaleRule::NONE,
+    dense_width: &["intermediate_size"],
     experts: None,
     latent: None,
     recurrent: None,

@@ -140,7 +140,15 @@ fn identities(fields: &Fields<'_>) -> Result<usize> {
 /// How the family weighs experts. What a config says of it otherwise is refused.
 fn scores(family: &Description, rule: &ExpertRule, fields: &Fields<'_>) -> Result<RouterScores> {
     const NORMALISE: &str = "norm_topk_prob";
-    let is_sigmoid = rule.scores == ScoreRule::Sigmoid;
+    let scores = match rule.scores {
+        ScoreRule::OfChosen(name) => match fields.text(name)? {
+            None | Some("softmax") => ScoreRule::SoftmaxOfChosen,
+            Some("sigmoid") => ScoreRule::Sigmoid,
+            Some(other) => return Err(fields.error(name, "softmax or sigmoid", format!("\"{other}\""))),
+        },
+        scores => scores,
+    };
+    let is_sigmoid = scores == ScoreRule::Sigmoid;
     let name = if is_sigmoid { "sigmoid" } else { "softmax" };
     if let Some(given) = fields.text("scoring_func")?.filter(|given| *given != name) {
         return Err(fields.error("scoring_func", format!("\"{name}\" ({family})"), format!("\"{given}\"")));
@@ -157,9 +165,9 @@ fn scores(family: &Description, rule: &ExpertRule, fields: &Fields<'_>) -> Resul
         }
         Normalise::Never => false,
     };
-    Ok(match rule.scores {
+    Ok(match scores {
         ScoreRule::Softmax => RouterScores::Softmax { normalise },
-        ScoreRule::SoftmaxOfChosen => RouterScores::SoftmaxOfChosen,
+        ScoreRule::SoftmaxOfChosen | ScoreRule::OfChosen(_) => RouterScores::SoftmaxOfChosen,
         ScoreRule::Sigmoid => RouterScores::Sigmoid { normalise },
     })
 }

@@ -8,11 +8,11 @@ use offshoot_core::error::Result;
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_WIDTH, shown};
 use super::super::layer::{
     Activation, AttentionSpec, BlockNorms, BranchScale, DenseSpec, FeedForward, HeadNorm, KeySource, LatentSpec,
-    LayerNorms, LayerSpec, Mixer, Norm, QueryGate, QueryGrowth,
+    LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth,
 };
 use super::super::rope::{LayerKind, RopeConfig};
 use super::description::{
-    Beside, Biases, Description, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
+    Beside, Biases, Description, HeadNormRule, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
 };
 use super::{experts, latent};
 
@@ -154,6 +154,10 @@ impl<'a> Reader<'a> {
             NormPlaces::Parallel => LayerNorms::Parallel(norm),
         };
         let branch_scale = branches.read(fields, self.hidden, self.layers)?;
+        let head_norm = match family.head_norm {
+            Some(HeadNormRule { switch: Some(switch), .. }) if !fields.flag(switch)?.unwrap_or(false) => None,
+            rule => rule,
+        };
         let growth = if family.grows { query_growth(fields)? } else { None };
         let layer = |layer: usize| {
             let heads = self.heads[layer];
@@ -168,13 +172,13 @@ impl<'a> Reader<'a> {
                     softcap,
                     sinks: family.sinks,
                     keys,
-                    head_norm: family.head_norm.map(|rule| HeadNorm {
+                    head_norm: head_norm.map(|rule| HeadNorm {
                         norm,
                         span: rule.span,
                         values: rule.values,
                         weights: true,
                     }),
-                    gate: family.gated_queries.then_some(QueryGate::InQueries),
+                    gate: family.gate,
                     qkv_bias,
                     out_bias,
                 })
@@ -186,13 +190,12 @@ impl<'a> Reader<'a> {
                 }
                 LayerKind::Full | LayerKind::Sliding => Mixer::Attention(attention()?),
             };
-            Ok(LayerSpec {
-                mixer,
-                feed_forward: self.feed_forward(layer, keys, activation, mlp_bias)?,
-                norms,
-                output_scale: of_layers,
-                branch_scale: BranchScale::of_both(branch_scale),
-            })
+            let feed_forward = self.feed_forward(layer, keys, activation, mlp_bias)?;
+            let mut branch_scale = BranchScale::of_both(branch_scale);
+            if matches!(feed_forward, FeedForward::SharedExpert { .. }) && self.averages()? {
+                branch_scale.feed_forward = Some(0.5 * branch_scale.feed_forward.unwrap_or(1.0));
+            }
+            Ok(LayerSpec { mixer, feed_forward, norms, output_scale: of_layers, branch_scale })
         };
         (0..self.layers).map(layer).collect()
     }
@@ -258,6 +261,10 @@ impl<'a> Reader<'a> {
         match self.family.rope.rotated {
             Rotated::All => Ok(vec![true; self.layers]),
             Rotated::Listed => no_rope_layers(self.fields, self.layers),
+            Rotated::Sliding => {
+                let has_windows = self.fields.value("sliding_window").is_some();
+                Ok(self.kinds.iter().map(|&kind| !has_windows || kind == LayerKind::Sliding).collect())
+            }
         }
     }
 
@@ -316,6 +323,13 @@ impl<'a> Reader<'a> {
                     Some(width) => FeedForward::SharedExpert { shared: dense(width), experts, gated: false },
                     None => FeedForward::Experts(experts),
                 },
+                Beside::Ungated(width) => match fields.count(width)?.filter(|&width| width > 0) {
+                    Some(_) => {
+                        let shared = dense(fields.required_size(width, LARGEST_WIDTH)?);
+                        FeedForward::SharedExpert { shared, experts, gated: false }
+                    }
+                    None => FeedForward::Experts(experts),
+                },
                 Beside::Dense => FeedForward::DenseAndExperts { dense: dense(self.dense_width(keys)?), experts, norm },
                 Beside::Opening => FeedForward::Opens { dense: dense(self.dense_width(keys)?), experts },
             });
@@ -327,9 +341,22 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Whether experts and the one beside them are averaged.
+    fn averages(&self) -> Result<bool> {
+        let Some(name) = self.family.experts.and_then(|rule| rule.average) else { return Ok(false) };
+        match self.fields.text(name)? {
+            None | Some("average") => Ok(true),
+            Some("sum") => Ok(false),
+            Some(other) => Err(self.fields.error(name, "average or sum", format!("\"{other}\""))),
+        }
+    }
+
     /// The width of a layer's dense block.
     fn dense_width(&self, keys: KeySource) -> Result<usize> {
-        let width = self.fields.required_size("intermediate_size", LARGEST_WIDTH)?;
+        let names = self.family.dense_width;
+        let written = names.iter().find(|name| self.fields.value(name).is_some());
+        let name = written.unwrap_or(&names[names.len() - 1]);
+        let width = self.fields.required_size(name, LARGEST_WIDTH)?;
         let shares = matches!(keys, KeySource::OfLayer(_));
         let doubled = shares && self.fields.flag("use_double_wide_mlp")?.unwrap_or(false);
         Ok(if doubled { 2 * width } else { width })
@@ -402,6 +429,12 @@ fn implied_kinds(family: &Description, fields: &Fields<'_>, layers: usize) -> Re
         ImpliedKinds::Behind(usual) => {
             let from = fields.count("max_window_layers")?.unwrap_or(usual);
             (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
+        }
+        ImpliedKinds::EvenBelow(usual) => {
+            let below = fields.count("max_window_layers")?.unwrap_or(usual);
+            let windows = fields.flag("use_sliding_window")?.unwrap_or(false);
+            let slides = |layer: usize| windows && layer.is_multiple_of(2) && (layer as u64) < below;
+            (0..layers).map(|layer| full_if(!slides(layer))).collect()
         }
         ImpliedKinds::Unrotated => {
             let windows = fields.flag("use_sliding_window")?.unwrap_or(false);

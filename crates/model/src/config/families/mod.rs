@@ -1,6 +1,6 @@
 //! The supported architectures: `description` says what a family is made of, `table` has one description for each. The
 //! files beside them read a config.json by any of these; the result is plain data in `ModelConfig`, and no other file
-//! depends on the family. `canonical` gives a config the common words, `classes` tells generators from scorers and
+//! depends on the family. `keys` refuses fields that nobody reads, `canonical` gives a config the common words, `classes` tells generators from scorers and
 //! refuses other models, `layers` reads what differs from layer to layer, `latent` latent attention, `experts` the
 //! mixtures, `delta_rule` layers with a state, `tokens` special tokens.
 
@@ -10,6 +10,7 @@ mod delta_rule;
 mod description;
 mod experts;
 mod family;
+mod keys;
 mod latent;
 mod layers;
 mod table;
@@ -22,9 +23,9 @@ use serde_json::Value;
 use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
 
-use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH, shown};
+use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH, UsedKeys, shown};
 use super::model::{EmbedScale, ModelConfig, PerLayerInputs};
-use super::modules::{ExpertForm, ExpertModules, Modules, StackedForm};
+use super::modules::{ExpertForm, Modules, StackedForm};
 use super::output::OutputHead;
 use super::quantisation::{self, Quantisation};
 use canonical::Canonical;
@@ -34,6 +35,7 @@ use description::{Description, Factor, KeyRule};
 pub(super) use description::{FileWindows, GgufRule, GroupRule};
 pub use family::Family;
 use family::supported;
+pub use keys::{IGNORED, Why};
 use layers::softcap;
 use table::{GEMMA4_UNIFIED, KIMI_K2};
 pub(super) use tokens::read_special_tokens;
@@ -118,10 +120,13 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
             object.insert(name.to_owned(), value.clone());
         }
     }
-    let Canonical { object, own } = Canonical::of(family.description(), text, object)?;
-    let text = text.over(&object).with_names(&own);
+    let used = UsedKeys::default();
+    let written = text.over(text.all()).noting(&used);
+    let Canonical { object, own } = Canonical::of(family.description(), &written, object)?;
+    let text = written.over(&object).with_names(&own);
     let mut config = read_text(family, &text)?;
     read_special_tokens(&text, &mut config)?;
+    keys::refuse_unknown(family.description(), &written, &text, &used)?;
     if nested.is_some() {
         read_special_tokens(fields, &mut config)?;
         // The wrapper of Gemma 3 does not cap logits, whatever the text model says.
@@ -153,7 +158,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         vocab,
         output: OutputHead::Tokens,
         context,
-        embed_scale: embed_scale.map(|factor| EmbedScale { factor, rounded: true }),
+        embed_scale: embed_scale.map(|factor| EmbedScale { factor, rounded: described.scales.rounds_embeddings }),
         per_layer_inputs: per_layer_inputs(described, fields, vocab)?,
         logit_scale,
         final_softcap: softcap(fields, described.scales.logit_cap)?,
@@ -174,8 +179,7 @@ fn refuse_others(family: &Description, fields: &Fields<'_>) -> Result<()> {
     for (name, only) in family.fixed {
         let Some(found) = fields.value(name) else { continue };
         let said: Value = serde_json::from_str(only).expect("values of tables are JSON");
-        let is_same = *found == said || (said.is_number() && found.as_f64() == said.as_f64());
-        if !is_same {
+        if !keys::is_same(found, &said) {
             return Err(fields.error(name, format!("{only} ({family})"), shown(found)));
         }
     }
@@ -186,10 +190,9 @@ fn refuse_others(family: &Description, fields: &Fields<'_>) -> Result<()> {
 fn modules(family: &Description, quantisation: Option<&Quantisation>) -> Modules {
     let modules = family.modules;
     match quantisation {
-        Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => Modules {
-            experts: ExpertModules { form: ExpertForm::Stacked(StackedForm::Mxfp4), ..modules.experts },
-            ..modules
-        },
+        Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => {
+            Modules { experts: ExpertForm::Stacked(StackedForm::Mxfp4), ..modules }
+        }
         _ => modules,
     }
 }

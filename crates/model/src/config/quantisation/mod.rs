@@ -137,8 +137,10 @@ enum Role {
 }
 
 /// Ends of the names of matrices with few outputs: routers and gates.
-const SMALL: [&str; 8] = [
+const SMALL: [&str; 10] = [
     ".gate.weight",
+    ".gate.wg.weight",
+    ".router.layer.weight",
     ".router.weight",
     ".router.classifier.weight",
     "router.proj.weight",

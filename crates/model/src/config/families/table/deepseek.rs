@@ -4,7 +4,6 @@ use serde_json::json;
 
 use offshoot_backend::RopePairs;
 
-use super::super::super::modules::DEEPSEEK as NAMES;
 use super::super::description::{
     Biases, Description, ExpertRule, GgufRule, GroupRule, LatentRule, Normalise, PLAIN, ScoreRule,
 };
@@ -34,7 +33,6 @@ pub const DEEPSEEK_V2: Description = Description {
         ..ExpertRule::SIGMOID
     }),
     latent: Some(LatentRule { pairs: Some(RopePairs::Neighbours), ..LatentRule::DEEPSEEK }),
-    modules: NAMES,
     ..PLAIN
 };
 
@@ -53,7 +51,6 @@ pub const DEEPSEEK_V3: Description = Description {
     experts: Some(ExpertRule::SIGMOID),
     latent: Some(LatentRule::DEEPSEEK),
     predicts_further: true,
-    modules: NAMES,
     gguf: GgufRule::named("deepseek2"),
     ..PLAIN
 };

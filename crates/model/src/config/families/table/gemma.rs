@@ -7,13 +7,14 @@ use offshoot_core::error::Result;
 
 use super::super::super::fields::Fields;
 use super::super::super::layer::Activation;
-use super::super::super::modules::GEMMA as NAMES;
+use super::super::super::modules::{ExpertForm, LLAMA, Modules, StackedForm};
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::canonical::Canonical;
 use super::super::description::{
     ActivationRule, Beside, Description, ExpertLayers, ExpertRule, Factor, FileWindows, GgufRule, HeadNormRule,
     KeyRule, KindRule, NormKind, NormPlaces, PLAIN, PLAIN_ROPE, RopeRule, Rotated, ScaleRule, WindowRule,
 };
+use super::super::keys::Why;
 use super::olmo::complete_ropes;
 
 /// The `model_type` of Gemma 4's text model in its 12B size: Gemma 4 with other defaults.
@@ -31,14 +32,15 @@ const GEMMA: Description = Description {
             ("gelu_fast", Activation::Gated(Gate::Gelu)),
         ],
     },
+    ignored: &[("hidden_act", Why::Unread)],
     windows: WindowRule::WRITTEN,
     scales: SCALES,
-    modules: NAMES,
     ..PLAIN
 };
 
 const SCALES: ScaleRule = ScaleRule {
     embeddings: Factor::RootOfHidden,
+    rounds_embeddings: true,
     scores: Factor::OneOverRoot("query_pre_attn_scalar"),
     logit_cap: Some("final_logit_softcapping"),
     ..ScaleRule::NONE
@@ -113,6 +115,11 @@ pub const GEMMA4: Description = Description {
         beside: Beside::Dense,
         ..ExpertRule::SOFTMAX
     }),
+    modules: Modules {
+        in_layer: &[("mlp.gate", "router.proj"), ("mlp.experts", "experts")],
+        experts: ExpertForm::Stacked(StackedForm::Plain),
+        ..LLAMA
+    },
     ..GEMMA
 };
 

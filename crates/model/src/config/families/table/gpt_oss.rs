@@ -7,7 +7,7 @@ use offshoot_core::error::Result;
 
 use super::super::super::fields::Fields;
 use super::super::super::layer::ExpertWidthField;
-use super::super::super::modules::GPT_OSS as NAMES;
+use super::super::super::modules::{ExpertForm, LLAMA, Modules, StackedForm};
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::canonical::Canonical;
 use super::super::description::{
@@ -40,7 +40,11 @@ pub const GPT_OSS: Description = Description {
         bias: true,
         ..ExpertRule::SOFTMAX
     }),
-    modules: NAMES,
+    modules: Modules {
+        in_layer: &[("mlp.gate", "mlp.router")],
+        experts: ExpertForm::Stacked(StackedForm::Transposed),
+        ..LLAMA
+    },
     gguf: GgufRule {
         windows: FileWindows::ByLayer,
         // It has no dense blocks, and its experts' width where others have that of dense blocks.

@@ -6,7 +6,7 @@ use offshoot_backend::RopePairs;
 use offshoot_core::error::Result;
 
 use super::super::super::fields::{Fields, LARGEST_LAYERS};
-use super::super::super::modules::LONGCAT as NAMES;
+use super::super::super::modules::{LLAMA, Modules};
 use super::super::super::rope::RopeDefaults;
 use super::super::canonical::Canonical;
 use super::super::description::{
@@ -35,6 +35,7 @@ pub const LONGCAT_FLASH: Description = Description {
         ("mla_scale_kv_lora", "true"),
         ("attention_method", "\"MLA\""),
         ("zero_expert_type", "\"identity\""),
+        ("router_bias", "false"),
     ],
     rope: RopeRule::same(RopeDefaults { theta: 1e7, ..PLAIN_ROPE }),
     experts: Some(ExpertRule {
@@ -46,7 +47,17 @@ pub const LONGCAT_FLASH: Description = Description {
         ..ExpertRule::SIGMOID
     }),
     latent: Some(LatentRule { pairs: Some(RopePairs::Neighbours), scaled_by_ranks: true, ..LatentRule::DEEPSEEK }),
-    modules: NAMES,
+    modules: Modules {
+        in_layer: &[
+            ("mlp.gate_proj", "mlps.gate_proj"),
+            ("mlp.up_proj", "mlps.up_proj"),
+            ("mlp.down_proj", "mlps.down_proj"),
+            ("mlp.gate", "mlp.router.classifier"),
+            ("mlp.gate.e_score_correction_bias", "mlp.router.e_score_correction_bias"),
+        ],
+        halves: true,
+        ..LLAMA
+    },
     ..PLAIN
 };
 

@@ -4,7 +4,6 @@ use serde_json::json;
 
 use offshoot_backend::RopePairs;
 
-use super::super::super::modules::DEEPSEEK as NAMES;
 use super::super::description::{Biases, Description, Factor, GgufRule, LatentRule, PLAIN, ScaleRule};
 
 pub const MINICPM3: Description = Description {
@@ -20,13 +19,13 @@ pub const MINICPM3: Description = Description {
     biases: Biases::OF_ALL,
     scales: ScaleRule {
         embeddings: Factor::Field("scale_emb"),
+        rounds_embeddings: true,
         branches: Factor::OverRootOfLayers("scale_depth"),
         // Its output layer reads rows divided by the hidden size in units of a small model's.
         logits: Factor::OverHidden("dim_model_base"),
         ..ScaleRule::NONE
     },
     latent: Some(LatentRule { pairs: Some(RopePairs::Halves), derives_values: true, ..LatentRule::DEEPSEEK }),
-    modules: NAMES,
     gguf: GgufRule { trained_on_context: true, ..GgufRule::named("minicpm3") },
     ..PLAIN
 };

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::super::layer::ExpertWidthField;
-use super::super::super::modules::MIXTRAL as NAMES;
+use super::super::super::modules::{ExpertForm, LLAMA, Modules};
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::description::{
     Biases, Description, ExpertRule, KindRule, PLAIN, PLAIN_ROPE, RopeRule, WindowRule, WindowUse,
@@ -54,6 +54,10 @@ pub const MIXTRAL: Description = Description {
     windows: WindowRule::WRITTEN,
     rope: RopeRule::same(RopeDefaults { theta: 1e6, ..PLAIN_ROPE }),
     experts: Some(ExpertRule { width: ExpertWidthField::Intermediate, ..ExpertRule::SOFTMAX }),
-    modules: NAMES,
+    modules: Modules {
+        in_layer: &[("mlp.gate", "block_sparse_moe.gate"), ("mlp.experts", "block_sparse_moe.experts")],
+        experts: ExpertForm::Separate { gate: "w1", up: "w3", down: "w2" },
+        ..LLAMA
+    },
     ..PLAIN
 };

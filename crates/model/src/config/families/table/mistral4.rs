@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use offshoot_core::error::Result;
 
 use super::super::super::fields::Fields;
-use super::super::super::modules::DEEPSEEK as NAMES;
 use super::super::canonical::Canonical;
 use super::super::description::{Description, ExpertRule, GgufRule, LatentRule, PLAIN, ScoreRule};
 
@@ -27,7 +26,6 @@ pub const MISTRAL4: Description = Description {
     grows: true,
     experts: Some(ExpertRule { scores: ScoreRule::Softmax, choosing_bias: false, ..ExpertRule::SIGMOID }),
     latent: Some(LatentRule::DEEPSEEK),
-    modules: NAMES,
     gguf: GgufRule::named("mistral4"),
     ..PLAIN
 };

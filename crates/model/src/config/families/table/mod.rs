@@ -1,12 +1,21 @@
 //! One [`Description`] for each family, some in a file with those of their kin.
 
+mod afmoe;
+mod cohere2;
 mod deepseek;
+mod dots1;
+mod ernie4_5;
+mod exaone;
 mod gemma;
 mod glm;
 mod gpt_oss;
+mod granite;
+mod helium;
+mod hy_v3;
 mod llama;
 mod longcat_flash;
 mod minicpm3;
+mod minimax_m2;
 mod mistral;
 mod mistral4;
 mod olmo;
@@ -14,14 +23,16 @@ mod phi;
 mod qwen;
 mod qwen3_next;
 mod sarvam_mla;
+mod seed_oss;
 mod smollm3;
+mod starcoder2;
 
 use super::description::Description;
 pub use deepseek::KIMI_K2;
 pub use gemma::GEMMA4_UNIFIED;
 
 /// All families that are supported, in the order in which errors list them.
-pub static FAMILIES: [Description; 27] = [
+pub static FAMILIES: &[Description] = &[
     llama::LLAMA,
     mistral::MISTRAL,
     mistral::MINISTRAL,
@@ -49,4 +60,25 @@ pub static FAMILIES: [Description; 27] = [
     minicpm3::MINICPM3,
     sarvam_mla::SARVAM_MLA,
     longcat_flash::LONGCAT_FLASH,
+    dots1::DOTS1,
+    ernie4_5::ERNIE4_5,
+    ernie4_5::ERNIE4_5_MOE,
+    exaone::EXAONE4,
+    exaone::EXAONE_MOE,
+    glm::GLM4,
+    glm::GLM4_MOE,
+    glm::SOLAR_OPEN,
+    helium::HELIUM,
+    hy_v3::HY_V3,
+    minimax_m2::MINIMAX_M2,
+    qwen::QWEN2_MOE,
+    seed_oss::SEED_OSS,
+    afmoe::AFMOE,
+    cohere2::COHERE2,
+    cohere2::COHERE2_MOE,
+    granite::GRANITE,
+    granite::GRANITE_MOE,
+    granite::GRANITE_MOE_SHARED,
+    olmo::FLEX_OLMO,
+    starcoder2::STARCODER2,
 ];

@@ -1,15 +1,16 @@
-//! OLMo 2 and 3: norms behind the blocks, and of all queries and keys as one vector.
+//! OLMo 2 and 3, and FlexOlmo: norms behind the blocks, and of all queries and keys as one vector.
 
 use serde_json::{Value, json};
 
 use offshoot_core::error::Result;
 
 use super::super::super::fields::Fields;
+use super::super::super::layer::ExpertWidthField;
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::canonical::Canonical;
 use super::super::description::{
-    Description, FileWindows, GgufRule, HeadNormRule, KindRule, NormPlaces, PLAIN, PLAIN_ROPE, RopeRule, Rotated,
-    WindowRule, WindowUse,
+    Description, ExpertRule, FileWindows, GgufRule, HeadNormRule, KindRule, NormPlaces, Normalise, PLAIN, PLAIN_ROPE,
+    RopeRule, Rotated, WindowRule, WindowUse,
 };
 
 pub const OLMO2: Description = Description {
@@ -37,6 +38,26 @@ pub const OLMO3: Description = Description {
         rotated: Rotated::All,
     },
     gguf: GgufRule { windows: FileWindows::ByLayer, ..GgufRule::NONE },
+    ..OLMO2
+};
+
+pub const FLEX_OLMO: Description = Description {
+    name: "flex_olmo",
+    defaults: || {
+        json!({
+            "vocab_size": 100_352, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "num_experts": 7,
+            "num_experts_per_tok": 5, "norm_topk_prob": false, "eos_token_id": 100_257,
+        })
+    },
+    rope: RopeRule::same(RopeDefaults { theta: 500_000.0, ..PLAIN_ROPE }),
+    experts: Some(ExpertRule {
+        count: &["num_experts"],
+        width: ExpertWidthField::Intermediate,
+        normalise: Normalise::Written,
+        ..ExpertRule::SOFTMAX
+    }),
+    gguf: GgufRule::NONE,
     ..OLMO2
 };
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::super::layer::Activation;
-use super::super::super::modules::{PHI as PHI_NAMES, PHI3 as PHI3_NAMES};
+use super::super::super::modules::{LLAMA, Modules};
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::description::{
     ActivationRule, Bias, Biases, Description, FileWindows, GgufRule, KindRule, NormKind, NormPlaces, PLAIN,
@@ -27,7 +27,11 @@ pub const PHI: Description = Description {
         ],
     },
     rope: RopeRule::same(RopeDefaults { fraction: 0.5, partial: true, ..PLAIN_ROPE }),
-    modules: PHI_NAMES,
+    modules: Modules {
+        in_layer: &[("self_attn.o_proj", "self_attn.dense"), ("mlp.up_proj", "mlp.fc1"), ("mlp.down_proj", "mlp.fc2")],
+        outside: &[("model.norm", "model.final_layernorm")],
+        ..LLAMA
+    },
     gguf: GgufRule::named("phi2"),
     ..PLAIN
 };
@@ -45,7 +49,7 @@ pub const PHI3: Description = Description {
     kinds: KindRule::all(LayerKind::Sliding).unlisted(),
     windows: WindowRule::WRITTEN,
     rope: RopeRule::same(RopeDefaults { partial: true, is_phi3: true, ..PLAIN_ROPE }),
-    modules: PHI3_NAMES,
+    modules: Modules { fused_qkv: true, fused_up: true, ..LLAMA },
     gguf: GgufRule { windows: FileWindows::InAll, ..GgufRule::named("phi3") },
     ..PLAIN
 };

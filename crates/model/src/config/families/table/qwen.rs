@@ -1,11 +1,11 @@
-//! Qwen2 and 2.5, and Qwen3, dense and with experts.
+//! Qwen2 and 2.5, and Qwen3, dense and with experts, with the text models of their kin that read pictures.
 
 use serde_json::json;
 
 use super::super::super::rope::LayerKind;
 use super::super::description::{
-    Bias, Biases, Description, ExpertLayers, ExpertRule, GgufRule, HeadNormRule, ImpliedKinds, KindRule, Normalise,
-    PLAIN, WindowRule, WindowUse,
+    Beside, Bias, Biases, Description, ExpertLayers, ExpertRule, GgufRule, HeadNormRule, ImpliedKinds, KindRule,
+    Normalise, PLAIN, WindowRule, WindowUse,
 };
 
 /// Windows in layers behind the first, if a switch says so.
@@ -44,5 +44,27 @@ pub const QWEN3_MOE: Description = Description {
     head_norm: Some(HeadNormRule::BY_HEAD),
     experts: Some(ExpertRule { layers: ExpertLayers::Stepped, normalise: Normalise::Written, ..ExpertRule::SOFTMAX }),
     gguf: GgufRule::named("qwen3moe"),
+    ..PLAIN
+};
+
+pub const QWEN2_MOE: Description = Description {
+    name: "qwen2_moe",
+    defaults: || {
+        json!({
+            "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 32_768,
+            "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4,
+            "num_experts": 60, "norm_topk_prob": false, "qkv_bias": true,
+        })
+    },
+    biases: Biases { qkv: Bias::Flag("qkv_bias"), ..Biases::NONE },
+    kinds: KindRule { otherwise: ImpliedKinds::EvenBelow(28), ..BEHIND },
+    windows: SWITCHED,
+    experts: Some(ExpertRule {
+        layers: ExpertLayers::Stepped,
+        normalise: Normalise::Written,
+        beside: Beside::Gated("shared_expert_intermediate_size"),
+        ..ExpertRule::SOFTMAX
+    }),
     ..PLAIN
 };

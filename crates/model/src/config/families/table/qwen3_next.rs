@@ -3,7 +3,8 @@
 
 use serde_json::json;
 
-use super::super::super::modules::QWEN3_NEXT as NAMES;
+use super::super::super::layer::QueryGate;
+use super::super::super::modules::{DeltaRuleModules, LLAMA, Modules};
 use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::delta_rule;
 use super::super::description::{
@@ -17,7 +18,7 @@ const HYBRID: Description = Description {
     kinds: KindRule::every(Some("full_attention_interval"), 4, LayerKind::Linear),
     rope: RopeRule::same(RopeDefaults { fraction: 0.25, partial: true, ..PLAIN_ROPE }),
     head_norm: Some(HeadNormRule::BY_HEAD),
-    gated_queries: true,
+    gate: Some(QueryGate::InQueries),
     recurrent: Some(delta_rule::read),
     ..PLAIN
 };
@@ -38,7 +39,7 @@ pub const QWEN3_NEXT: Description = Description {
         })
     },
     experts: Some(ExpertRule { layers: ExpertLayers::Stepped, normalise: Normalise::Written, ..EXPERTS }),
-    modules: NAMES,
+    modules: Modules { delta_rule: DeltaRuleModules::ByKeyHead, ..LLAMA },
     ..HYBRID
 };
 
