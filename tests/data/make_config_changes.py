@@ -130,6 +130,8 @@ def record(folder):
             if file.name not in ("config.json", "golden.json"):
                 (copied / file.name).symlink_to(file.resolve())
         for path, *value in changes(config, known):
+            if "Infinity" in json.dumps(value):  # which JSON has not
+                continue
             changed = copy.deepcopy(config)
             at = changed
             for key in path[:-1]:
