@@ -22,7 +22,7 @@ mod routes;
 
 pub use agreement::Difference;
 pub use embedder::EmbedderPooling;
-pub use families::{Family, IGNORED, ModelRole, Why};
+pub use families::{Family, ModelRole, Why, ignored as ignored_fields};
 pub use folder::{ModelFolder, read_json};
 pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;

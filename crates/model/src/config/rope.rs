@@ -7,7 +7,7 @@ use std::fmt;
 use offshoot_backend::RopePairs;
 use offshoot_core::error::Result;
 
-use super::fields::{Fields, LARGEST_CONTEXT, shown};
+use super::fields::{Fields, LARGEST_CONTEXT};
 
 /// A rotary embedding. The first `rotary` elements of a head are rotated, of latent attention the last; `theta` is the
 /// base of the wavelengths. `score_factor` multiplies the scores of latent attention; it is 1 for other attention.
@@ -62,7 +62,7 @@ pub enum RopeScaling {
 
 const PARTIAL: &str = "partial_rotary_factor";
 const ALL_DIM: &str = "mscale_all_dim";
-const SUPPORTED: &str = "one of default, linear, llama3, yarn, longrope, proportional, dynamic";
+const SUPPORTED: &str = "one of default, linear, dynamic, llama3, yarn, longrope, proportional";
 
 /// The kinds of layers, as `layer_types` and `rope_parameters` name them; those with attention may have ropes of their
 /// own.
@@ -155,6 +155,10 @@ impl RopeConfig {
             Some(scaling) => RopeScaling::read(scaling, fields, context, rotary, head_dim, defaults.is_phi3)?,
             None => RopeScaling::Plain,
         };
+        let theta = match scaling_fields.filter(|_| kind == "dynamic").map(|scaling| scaling.positive("alpha")) {
+            Some(alpha) => alpha?.map_or(theta, |alpha| theta * alpha.powf(rotary as f64 / (rotary as f64 - 2.0))),
+            None => theta,
+        };
         let score_factor = match scaling_fields.filter(|_| defaults.scales_scores && kind != "default") {
             Some(fields) => score_factor(fields, &scaling)?,
             None => 1.0,
@@ -206,16 +210,9 @@ impl RopeScaling {
             Ok(factor)
         };
         match kind {
-            // "mrope" of text, where the three positions of a token are one.
-            "default" | "mrope" => Ok(Self::Plain),
-            // It stretches what goes beyond `max_position_embeddings`, which is the context here.
-            "dynamic" => {
-                if let Some(alpha) = fields.value("alpha") {
-                    let expected = "nothing: only Hunyuan's dynamic rope has one";
-                    return Err(fields.error("alpha", expected, shown(alpha)));
-                }
-                factor().map(|_| Self::Plain)
-            }
+            // "dynamic" stretches beyond the context only, which sequences never are. "mrope" has three positions for
+            // each token, which are the same in a text.
+            "default" | "dynamic" | "mrope" => Ok(Self::Plain),
             "linear" => Ok(Self::Linear { factor: factor()? }),
             "llama3" => Self::llama3(fields, factor()?, context),
             "longrope" => Self::longrope(fields, model, context, rotary, is_phi3),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use offshoot_model::config::ModelConfig;
+use offshoot_model::config::{ModelConfig, ignored_fields};
 use serde_json::json;
 
 use crate::model_configs::{bad, good};
@@ -39,6 +39,18 @@ fn every_field_of_the_configs_at_hand_is_known() {
     };
     let faults: Vec<String> = found.iter().filter_map(fault).collect();
     assert!(faults.is_empty(), "{} configs:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn the_document_lists_the_fields_that_change_nothing() {
+    let page = include_str!("../../../../docs/config-fields.md");
+    let row = |(family, field, why)| match family {
+        None => format!("| `{field}` | all | {why} |"),
+        Some(family) => format!("| `{field}` | {family} | {why} |"),
+    };
+    let rows: Vec<String> = ignored_fields().map(row).collect();
+    let written: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(written, rows, "the rows must be\n{}", rows.join("\n"));
 }
 
 #[test]

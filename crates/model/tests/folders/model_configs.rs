@@ -404,11 +404,8 @@ fn what_is_not_supported_is_said_in_one_sentence() {
         &["`architectures`", supported, "GPT2LMHeadModel"],
     );
     bad(json!({"model_type": null}), &["`model_type`", supported, "nothing"]);
-    let ropes = "one of default, linear, llama3, yarn, longrope, proportional, dynamic";
-    bad(json!({"rope_scaling": {"type": "ntk", "factor": 2.0}}), &["`rope_scaling.type`", ropes, "\"ntk\""]);
-    bad(json!({"rope_scaling": {"type": "dynamic"}}), &["`rope_scaling.factor`", "dynamic", "nothing"]);
-    let alpha = json!({"rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0}});
-    bad(alpha, &["`rope_scaling.alpha`", "Hunyuan", "1000"]);
+    let ropes = "one of default, linear, dynamic, llama3, yarn, longrope, proportional";
+    bad(json!({"rope_scaling": {"type": "spiral", "factor": 2.0}}), &["`rope_scaling.type`", ropes, "\"spiral\""]);
     let long = json!({"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0]}});
     bad(long, &["`rope_parameters.short_factor`", "8 numbers", "found 1 of 1 values"]);
     let quantised = |config: Value| json!({"quantization_config": config});

@@ -29,7 +29,7 @@ pub struct Description {
     pub defaults: fn() -> Value,
     /// Fields of which one value is computed, and that value in JSON. Others are refused.
     pub fixed: &'static [(&'static str, &'static str)],
-    /// Fields of the family's configs that change nothing, beside those of [`IGNORED`](super::keys::IGNORED).
+    /// Fields of the family's configs that change nothing, beside those that change nothing in any.
     pub ignored: &'static [(&'static str, Why)],
     pub norm: NormKind,
     /// The field of the norms' epsilon, and its value where it is not written.

@@ -26,7 +26,7 @@ impl Family {
     /// Reads the family by `model_type`, or else by the first of `architectures`.
     pub fn read(fields: &Fields<'_>) -> Result<Self> {
         if let Some(name) = fields.text("model_type")? {
-            return Self::named(name).ok_or_else(|| fields.error("model_type", supported(), format!("\"{name}\"")));
+            return Self::named(name).ok_or_else(|| fields.error("model_type", supported(), nearest(name)));
         }
         let architectures = fields.list("architectures")?.unwrap_or_default();
         match architectures.first().and_then(|name| name.as_str()) {
@@ -77,6 +77,41 @@ impl fmt::Debug for Family {
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// Models that are not computed: their `model_type`, what of them is missing, and the nearest family that is computed.
+const REFUSED: [(&str, &str, &str); 8] = [
+    ("deepseek_v32", "attention to keys that an indexer chooses is", "deepseek_v3"),
+    ("glm_moe_dsa", "attention to keys that an indexer chooses is", "deepseek_v3"),
+    ("mistral_large4", "attention to keys that an indexer chooses is", "mistral4"),
+    ("deepseek_v4", "compressed keys, hyper-connections and routing by hashes are", "deepseek_v3"),
+    ("qwen4_exp", "block-sparse attention, hyper-connections and hashed embeddings are", "qwen3_next"),
+    ("qwen4_exp_text", "block-sparse attention, hyper-connections and hashed embeddings are", "qwen3_next"),
+    ("bailing_hybrid", "linear attention with bounded decays beside gated latent attention is", "qwen3_next"),
+    ("lfm3", "long convolutions and gates of heads are", "llama"),
+];
+
+/// Refuses a `model_type` that is known not to be computed.
+pub fn refuse_known(fields: &Fields<'_>) -> Result<()> {
+    match fields.text("model_type")?.filter(|name| REFUSED.iter().any(|(refused, ..)| refused == name)) {
+        None => Ok(()),
+        Some(name) => Err(fields.error("model_type", supported(), nearest(name))),
+    }
+}
+
+/// A name that is no family's, what it lacks, and the nearest family: where nothing is known of it, the one whose name
+/// begins most alike.
+fn nearest(name: &str) -> String {
+    if let Some((_, missing, nearest)) = REFUSED.iter().find(|(refused, ..)| *refused == name) {
+        return format!("\"{name}\", whose {missing} not supported; the nearest family that runs is {nearest}");
+    }
+    let common = |family: &Family| family.name().bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+    // Of equals the first: the last that `max_by_key` comes to.
+    let best = Family::all().collect::<Vec<_>>().into_iter().rev().max_by_key(common);
+    match best.filter(|best| common(best) >= 3) {
+        Some(best) => format!("\"{name}\"; the nearest family by name that runs is {best}"),
+        None => format!("\"{name}\""),
     }
 }
 

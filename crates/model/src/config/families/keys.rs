@@ -8,7 +8,8 @@ use serde_json::Value;
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, UsedKeys, shown};
-use super::description::{Beside, Bias, Description, ExpertLayers, Factor, ImpliedKinds, KeyRule, ScoreRule};
+use super::description::{Beside, Bias, Description, ExpertLayers, Factor, ImpliedKinds, KeyRule, Rotated, ScoreRule};
+use super::family::Family;
 
 /// Why a field changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl fmt::Display for Why {
 }
 
 /// Fields of all families that change nothing, and why. A `*` stands for any text.
-pub const IGNORED: &[(&str, Why)] = &[
+const IGNORED: &[(&str, Why)] = &[
     ("*dropout*", Why::Training),
     ("*_pdrop", Why::Training),
     ("*loss_coef", Why::Training),
@@ -147,13 +148,9 @@ pub const IGNORED: &[(&str, Why)] = &[
     ("use_mtp", Why::Further),
     ("add_classification_head", Why::Off),
     ("add_cross_attention", Why::Off),
-    ("attention_bias", Why::Off),
     ("cross_attention_hidden_size", Why::Off),
     ("is_encoder_decoder", Why::Off),
-    ("mlp_bias", Why::Off),
     ("pruned_heads", Why::Off),
-    ("qk_layernorm", Why::Off),
-    ("use_qk_norm", Why::Off),
     ("tie_encoder_decoder", Why::Off),
     ("attention_head_dim", Why::Repeats("head_dim")),
     ("max_sequence_length", Why::Repeats("max_position_embeddings")),
@@ -165,6 +162,13 @@ pub const IGNORED: &[(&str, Why)] = &[
     // A decoder that stands alone may say so.
     ("is_decoder", Why::Unread),
 ];
+
+/// All fields that change nothing: the family, if it is of one, the field, and why.
+pub fn ignored() -> impl Iterator<Item = (Option<Family>, &'static str, Why)> {
+    let of_families = Family::all()
+        .flat_map(|family| family.description().ignored.iter().map(move |(field, why)| (Some(family), *field, *why)));
+    IGNORED.iter().map(|(field, why)| (None, *field, *why)).chain(of_families)
+}
 
 /// The words of ropes, in either notation; what a kind of rope does not use changes nothing.
 const OF_ROPES: &[&str] = &[
@@ -206,11 +210,13 @@ pub fn refuse_unknown(family: &Description, written: &Fields<'_>, read: &Fields<
     if written.is_metadata() {
         return Ok(());
     }
-    let words = words(family);
+    // What another family's readers know, this family's models do not read, here as in transformers.
+    let words: Vec<&str> = Family::all().flat_map(|family| words(family.description())).collect();
     for (name, value) in written.all() {
         let canonical = family.renamed.iter().find(|(own, _)| own == name).map_or(name.as_str(), |(_, read)| read);
         let is_known =
             value.is_null() || used.has(written, name) || used.has(written, canonical) || words.contains(&canonical);
+        let is_known = is_known || family.fixed.iter().any(|(fixed, _)| *fixed == canonical);
         if is_known {
             continue;
         }
@@ -256,7 +262,6 @@ fn words(family: &Description) -> Vec<&'static str> {
     words.extend(["original_max_position_embeddings", "torch_dtype"]);
     words.extend(["layer_types", "sliding_window", "use_sliding_window", family.eps.0, family.activation.field]);
     words.extend(family.dense_width);
-    words.extend(family.fixed.iter().map(|(name, _)| *name));
     let biases = family.biases;
     let flag = |bias| if let Bias::Flag(name) = bias { Some(name) } else { None };
     words.extend([biases.qkv, biases.out, biases.mlp, biases.head].into_iter().filter_map(flag));
@@ -266,6 +271,9 @@ fn words(family: &Description) -> Vec<&'static str> {
         ImpliedKinds::Unrotated => Some("no_rope_layer_interval"),
         ImpliedKinds::All(_) => None,
     });
+    if let Rotated::Listed = family.rope.rotated {
+        words.push("no_rope_layers");
+    }
     let scales = family.scales;
     let field = |factor| match factor {
         Factor::Field(name)

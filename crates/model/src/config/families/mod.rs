@@ -34,8 +34,8 @@ pub(super) use classes::role;
 use description::{Description, Factor, KeyRule};
 pub(super) use description::{FileWindows, GgufRule, GroupRule};
 pub use family::Family;
-use family::supported;
-pub use keys::{IGNORED, Why};
+use family::{refuse_known, supported};
+pub use keys::{Why, ignored};
 use layers::softcap;
 use table::{GEMMA4_UNIFIED, KIMI_K2};
 pub(super) use tokens::read_special_tokens;
@@ -80,9 +80,6 @@ const OTHER_WRAPPERS: [(&str, &str); 4] = [
     ("gemma4_unified_assistant", "drafts for another model"),
 ];
 
-/// Models with latent attention to some keys only, which an indexer chooses.
-const SPARSE: [&str; 3] = ["deepseek_v32", "glm_moe_dsa", "mistral_large4"];
-
 /// Reads a config.json, of a model with this role. A scorer's output is found among its tensors: until then it counts
 /// as that of a generator.
 pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> {
@@ -92,7 +89,8 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
     if let Some((name, why)) = OTHER_WRAPPERS.iter().find(|(name, _)| model_type == Some(*name)) {
         return Err(fields.error("model_type", supported(), format!("\"{name}\", which {why}")));
     }
-    refuse_sparse(fields)?;
+    // Models of other types name them in `model_type`, too, so what is not read of these is said first.
+    refuse_known(fields)?;
     classes::refuse_others(fields, role)?;
     let (text, implied) = match (&nested, wrapper) {
         (Some(nested), wrapper) => (nested, wrapper.map(|wrapper| wrapper.text)),
@@ -108,7 +106,7 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
     if let (Some(implied), false) = (implied, object.contains_key("model_type")) {
         object.insert("model_type".to_owned(), Value::from(implied));
     }
-    refuse_sparse(text)?;
+    refuse_known(text)?;
     let family = Family::read(&text.over(&object))?;
     if nested.is_some() {
         if let (Some(name), None) = (model_type, wrapper) {
@@ -229,17 +227,6 @@ fn max_position_embeddings(fields: &Fields<'_>) -> Result<usize> {
         }
     }
     fields.required_size("max_position_embeddings", LARGEST_CONTEXT)
-}
-
-/// Models of other types name them in `model_type`, too, so what is not read of these is said first.
-fn refuse_sparse(fields: &Fields<'_>) -> Result<()> {
-    match fields.text("model_type")?.filter(|name| SPARSE.contains(name)) {
-        None => Ok(()),
-        Some(name) => {
-            let found = format!("\"{name}\", whose attention to keys that an indexer chooses is not supported");
-            Err(fields.error("model_type", supported(), found))
-        }
-    }
 }
 
 /// "vision" concerns tokens of pictures only.

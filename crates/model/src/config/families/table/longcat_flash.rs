@@ -13,6 +13,7 @@ use super::super::description::{
     Beside, Description, ExpertLayers, ExpertRule, GroupRule, LatentRule, Normalise, PLAIN, PLAIN_ROPE, RopeRule,
     ScoreRule,
 };
+use super::super::keys::Why;
 
 pub const LONGCAT_FLASH: Description = Description {
     name: "longcat_flash",
@@ -35,8 +36,9 @@ pub const LONGCAT_FLASH: Description = Description {
         ("mla_scale_kv_lora", "true"),
         ("attention_method", "\"MLA\""),
         ("zero_expert_type", "\"identity\""),
-        ("router_bias", "false"),
     ],
+    // Biases of its routers are left out, as in transformers.
+    ignored: &[("router_bias", Why::Unread)],
     rope: RopeRule::same(RopeDefaults { theta: 1e7, ..PLAIN_ROPE }),
     experts: Some(ExpertRule {
         layers: ExpertLayers::Opening,

@@ -14,6 +14,7 @@ pub const SARVAM_MLA: Description = Description {
         ("score_function", "scoring_func"),
         ("num_mtp_layers", "num_nextn_predict_layers"),
     ],
+    fixed: &[("moe_router_enable_expert_bias", "true")],
     defaults: || {
         json!({
             "vocab_size": 262_144, "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32,
