@@ -49,6 +49,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             let holds = inspect::model(device, &folder, &how)?;
             return if holds { Ok(ExitCode::SUCCESS) } else { Err(Error::CheckFailed) };
         }
+        Some(CliCommand::Models(args)) => inspect::models(args.folder.as_deref())?,
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.try_into()?)?,
         Some(CliCommand::Score(args)) => run::score::score(&args.on(devices), on_signals()?.as_ref())?,
         Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,

@@ -81,6 +81,8 @@ pub enum CliCommand {
     Plan(PlanArgs),
     /// Print a model's facts and check its arithmetic (`offshoot-lab check` checks devices)
     Check(CheckArgs),
+    /// List the families of models that run and what each was compared with, or say whether a model folder runs
+    Models(ModelsArgs),
     /// Answer, vote and grade again from the samples of a run, without a model
     Rescore(RescoreArgs),
     /// Score samples that are there already by a reward model
@@ -108,6 +110,12 @@ pub struct HelpArgs {
     /// With `task`: the JSON Schema of task files, for editors
     #[arg(long)]
     pub schema: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ModelsArgs {
+    /// Model folder in Hugging Face form, perhaps without weights, or GGUF file
+    pub folder: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Args)]

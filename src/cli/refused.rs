@@ -119,7 +119,9 @@ fn of_serve(error: &clap::Error) -> Option<Error> {
 /// Global options that the command of this name ignores, because it computes on no device.
 fn ignored_options(command: &str) -> &'static [&'static str] {
     match command {
-        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "tensor_parallel", "threads"],
+        "models" | "rescore" | "vote" | "judge" | "new" | "help" => {
+            &["device", "devices", "tensor_parallel", "threads"]
+        }
         "check" | "tree" => &["devices", "tensor_parallel"],
         // It sorts prompts, with `--threads` threads.
         "plan" => &["device"],

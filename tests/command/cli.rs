@@ -224,7 +224,7 @@ fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
 
 #[test]
 fn what_a_command_would_have_to_ignore_it_refuses() {
-    let commands = [&["tree", "runs"][..], &["rescore", "runs"], &["judge", "--doctor"], &["new", "task"]];
+    let commands = [&["tree", "runs"][..], &["rescore", "runs"], &["judge", "--doctor"], &["new", "task"], &["models"]];
     for command in commands {
         for option in [["--device", "cuda"], ["--threads", "2"]] {
             let said = ["expected no such option of `offshoot ", command[0], option[0], option[1]];
@@ -358,6 +358,34 @@ fn check_prints_facts() {
     for part in ["llama", "parameters", "the same bits"] {
         assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
     }
+}
+
+#[test]
+fn models_are_listed_and_a_folder_runs_or_not() {
+    let listed = output(&["models"]);
+    let table = stdout(&listed);
+    assert!(listed.status.success(), "{}", stderr(&listed));
+    let widths: Vec<usize> = table.lines().map(|line| line.chars().count()).collect();
+    assert!(widths.len() > 20 && widths.windows(2).all(|pair| pair[0] == pair[1]), "{table}");
+    let llama = table.lines().find(|line| line.starts_with("| llama ")).expect("the family is listed");
+    assert!(llama.contains("llama2-mha"), "{llama}");
+    assert!(table.contains("| latent attention, experts ") && table.contains("CPU, some on H200 (2026-"), "{table}");
+
+    let demo = output(&["models", "tasks/models/demo"]);
+    let said = stdout(&demo);
+    assert!(demo.status.success() && said.contains("family      llama") && said.contains("runs        in "), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().expect("a path of letters");
+    let write = |config: &str| std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let config = json!({
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 128
+    });
+    write(&config.to_string());
+    let without_weights = output(&["models", path]);
+    assert!(stdout(&without_weights).contains("its weights are"), "{}", stdout(&without_weights));
+    write(r#"{"model_type": "nobody"}"#);
+    fails(&output(&["models", path]), &["config.json", "model_type", "nobody"]);
 }
 
 #[test]

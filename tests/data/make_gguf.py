@@ -157,6 +157,31 @@ PRE_TOKENIZERS = {
 PRE_TOKENIZERS["deepseek-llm"] = [
     split("[\r\n]"), split(r"\s?[\p{Lu}\p{Ll}\p{Lt}]+"), split(r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"),
     split(r"\s+$"), split("[一-龥ࠀ-一가-퟿]+"), digits(True), as_bytes(False)]
+# Of models that llama.cpp's src/llama-vocab.cpp names beside these kinds.
+SHORTENED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+CASED_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + SHORTENED + "?"
+    + r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + SHORTENED + "?"
+    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+SPACES = "".join(rf"|\s{{{count}}}(?!\S)" for count in [512, 256, 128, 64, 32, 16, 8, 4]) + r"|\s{1,2}(?!\S)|\s{1}"
+PRE_TOKENIZERS |= {
+    "qwen35": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+                     r"|\s+(?!\S)|\s+"), as_bytes(False)],
+    "deepseek-v3": [
+        split(r"\p{N}{1,3}"), split("[一-龥\u3040-ゟ゠-ヿ]+"),
+        split("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+" r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+              r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"), as_bytes(False)],
+    "seed-coder": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
+                         r"|\s+(?!\S)|\s+"), as_bytes(False)],
+    "bailingmoe": [split(r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+                         r"|\s+(?!\S)|\s+"), as_bytes(False)],
+    "jais-2": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+" + SPACES),
+               as_bytes(False)],
+    "exaone-moe": [split(SHORTENED + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+                         r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"), as_bytes(False)],
+    "minimax-m2": [split(CASED_WORDS), as_bytes(False)],
+    "tiny_aya": [split(r"\d{1,3}(?=(?:\d{3})*\b)"), split(CASED_WORDS), as_bytes(False)],
+}
 WORDS = [
     *TEXTS,
     "There are 12345678 of 900; was it 1,234.5 or 3x?",

@@ -76,7 +76,8 @@ pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES, Values};
 pub use split::{Segment, Share, Split};
 pub use states::{
-    ConvShape, DeltaHeads, L2_EPS, LayerState, MOST_CONV_TOKENS, StateDtype, StateKind, StateRule, StateShape,
+    ConvShape, DeltaHeads, L2_EPS, LayerState, MOST_CONV_TOKENS, ScanRule, StateDtype, StateKind, StateRule,
+    StateShape, scan_block,
 };
 pub use step::{CopiesShape, RowToken, StepBatch, StepRequests, StepResults, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
@@ -684,6 +685,50 @@ pub trait Backend: Send + 'static {
         qkv: &Self::Buffer,
         gates: &Self::Buffer,
         rule: StateRule<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    );
+    /// [`Backend::state_update`] of [`StateKind::Channel`]: `beta` is f32 `[R, value_heads]`, b, `decay` f32 `[R,
+    /// value_heads * key_dim]`, f. `rate` is `[value_heads]`, `-exp(A_log)`; `dt`, `[value_heads * key_dim]`, is added
+    /// to `decay`.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn channel_update(
+        &mut self,
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        beta: &Self::Buffer,
+        decay: &Self::Buffer,
+        rate: &Self::Vector,
+        dt: &Self::Vector,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    );
+    /// The selective scan of layer `layer`: `out` and `x` are `[R, channels]`, `steps` f32 `[R, channels]` before their
+    /// bias, `b` and `c` `[R, state]`. Reads and writes the states of the step's runs.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn selective_scan(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        steps: &Self::Buffer,
+        b: &Self::Buffer,
+        c: &Self::Buffer,
+        rule: ScanRule<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    );
+    /// The gated convolution of layer `layer`: `out` is `[R, width]`, `bcx` `[R, 3 * width]`: B, C and x. `out = C *
+    /// conv(B * x)`, with the convolution of [`Backend::causal_conv`] without its silu.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn gated_conv(
+        &mut self,
+        out: &mut Self::Buffer,
+        bcx: &Self::Buffer,
+        weight: &Self::Vector,
+        bias: Option<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: LayerIx,
         step: &Self::Step,

@@ -21,11 +21,30 @@
 //!    `decay = exp(rate[h] * softplus(a[h] + dt[h]))`, where `rate = -exp(A_log)`.
 //! 3. `S = decay * S`, then `S = S + k (beta * (v - S^T k))^T`.
 //!
+//! # Delta rule with decays by channel
+//! [`StateKind::Channel`] (Kimi Delta Attention, Kimi Team 2025, arXiv 2510.26692): the same with a decay for each row
+//! `i` of `S`, `decay[i] = exp(rate[h] * softplus(f[h][i] + dt[h][i]))`.
+//!
+//! # Sums
+//! [`StateKind::Sum`] (Mamba-2, Dao and Gu 2024, arXiv 2405.21060; as Nemotron-H, Granite 4, Bamba and Falcon-H1 have
+//! it): keys are what Mamba calls B, queries C, values x, key heads groups. Neither has a norm. With
+//! `step = clamp(softplus(g[h] + dt[h]), limits)` and `decay = exp(rate[h] * step)`, `S = decay * S + k (step * v)^T`,
+//! and `skip[h] * v` is added to the output.
+//!
+//! # Selective scan
+//! [`StateKind::Scan`] (Mamba-1, Gu and Dao 2023, arXiv 2312.00752; as Jamba has it): a column `s` of `state` numbers
+//! for each channel `c`. With `step = softplus(g[c] + dt[c])`, `s[n] = exp(step * rate[n][c]) * s[n] + step * x[c] *
+//! B[n]`, and the output is `sum over n of s[n] * C[n] + skip[c] * x[c]`.
+//!
+//! # Gated convolution
+//! [`StateKind::Conv`] (LFM2): a layer projects to B, C and x, its convolution without silu reads `B * x`, and the output
+//! is what it gives times C. There is no other state.
+//!
 //! # State
 //! What the next token needs of all before it: `S` of every value head, and the convolution's last inputs. As many of
 //! these are kept as a row reads, its own included, so one more than the next token reads. So the last token's own row
 //! can be computed again from the state after it (`StateRun::is_in`): its convolution reads what is kept, its output is
-//! `S^T q`, and nothing changes. States are f32. With [`StateDtype::Bf16`], `S` is rounded to bf16 (to nearest even)
+//! read from `S` as it is, and nothing changes. States are f32. With [`StateDtype::Bf16`], `S` is rounded to bf16 (to nearest even)
 //! after every token, before it is read, and stored so; the convolution's inputs stay f32. So it is the same rounding
 //! however steps divide a sequence, and memory holds all that a computation goes on from. A backend that computes runs
 //! in chunks may round `S` at their ends alone.
@@ -132,6 +151,14 @@ impl DeltaHeads {
 pub enum StateKind {
     /// A matrix for each value head, changed by the gated delta rule.
     Delta(DeltaHeads),
+    /// The same with a decay for each of its rows; there are as many key heads as value heads.
+    Channel(DeltaHeads),
+    /// A matrix for each value head, to which keys and values are added.
+    Sum(DeltaHeads),
+    /// `state` numbers for each of `channels`.
+    Scan { channels: usize, state: usize },
+    /// Nothing: of gated convolutions.
+    Conv,
 }
 
 /// The convolution of a layer, channel by channel.
@@ -155,6 +182,10 @@ impl fmt::Display for LayerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             StateKind::Delta(heads) => write!(f, "gated delta rule, {heads}"),
+            StateKind::Channel(heads) => write!(f, "gated delta rule with decays by channel, {heads}"),
+            StateKind::Sum(heads) => write!(f, "sums of keys and values, {heads}"),
+            StateKind::Scan { channels, state } => write!(f, "selective scan, {channels} channels of {state}"),
+            StateKind::Conv => write!(f, "gated convolution of {} channels", self.conv.width),
         }
     }
 }
@@ -162,20 +193,40 @@ impl fmt::Display for LayerState {
 impl LayerState {
     /// The state of a layer with the gated delta rule.
     pub fn delta(heads: DeltaHeads, tokens: usize) -> Self {
-        Self { kind: StateKind::Delta(heads), conv: ConvShape { width: heads.conv_width(), tokens } }
+        Self::of_heads(StateKind::Delta, heads, tokens)
     }
 
-    /// The heads that have a matrix each.
-    pub fn heads(&self) -> DeltaHeads {
+    /// The state of a layer that has a matrix for each value head.
+    pub fn of_heads(kind: fn(DeltaHeads) -> StateKind, heads: DeltaHeads, tokens: usize) -> Self {
+        Self { kind: kind(heads), conv: ConvShape { width: heads.conv_width(), tokens } }
+    }
+
+    /// The heads of a layer that has a matrix for each value head.
+    pub fn heads(&self) -> Option<DeltaHeads> {
         match self.kind {
-            StateKind::Delta(heads) => heads,
+            StateKind::Delta(heads) | StateKind::Channel(heads) | StateKind::Sum(heads) => Some(heads),
+            StateKind::Scan { .. } | StateKind::Conv => None,
         }
     }
 
-    /// The matrices of a state, and the elements of one.
+    /// Elements of a row that the layer gives.
+    pub fn out_width(&self) -> usize {
+        self.heads().map_or(self.conv.width, |heads| heads.value_width())
+    }
+
+    /// The matrices of a state, and the elements of one: `[key_dim, value_dim]`, or of a scan `[state, block]`, where
+    /// channels are cut into blocks of [`scan_block`].
     pub fn matrices(&self) -> (usize, usize) {
-        let heads = self.heads();
-        (heads.value_heads, heads.matrix())
+        match self.kind {
+            StateKind::Delta(heads) | StateKind::Channel(heads) | StateKind::Sum(heads) => {
+                (heads.value_heads, heads.matrix())
+            }
+            StateKind::Scan { channels, state } => {
+                let block = scan_block(channels);
+                (channels / block, state * block)
+            }
+            StateKind::Conv => (0, 0),
+        }
     }
 
     /// Bytes of a state: its matrices, and the last inputs of its convolution.
@@ -201,10 +252,24 @@ impl LayerState {
 
     /// That of each of `count` ranks; `None` if these do not divide its heads.
     pub fn of_rank(&self, count: usize) -> Option<Self> {
+        let of_heads = |kind, heads: DeltaHeads| Some(Self::of_heads(kind, heads.of_rank(count)?, self.conv.tokens));
+        let conv = ConvShape { width: self.conv.width / count, ..self.conv };
+        let divides = self.conv.width.is_multiple_of(count);
         match self.kind {
-            StateKind::Delta(heads) => Some(Self::delta(heads.of_rank(count)?, self.conv.tokens)),
+            StateKind::Delta(heads) => of_heads(StateKind::Delta, heads),
+            StateKind::Channel(heads) => of_heads(StateKind::Channel, heads),
+            StateKind::Sum(heads) => of_heads(StateKind::Sum, heads),
+            StateKind::Scan { channels, state } => {
+                divides.then_some(Self { kind: StateKind::Scan { channels: channels / count, state }, conv })
+            }
+            StateKind::Conv => divides.then_some(Self { kind: StateKind::Conv, conv }),
         }
     }
+}
+
+/// Channels of a scan whose states are one matrix: the most, up to 64, that divide them and are a power of two.
+pub fn scan_block(channels: usize) -> usize {
+    1 << channels.trailing_zeros().min(6)
 }
 
 /// The size of the memory for states: `slots` states of all layers.
@@ -223,14 +288,37 @@ impl StateShape {
     }
 }
 
-/// How a layer's matrices change with a token: the learned part of its gates. Of the layer's own [`StateKind`].
+/// How a layer's matrices change with a token: the learned part of its gates, with a number for each value head. Of the
+/// layer's own [`StateKind`].
 #[derive(Clone, Copy, Debug)]
 pub enum StateRule<'a, V> {
     /// Gates are f32 `[R, 2 * value_heads]`: b of all value heads, then a.
     Delta {
-        /// `-exp(A_log)`, one for each value head.
+        /// `-exp(A_log)`
         rate: &'a V,
-        /// Added to `a`, one for each value head.
+        /// Added to `a`.
         dt: &'a V,
     },
+    /// Gates are f32 `[R, value_heads]`: steps before their bias.
+    Sum {
+        /// `-exp(A_log)`
+        rate: &'a V,
+        /// Added to steps.
+        dt: &'a V,
+        /// Times values: added to the output.
+        skip: &'a V,
+        /// The least step and the largest.
+        limits: [f32; 2],
+    },
+}
+
+/// The learned part of a selective scan.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanRule<'a, V> {
+    /// `-exp(A_log)`, `[state, channels]`
+    pub rate: &'a V,
+    /// Added to steps, `[channels]`.
+    pub dt: &'a V,
+    /// Times `x`: added to the output, `[channels]`.
+    pub skip: &'a V,
 }

@@ -41,6 +41,39 @@ pub fn causal_conv(
     for_rows(&cores.team, out, |r, out| conv_row(cores.isa, out, &scratch.inputs(x, tokens, r), weight, bias));
 }
 
+/// `out[r] = C[r] * conv(B * x)[r]` for `bcx` `[R, 3 * width]`: B, C and x, with the convolution of [`causal_conv`]
+/// without its silu.
+#[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+pub fn gated_conv(
+    cores: &Cores,
+    scratch: &mut ConvScratch,
+    out: &mut CpuBuffer,
+    bcx: &CpuBuffer,
+    weight: &[f32],
+    bias: Option<&[f32]>,
+    states: &mut LayerStates,
+    runs: &[StateRun],
+) {
+    let ConvShape { width, tokens } = states.layer().conv;
+    assert_eq!((out.rows, out.width), (bcx.rows, width), "gated_conv: shape of the output");
+    assert_eq!(
+        (bcx.width, weight.len()),
+        (3 * width, tokens * width),
+        "gated_conv: width of the input and the weights"
+    );
+    assert!(bias.is_none_or(|bias| bias.len() == width), "gated_conv: length of the bias");
+    let mut products = CpuBuffer::new(bcx.rows, width);
+    for_rows(&cores.team, &mut products, |r, to| {
+        let (b, x) = (&bcx.row(r)[..width], &bcx.row(r)[2 * width..]);
+        to.iter_mut().zip(b).zip(x).for_each(|((to, b), x)| *to = b * x);
+    });
+    scratch.begin(&products, states, runs);
+    for_rows(&cores.team, out, |r, out| {
+        let gate = &bcx.row(r)[width..2 * width];
+        gated_row(cores.isa, out, &scratch.inputs(&products, tokens, r), weight, bias, gate);
+    });
+}
+
 impl ConvScratch {
     /// Keeps the inputs that come before each run, then writes those that it leaves to its state.
     fn begin(&mut self, x: &CpuBuffer, states: &mut LayerStates, runs: &[StateRun]) {
@@ -87,6 +120,16 @@ impl ConvScratch {
 
 for_each_isa! {
     fn conv_row(out: &mut [f32], inputs: &RowInputs<'_>, weight: &[f32], bias: Option<&[f32]>) = conv_clear or conv_fast;
+}
+
+for_each_isa! {
+    fn gated_row(out: &mut [f32], inputs: &RowInputs<'_>, weight: &[f32], bias: Option<&[f32]>, gate: &[f32]) {
+        sums(out, inputs, weight);
+        if let Some(bias) = bias {
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+        }
+        out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= gate);
+    }
 }
 
 fn conv_clear(out: &mut [f32], inputs: &RowInputs<'_>, weight: &[f32], bias: Option<&[f32]>) {

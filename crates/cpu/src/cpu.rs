@@ -12,13 +12,15 @@ use super::latent::{self, CpuLatentMaps, LATENT_MAP_COPIES};
 use super::lora::{CpuLora, CpuLoraTerm, add_lora};
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
-use super::{activation, attention, causal_conv, gated_norm, gemm, kv, norm, rope, sampling, state_update, sums};
+use super::{
+    activation, attention, causal_conv, gated_norm, gemm, kv, norm, rope, sampling, selective_scan, state_update, sums,
+};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
     HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape, LoraWeights, MatrixPart,
-    OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring, Split, StateRule, StepBatch,
-    StepRows, StepShape, SwapRates, WeightFormat, WeightView,
+    OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, ScanRule, Scoring, Split, StateRule,
+    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -578,6 +580,53 @@ impl Backend for Cpu {
     ) {
         let (states, runs) = (kv.states(layer), &step.batch().state_runs);
         state_update::state_update(&self.cores, &mut self.updates, out, qkv, gates, rule, states, runs);
+    }
+
+    fn channel_update(
+        &mut self,
+        out: &mut CpuBuffer,
+        qkv: &CpuBuffer,
+        beta: &CpuBuffer,
+        decay: &CpuBuffer,
+        rate: &Vec<f32>,
+        dt: &Vec<f32>,
+        kv: &mut KvStore,
+        layer: LayerIx,
+        step: &CpuStep,
+    ) {
+        let (states, runs, learned) = (kv.states(layer), &step.batch().state_runs, [&rate[..], dt]);
+        state_update::channel_update(&self.cores, &mut self.updates, out, qkv, beta, decay, learned, states, runs);
+    }
+
+    fn selective_scan(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        steps: &CpuBuffer,
+        b: &CpuBuffer,
+        c: &CpuBuffer,
+        rule: ScanRule<'_, Vec<f32>>,
+        kv: &mut KvStore,
+        layer: LayerIx,
+        step: &CpuStep,
+    ) {
+        let (states, runs) = (kv.states(layer), &step.batch().state_runs);
+        selective_scan::selective_scan(&self.cores, &mut self.updates, out, x, steps, [b, c], rule, states, runs);
+    }
+
+    fn gated_conv(
+        &mut self,
+        out: &mut CpuBuffer,
+        bcx: &CpuBuffer,
+        weight: &Vec<f32>,
+        bias: Option<&Vec<f32>>,
+        kv: &mut KvStore,
+        layer: LayerIx,
+        step: &CpuStep,
+    ) {
+        let (states, runs) = (kv.states(layer), &step.batch().state_runs);
+        let bias = bias.map(Vec::as_slice);
+        causal_conv::gated_conv(&self.cores, &mut self.conv, out, bcx, weight, bias, states, runs);
     }
 
     fn route(

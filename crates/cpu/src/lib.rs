@@ -30,6 +30,7 @@ mod ranked;
 mod rope;
 pub mod rows;
 pub mod sampling;
+mod selective_scan;
 mod state_update;
 mod states;
 pub mod step;

@@ -5,8 +5,11 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::Isa;
+use super::rows::for_each_isa;
 use offshoot_backend::{LayerState, StateDtype, StateShape};
 use offshoot_core::ids::StateId;
+use offshoot_kv::StateRun;
 
 /// The states of one layer in all slots.
 pub struct LayerStates {
@@ -17,16 +20,77 @@ pub struct LayerStates {
     slots: usize,
 }
 
-/// `[value_head][slot][key_dim][value_dim]`
+/// `[matrix of a layer][slot][its elements]`
 enum Matrices {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
 }
 
-/// The matrices of one value head, `[slot][key_dim][value_dim]`.
+/// One of a layer's matrices in all slots, `[slot][its elements]`: that of a value head, or of a block of channels.
 pub enum HeadMatrices<'a> {
     F32(&'a mut [f32]),
     Bf16(&'a mut [bf16]),
+}
+
+impl HeadMatrices<'_> {
+    /// Whether they are rounded to bf16 after each token.
+    pub fn rounds(&self) -> bool {
+        matches!(self, HeadMatrices::Bf16(_))
+    }
+
+    /// Calls `go_on` with the matrix of `size` elements that a run continues, and keeps what it leaves where the run
+    /// says. `unkept`: memory for a matrix that is not kept, or is stored in another dtype.
+    pub fn advance(
+        &mut self,
+        isa: Isa,
+        run: &StateRun,
+        size: usize,
+        unkept: &mut Vec<f32>,
+        go_on: impl FnOnce(&mut [f32]),
+    ) {
+        let of = |slot: StateId| slot.ix() * size..(slot.ix() + 1) * size;
+        match (self, run.from, run.to) {
+            (HeadMatrices::F32(matrices), from, Some(to)) => {
+                match from {
+                    Some(from) if from == to => {}
+                    Some(from) => matrices.copy_within(of(from), to.ix() * size),
+                    None => matrices[of(to)].fill(0.0),
+                }
+                go_on(&mut matrices[of(to)]);
+            }
+            (HeadMatrices::F32(matrices), from, None) => {
+                unkept.clear();
+                match from {
+                    Some(from) => unkept.extend_from_slice(&matrices[of(from)]),
+                    None => unkept.resize(size, 0.0),
+                }
+                go_on(unkept);
+            }
+            (HeadMatrices::Bf16(matrices), from, to) => {
+                unkept.clear();
+                unkept.resize(size, 0.0);
+                if let Some(from) = from {
+                    widen(isa, unkept, &matrices[of(from)]);
+                }
+                go_on(unkept);
+                if let Some(to) = to {
+                    narrow(isa, &mut matrices[of(to)], unkept);
+                }
+            }
+        }
+    }
+}
+
+for_each_isa! {
+    /// Numbers of bf16 as f32.
+    fn widen(to: &mut [f32], from: &[bf16]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
+    }
+
+    /// Numbers that bf16 has, which were rounded as they were computed.
+    fn narrow(to: &mut [bf16], from: &[f32]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_bits((from.to_bits() >> 16) as u16));
+    }
 }
 
 impl Matrices {
@@ -101,7 +165,7 @@ impl LayerStates {
         saved
     }
 
-    /// Where the matrix of a value head in `slot` is among the bytes of all.
+    /// Where a matrix of the layer in `slot` is among the bytes of all.
     fn bytes_of(&self, head: usize, slot: StateId) -> Range<usize> {
         let bytes = self.layer.matrices().1
             * match self.matrices {
@@ -112,7 +176,7 @@ impl LayerStates {
         at..at + bytes
     }
 
-    /// The matrices of each value head in all slots.
+    /// Each of the layer's matrices in all slots.
     pub fn by_head(&mut self) -> Vec<HeadMatrices<'_>> {
         let size = (self.slots * self.layer.matrices().1).max(1);
         match &mut self.matrices {

@@ -33,13 +33,16 @@ use offshoot_backend::{
     ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, CopyStore, Dtype, Elements, ExpertInput,
     ExpertKind, Gate, GatedNorm, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps,
     LayerState, LevelRow, LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest,
-    SampledToken, SavedPages, Scoring, Split, StateRule, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
-    WeightView, prepare_heads_in_turn, with_dense,
+    SampledToken, SavedPages, ScanRule, Scoring, Split, StateRule, StepBatch, StepRows, StepShape, SwapRates,
+    WeightFormat, WeightView, prepare_heads_in_turn, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, CostModel, NewPage};
+
+/// Why an op of layers of such a kind is not called.
+const REFUSED_AT_LOAD: &str = "`kv` refuses these layers";
 
 /// Ops that the element-wise kernels of their first buffer's dtype do, and which change that buffer alone.
 macro_rules! element_wise {
@@ -753,6 +756,49 @@ impl Backend for Cuda {
         let products = self.chunk_products.as_ref().filter(|_| is_chunked);
         let kernels = self.state_kernels(qkv.element, states.dtype(), states.layer()).expect(LOADED_WITH_STATES);
         kernels.state_update(&self.device, out, qkv, gates, rule, states, runs, products);
+    }
+
+    fn channel_update(
+        &mut self,
+        _: &mut Buffer,
+        _: &Buffer,
+        _: &Buffer,
+        _: &Buffer,
+        _: &Vector,
+        _: &Vector,
+        _: &mut Kv,
+        _: LayerIx,
+        _: &Step,
+    ) {
+        unreachable!("{REFUSED_AT_LOAD}");
+    }
+
+    fn selective_scan(
+        &mut self,
+        _: &mut Buffer,
+        _: &Buffer,
+        _: &Buffer,
+        _: &Buffer,
+        _: &Buffer,
+        _: ScanRule<'_, Vector>,
+        _: &mut Kv,
+        _: LayerIx,
+        _: &Step,
+    ) {
+        unreachable!("{REFUSED_AT_LOAD}");
+    }
+
+    fn gated_conv(
+        &mut self,
+        _: &mut Buffer,
+        _: &Buffer,
+        _: &Vector,
+        _: Option<&Vector>,
+        _: &mut Kv,
+        _: LayerIx,
+        _: &Step,
+    ) {
+        unreachable!("{REFUSED_AT_LOAD}");
     }
 
     fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>, bias: Option<&Vector>) {

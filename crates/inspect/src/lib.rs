@@ -1,8 +1,10 @@
 //! `offshoot check --model`: prints the facts of a model folder and checks its arithmetic against golden files.
 //! `model::check` compares, `forks` tries forks at every offset; this file prints and returns whether everything holds.
+//! `families` is `offshoot models`.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod families;
 mod forks;
 
 use std::fmt::Display;
@@ -21,6 +23,7 @@ use offshoot_model::check::{
 use offshoot_model::{ModelFolder, ModelRole, WeightChoice};
 use offshoot_text::{AddSpecial, Tokenizer};
 
+pub use families::models;
 pub use forks::{FORKED_TOKENS, ForkReport, forks};
 
 /// Length of the text for comparing chunks: two tiles plus `BEYOND_TILES` tokens, at least `CHUNK_TOKENS`; not a

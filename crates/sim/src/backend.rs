@@ -9,9 +9,9 @@ use super::{Sim, SimStep};
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
     HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState, LoraShape, LoraWeights,
-    MOST_ADAPTERS, MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, Scoring,
-    Segment, Share, Split, StackShape, StateRule, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
-    with_dense,
+    MOST_ADAPTERS, MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, ScanRule,
+    Scoring, Segment, Share, Split, StackShape, StateRule, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
+    WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -543,8 +543,52 @@ impl Backend for Sim {
         layer: LayerIx,
         step: &SimStep,
     ) {
-        let state = kv.states.layers[layer.ix()].state_bytes(kv.states.dtype);
-        self.small_op(qkv.bytes() + gates.bytes() + out.bytes() + 2 * step.state_runs() * state);
+        self.small_op(qkv.bytes() + gates.bytes() + out.bytes() + state_traffic(kv, layer, step));
+    }
+
+    fn channel_update(
+        &mut self,
+        out: &mut SimBuffer,
+        qkv: &SimBuffer,
+        beta: &SimBuffer,
+        decay: &SimBuffer,
+        (): &(),
+        (): &(),
+        kv: &mut KvShape,
+        layer: LayerIx,
+        step: &SimStep,
+    ) {
+        let rows = qkv.bytes() + beta.bytes() + decay.bytes() + out.bytes();
+        self.small_op(rows + state_traffic(kv, layer, step));
+    }
+
+    fn selective_scan(
+        &mut self,
+        out: &mut SimBuffer,
+        x: &SimBuffer,
+        steps: &SimBuffer,
+        b: &SimBuffer,
+        c: &SimBuffer,
+        _: ScanRule<'_, ()>,
+        kv: &mut KvShape,
+        layer: LayerIx,
+        step: &SimStep,
+    ) {
+        let rows = x.bytes() + steps.bytes() + b.bytes() + c.bytes() + out.bytes();
+        self.small_op(rows + state_traffic(kv, layer, step));
+    }
+
+    fn gated_conv(
+        &mut self,
+        out: &mut SimBuffer,
+        bcx: &SimBuffer,
+        (): &(),
+        _: Option<&()>,
+        kv: &mut KvShape,
+        layer: LayerIx,
+        step: &SimStep,
+    ) {
+        self.small_op(bcx.bytes() + out.bytes() + state_traffic(kv, layer, step));
     }
 
     fn gated_norm(&mut self, x: &mut SimBuffer, gate: &SimBuffer, _: Option<&()>, _: GatedNorm) {
@@ -601,6 +645,11 @@ impl Backend for Sim {
         self.spent += self.profile.sample.ns(logits.bytes());
         step.note_sampled();
     }
+}
+
+/// Bytes of reading and writing the state of each run once.
+fn state_traffic(kv: &KvShape, layer: LayerIx, step: &SimStep) -> usize {
+    2 * step.state_runs() * kv.states.layers[layer.ix()].state_bytes(kv.states.dtype)
 }
 
 #[cfg(test)]

@@ -62,6 +62,41 @@ const KIMI: &str = concat!(
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
+/// Qwen/Qwen3.5-35B-A3B: as Qwen2's, but marks are parts of words.
+const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+/// deepseek-ai/DeepSeek-V3, behind numbers and runs of ideographs and kana.
+const DEEPSEEK_V3: &str = concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+const IDEOGRAPHS_AND_KANA: &str = r"[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+";
+/// ByteDance-Seed/Seed-Coder-8B-Base: no line break ends a run of symbols.
+const SEED_CODER: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+/// inclusionAI/Ling-lite.
+const BAILING: &str = concat!(
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+);
+/// inceptionai/Jais-2-8B-Chat: runs of white space are cut into powers of two.
+const JAIS2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
+    r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)",
+    r"|\s{1,2}(?!\S)|\s{1}"
+);
+/// LGAI-EXAONE/K-EXAONE-236B-A23B: words with single spaces between them are one.
+const EXAONE_MOE: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+);
+/// CohereLabs/tiny-aya-base, before o200k_base's words: digits by threes from the right.
+const THREES: &str = r"\d{1,3}(?=(?:\d{3})*\b)";
+
 /// Ideographs and syllables of East Asia, as DeepSeek's first tokenizers take them.
 const IDEOGRAPHS: &str = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
 /// deepseek-ai/deepseek-llm-7b-base: runs of letters that have cases, as an older version of Unicode has them.
@@ -88,21 +123,46 @@ const SYMBOLS: &str = r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{
 const PLAIN: WordSplit =
     WordSplit { names: &[], steps: &[Step::Gpt2], nfc: false, ignore_merges: false, adds_bos: false };
 
-static KINDS: [WordSplit; 12] = [
-    WordSplit { names: &["gpt-2", "phi-2", "mpt"], ..PLAIN },
+static KINDS: [WordSplit; 21] = [
+    WordSplit { names: &["gpt-2", "phi-2", "mpt", "exaone4", "granite-docling"], ..PLAIN },
     WordSplit { names: &["olmo"], nfc: true, ..PLAIN },
     WordSplit {
-        names: &["llama-bpe", "llama3", "llama-v3"],
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral"],
         steps: &[Step::Split(LLAMA3), Step::Bytes],
         ignore_merges: true,
         adds_bos: true,
         ..PLAIN
     },
-    WordSplit { names: &["dbrx", "smaug-bpe"], steps: &[Step::Split(LLAMA3), Step::Bytes], ..PLAIN },
+    WordSplit {
+        names: &["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"],
+        steps: &[Step::Split(LLAMA3), Step::Bytes],
+        ..PLAIN
+    },
     WordSplit {
         names: &["qwen2", "deepseek-r1-qwen", "megrez"],
         steps: &[Step::Split(super::load::QWEN2_WORDS), Step::Bytes],
         nfc: true,
+        ..PLAIN
+    },
+    WordSplit {
+        names: &["hunyuan", "solar-open", "stablelm2"],
+        steps: &[Step::Split(super::load::QWEN2_WORDS), Step::Bytes],
+        ..PLAIN
+    },
+    WordSplit { names: &["qwen35"], steps: &[Step::Split(QWEN35), Step::Bytes], nfc: true, ..PLAIN },
+    WordSplit {
+        names: &["deepseek-v3", "hunyuan-dense"],
+        steps: &[Step::Split(r"\p{N}{1,3}"), Step::Split(IDEOGRAPHS_AND_KANA), Step::Split(DEEPSEEK_V3), Step::Bytes],
+        ..PLAIN
+    },
+    WordSplit { names: &["seed-coder"], steps: &[Step::Split(SEED_CODER), Step::Bytes], ..PLAIN },
+    WordSplit { names: &["bailingmoe", "bailingmoe2"], steps: &[Step::Split(BAILING), Step::Bytes], ..PLAIN },
+    WordSplit { names: &["jais-2"], steps: &[Step::Split(JAIS2), Step::Bytes], ..PLAIN },
+    WordSplit { names: &["exaone-moe"], steps: &[Step::Split(EXAONE_MOE), Step::Bytes], ..PLAIN },
+    WordSplit { names: &["minimax-m2"], steps: &[Step::Split(O200K), Step::Bytes], ..PLAIN },
+    WordSplit {
+        names: &["tiny_aya", "cohere2moe"],
+        steps: &[Step::Split(THREES), Step::Split(O200K), Step::Bytes],
         ..PLAIN
     },
     WordSplit {
@@ -114,7 +174,11 @@ static KINDS: [WordSplit; 12] = [
     },
     WordSplit { names: &["gpt-4o", "llama4"], steps: &[Step::Split(O200K), Step::Bytes], ignore_merges: true, ..PLAIN },
     WordSplit { names: &["kimi-k2"], steps: &[Step::Split(KIMI), Step::Bytes], ignore_merges: true, ..PLAIN },
-    WordSplit { names: &["smollm", "starcoder", "refact", "command-r"], steps: &[Step::Digits, Step::Gpt2], ..PLAIN },
+    WordSplit {
+        names: &["smollm", "starcoder", "refact", "command-r", "exaone"],
+        steps: &[Step::Digits, Step::Gpt2],
+        ..PLAIN
+    },
     WordSplit {
         names: &["deepseek-llm"],
         steps: &[

@@ -23,13 +23,15 @@ impl Marks {
     }
 }
 
-/// The marks of most models, those that others are told to write, and those of Gemma 4, Seed-OSS and Magistral.
-pub(super) const MARKS: [Marks; 5] = [
+/// The marks of most models, those that others are told to write, and those of Gemma 4, Seed-OSS, Magistral and
+/// Cohere's models.
+pub(super) const MARKS: [Marks; 6] = [
     Marks::new("<think>", "</think>"),
     Marks::new("<thinking>", "</thinking>"),
     Marks { begin: "<|channel>", ..Marks::new("<|channel>thought\n", "<channel|>") },
     Marks::new("<seed:think>", "</seed:think>"),
     Marks::new("[THINK]", "[/THINK]"),
+    Marks::new("<|START_THINKING|>", "<|END_THINKING|>"),
 ];
 
 /// Where in an answer a text begins, which its prompt tells.
@@ -318,6 +320,7 @@ mod tests {
             ("<thinking>5?", ""),
             ("<seed:think>5?</seed:think>4", "4"),
             ("[THINK]5?[/THINK]4", "4"),
+            ("<|START_THINKING|>5?<|END_THINKING|>4", "4"),
             ("<think>5?</think>\n<think>6?</think>4", "4"),
             ("<think>5?</think><think>6?", ""),
             ("print(text.split('</think>')[1])", "print(text.split('</think>')[1])"),

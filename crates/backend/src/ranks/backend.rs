@@ -10,8 +10,8 @@ use crate::{
     ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
     HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState, LoraShape,
     LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages,
-    Scoring, Share, Split, StateRule, StateShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
-    with_dense,
+    ScanRule, Scoring, Share, Split, StateRule, StateShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
+    WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -270,6 +270,15 @@ impl<B: Ranked> Backend for Rank<B> {
         );
         fn state_update(
             [out] [qkv, gates] rule: StateRule<'_, B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step
+        );
+        fn channel_update(
+            [out] [qkv, beta, decay] rate: &B::Vector, dt: &B::Vector, kv: &mut B::Kv, layer: LayerIx, step: &B::Step
+        );
+        fn selective_scan(
+            [out] [x, steps, b, c] rule: ScanRule<'_, B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step
+        );
+        fn gated_conv(
+            [out] [bcx] weight: &B::Vector, bias: Option<&B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step
         );
         fn gated_norm([x] [gate] weight: Option<&B::Vector>, how: GatedNorm);
         fn select_rows([out] [x] step: &B::Step);

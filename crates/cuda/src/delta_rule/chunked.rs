@@ -6,7 +6,7 @@ use crate::compile::elements::ChunkWalk;
 use crate::compile::units;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
-use offshoot_backend::{DeltaHeads, Dtype, LayerState, StateDtype};
+use offshoot_backend::{DeltaHeads, Dtype, LayerState, StateDtype, StateKind};
 use offshoot_core::error::Result;
 
 /// Threads of a block of `chunk_products`.
@@ -103,7 +103,7 @@ pub fn product_bytes(heads: DeltaHeads) -> usize {
 
 /// The most bytes of the products of a step of so many rows: where runs are as short as long ones are, a chunk each.
 pub fn most_bytes(element: Dtype, layer: LayerState, rows: usize) -> usize {
-    let heads = layer.heads();
+    let StateKind::Delta(heads) = layer.kind else { return 0 };
     let chunks = if takes(element, heads) { rows / LONG_ROWS } else { 0 };
     chunks.saturating_mul(heads.value_heads * product_bytes(heads))
 }

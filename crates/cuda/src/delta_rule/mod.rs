@@ -55,9 +55,11 @@ impl LoadedRuns<'_> {
 }
 
 impl StateKernels {
-    /// Errors: keys wider than [`MOST_KEY_DIM`].
+    /// Errors: layers of another kind, or keys wider than [`MOST_KEY_DIM`].
     pub fn load(device: &Device, element: Dtype, state: StateDtype, layer: LayerState) -> Result<Self> {
-        let StateKind::Delta(heads) = layer.kind;
+        let StateKind::Delta(heads) = layer.kind else {
+            return Err(Error::value("recurrent layers", "layers that a GPU computes", layer.to_string()));
+        };
         if heads.key_dim > MOST_KEY_DIM {
             let expected = format!("keys of at most {MOST_KEY_DIM} on a GPU");
             return Err(Error::value("heads of recurrent layers", expected, heads.to_string()));
@@ -122,7 +124,7 @@ impl StateKernels {
             let found = (buffer.rows, buffer.width, buffer.element);
             assert_eq!(found, (out.rows, width, element), "state_update: shapes");
         }
-        let StateRule::Delta { rate, dt } = rule;
+        let StateRule::Delta { rate, dt } = rule else { panic!("state_update: a rule that is not of {}", self.layer) };
         let lengths = (rate.len, dt.len);
         assert_eq!(lengths, (heads.value_heads, heads.value_heads), "state_update: lengths of the gates");
         let warps = heads.value_dim.div_ceil(WARP_COLUMNS).min(MOST_WARPS);

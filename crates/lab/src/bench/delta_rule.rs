@@ -15,8 +15,8 @@ use super::workload_file::read_jobs;
 use offshoot_args::whole;
 use offshoot_args::words::{DTYPES, STATE_DTYPES, one_of};
 use offshoot_backend::{
-    ActivationDtype, Dtype, GateFunction, GatedNorm, HeadLayout, KvShape, LayerState, NormOrder, Rates, StateDtype,
-    StateRule, StateShape, StepBatch, Timed, Uniform, WeightFormat,
+    ActivationDtype, DeltaHeads, Dtype, GateFunction, GatedNorm, HeadLayout, KvShape, LayerState, NormOrder, Rates,
+    StateDtype, StateKind, StateRule, StateShape, StepBatch, Timed, Uniform, WeightFormat,
 };
 use offshoot_cases::case;
 use offshoot_core::error::{Error, Result};
@@ -159,9 +159,9 @@ impl OnDevice for &DeltaRuleOptions {
         if options.deterministic {
             backend.set_batch_invariant();
         }
-        let all = kinds(config.states());
+        let all = kinds(config.states().filter(|layer| matches!(layer.kind, StateKind::Delta(_))));
         if all.is_empty() {
-            return Err(Error::value("--shape", "a shape with recurrent layers", options.shape.clone()));
+            return Err(Error::value("--shape", "a shape with gated delta-rule layers", options.shape.clone()));
         }
         if !options.json {
             out::line(format_args!("{}: {rates}", backend.describe()))?;
@@ -210,7 +210,7 @@ impl OnDevice for &DeltaRuleOptions {
 fn floor(op: Op, layer: LayerState, prompts: Prompts, (dtype, states): (Dtype, StateDtype), rates: Rates) -> f64 {
     let Prompts { sequences, tokens } = prompts;
     let rows = (sequences * tokens) as f64;
-    let heads = layer.heads();
+    let heads = delta_heads(layer);
     let [conv, values] = [layer.conv.width, heads.value_width()].map(|elements| elements as f64);
     let state = |bytes: usize| 2.0 * bytes as f64 * sequences as f64;
     let activations = |elements: f64| elements * dtype.bytes() as f64 * rows;
@@ -226,6 +226,14 @@ fn floor(op: Op, layer: LayerState, prompts: Prompts, (dtype, states): (Dtype, S
     1e6 * (bytes / rates.bytes_per_s).max(flops / rates.flops_per_s)
 }
 
+/// The heads of a layer with the gated delta rule, which are all that are timed.
+fn delta_heads(layer: LayerState) -> DeltaHeads {
+    match layer.kind {
+        StateKind::Delta(heads) => heads,
+        _ => unreachable!("layers of other kinds are left out"),
+    }
+}
+
 /// Microseconds of each op in one layer.
 fn measure<B: Timed>(
     backend: &mut B,
@@ -235,7 +243,7 @@ fn measure<B: Timed>(
 ) -> Result<Vec<(Op, f64)>> {
     let Prompts { sequences, tokens } = prompts;
     let (rows, dtype) = (sequences * tokens, options.dtype);
-    let heads = layer.heads();
+    let heads = delta_heads(layer);
     let layer_bytes = sequences * layer.state_bytes(options.state_dtype);
     let layers = (backend.free_bytes()? / FREE_PART / layer_bytes).clamp(1, LAYERS);
     let any = HeadLayout::new(1, 1, 64);
@@ -308,7 +316,6 @@ fn drawn(stream: u64, len: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offshoot_backend::DeltaHeads;
 
     #[test]
     fn the_bound_of_decode_steps_is_the_time_of_their_states() {

@@ -4,6 +4,7 @@
 
 mod against;
 mod chunks;
+mod compared;
 mod facts;
 mod golden;
 mod golden_file;
@@ -12,6 +13,7 @@ mod scores;
 
 pub use against::{LayerDifference, Prediction, TextComparison, layer_differences, predictions};
 pub use chunks::{ChunkReport, chunks};
+pub use compared::{COMPARISONS, Comparison};
 pub use facts::{ConfigFacts, Facts, facts, index_facts, stored_dtype};
 pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, golden_dtype, golden_in_forms, tolerance};
 pub use golden_file::{GoldenCase, read_golden};

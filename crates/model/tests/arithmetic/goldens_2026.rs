@@ -1,14 +1,15 @@
 //! The state of the families of ../shared/goldens_2026, in one table: each folder runs and agrees with transformers, or
 //! is refused by a message that names what is missing. Who makes a family run changes its line here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use offshoot_backend::Dtype;
 use offshoot_cpu::{Cpu, Isa};
-use offshoot_model::check;
+use offshoot_model::check::{self, COMPARISONS, Comparison};
+use offshoot_model::config::Family;
 use offshoot_model::{ActivationChoice, Decoder, ModelFolder, WeightChoice};
 
-use crate::goldens::folders;
+use crate::goldens::{folders, in_style};
 use crate::shared::shared;
 
 /// What happens to a folder.
@@ -118,6 +119,40 @@ fn fault(isa: Isa, folder: &Path, state: State) -> Option<String> {
         (Err(error), Refused(part)) if error.to_string().contains(part) => None,
         (Ok(_), Refused(_)) => Some("loads now".to_owned()),
         (Err(error), Runs | Refused(_)) => Some(error.to_string()),
+    }
+}
+
+/// The folders of golden models with this name, of all collections.
+fn goldens_named(name: &str) -> Vec<PathBuf> {
+    let own = Path::new(offshoot_fixtures::REPOSITORY).join("tests/data/goldens");
+    let others = ["goldens/rope_parameters_style", "goldens_modern", "goldens_2026"].into_iter().filter_map(shared);
+    std::iter::once(own).chain(others).map(|root| root.join(name)).filter(|folder| folder.is_dir()).collect()
+}
+
+#[test]
+fn what_offshoot_models_lists_as_compared_runs() {
+    let has_all = shared("goldens_2026").is_some();
+    for Comparison { family, goldens, gpu } in COMPARISONS {
+        assert!(Family::named(family).is_some_and(|found| found.name() == *family), "{family} is no family");
+        assert!(!goldens.is_empty(), "{family}");
+        for name in *goldens {
+            let folders = goldens_named(name);
+            assert!(!has_all || !folders.is_empty(), "{family}: no golden model is called {name}");
+            for folder in folders {
+                // Those of the repository have a config in each style that they know.
+                let mut styles = ["rope_parameters", "rope_scaling"].into_iter();
+                let style = styles.find(|style| folder.join(format!("config.{style}.json")).exists());
+                let config = match style.map(|style| in_style(&folder, style)) {
+                    Some(copy) => ModelFolder::open(copy.path()).unwrap().config,
+                    None => ModelFolder::open(&folder).unwrap().config,
+                };
+                assert_eq!(config.family.name(), *family, "{}", folder.display());
+            }
+            let listed = FOLDERS.iter().find(|(listed, _)| listed == name);
+            assert!(listed.is_none_or(|(_, state)| matches!(state, Runs)), "{family}: {name} is refused");
+        }
+        let record = gpu.map(|record| Path::new(offshoot_fixtures::REPOSITORY).join("benches/runs").join(record));
+        assert!(record.is_none_or(|record| record.join("goldens.txt").exists()), "{family}: {gpu:?} is no such record");
     }
 }
 

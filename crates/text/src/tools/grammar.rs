@@ -11,7 +11,7 @@ use super::fields::ObjectField;
 use super::pattern::{ANY_TEXT, without};
 use super::raw_text::raw_text;
 use super::schema::SchemaPart;
-use super::syntax::{CallSyntax, NamedCall, Tagged, WrittenStyle};
+use super::syntax::{CallSyntax, NamedCall, ObjectKeys, Tagged, WrittenStyle};
 use super::{MARKS, Tool, ToolSet};
 use crate::load::CHANNEL_MARKS;
 use crate::tokenizer::Tokenizer;
@@ -225,9 +225,16 @@ impl<'t> GrammarWriter<'t> {
     /// The rule of a call of `tool`; its name.
     fn call(&mut self, syntax: &CallSyntax, index: usize, tool: &Tool) -> Result<String, Unheld> {
         let body = match syntax.written.style {
-            WrittenStyle::Object(key) => {
-                let head = format!("{{\"name\": {}, \"{key}\": ", Value::from(&*tool.name));
-                format!("{} {} \"}}\"", self.literal(&head), arguments(tool))
+            WrittenStyle::Object(ObjectKeys { number, name, arguments: key }) => {
+                let head = format!("\"{name}\": {}, \"{key}\": ", Value::from(&*tool.name));
+                let head = match number {
+                    None => self.literal(&format!("{{{head}")),
+                    Some(number) => {
+                        let before = self.literal(&format!("{{\"{number}\": \""));
+                        format!("{before} /[0-9]{{1,3}}/ {}", self.literal(&format!("\", {head}")))
+                    }
+                };
+                format!("{head} {} \"}}\"", arguments(tool))
             }
             WrittenStyle::Named(NamedCall { before, after, skips }) => {
                 let name = self.literal(&format!("{before}{}", tool.name));

@@ -4,6 +4,7 @@
 use super::ToolSet;
 use super::gemma;
 use super::json::{End, value_end};
+use super::python;
 use super::syntax::{CallStyle, CallSyntax, NamedCall, Opening, Tagged};
 
 /// What a text behind a call's mark is.
@@ -61,6 +62,7 @@ pub(super) fn read(syntax: &CallSyntax, styles: &[CallStyle], tools: &ToolSet, t
             CallStyle::Named(named) => name_and_json(named, text).unwrap_or_else(Head::from),
             CallStyle::Tagged(tags) => name_and_tags(tags, syntax.closes, text).unwrap_or_else(Head::from),
             CallStyle::Gemma => gemma::head(text),
+            CallStyle::Python => python::head(text),
         };
         if head != Head::No {
             return head;
@@ -74,8 +76,8 @@ fn in_section(syntax: &CallSyntax, tools: &ToolSet, text: &str) -> Head {
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
     let calls = || syntax.openings.iter().filter(|opening| !opening.styles.is_empty());
-    if let Some(Opening { mark, styles, .. }) = calls().find(|opening| cursor.rest().starts_with(opening.mark)) {
-        cursor.at += mark.len();
+    if let Some(Opening { mark, styles, is_within }) = calls().find(|opening| cursor.rest().starts_with(opening.mark)) {
+        cursor.at += if *is_within { 0 } else { mark.len() };
         return match read(syntax, styles, tools, cursor.rest(), false) {
             Head::Begun { name, bytes, body, in_list } => Head::Begun { name, bytes: cursor.at + bytes, body, in_list },
             Head::Whole { name, bytes, arguments, in_list } => {
@@ -151,8 +153,8 @@ struct CallFields {
     arguments: Option<String>,
 }
 
-/// `{"name": …, "arguments": …}`, `{"type": "function", "function": {…}}` or a list of such objects, of which the
-/// first.
+/// `{"name": …, "arguments": …}` or other keys of both, `{"type": "function", "function": {…}}` or a list of such
+/// objects, of which the first.
 fn object(text: &str, tools: &ToolSet, is_bare: bool) -> Head {
     let mut cursor = Cursor { text, at: 0 };
     cursor.skip_space();
@@ -257,7 +259,7 @@ fn field(cursor: &mut Cursor<'_>, depth: &mut usize, fields: &mut CallFields, is
     cursor.at += end;
     if is_arguments {
         fields.arguments = Some(arguments_of(value));
-    } else if key == "name" || key == "function" {
+    } else if matches!(&*key, "name" | "function" | "tool_name") {
         let Some(name) = string_of(value).filter(|name| !name.is_empty()) else { return Field::No };
         fields.name.get_or_insert(name);
     }

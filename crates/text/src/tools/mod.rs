@@ -13,6 +13,7 @@ mod head;
 mod history;
 mod json;
 mod pattern;
+mod python;
 mod raw_text;
 mod schema;
 mod splitter;

@@ -11,7 +11,7 @@ use super::ToolSet;
 use super::answer::{AnswerPart, Parts};
 use super::head::{self, Body, Head};
 use super::json::{BracketScanner, End};
-use super::syntax::{BareCalls, CallStyle, CallSyntax, PYTHON_TAG, Tagged};
+use super::syntax::{BareCalls, CallStyle, CallSyntax, OBJECT, PYTHON, PYTHON_TAG, Tagged};
 use super::tagged::{self, TagStep, TaggedCall};
 use crate::channels::beginning_of;
 
@@ -91,9 +91,9 @@ impl HeadState {
         HeadState { mark, styles: &[CallStyle::Object], is_bare: true, has_more: true, least: 0 }
     }
 
-    /// The next object of a list, behind so many bytes.
-    fn listed(mark: usize) -> Self {
-        HeadState { is_bare: false, has_more: false, ..HeadState::bare(mark) }
+    /// The next call of a list, behind so many bytes.
+    fn listed(mark: usize, styles: &'static [CallStyle]) -> Self {
+        HeadState { styles, is_bare: false, has_more: false, ..HeadState::bare(mark) }
     }
 }
 
@@ -112,8 +112,8 @@ pub(super) struct CallSplitter {
     /// Whether no content has come since the last call.
     is_behind_call: bool,
     has_content: bool,
-    /// Whether the last call is of a list that is open.
-    in_list: bool,
+    /// How the calls are written of the list that is open and has the last call.
+    list: Option<&'static [CallStyle]>,
     /// Whether objects without a mark may follow the last call.
     has_more: bool,
 }
@@ -127,7 +127,7 @@ impl CallSplitter {
             space: String::new(),
             is_behind_call: false,
             has_content: false,
-            in_list: false,
+            list: None,
             has_more: false,
         }
     }
@@ -256,11 +256,11 @@ impl CallSplitter {
                 let first = self.held.chars().find(|c| !c.is_whitespace()).map_or(0, char::len_utf8);
                 let space = self.held.len() - self.held.trim_start().len();
                 self.state = State::Content;
-                self.in_list = false;
+                self.list = None;
                 self.pass(space + first, parts);
             }
             Head::Begun { name, bytes, body, in_list } => {
-                self.begin_call(mark + bytes, name.clone(), in_list, has_more, parts);
+                self.begin_call(mark + bytes, name.clone(), in_list.then_some(styles), has_more, parts);
                 self.state = match body {
                     Body::Json { within } => State::Arguments { scanner: BracketScanner::default(), within },
                     Body::Tagged(tags) => {
@@ -270,7 +270,7 @@ impl CallSplitter {
                 };
             }
             Head::Whole { name, bytes, arguments, in_list } => {
-                self.begin_call(mark + bytes, name, in_list, has_more, parts);
+                self.begin_call(mark + bytes, name, in_list.then_some(styles), has_more, parts);
                 parts.push(AnswerPart::Arguments(arguments));
                 self.end_call(0, parts);
             }
@@ -278,12 +278,22 @@ impl CallSplitter {
         true
     }
 
-    fn begin_call(&mut self, bytes: usize, name: String, in_list: bool, has_more: bool, parts: &mut Parts) {
+    /// `list`: the styles that were tried, if the call begins a list.
+    fn begin_call(
+        &mut self,
+        bytes: usize,
+        name: String,
+        list: Option<&'static [CallStyle]>,
+        has_more: bool,
+        parts: &mut Parts,
+    ) {
         self.held.drain(..bytes);
         if !self.has_content {
             self.space.clear();
         }
-        self.in_list |= in_list;
+        if let Some(styles) = list {
+            self.list = Some(if styles.contains(&CallStyle::Python) { PYTHON } else { OBJECT });
+        }
         (self.is_behind_call, self.has_more) = (true, has_more);
         parts.push(AnswerPart::CallBegins { name });
     }
@@ -308,14 +318,18 @@ impl CallSplitter {
             return false;
         }
         match sign {
-            ']' if self.in_list => {
-                self.in_list = false;
+            ']' if self.list.is_some() => {
+                self.list = None;
                 self.held.drain(..=space);
             }
-            ',' if self.in_list => self.state = State::Head(HeadState::listed(space + 1)),
-            ';' | ',' if self.has_more => self.state = State::Head(HeadState::bare(space + 1)),
-            '{' if self.has_more => self.state = State::Head(HeadState::bare(space)),
-            _ => self.state = State::Content,
+            sign => {
+                self.state = match (sign, self.list) {
+                    (',', Some(styles)) => State::Head(HeadState::listed(space + 1, styles)),
+                    (';' | ',', _) if self.has_more => State::Head(HeadState::bare(space + 1)),
+                    ('{', _) if self.has_more => State::Head(HeadState::bare(space)),
+                    _ => State::Content,
+                };
+            }
         }
         true
     }

@@ -14,6 +14,8 @@ pub(super) enum CallStyle {
     Tagged(Tagged),
     /// `call:NAME{key:value,…}` with strings between marks, as Gemma 4 writes it.
     Gemma,
+    /// `NAME(key=value, …)` with values of Python, or a list of such calls.
+    Python,
 }
 
 /// The name, and the arguments as JSON.
@@ -64,7 +66,23 @@ const ARGUMENT_TAGS: Tagged = Tagged {
     end: "",
 };
 
-const OBJECT: &[CallStyle] = &[CallStyle::Object];
+/// Hunyuan 3's: GLM's with a separator behind the name.
+const SEPARATED_TAGS: Tagged = Tagged { after_name: "<tool_sep>", ..ARGUMENT_TAGS };
+
+/// MiniMax-M2's.
+const INVOKE_TAGS: Tagged = Tagged {
+    before_name: "<invoke name=\"",
+    after_name: "\">",
+    before_key: "<parameter name=\"",
+    after_key: "\">",
+    before_value: "",
+    after_value: "</parameter>",
+    end: "</invoke>",
+};
+
+pub(super) const OBJECT: &[CallStyle] = &[CallStyle::Object];
+/// The model writes objects instead where its prompt asks for them.
+pub(super) const PYTHON: &[CallStyle] = &[CallStyle::Python, CallStyle::Object];
 /// What families write behind `<tool_call>`. The first sign tells which: no name begins with `{` or `<`.
 const TOOL_CALL: &[CallStyle] =
     &[CallStyle::Object, CallStyle::Tagged(FUNCTION_TAGS), CallStyle::Tagged(ARGUMENT_TAGS)];
@@ -80,6 +98,8 @@ const MISTRAL: &[CallStyle] = &[
 ];
 /// `[TOOL_CALLS]name{…}`.
 const MISTRAL_PLAIN: CallStyle = CallStyle::Named(NamedCall { before: "", after: "", skips: None });
+const SEPARATED: &[CallStyle] = &[CallStyle::Tagged(SEPARATED_TAGS)];
+const INVOKE: &[CallStyle] = &[CallStyle::Tagged(INVOKE_TAGS)];
 const GEMMA: &[CallStyle] = &[CallStyle::Gemma];
 /// First the syntax of V3, with a fence around the arguments: in that of V3.1 no name is followed by a second
 /// separator.
@@ -130,11 +150,25 @@ pub(super) struct Written {
     pub style: WrittenStyle,
 }
 
+/// The keys of a call that is an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ObjectKeys {
+    /// That of a number in quotation marks, with which the object begins.
+    pub number: Option<&'static str>,
+    pub name: &'static str,
+    pub arguments: &'static str,
+}
+
+impl ObjectKeys {
+    const fn new(arguments: &'static str) -> Self {
+        ObjectKeys { number: None, name: "name", arguments }
+    }
+}
+
 /// The style of a call that must be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrittenStyle {
-    /// An object whose arguments have this key.
-    Object(&'static str),
+    Object(ObjectKeys),
     Named(NamedCall),
     Tagged(Tagged),
     Gemma,
@@ -211,7 +245,7 @@ impl CallSyntax {
 
 /// The marks of calls that some vocabularies have as special tokens. Texts keep them: without them a call would look
 /// like any text.
-pub(crate) const MARKS: [&str; 27] = [
+pub(crate) const MARKS: [&str; 38] = [
     "<tool_call>",
     "</tool_call>",
     "<|tool_call|>",
@@ -239,6 +273,17 @@ pub(crate) const MARKS: [&str; 27] = [
     "</arg_value>",
     "<seed:tool_call>",
     "</seed:tool_call>",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    "<TOOLCALL>",
+    "</TOOLCALL>",
+    "<tool_calls>",
+    "</tool_calls>",
+    "<tool_sep>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
 ];
 
 const PLAIN: CallSyntax = CallSyntax {
@@ -254,7 +299,7 @@ const PLAIN: CallSyntax = CallSyntax {
         end: "",
         before: "",
         after: "",
-        style: WrittenStyle::Object("arguments"),
+        style: WrittenStyle::Object(ObjectKeys::new("arguments")),
     },
     has_short_ids: false,
 };
@@ -262,13 +307,14 @@ const PLAIN: CallSyntax = CallSyntax {
 const fn object_written(
     [begin, between, end]: [&'static str; 3],
     [before, after]: [&'static str; 2],
-    key: &'static str,
+    arguments: &'static str,
 ) -> Written {
-    Written { begin, between: Some(between), end, before, after, style: WrittenStyle::Object(key) }
+    let style = WrittenStyle::Object(ObjectKeys::new(arguments));
+    Written { begin, between: Some(between), end, before, after, style }
 }
 
 /// The families' syntaxes. A template that has the texts of several is of the first one's family.
-pub(super) static SYNTAXES: [CallSyntax; 15] = [
+pub(super) static SYNTAXES: [CallSyntax; 22] = [
     // gpt-oss.
     CallSyntax {
         name: "harmony",
@@ -397,6 +443,77 @@ pub(super) static SYNTAXES: [CallSyntax; 15] = [
         written: object_written(["functools[", ", ", "]"], ["", ""], "arguments"),
         ..PLAIN
     },
+    // Command R7B, Command A and later models of Cohere: a list of objects with keys of their own.
+    CallSyntax {
+        name: "cohere",
+        recognised_by: &["<|START_ACTION|>"],
+        openings: &[opening("<|START_ACTION|>", OBJECT)],
+        closes: &["<|END_ACTION|>"],
+        written: Written {
+            begin: "<|START_ACTION|>[\n    ",
+            between: Some(",\n    "),
+            end: "\n]<|END_ACTION|>",
+            before: "",
+            after: "",
+            style: WrittenStyle::Object(ObjectKeys {
+                number: Some("tool_call_id"),
+                name: "tool_name",
+                arguments: "parameters",
+            }),
+        },
+        ..PLAIN
+    },
+    // LFM2.5 and LFM2, whose template shows no calls, but lists of tools.
+    CallSyntax { recognised_by: &["<|tool_call_start|>"], ..LFM2 },
+    CallSyntax { name: "lfm2_tool_list", recognised_by: &["<|tool_list_start|>"], ..LFM2 },
+    CallSyntax {
+        name: "minimax_m2",
+        recognised_by: &["<minimax:tool_call>"],
+        openings: MINIMAX_OPENINGS,
+        closes: &["</minimax:tool_call>"],
+        written: Written {
+            begin: "<minimax:tool_call>\n",
+            between: Some("\n"),
+            end: "\n</minimax:tool_call>",
+            before: "",
+            after: "",
+            style: WrittenStyle::Tagged(INVOKE_TAGS),
+        },
+        ..PLAIN
+    },
+    // Nemotron Nano 2.
+    CallSyntax {
+        name: "nemotron",
+        recognised_by: &["<TOOLCALL>"],
+        openings: &[opening("<TOOLCALL>", OBJECT)],
+        closes: &["</TOOLCALL>"],
+        written: object_written(["<TOOLCALL>[", ", ", "]</TOOLCALL>"], ["", ""], "arguments"),
+        ..PLAIN
+    },
+    CallSyntax {
+        name: "hunyuan_v3",
+        recognised_by: &["<tool_sep>", "<arg_key>"],
+        openings: &[opening("<tool_calls>", &[]), opening("<tool_call>", SEPARATED)],
+        closes: &["</tool_call>", "</tool_calls>"],
+        written: Written {
+            begin: "<tool_calls>\n",
+            between: Some("\n"),
+            end: "\n</tool_calls>",
+            before: "<tool_call>",
+            after: "\n</tool_call>",
+            style: WrittenStyle::Tagged(SEPARATED_TAGS),
+        },
+        ..PLAIN
+    },
+    // Hunyuan-A13B.
+    CallSyntax {
+        name: "hunyuan_list",
+        recognised_by: &["<tool_calls>"],
+        openings: &[opening("<tool_calls>", OBJECT)],
+        closes: &["</tool_calls>"],
+        written: object_written(["<tool_calls>[", ", ", "]</tool_calls>"], ["", ""], "arguments"),
+        ..PLAIN
+    },
     // GLM-4.5 to 4.7.
     CallSyntax {
         name: "glm",
@@ -472,6 +589,17 @@ pub(super) static SYNTAXES: [CallSyntax; 15] = [
 const DEEPSEEK_OPENINGS: &[Opening] =
     &[opening("<｜tool▁calls▁begin｜>", &[]), opening("<｜tool▁call▁begin｜>", DEEPSEEK)];
 const DEEPSEEK_CLOSES: &[&str] = &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"];
+/// Calls that must be made are objects, which the model writes, too.
+const LFM2: CallSyntax = CallSyntax {
+    name: "lfm2",
+    openings: &[opening("<|tool_call_start|>", PYTHON)],
+    closes: &["<|tool_call_end|>"],
+    written: object_written(["<|tool_call_start|>[", ", ", "]<|tool_call_end|>"], ["", ""], "arguments"),
+    ..PLAIN
+};
+/// The model leaves the mark of the list out at times.
+const MINIMAX_OPENINGS: &[Opening] =
+    &[opening("<minimax:tool_call>", &[]), Opening { mark: "<invoke name=", styles: INVOKE, is_within: true }];
 const PHI_OPENINGS: &[Opening] = &[opening("<|tool_call|>", OBJECT), opening("functools", OBJECT)];
 
 static UNKNOWN: CallSyntax = CallSyntax {
@@ -497,8 +625,17 @@ pub(crate) static ANY: CallSyntax = CallSyntax {
         opening("<｜tool▁call▁begin｜>", DEEPSEEK),
         opening("<|tool_calls_section_begin|>", &[]),
         opening("<|tool_call_begin|>", KIMI),
+        opening("<|START_ACTION|>", OBJECT),
+        opening("<TOOLCALL>", OBJECT),
+        opening("<tool_calls>", OBJECT),
+        opening("<minimax:tool_call>", INVOKE),
+        opening("<|tool_call_start|>", PYTHON),
     ],
     closes: &[
+        "<|END_ACTION|>",
+        "</TOOLCALL>",
+        "</tool_calls>",
+        "</minimax:tool_call>",
         "</tool_call>",
         "</seed:tool_call>",
         "<tool_call|>",

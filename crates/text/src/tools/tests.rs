@@ -107,6 +107,36 @@ fn calls_in_each_family_s_syntax() {
     check("glm", &format!("{glm}\n<tool_call>get_time\n</tool_call>"), "", &[ROME, ("get_time", "{}")]);
     check("glm", &glm.replace('\n', ""), "", &[ROME]);
 
+    let separated = "<tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Rome\
+                     </arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n\
+                     <tool_call>get_time<tool_sep>\n</tool_call>\n</tool_calls>";
+    check("hunyuan_v3", separated, "", &[ROME, ("get_time", "{}")]);
+    check("hunyuan_v3", &format!("Well.\n{}", separated.replace('\n', "")), "Well.", &[ROME, ("get_time", "{}")]);
+    check("hunyuan_list", &format!("<tool_calls>[{paris}, {rome}]</tool_calls>"), "", &[PARIS, ROME]);
+    check("nemotron", &format!("Well.\n\n<TOOLCALL>[{paris}, {rome}]</TOOLCALL>"), "Well.", &[PARIS, ROME]);
+
+    let invoke = "<invoke name=\"get_weather\">\n<parameter name=\"city\">Rome</parameter>\n\
+                  <parameter name=\"days\">2</parameter>\n</invoke>\n<invoke name=\"get_time\">\n</invoke>";
+    let minimax = format!("Well.\n<minimax:tool_call>\n{invoke}\n</minimax:tool_call>");
+    check("minimax_m2", &minimax, "Well.", &[ROME, ("get_time", "{}")]);
+    check("minimax_m2", invoke, "", &[ROME, ("get_time", "{}")]);
+
+    let python = "<|tool_call_start|>[get_weather(city='Rome', days=2), get_time()]<|tool_call_end|>";
+    let compact = r#"{"city":"Rome","days":2}"#;
+    check("lfm2", python, "", &[("get_weather", compact), ("get_time", "{}")]);
+    check("lfm2", &format!("Well.\n{python}\nSo."), "Well.\nSo.", &[("get_weather", compact), ("get_time", "{}")]);
+    let values = r#"<|tool_call_start|>[get_weather(city='l'Aquila, "b"', tags=["a", 'b\'c',], hourly=False,
+                 at={"z": null, "y": [true, -1.5]}, zip=None)]<|tool_call_end|>"#;
+    let converted = r#"{"city":"l'Aquila, \"b\"","tags":["a","b'c"],"hourly":false,"at":{"z":null,"y":[true,-1.5]},"#;
+    check("lfm2", values, "", &[("get_weather", &format!("{converted}\"zip\":null}}"))]);
+    check("lfm2", &format!("<|tool_call_start|>[{paris}]<|tool_call_end|>"), "", &[PARIS]);
+
+    let action = |number: usize, (name, arguments): (&str, &str)| {
+        format!(r#"{{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": {arguments}}}"#)
+    };
+    let cohere = format!("<|START_ACTION|>[\n    {},\n    {}\n]<|END_ACTION|>", action(0, PARIS), action(1, ROME));
+    check("cohere", &cohere, "", &[PARIS, ROME]);
+
     let parameters = object("parameters", PARIS);
     check("llama3", &parameters, "", &[PARIS]);
     check("llama3", &format!("<|python_tag|>{parameters}; {}", object("parameters", ROME)), "", &[PARIS, ROME]);
@@ -237,6 +267,9 @@ fn what_only_looks_like_a_call_is_content() {
         ("phi4_functools", "from functools import cache, functools[0]"),
         ("qwen3_coder", "<function=a b>"),
         ("deepseek_v31", "<｜tool▁calls▁begin｜>nothing"),
+        ("lfm2", "<|tool_call_start|>[f(1)]"),
+        ("lfm2", "<|tool_call_start|>[f(a=b"),
+        ("lfm2", "<|tool_call_start|>[f(a=b)]"),
         ("hermes", "\n\n \u{3000}"),
         ("hermes", ""),
     ] {
@@ -312,6 +345,16 @@ fn templates_tell_their_family() {
         ("<|start|>assistant<|channel|>commentary json<|message|>", "harmony"),
         ("<|tool_call|>{\"name\"<|/tool_call|>", "phi4"),
         ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>", "glm"),
+        ("<tool_calls>\n<tool_call>{function-name}<tool_sep>\n<arg_key>{arg-key-1}</arg_key>", "hunyuan_v3"),
+        ("<tool_calls>[{\"name\": ", "hunyuan_list"),
+        (
+            "{{- \"<|tool_call_start|>[\" + (tool_calls_ns.tool_calls | join(\", \")) + \"]<|tool_call_end|>\" -}}",
+            "lfm2",
+        ),
+        ("\"List of tools: <|tool_list_start|>[\"", "lfm2_tool_list"),
+        ("{%- set toolcall_begin_token = '<minimax:tool_call>' -%}\n<invoke name=\"tool-name-1\">", "minimax_m2"),
+        ("'If you decide to call any tool(s): <TOOLCALL>[{{\"name\": ", "nemotron"),
+        ("<|START_THINKING|>{{message.reasoning_content}}<|END_THINKING|><|START_ACTION|>[", "cohere"),
         ("<｜tool▁call▁begin｜>' + '<｜tool▁sep｜>' + '\\n' + '```json'", "deepseek_v3"),
         ("<｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'", "deepseek_v31"),
     ] {
@@ -335,6 +378,9 @@ proptest! {
             "<tool_call|>",
             "<|\"|>", "<|python_tag|>", "; ", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "functools",
             "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json\n", "<｜tool▁call▁end｜>",
+            "<tool_calls>", "</tool_calls>", "<tool_sep>", "<minimax:tool_call>", "<invoke name=\"", "\">", "</invoke>",
+            "<|tool_call_start|>", "<|tool_call_end|>", "get_time(", "a=", "'", "True", ")",
+            "<parameter name=\"", "<|START_ACTION|>", "<|END_ACTION|>", "\"tool_name\": \"f\"", "<TOOLCALL>", "</TOOLCALL>",
             "function", "<|tool_call|>", "<|/tool_call|>", "<think>", "</think>", "<|channel|>", "commentary",
             "to=functions.", "<|message|>", "<|end|>", "<|start|>", "\"parameters\": {\"a\": 1}",
         ]), 0..14),

@@ -49,6 +49,27 @@ impl Family {
         self.0
     }
 
+    /// Other values of `model_type` that mean it.
+    pub fn other_names(self) -> &'static [&'static str] {
+        self.0.also
+    }
+
+    /// What of GGUF files llama.cpp calls it; `None`: there are no such files, or another family names them.
+    pub fn gguf_architecture(self) -> Option<&'static str> {
+        self.0.gguf.architecture
+    }
+
+    /// What its layers may have beside attention to keys and values and dense feed-forward blocks.
+    pub fn parts(self) -> Vec<&'static str> {
+        let Description { latent, experts, recurrent, .. } = self.0;
+        let parts = [
+            (latent.is_some(), "latent attention"),
+            (recurrent.is_some(), "recurrent layers"),
+            (experts.is_some(), "experts"),
+        ];
+        parts.into_iter().filter_map(|(has, part)| has.then_some(part)).collect()
+    }
+
     /// Whether its attention is latent.
     pub fn is_latent(self) -> bool {
         self.0.latent.is_some()
