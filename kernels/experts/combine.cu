@@ -1,7 +1,8 @@
-// out[r][i] = sum over the row's experts, in the order of its choices, of weight * x[place][i]; if `adds`, out[r][i] +=
-// that sum. Places from `*multiplied` on are of identities: they give input[r][i], or nothing if there is no input.
+// out[r][i] = sum over the row's experts, in the order of its choices, of weight * x[place][i], or of x[place][i] without
+// weights; if `adds`, out[r][i] += that sum. Places from `*multiplied` on are of identities: they give input[r][i], or nothing if there is no input.
 //
-// Shapes: out f32 [R, width], x ELEMENT [places, width], input ELEMENT [R, width] or null; places, weights [R, chosen].
+// Shapes: out f32 [R, width], x ELEMENT [places, width], input ELEMENT [R, width] or null; places [R, chosen], weights
+// [R, chosen] or null.
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, chosen * sizeof(ELEMENT) + 4 bytes per output, or 8.
 // Definition: `Backend::combine`, adding or not; on the CPU, `combine_rows` of crates/cpu/src/experts.rs.
@@ -18,7 +19,7 @@ __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const 
             const unsigned place = places[choice];
             const ELEMENT* row = place < multiplied ? x + static_cast<unsigned long long>(place) * width : input;
             const Lanes<float, N> lanes = row ? load<N>(row + i) : Lanes<float, N>{};
-            const float weight = weights[choice];
+            const float weight = weights ? weights[choice] : 1.0f;
             for (int lane = 0; lane < N; ++lane) {
                 sum.at[lane] += weight * lanes.at[lane];
             }
@@ -39,7 +40,7 @@ extern "C" __global__ void combine(float* __restrict__ out, const ELEMENT* __res
                                    unsigned chosen, unsigned width, unsigned adds) {
     unsigned long long row = blockIdx.x;
     places += row * chosen;
-    weights += row * chosen;
+    weights = weights ? weights + row * chosen : nullptr;
     input = input ? input + row * width : nullptr;
     if (width % LANES == 0) {
         combine_row<LANES>(out + row * width, x, input, places, weights, *multiplied, chosen, width, adds);

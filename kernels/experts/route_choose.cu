@@ -4,7 +4,9 @@
 // Shapes: scores f32 [rows, experts]; factors, bias f32 [experts], or null; out: expert_of [rows, chosen], weights f32
 // [rows, chosen], in the order they are chosen in. chosen <= 32.
 // kind: weights are 0 the softmax over all experts, 1 the softmax over the chosen ones (or over all, divided by their
-// sum, which is the same), 2 sigmoids, 3 sigmoids divided by the sum of the chosen ones and LEAST_SUM.
+// sum, which is the same), 2 sigmoids, 3 sigmoids divided by the sum of the chosen ones and `number`, 4 for each choice
+// the softmax over the experts not chosen before it, but those whose score s is too far below the largest one m of
+// these: (m - s) / max(|s|, m) > number.
 // With a bias or groups experts are chosen by merits: the softmax over all experts, or the sigmoid, plus the bias.
 // `groups` > 0: of so many groups of neighbours, at most 32, a row chooses only among those `kept` whose best merit, or
 // if `sums_two` the sum of their best two, is largest. They have at least `chosen` experts.
@@ -14,9 +16,6 @@
 #include "reduce.cuh"
 
 constexpr unsigned WARPS = 4;
-
-// As `RouterScores::LEAST_SUM`.
-constexpr float LEAST_SUM = 1e-20f;
 
 // An unsigned number for each float in its total order, never 0.
 __device__ __forceinline__ unsigned ordered(float x) {
@@ -87,7 +86,7 @@ __device__ __forceinline__ void leave_groups(unsigned* keys, unsigned experts, u
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     route_choose(unsigned short* __restrict__ expert_of, float* __restrict__ weights, const float* __restrict__ scores,
                  const float* __restrict__ factors, const float* __restrict__ bias, unsigned rows, unsigned experts,
-                 unsigned chosen, unsigned kind, unsigned groups, unsigned kept, unsigned sums_two) {
+                 unsigned chosen, unsigned kind, unsigned groups, unsigned kept, unsigned sums_two, float number) {
     extern __shared__ __align__(16) unsigned char dynamic[];
     const unsigned lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows) {
@@ -97,12 +96,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     const float* of_row = scores + static_cast<unsigned long long>(row) * experts;
     const Scores all = {of_row, experts};
     const bool has_merits = bias || groups > 0;
-    const bool sums_all = kind == 0 || (kind == 1 && has_merits);
+    const bool is_sigmoid = kind == 2 || kind == 3;
+    const bool sums_all = kind == 0 || (!is_sigmoid && has_merits);
     const float largest = sums_all ? all.largest() : 0.0f, sum_of_all = sums_all ? all.sum_below(largest) : 1.0f;
     for (unsigned expert = lane; expert < experts; expert += 32) {
         float merit = of_row[expert];
         if (has_merits) {
-            merit = kind < 2 ? expf(merit - largest) / sum_of_all : sigmoid_of(merit);
+            merit = is_sigmoid ? sigmoid_of(merit) : expf(merit - largest) / sum_of_all;
             merit += bias ? bias[expert] : 0.0f;
         }
         keys[expert] = ordered(merit);
@@ -112,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         leave_groups(keys, experts, groups, kept, sums_two);
     }
     unsigned mine = 0;  // the choice of this lane
+    float near = 1.0f;  // of kind 4, the sum of the exponentials that this lane's choice is one of
     for (unsigned choice = 0; choice < chosen; choice++) {
         unsigned best = 0, at = 0xffffffff;
         for (unsigned expert = lane; expert < experts; expert += 32) {
@@ -123,6 +124,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         const unsigned most = __reduce_max_sync(0xffffffff, best);
         // Where no candidate is left, which hosts refuse, the last expert, not a number behind the keys.
         const unsigned winner = min(__reduce_min_sync(0xffffffff, best == most ? at : 0xffffffff), experts - 1);
+        if (kind == 4) {
+            const float largest_left = of_row[winner];
+            float sum = 0.0f;
+            for (unsigned expert = lane; expert < experts; expert += 32) {
+                const float score = of_row[expert];
+                const bool is_far = (largest_left - score) / fmaxf(fabsf(score), largest_left) > number;
+                sum += keys[expert] == 0 || is_far ? 0.0f : expf(score - largest_left);
+            }
+            sum = warp_sum(sum);
+            near = lane == choice ? sum : near;
+        }
         if (lane == choice) {
             mine = winner;
         }
@@ -134,15 +146,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     const float score = of_row[mine];
     const float first = __shfl_sync(0xffffffff, score, 0);
     const float most = kind == 1 ? warp_largest(lane < chosen ? score : first) : largest;
-    const float weight = lane >= chosen ? 0.0f : kind < 2 ? expf(score - most) : sigmoid_of(score);
+    const float share = is_sigmoid ? sigmoid_of(score) : kind == 4 ? 1.0f : expf(score - most);
+    const float weight = lane < chosen ? share : 0.0f;
     float sum = 0.0f;
     if (kind == 0 || kind == 2) {
         sum = sum_of_all;
+    } else if (kind == 4) {
+        sum = near;
     } else {
         for (unsigned choice = 0; choice < chosen; choice++) {
             sum += __shfl_sync(0xffffffff, weight, choice);
         }
-        sum += kind == 3 ? LEAST_SUM : 0.0f;
+        sum += kind == 3 ? number : 0.0f;
     }
     if (lane < chosen) {
         const unsigned long long at = static_cast<unsigned long long>(row) * chosen + lane;

@@ -23,7 +23,7 @@ impl Gate {
 /// experts with the largest scores. Any other one chooses by *merits*: the merit of an expert is the softmax over all
 /// experts, or the sigmoid, of its score, as `scores` says, plus its bias. On equal scores, or merits, the expert with
 /// the lower number goes first. A bias never enters a weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
     pub chosen: usize,
     pub scores: RouterScores,
@@ -31,12 +31,22 @@ pub struct Router {
     pub groups: Option<RouterGroups>,
     /// The last so many experts have no matrices: each gives its input.
     pub identities: usize,
+    pub weighs: RouterWeighs,
+}
+
+/// What the weights of experts multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterWeighs {
+    /// What experts give.
+    Outputs,
+    /// What they read (Llama 4).
+    Inputs,
 }
 
 impl Router {
     /// A router that chooses among all experts, each of which has matrices.
     pub fn new(chosen: usize, scores: RouterScores) -> Self {
-        Self { chosen, scores, groups: None, identities: 0 }
+        Self { chosen, scores, groups: None, identities: 0, weighs: RouterWeighs::Outputs }
     }
 
     /// Whether it can choose among `experts` experts: the groups are equally large and have what their merit needs,
@@ -89,20 +99,37 @@ impl GroupMerit {
 }
 
 /// Weights of the chosen experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RouterScores {
     /// The softmax over all experts; `normalise`: divided by the sum over the chosen ones.
     Softmax { normalise: bool },
     /// The softmax over the chosen experts.
     SoftmaxOfChosen,
-    /// The sigmoid of each expert's score; `normalise`: divided by the sum over the chosen ones and
-    /// [`RouterScores::LEAST_SUM`].
-    Sigmoid { normalise: bool },
+    /// The sigmoid of each expert's score, divided by the sum over the chosen ones and a number that keeps it above
+    /// zero, if there is one.
+    Sigmoid { sum: Option<LeastSum> },
+    /// For each choice the softmax over the experts that are not chosen before it, without those whose score `s` is too
+    /// far below the largest one `m` of these: `(m - s) / max(|s|, m) > spread` (Phi-3.5-MoE). With groups or a bias
+    /// its merits are those of a softmax.
+    SparseMixer { spread: f32 },
 }
 
-impl RouterScores {
-    /// Keeps a sum of sigmoids above zero.
-    pub const LEAST_SUM: f32 = 1e-20;
+/// What is added to a sum of sigmoids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeastSum {
+    /// 1e-20 (DeepSeek-V3)
+    Tiny,
+    /// 1e-6 (LFM2)
+    Millionth,
+}
+
+impl LeastSum {
+    pub fn number(self) -> f32 {
+        match self {
+            Self::Tiny => 1e-20,
+            Self::Millionth => 1e-6,
+        }
+    }
 }
 
 /// What the linear layers of experts are for.

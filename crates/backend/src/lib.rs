@@ -57,7 +57,9 @@ use offshoot_kv::plan::{CostModel, NewPage};
 
 pub use allowed::AllowedTokens;
 pub use device_memory::{DeviceBytes, DeviceLender, DeviceMemory, DeviceView, IpcHandle, Keeper, MemoryBlock};
-pub use experts::{ExpertInput, ExpertKind, Gate, GroupMerit, Router, RouterGroups, RouterScores};
+pub use experts::{
+    ExpertInput, ExpertKind, Gate, GroupMerit, LeastSum, Router, RouterGroups, RouterScores, RouterWeighs,
+};
 pub use gated_norm::{GateFunction, GatedNorm, NormOrder};
 pub use kv_dtype::{KvDtype, e4m3, e4m3_code, of_e4m3};
 pub use latent::{LatentHeads, LatentSteps};
@@ -73,7 +75,9 @@ pub use sampling::{
 };
 pub use saved::SavedPages;
 pub use scoring::Scoring;
-pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES, Values};
+pub use shapes::{
+    HeadKind, HeadLayout, HeadNormForm, HeadNormSpan, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES, Values,
+};
 pub use split::{Segment, Share, Split};
 pub use states::{
     ConvShape, DeltaHeads, L2_EPS, LayerState, MOST_CONV_TOKENS, ScanRule, StateDtype, StateKind, StateRule,
@@ -484,6 +488,8 @@ pub trait Backend: Send + 'static {
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
+    /// `out[r] += table[position of r]`; `out` holds sums, `table` is `[positions, H]`.
+    fn add_positions(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
     /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`. `next`: the results are read by one product only,
     /// the next op, which is that with this matrix. A backend may then keep nothing but what that multiplies, so `out`
     /// is not to be read otherwise until it is written again.
@@ -553,15 +559,22 @@ pub trait Backend: Send + 'static {
         self.linear(out, x, w, bias, mode);
         self.add_lora(out, x, lora, rows, step);
     }
-    /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of
-    /// all of them as one vector if it is as long as they are together.
-    fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
+    /// `rms_norm` of the heads of one kind in `qkv`, in place, or `layer_norm` without a bias, as `form` says.
+    fn head_norm(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        heads: HeadLayout,
+        kind: HeadKind,
+        form: HeadNormForm,
+        weight: &Self::Vector,
+        eps: f32,
+    );
     /// Rotates query heads of `qkv`, and key heads if the table says so, in place by the rows' positions.
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
     /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV
     /// dtype.
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
-    /// [`Backend::head_norm`], [`Backend::rope`] and [`Backend::kv_append`] in turn, as `steps` says.
+    /// [`Backend::head_norm`], [`Backend::clamp`], [`Backend::rope`] and [`Backend::kv_append`] in turn, as `steps` says.
     fn prepare_heads(
         &mut self,
         qkv: &mut Self::Buffer,
@@ -658,6 +671,18 @@ pub trait Backend: Send + 'static {
     fn gelu(&mut self, x: &mut Self::Buffer);
     /// In place, `x[r][i]`, or 0 where that is negative. NaN stays.
     fn relu(&mut self, x: &mut Self::Buffer);
+    /// In place, `max(x[r][i], 0)^2`. NaN stays.
+    fn relu_squared(&mut self, x: &mut Self::Buffer);
+    /// In place, `x[r][i] * Phi(x[r][i])`, with `Phi` the distribution function of the normal distribution: the gelu of
+    /// erf.
+    fn gelu_erf(&mut self, x: &mut Self::Buffer);
+    /// In place, with `numbers` `[p, n, b, e]`: `p x^2 + b x` where `x > 0`, else `n (expm1(min(x, e)) - x) + b x`
+    /// (xIELU).
+    fn xielu(&mut self, x: &mut Self::Buffer, numbers: &Self::Vector);
+    /// In place, `x[r][i]`, or the nearer of `-most` and `most` where that is beyond these. NaN stays.
+    fn clamp(&mut self, x: &mut Self::Buffer, most: f32);
+    /// In place, `x[r][i] * factors[i]`.
+    fn scale_columns(&mut self, x: &mut Self::Buffer, factors: &Self::Vector);
     /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
     fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer);
     /// The convolution of recurrent layer `layer`, whose shape is its [`ConvShape`]: `out` and `x` are `[R, width]`,
@@ -750,6 +775,9 @@ pub trait Backend: Send + 'static {
     /// Keeps the experts chosen for row `r` in slot `r` of the step, as those of layer `layer` among the layers with
     /// experts, where [`KvShape::routes`] says so.
     fn keep_routes(&mut self, kv: &mut Self::Kv, layer: LayerIx, routes: &Self::Routes, step: &Self::Step);
+    /// For each place of a row at an expert: `out[place] = weight * x[row of the place]`, as routers weigh that
+    /// [weigh inputs](RouterWeighs::Inputs). `out` is `[places, width of x]`. There are no identities.
+    fn weigh_places(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
     /// For each place of a row at an expert, sorted by expert: `out[place] = w[expert] x[i] (+ bias[expert])`, where
     /// `i` is the place's row or the place itself (`input`). The result for a place depends on its input and expert
     /// only. Places at identities, the last ones, are unspecified.
@@ -773,7 +801,7 @@ pub trait Backend: Send + 'static {
         gate: Gate,
     );
     /// `out[r] = sum over the row's experts, in the order they were chosen in, of weight * x[place]`, or `out[r] += `
-    /// that sum, added when it is complete. An identity gives row `r` of `input` `[R, width of x]` and nothing of `x`;
+    /// that sum, added when it is complete. Where routers weigh inputs, these weights are 1. An identity gives row `r` of `input` `[R, width of x]` and nothing of `x`;
     /// without `input` it gives nothing.
     fn combine(
         &mut self,
@@ -817,13 +845,24 @@ pub fn prepare_heads_in_turn<B: Backend + ?Sized>(
     kv: &mut B::Kv,
     step: &B::Step,
 ) {
-    for (kind, weight) in HeadKind::ALL.into_iter().zip(steps.norms) {
-        if let Some(weight) = weight {
-            backend.head_norm(qkv, steps.heads, kind, weight, steps.eps);
+    let normalise = |backend: &mut B, qkv: &mut B::Buffer| {
+        for (kind, weight) in HeadKind::ALL.into_iter().zip(steps.norms) {
+            if let Some(weight) = weight {
+                backend.head_norm(qkv, steps.heads, kind, steps.form, weight, steps.eps);
+            }
         }
+    };
+    if !steps.norms_after_rope {
+        normalise(backend, qkv);
+    }
+    if let Some(most) = steps.clip {
+        backend.clamp(qkv, most);
     }
     for table in steps.ropes.into_iter().flatten() {
         backend.rope(qkv, steps.heads, table, step);
+    }
+    if steps.norms_after_rope {
+        normalise(backend, qkv);
     }
     if steps.stores {
         backend.kv_append(kv, steps.layer, qkv, step);

@@ -106,7 +106,7 @@ impl HeadLayout {
 /// The largest `head_dim` of a model, but for latents. It must also be even, because 16-bit keys are stored in pairs.
 pub const MOST_HEAD_DIM: usize = 512;
 
-/// Which heads `head_norm` normalises (before rope).
+/// Which heads `head_norm` normalises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
     Query,
@@ -127,15 +127,53 @@ impl HeadKind {
     }
 }
 
+/// What one norm of queries or keys covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNormSpan {
+    /// Each head separately, by the same weights `[head_dim]`.
+    Head,
+    /// Each head separately, by weights of its own: `[heads * head_dim]` (StableLM 2).
+    EachHead,
+    /// All heads as one vector, by weights `[heads * head_dim]` (OLMo).
+    AllHeads,
+}
+
+/// How `head_norm` normalises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadNormForm {
+    pub span: HeadNormSpan,
+    /// Whether the mean is subtracted first.
+    pub centred: bool,
+}
+
+impl HeadNormForm {
+    /// Each head by the same weights.
+    pub const PLAIN: Self = Self { span: HeadNormSpan::Head, centred: false };
+
+    /// Elements that are normalised together, and the length of the weights, of `count` heads.
+    pub fn widths(self, heads: HeadLayout, count: usize) -> [usize; 2] {
+        let (one, all) = (heads.head_dim, count * heads.head_dim);
+        match self.span {
+            HeadNormSpan::Head => [one, one],
+            HeadNormSpan::EachHead => [one, all],
+            HeadNormSpan::AllHeads => [all, all],
+        }
+    }
+}
+
 /// Rotations of the heads of one layer, at most.
 pub const MOST_ROPES: usize = 2;
 
 /// What is done to the heads of a row of `qkv` before attention reads them.
 pub struct HeadSteps<'a, V, R> {
     pub heads: HeadLayout,
-    /// First, for each of `HeadKind::ALL` the weights of its norm, if it has one.
+    /// First, for each of `HeadKind::ALL` the weights of its norm, if it has one; last, if `norms_after_rope`.
     pub norms: [Option<&'a V>; 3],
+    pub form: HeadNormForm,
     pub eps: f32,
+    pub norms_after_rope: bool,
+    /// Then queries, keys and values are clamped to at most this size.
+    pub clip: Option<f32>,
     /// Then, in this order.
     pub ropes: [Option<&'a R>; MOST_ROPES],
     /// The layer that keys and values belong to, and whether they are those of this row: they are then appended to it.

@@ -18,9 +18,9 @@ use super::{
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
-    HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape, LoraWeights, MatrixPart,
-    OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, ScanRule, Scoring, Split, StateRule,
-    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
+    HeadKind, HeadLayout, HeadNormForm, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LoraShape, LoraWeights,
+    MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, ScanRule, Scoring, Split,
+    StateRule, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -411,19 +411,28 @@ impl Backend for Cpu {
     by_functions! {
         fn norm::layer_norm(out, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32);
         fn norm::rms_norm_add(out, x: &CpuBuffer, weight: &Vec<f32>, eps: f32);
-        fn norm::head_norm(qkv, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32);
+        fn norm::head_norm(qkv, heads: HeadLayout, kind: HeadKind, form: HeadNormForm, weight: &Vec<f32>, eps: f32);
         fn sums::add(out, x: &CpuBuffer);
         fn sums::scale(x, factor: f32);
         fn sums::softcap(x, cap: f32);
         fn activation::gelu_times(x, y: &CpuBuffer, from: usize);
         fn activation::gelu(x);
         fn activation::relu(x);
+        fn activation::relu_squared(x);
+        fn activation::gelu_erf(x);
+        fn activation::xielu(x, numbers: &Vec<f32>);
+        fn activation::clamp(x, most: f32);
+        fn activation::scale_columns(x, factors: &Vec<f32>);
         fn gated_norm::sigmoid_times(x, y: &CpuBuffer);
         fn gated_norm::gated_norm(x, gate: &CpuBuffer, weight: Option<&Vec<f32>>, how: GatedNorm);
     }
 
     fn embed(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
         gemm::embed(&self.cores.team, out, table, step.tokens());
+    }
+
+    fn add_positions(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
+        gemm::add_rows(&self.cores.team, out, table, &step.batch().positions);
     }
 
     fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32, _: Option<&CpuWeights>) {
@@ -645,6 +654,10 @@ impl Backend for Cpu {
             None => kv.keep_routes(layer, routes, step.batch().slots[group.ix()].iter().copied().enumerate()),
             Some(rows) => kv.keep_routes(layer, routes, rows.iter().copied()),
         }
+    }
+
+    fn weigh_places(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
+        routes.weigh_places(&self.cores.team, out, x);
     }
 
     fn expert_linear(

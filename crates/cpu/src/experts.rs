@@ -4,7 +4,7 @@
 use super::rows::for_rows;
 use super::team::Team;
 use super::{CpuBuffer, CpuWeights};
-use offshoot_backend::{GroupMerit, OutputMode, Router, RouterGroups, RouterScores};
+use offshoot_backend::{GroupMerit, OutputMode, Router, RouterGroups, RouterScores, RouterWeighs};
 
 /// Rows routed in one part: a few microseconds.
 const ROUTED_ROWS: usize = 16;
@@ -124,6 +124,16 @@ impl CpuRoutes {
         }
     }
 
+    /// See `Backend::weigh_places`.
+    pub fn weigh_places(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer) {
+        assert_eq!((out.rows, out.width), (self.places(), x.width), "weigh_places: shapes");
+        let mut weights = vec![0.0; self.places()];
+        self.choices.iter().for_each(|choice| weights[choice.place as usize] = choice.weight);
+        for_rows(team, out, |place, out| {
+            out.iter_mut().zip(x.row(self.row(place))).for_each(|(out, x)| *out = weights[place] * x);
+        });
+    }
+
     /// See `Backend::combine`.
     pub fn combine(
         &self,
@@ -149,7 +159,7 @@ impl CpuRoutes {
         store: impl Fn(&mut f32, f32) + Sync,
     ) {
         const LANES: usize = 16;
-        let Router { chosen, .. } = self.router;
+        let Router { chosen, weighs, .. } = self.router;
         assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
         let is_of_rows = |input: &CpuBuffer| (input.rows, input.width) == (out.rows, out.width);
         assert!(input.is_none_or(is_of_rows), "combine: a row of the input for each row");
@@ -164,7 +174,8 @@ impl CpuRoutes {
                 for choice in choices {
                     let Some(x) = given(row, choice) else { continue };
                     let x = &x[i * LANES..][..out.len()];
-                    sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += choice.weight * x);
+                    let weight = if weighs == RouterWeighs::Inputs { 1.0 } else { choice.weight };
+                    sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += weight * x);
                 }
                 out.iter_mut().zip(sums).for_each(|(out, sum)| store(out, sum));
             }
@@ -176,7 +187,7 @@ impl CpuRoutes {
 fn judge(router: Router, scores: &[f32], bias: Option<&[f32]>, merits: &mut Vec<f32>) {
     merits.clear();
     match router.scores {
-        RouterScores::Softmax { .. } | RouterScores::SoftmaxOfChosen => {
+        RouterScores::Softmax { .. } | RouterScores::SoftmaxOfChosen | RouterScores::SparseMixer { .. } => {
             let (largest, sum) = softmax_over(scores.iter().copied());
             merits.extend(scores.iter().map(|score| (score - largest).exp() / sum));
         }
@@ -239,11 +250,20 @@ fn weigh(kind: RouterScores, scores: &[f32], choices: &mut [Choice]) {
             };
             choices.iter_mut().for_each(|choice| choice.weight = (score(choice) - largest).exp() / sum);
         }
-        RouterScores::Sigmoid { normalise } => {
+        RouterScores::Sigmoid { sum } => {
             choices.iter_mut().for_each(|choice| choice.weight = sigmoid(score(choice)));
-            if normalise {
-                let sum = choices.iter().map(|choice| choice.weight).sum::<f32>() + RouterScores::LEAST_SUM;
+            if let Some(least) = sum {
+                let sum = choices.iter().map(|choice| choice.weight).sum::<f32>() + least.number();
                 choices.iter_mut().for_each(|choice| choice.weight /= sum);
+            }
+        }
+        RouterScores::SparseMixer { spread } => {
+            for ix in 0..choices.len() {
+                let (before, most) = (&choices[..ix], score(&choices[ix]));
+                let is_left = |expert: usize| before.iter().all(|choice| choice.expert as usize != expert);
+                let is_near = |score: f32| (most - score) / score.abs().max(most) <= spread || most == score;
+                let near = scores.iter().enumerate().filter(|(expert, score)| is_left(*expert) && is_near(**score));
+                choices[ix].weight = 1.0 / near.map(|(_, score)| (score - most).exp()).sum::<f32>();
             }
         }
     }

@@ -97,7 +97,7 @@ pub fn prepare(
     assert_eq!((latents.rows, latents.width), (positions.len(), first + rank + rope), "prepare_latents: latents");
     for_rows(&cores.team, latents, |r, row| {
         let latent = &mut row[first..];
-        heads_norm_row(cores.isa, &mut latent[..rank], steps.norm, steps.eps);
+        heads_norm_row(cores.isa, &mut latent[..rank], rank, steps.norm, false, steps.eps);
         let tables = tables().filter(|table| table.keys);
         tables.for_each(|table| rotate_last(cores, latent, rank + rope, table, positions[r]));
     });

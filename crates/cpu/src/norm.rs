@@ -3,7 +3,7 @@
 
 use super::rows::{for_each_isa, for_rows, sum};
 use super::{Cores, CpuBuffer, Isa};
-use offshoot_backend::{HeadKind, HeadLayout};
+use offshoot_backend::{HeadKind, HeadLayout, HeadNormForm};
 
 /// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight`.
 pub fn rms_norm(cores: &Cores, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], eps: f32) {
@@ -24,14 +24,25 @@ pub fn layer_norm(cores: &Cores, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f
     for_rows(&cores.team, out, |r, out| layer_norm_row(cores.isa, out, x.row(r), weight, bias, eps));
 }
 
-/// `rms_norm` of the heads of one kind in `qkv`, in place: of each separately if `weight` is as long as a head, of all
-/// as one vector if it is as long as they are together.
-pub fn head_norm(cores: &Cores, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &[f32], eps: f32) {
+/// See `Backend::head_norm`.
+pub fn head_norm(
+    cores: &Cores,
+    qkv: &mut CpuBuffer,
+    heads: HeadLayout,
+    kind: HeadKind,
+    form: HeadNormForm,
+    weight: &[f32],
+    eps: f32,
+) {
     let (first, count) = kind.place(heads);
     let (first, width) = (first * heads.head_dim, count * heads.head_dim);
+    let [unit, weights] = form.widths(heads, count);
     assert_eq!(qkv.width, heads.qkv_width(), "head_norm: shape of qkv");
-    assert!([heads.head_dim, width].contains(&weight.len()), "head_norm: length of the weights");
-    for_rows(&cores.team, qkv, |_, row| heads_norm_row(cores.isa, &mut row[first..first + width], weight, eps));
+    assert_eq!(weight.len(), weights, "head_norm: length of the weights");
+    let centred = form.centred;
+    for_rows(&cores.team, qkv, |_, row| {
+        heads_norm_row(cores.isa, &mut row[first..first + width], unit, weight, centred, eps);
+    });
 }
 
 for_each_isa! {
@@ -58,12 +69,15 @@ for_each_isa! {
         }
     }
 
-    /// `rms_norm` of each part of `heads` as long as `weight`, in place.
-    pub fn heads_norm_row(heads: &mut [f32], weight: &[f32], eps: f32) {
-        for head in heads.chunks_exact_mut(weight.len()) {
-            let scale = inverse_rms(head, eps);
-            for (x, weight) in head.iter_mut().zip(weight) {
-                *x = *x * scale * weight;
+    /// The norm of each part of `heads` that is `width` wide, in place: by the same weights, if there are so many, or
+    /// each by its own.
+    pub fn heads_norm_row(heads: &mut [f32], width: usize, weight: &[f32], centred: bool, eps: f32) {
+        let apart = if weight.len() == width { 0 } else { width };
+        for (ix, head) in heads.chunks_exact_mut(width).enumerate() {
+            let mean = if centred { sum(head, |x| x) / width as f32 } else { 0.0 };
+            let scale = 1.0 / (sum(head, |x| (x - mean) * (x - mean)) / width as f32 + eps).sqrt();
+            for (x, weight) in head.iter_mut().zip(&weight[ix * apart..][..width]) {
+                *x = (*x - mean) * scale * weight;
             }
         }
     }

@@ -31,10 +31,10 @@ use crate::step::{LaunchMode, Step};
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, CopyStore, Dtype, Elements, ExpertInput,
-    ExpertKind, Gate, GatedNorm, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps,
-    LayerState, LevelRow, LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest,
-    SampledToken, SavedPages, ScanRule, Scoring, Split, StateRule, StepBatch, StepRows, StepShape, SwapRates,
-    WeightFormat, WeightView, prepare_heads_in_turn, with_dense,
+    ExpertKind, Gate, GatedNorm, HeadKind, HeadLayout, HeadNormForm, HeadSteps, HeldPart, KvDtype, KvShape,
+    LatentHeads, LatentSteps, LayerState, LevelRow, LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode,
+    RopeTable, Router, RouterWeighs, SampleRequest, SampledToken, SavedPages, ScanRule, Scoring, Split, StateRule,
+    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -505,10 +505,15 @@ impl Backend for Cuda {
         fn add(out, x: &Buffer);
         fn scale(x, factor: f32);
         fn softcap(x, cap: f32);
-        fn head_norm(qkv, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32);
+        fn head_norm(qkv, heads: HeadLayout, kind: HeadKind, form: HeadNormForm, weight: &Vector, eps: f32);
         fn gelu_times(x, y: &Buffer, from: usize);
         fn gelu(x);
         fn relu(x);
+        fn relu_squared(x);
+        fn gelu_erf(x);
+        fn xielu(x, numbers: &Vector);
+        fn clamp(x, most: f32);
+        fn scale_columns(x, factors: &Vector);
         fn sigmoid_times(x, y: &Buffer);
         fn gated_norm(x, gate: &Buffer, weight: Option<&Vector>, how: GatedNorm);
     }
@@ -545,6 +550,10 @@ impl Backend for Cuda {
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
         self.ops(table.element(), out).embed(out, table, (step.tokens.memory(), 0), &step.sampled);
+    }
+
+    fn add_positions(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
+        self.ops(table.element(), out).add_positions(out, table, (step.positions.memory(), 0));
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: Option<&Matrix>) {
@@ -854,12 +863,19 @@ impl Backend for Cuda {
         }
     }
 
+    fn weigh_places(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
+        if x.rows > 0 {
+            let of = (routes.chosen(), routes.places_of_choices(), routes.weights());
+            self.ops(x.element, out).weigh_places(out, x, of);
+        }
+    }
+
     fn combine(&mut self, out: &mut Buffer, x: &Buffer, input: Option<&Buffer>, routes: &Routes, mode: OutputMode) {
         if out.rows > 0 {
             let of = ChosenPlaces {
                 chosen: routes.chosen(),
                 places: routes.places_of_choices(),
-                weights: routes.weights(),
+                weights: Some(routes.weights()).filter(|_| routes.weighs() == RouterWeighs::Outputs),
                 multiplied: routes.multiplied_places(),
             };
             // The rows that experts have read stay rounded for a shared expert that comes behind them.

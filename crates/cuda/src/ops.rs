@@ -14,7 +14,8 @@ use super::memory::buffer::Buffer;
 use super::memory::kv::{Kv, SlotWords, value_beside};
 use super::memory::weights::{Matrix, Vector};
 use offshoot_backend::{
-    Dtype, Gate, GateFunction, GatedNorm, HeadKind, HeadLayout, HeadSteps, NormOrder, RopePairs, RopeTable,
+    Dtype, Gate, GateFunction, GatedNorm, HeadKind, HeadLayout, HeadNormForm, HeadSteps, NormOrder, RopePairs,
+    RopeTable,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
@@ -45,9 +46,9 @@ const WARP_NORM_MOST: usize = 1024;
 pub struct ChosenPlaces<'a> {
     /// Experts of a row.
     pub chosen: usize,
-    /// `[R, chosen]`: the place of each choice, and its weight.
+    /// `[R, chosen]`: the place of each choice, and its weight; `None`: 1.
     pub places: &'a Memory,
-    pub weights: &'a Memory,
+    pub weights: Option<&'a Memory>,
     /// A word: how many places experts multiply; those behind them give their input.
     pub multiplied: (&'a Memory, usize),
 }
@@ -67,6 +68,13 @@ pub struct Ops {
     gelu: Function,
     gelu_times: Function,
     relu: Function,
+    relu_squared: Function,
+    gelu_erf: Function,
+    xielu: Function,
+    clamp: Function,
+    scale_columns: Function,
+    add_positions: Function,
+    weigh_places: Function,
     gated_norm: Function,
     sigmoid_times: Function,
     combine: Function,
@@ -114,6 +122,13 @@ impl Ops {
             gelu: typed(&units::GELU, "gelu")?,
             gelu_times: typed(&units::GELU_TIMES, "gelu_times")?,
             relu: typed(&units::RELU, "relu")?,
+            relu_squared: typed(&units::RELU_SQUARED, "relu_squared")?,
+            gelu_erf: typed(&units::GELU_ERF, "gelu_erf")?,
+            xielu: typed(&units::XIELU, "xielu")?,
+            clamp: typed(&units::CLAMP, "clamp")?,
+            scale_columns: typed(&units::SCALE_COLUMNS, "scale_columns")?,
+            add_positions: typed(&units::ADD_POSITIONS, "add_positions")?,
+            weigh_places: typed(&units::WEIGH_PLACES, "weigh_places")?,
             gated_norm: typed(&units::GATED_NORM, "gated_norm")?,
             sigmoid_times: typed(&units::SIGMOID_TIMES, "sigmoid_times")?,
             combine: typed(&units::COMBINE, "combine")?,
@@ -142,6 +157,17 @@ impl Ops {
                 .u32(small(table.inner))
         };
         self.launch(&self.embed, out, 1, THREADS, 0, args);
+    }
+
+    /// `positions`: one word for each row.
+    pub fn add_positions(&self, out: &Buffer, table: &Matrix, positions: Words<'_>) {
+        assert_eq!((out.width, table.element()), (table.inner, self.element), "add_positions: shapes");
+        self.assert_sums(out);
+        let args = |out: &Memory| {
+            let args = Args::new().memory(out).memory(&table.memory);
+            args.memory_at(positions.0, positions.1).u32(small(table.inner))
+        };
+        self.launch(&self.add_positions, out, 1, THREADS, 0, args);
     }
 
     pub fn rms_norm(&self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) {
@@ -207,11 +233,23 @@ impl Ops {
         let args = |out: &Memory| {
             let args = Args::new().memory(out).memory(x.memory()).memory_or_null(input.map(Buffer::memory));
             let (multiplied, at) = of.multiplied;
-            let args = args.memory(of.places).memory(of.weights);
+            let args = args.memory(of.places).memory_or_null(of.weights);
             let args = args.memory_at(multiplied, at).u32(small(of.chosen));
             args.u32(small(x.width)).u32(u32::from(adds))
         };
         self.launch(&self.combine, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    /// `places` and `weights` `[R, chosen]`: of each choice. There is a row.
+    pub fn weigh_places(&self, out: &Buffer, x: &Buffer, (chosen, places, weights): (usize, &Memory, &Memory)) {
+        assert_eq!((out.rows, out.width), (x.rows * chosen, x.width), "weigh_places: shapes");
+        self.assert_operands(out);
+        self.assert_operands(x);
+        let args = |x: &Memory| {
+            let args = Args::new().memory(out.memory()).memory(x).memory(places).memory(weights);
+            args.u32(small(chosen)).u32(small(out.width))
+        };
+        self.launch(&self.weigh_places, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     pub fn layer_norm(&self, out: &Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
@@ -226,17 +264,28 @@ impl Ops {
         self.launch(&self.layer_norm, out, 1, THREADS, x.row_bytes(), args);
     }
 
-    pub fn head_norm(&self, qkv: &Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
+    pub fn head_norm(
+        &self,
+        qkv: &Buffer,
+        heads: HeadLayout,
+        kind: HeadKind,
+        form: HeadNormForm,
+        weight: &Vector,
+        eps: f32,
+    ) {
         let (first, count) = kind.place(heads);
         let (first, width) = (first * heads.head_dim, count * heads.head_dim);
+        let [unit, weights] = form.widths(heads, count);
         assert_eq!(qkv.width, heads.qkv_width(), "head_norm: shape of qkv");
-        assert!([heads.head_dim, width].contains(&weight.len), "head_norm: length of the weights");
+        assert_eq!(weight.len, weights, "head_norm: length of the weights");
         self.assert_operands(qkv);
         // One head if they are normalised as one vector.
-        let count = width / weight.len;
+        let count = width / unit;
+        let apart = if weights == unit { 0 } else { unit };
         let args = |memory: &Memory| {
             let args = Args::new().memory_at(memory, first * self.element.bytes()).memory(&weight.memory);
-            args.u32(small(qkv.width)).u32(small(count)).u32(small(weight.len)).f32(eps)
+            let args = args.u32(small(qkv.width)).u32(small(count)).u32(small(unit)).u32(small(apart));
+            args.u32(u32::from(form.centred)).f32(eps)
         };
         let blocks = small(count).div_ceil(LANE_BLOCK_WARPS);
         self.launch(&self.head_norm, qkv, blocks, LANE_BLOCK, 0, args);
@@ -288,16 +337,18 @@ impl Ops {
         kv: &Kv,
         words: HeadWords<'_>,
     ) -> bool {
-        let HeadSteps { heads, norms, eps, ropes, layer, stores } = *steps;
+        let HeadSteps { heads, norms, form, eps, norms_after_rope, clip, ropes, layer, stores } = *steps;
+        if form != HeadNormForm::PLAIN || norms_after_rope || clip.is_some() {
+            return false;
+        }
         let Some(kernel) = kv.prepare_heads(layer) else { return false };
-        let is_of_head = |weight: &&Vector| weight.len == heads.head_dim;
         let is_cut = |rope: &Rope| rope.rotary.is_multiple_of(2 * LANES as usize) && rope.rotary <= heads.head_dim;
         let is_one = match ropes {
             [None, None] => norms.iter().any(Option::is_some),
             [Some(rope), None] | [None, Some(rope)] => is_cut(rope) && rope.rotary > 0,
             [Some(_), Some(_)] => false,
         };
-        if !is_one || !FUSED_HEAD_DIMS.contains(&heads.head_dim) || !norms.iter().flatten().all(is_of_head) {
+        if !is_one || !FUSED_HEAD_DIMS.contains(&heads.head_dim) {
             return false;
         }
         assert_eq!(qkv.width, heads.qkv_width(), "prepare_heads: shape of qkv");
@@ -345,6 +396,36 @@ impl Ops {
 
     pub fn relu(&self, x: &Buffer) {
         self.launch_on_operands(&self.relu, x);
+    }
+
+    pub fn relu_squared(&self, x: &Buffer) {
+        self.launch_on_operands(&self.relu_squared, x);
+    }
+
+    pub fn gelu_erf(&self, x: &Buffer) {
+        self.launch_on_operands(&self.gelu_erf, x);
+    }
+
+    pub fn xielu(&self, x: &Buffer, numbers: &Vector) {
+        assert_eq!(numbers.len, 4, "xielu: four numbers");
+        self.launch_with(&self.xielu, x, numbers);
+    }
+
+    pub fn scale_columns(&self, x: &Buffer, factors: &Vector) {
+        assert_eq!(factors.len, x.width, "scale_columns: a factor for each column");
+        self.launch_with(&self.scale_columns, x, factors);
+    }
+
+    fn launch_with(&self, kernel: &Function, x: &Buffer, numbers: &Vector) {
+        self.assert_operands(x);
+        let args = |memory: &Memory| Args::new().memory(memory).memory(&numbers.memory).u32(small(x.width));
+        self.launch(kernel, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    pub fn clamp(&self, x: &Buffer, most: f32) {
+        self.assert_operands(x);
+        let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width)).f32(most);
+        self.launch(&self.clamp, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     fn launch_on_operands(&self, kernel: &Function, x: &Buffer) {

@@ -1,7 +1,9 @@
 //! The activation buffers of a step. They are resized to the step's rows and keep their memory, so that steady decoding
 //! allocates nothing. Layers share one buffer per distinct width.
 
-use offshoot_backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, LatentHeads, Share, StepShape};
+use offshoot_backend::{
+    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, LatentHeads, RouterWeighs, Share, StepShape,
+};
 use offshoot_core::error::Result;
 
 use super::config::{
@@ -100,6 +102,8 @@ pub struct PlaceBuffers<B: Backend> {
     pub inner: InnerBuffers<B>,
     /// `[places, hidden]`, or the width that experts have of their own.
     pub down: B::Buffer,
+    /// `[places, hidden]`, or that width: what experts read, where it is weighed.
+    pub weighed: Option<B::Buffer>,
 }
 
 /// The buffers around experts with a width of their own, `[R, width]` each.
@@ -452,13 +456,19 @@ impl<B: Backend> MixtureBuffers<B> {
                 Some(LatentExpertBuffers { rows: backend.buffer(width, operands)?, sums })
             }
         };
+        let width = kind.latent.unwrap_or(hidden);
+        let weighed = match kind.router.weighs {
+            RouterWeighs::Outputs => None,
+            RouterWeighs::Inputs => Some(backend.buffer(width, operands)?),
+        };
         Ok(Self {
             chosen: kind.router.chosen,
             scores: backend.buffer(kind.routed(), ActivationDtype::Sums)?,
             routes: backend.routes(kind.routed(), kind.router)?,
             places: PlaceBuffers {
                 inner: InnerBuffers::new(backend, kind.activation, kind.width, dtype)?,
-                down: backend.shared_buffer(kind.latent.unwrap_or(hidden), operands, Share::Parts)?,
+                down: backend.shared_buffer(width, operands, Share::Parts)?,
+                weighed,
             },
             latent,
         })
@@ -471,9 +481,9 @@ impl<B: Backend> MixtureBuffers<B> {
             backend.resize(own, rows)?;
             backend.resize(sums, rows)?;
         }
-        let PlaceBuffers { inner, down } = &mut self.places;
+        let PlaceBuffers { inner, down, weighed } = &mut self.places;
         inner.resize(backend, rows * self.chosen)?;
-        backend.resize(down, rows * self.chosen)
+        std::iter::once(down).chain(weighed).try_for_each(|buffer| backend.resize(buffer, rows * self.chosen))
     }
 }
 

@@ -73,6 +73,7 @@ const LOADED: &str = "no step is submitted while weights are dropped";
 /// What a decoder has of its model's tensors.
 struct Weights<B: Backend> {
     embed: Arc<B::Matrix>,
+    positions: Option<Arc<B::Matrix>>,
     inputs: Option<InputTable<B>>,
     layers: Vec<Layer<B>>,
     final_norm: NormLayer<B>,
@@ -137,11 +138,13 @@ impl<B: Backend> Weights<B> {
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
         let inputs = inputs.map(|(tensors, inputs)| InputTable::load(&mut loader, tensors, config, inputs, dtype));
         let embed = loader.matrix(one(&layout.embed), None, &Split::Whole)?;
+        let positions = layout.positions.as_ref();
+        let positions = positions.map(|table| loader.matrix(one(table), None, &Split::Whole)).transpose()?;
         let inputs = inputs.transpose()?;
         let final_norm = NormLayer::load(&mut loader, &layout.final_norm, config.final_norm)?;
         let head = Head::load(&mut loader, layout, config, dtype)?;
         let (held, adapted) = loader.loaded();
-        Ok((Self { embed, inputs, layers, final_norm, head, held }, adapted))
+        Ok((Self { embed, positions, inputs, layers, final_norm, head, held }, adapted))
     }
 }
 
@@ -500,6 +503,9 @@ impl<B: Backend> Decoder<B> {
         backend.embed(&mut a.all.residual, &weights.embed, loaded);
         if let Some(scale) = self.embed_scale {
             backend.scale(&mut a.all.residual, scale);
+        }
+        if let Some(positions) = &weights.positions {
+            backend.add_positions(&mut a.all.residual, positions, loaded);
         }
         if let Some(inputs) = &weights.inputs {
             let adapters = StepAdapters::of(adapted, StepRows::All, loaded);

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use offshoot_backend::{Backend, ExpertInput, ExpertKind, OutputMode, Split};
+use offshoot_backend::{Backend, ExpertInput, ExpertKind, OutputMode, RouterWeighs, Split};
 use offshoot_core::error::{Error, Result};
 
 use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, PlaceBuffers, StreamBuffers};
 use super::config::{Activation, DenseSpec, ExpertsSpec, FeedForward, Norm};
-use super::layout::{DenseTensors, ExpertTensors, LayerTensors};
+use super::layout::{DenseTensors, ExpertTensors, LayerTensors, TensorSpec};
 use super::loader::Loader;
 use super::lora::StepAdapters;
 use super::parts::{Linear, NormLayer};
@@ -53,6 +53,10 @@ pub struct Dense<B: Backend> {
     activation: Activation,
     up: Linear<B>,
     down: Linear<B>,
+    /// Factors of what `up` gives.
+    factors: Option<Arc<B::Vector>>,
+    /// What xIELU multiplies by.
+    xielu: Option<Arc<B::Vector>>,
 }
 
 /// A router and its experts.
@@ -75,9 +79,17 @@ impl<B: Backend> FeedForwardLayer<B> {
     pub fn load(loader: &mut Loader<'_, B>, tensors: &LayerTensors, spec: &FeedForward) -> Result<Option<Self>> {
         const LISTED: &str = "the layout lists the tensors of every block";
         let mut dense = |spec: &DenseSpec| {
-            let DenseTensors { up, down } = tensors.dense.as_ref().expect(LISTED);
+            let DenseTensors { up, down, xielu } = tensors.dense.as_ref().expect(LISTED);
             let (up, down) = (Linear::load(loader, up)?, Linear::load(loader, down)?);
-            Ok::<_, Error>(Dense { activation: spec.activation, up, down })
+            let xielu = xielu.as_ref().map(|tensors| xielu_numbers(loader, tensors)).transpose()?;
+            let factors = match spec.gate_factor {
+                None => None,
+                Some(factor) => {
+                    let of_halves = [vec![factor; spec.width], vec![1.0; spec.width]].concat();
+                    Some(loader.split_constant(&of_halves, &Split::outputs([spec.width; 2]))?)
+                }
+            };
+            Ok::<_, Error>(Dense { activation: spec.activation, up, down, factors, xielu })
         };
         Ok(Some(match spec {
             FeedForward::None => return Ok(None),
@@ -291,13 +303,16 @@ impl<B: Backend> Dense<B> {
         inner: &'a mut InnerBuffers<B>,
         adapters: StepAdapters<'_, B>,
     ) -> &'a B::Buffer {
+        if let Some(factors) = &self.factors {
+            backend.scale_columns(&mut inner.up, factors);
+        }
         match (self.activation, &mut inner.gated) {
             (Activation::Gated(gate), Some(gated)) => {
                 self.down.gate_input(backend, gated, &inner.up, gate, adapters);
                 gated
             }
             (activation, _) => {
-                apply_in_place(backend, activation, &mut inner.up);
+                apply_in_place(backend, activation, &mut inner.up, self.xielu.as_deref());
                 &inner.up
             }
         }
@@ -321,9 +336,12 @@ impl<B: Backend> Mixture<B> {
         let choosing_bias =
             choosing_bias.map(|bias| loader.vector(std::slice::from_ref(bias), None, &Split::Whole)).transpose()?;
         let biases = tensors.biases.as_ref();
-        let (outputs, kind) = match spec.activation {
-            Activation::Gated(_) => (Split::outputs([spec.width; 2]), ExpertKind::Gated),
-            Activation::Gelu => (Split::outputs([spec.width]), ExpertKind::Linear),
+        let halves = matches!(spec.activation, Activation::Gated(_));
+        let outputs = Split::outputs(vec![spec.width; if halves { 2 } else { 1 }]);
+        // Experts that read weighed inputs have a place's row each, which no gated product takes.
+        let kind = match (halves, spec.router.weighs) {
+            (true, RouterWeighs::Outputs) => ExpertKind::Gated,
+            _ => ExpertKind::Linear,
         };
         let inputs = Split::Inputs;
         let (matrices, bias) = (&tensors.up, biases.map(|[up, _]| up));
@@ -399,15 +417,27 @@ impl<B: Backend> Mixture<B> {
 
     /// `down = down(activation(up x))`, at the places of the chosen experts.
     fn multiply(&self, backend: &mut B, x: &B::Buffer, routes: &B::Routes, places: &mut PlaceBuffers<B>) {
-        let PlaceBuffers { inner: InnerBuffers { up, gated }, down } = places;
-        let inner = match (self.spec.activation, gated) {
-            (Activation::Gated(gate), Some(gated)) => {
+        let PlaceBuffers { inner: InnerBuffers { up, gated }, down, weighed } = places;
+        let (x, input) = match weighed {
+            None => (x, ExpertInput::Rows),
+            Some(weighed) => {
+                backend.weigh_places(weighed, x, routes);
+                (&*weighed, ExpertInput::Places)
+            }
+        };
+        let inner = match (self.spec.activation, gated, input) {
+            (Activation::Gated(gate), Some(gated), ExpertInput::Rows) => {
                 backend.expert_gated(gated, up, x, &self.up, routes, gate);
                 &*gated
             }
-            (activation, _) => {
-                backend.expert_linear(up, x, &self.up, routes, ExpertInput::Rows);
-                apply_in_place(backend, activation, up);
+            (Activation::Gated(gate), Some(gated), ExpertInput::Places) => {
+                backend.expert_linear(up, x, &self.up, routes, input);
+                backend.gated(gated, up, gate, None);
+                &*gated
+            }
+            (activation, ..) => {
+                backend.expert_linear(up, x, &self.up, routes, input);
+                apply_in_place(backend, activation, up, None);
                 &*up
             }
         };
@@ -415,10 +445,22 @@ impl<B: Backend> Mixture<B> {
     }
 }
 
-/// The activation of a block without a gate.
-fn apply_in_place<B: Backend>(backend: &mut B, activation: Activation, x: &mut B::Buffer) {
+/// The activation of a block without a gate; `numbers`: those of xIELU.
+fn apply_in_place<B: Backend>(backend: &mut B, activation: Activation, x: &mut B::Buffer, numbers: Option<&B::Vector>) {
     match activation {
         Activation::Gelu => backend.gelu(x),
+        Activation::GeluErf => backend.gelu_erf(x),
+        Activation::ReluSquared => backend.relu_squared(x),
+        Activation::Xielu => backend.xielu(x, numbers.expect("dense blocks alone have this activation")),
         Activation::Gated(_) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
     }
+}
+
+/// The numbers of `Backend::xielu`, made of `alpha_p`, `alpha_n`, `beta` and `eps`.
+fn xielu_numbers<B: Backend>(loader: &mut Loader<'_, B>, tensors: &[TensorSpec; 4]) -> Result<Arc<B::Vector>> {
+    let mut one = |tensor: &TensorSpec| Ok::<_, Error>(loader.values(tensor)?[0]);
+    let [positive, negative, slope, most] = tensors;
+    let (positive, negative, slope, most) = (one(positive)?, one(negative)?, one(slope)?, one(most)?);
+    let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+    loader.constant(&[softplus(positive), slope + softplus(negative), slope, most])
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use offshoot_backend::{Backend, Dtype, HeadKind, HeadLayout, Split};
+use offshoot_backend::{Backend, Dtype, HeadKind, HeadLayout, HeadNormForm, Split};
 use offshoot_core::error::Result;
 
 use super::activations::{BlockBuffers, StreamBuffers};
@@ -61,7 +61,7 @@ impl<B: Backend> InputTable<B> {
         backend.round(&mut s.normed, &s.residual);
         self.projection.apply(backend, &mut inputs.layers, &s.normed, adapters);
         backend.scale(&mut inputs.layers, self.projection_scale);
-        backend.head_norm(&mut inputs.layers, self.parts, HeadKind::Query, &self.norm, self.eps);
+        backend.head_norm(&mut inputs.layers, self.parts, HeadKind::Query, HeadNormForm::PLAIN, &self.norm, self.eps);
         backend.add(&mut inputs.layers, &inputs.tokens);
         backend.scale(&mut inputs.layers, std::f32::consts::FRAC_1_SQRT_2);
     }

@@ -1,14 +1,16 @@
 //! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
 //! residual stream. Either block may be missing.
 
-use offshoot_backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Segment, Split, StepRows};
+use offshoot_backend::{
+    Attended, Backend, HeadLayout, HeadNormForm, HeadNormSpan, HeadSteps, MOST_ROPES, Scoring, Segment, Split, StepRows,
+};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 use std::sync::Arc;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
 use super::config::{
-    AttentionKind, AttentionSpec, BlockNorms, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
+    AttentionKind, AttentionSpec, BlockNorms, HeadNorm, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
 };
 use super::delta_rule::DeltaRule;
 use super::feed_forward::{BlockEnd, FeedForwardLayer};
@@ -18,7 +20,7 @@ use super::layout::LayerTensors;
 use super::loader::Loader;
 use super::lora::StepAdapters;
 use super::operands::StepOperands;
-use super::parts::{Linear, NormLayer, norm_weight};
+use super::parts::{Linear, NormLayer, norm_weights};
 use super::rope::Turning;
 
 /// A layer with its weights.
@@ -83,7 +85,8 @@ struct Attention<B: Backend> {
     qkv: Linear<B>,
     /// For each of `HeadKind::ALL`.
     head_norms: [Option<Arc<B::Vector>>; 3],
-    norm_eps: f32,
+    head_norm: Option<HeadNorm>,
+    clip: Option<f32>,
     /// Indices in `Decoder::ropes` of what its heads are rotated by, one after the other.
     ropes: [Option<usize>; MOST_ROPES],
     /// Whether it stores the keys and values that it reads.
@@ -257,7 +260,10 @@ impl<B: Backend> Layer<B> {
         let steps = HeadSteps {
             heads: attention.projected,
             norms: attention.head_norms.each_ref().map(Option::as_deref),
-            eps: attention.norm_eps,
+            form: attention.head_norm.map_or(HeadNormForm::PLAIN, HeadNorm::form),
+            eps: attention.head_norm.map_or(0.0, |norm| norm.norm.eps()),
+            norms_after_rope: attention.head_norm.is_some_and(|norm| norm.after_rope),
+            clip: attention.clip,
             ropes: attention.ropes.map(|rope| rope.map(|rope| &step.ropes[rope].table)),
             layer: stored,
             stores: attention.stores,
@@ -363,9 +369,10 @@ impl<B: Backend> Attention<B> {
             let [of_queries, of_keys, of_values] = &mut head_norms;
             match &tensors.head_norms {
                 Some(tensors) => {
-                    *of_queries = Some(norm_weight(loader, &tensors.query, norm.norm)?);
+                    let [queries, keys] = head_norm_splits(norm.span, spec.heads);
+                    *of_queries = Some(norm_weights(loader, &tensors.query, norm.norm, &queries)?);
                     if let Some(key) = &tensors.key {
-                        *of_keys = Some(norm_weight(loader, key, norm.norm)?);
+                        *of_keys = Some(norm_weights(loader, key, norm.norm, &keys)?);
                     }
                 }
                 None => {
@@ -389,9 +396,22 @@ impl<B: Backend> Attention<B> {
             sinks: sinks.transpose()?,
             qkv: Linear::load(loader, tensors.projections())?,
             head_norms,
-            norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
+            head_norm: spec.head_norm,
+            clip: spec.clip,
             ropes: kinds.ropes_of(spec),
             stores: spec.stores_keys(),
         })
+    }
+}
+
+/// How ranks divide the weights of the norms of queries and of keys.
+fn head_norm_splits(span: HeadNormSpan, heads: HeadLayout) -> [Split; 2] {
+    match span {
+        HeadNormSpan::Head | HeadNormSpan::AllHeads => [Split::Whole, Split::Whole],
+        HeadNormSpan::EachHead => {
+            let width = heads.kv_heads * heads.head_dim;
+            let keys = Segment { width, unit: heads.head_dim, meets_keys: false };
+            [Segment::of_queries(heads, heads.head_dim), keys].map(|segment| Split::Outputs(vec![segment]))
+        }
     }
 }

@@ -57,6 +57,8 @@ pub struct ExpertTensors {
 pub struct DenseTensors {
     pub up: LinearTensors,
     pub down: LinearTensors,
+    /// The numbers of xIELU, of which its factors are made: `alpha_p`, `alpha_n`, `beta` and `eps`.
+    pub xielu: Option<[TensorSpec; 4]>,
 }
 
 /// The norms before and after a block.
@@ -112,6 +114,8 @@ pub struct InputTensors {
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub embed: TensorSpec,
+    /// The table of positions, which are added to the embeddings.
+    pub positions: Option<TensorSpec>,
     pub inputs: Option<InputTensors>,
     pub layers: Vec<LayerTensors>,
     pub final_norm: NormTensors,
@@ -193,7 +197,7 @@ impl LayerTensors {
 
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
-        let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
+        let heads = self.head_norms.iter().flat_map(|norms| norms.query.iter().chain(norms.key.iter().flatten()));
         let latent = self.latent.iter().flat_map(LatentTensors::tensors);
         let qkv = || self.qkv.iter().flat_map(LinearTensors::tensors);
         let out = self.out.iter().flat_map(LinearTensors::tensors);
@@ -204,7 +208,10 @@ impl LayerTensors {
         let delta_rule = self.delta_rule.iter().flat_map(DeltaRuleTensors::tensors);
         let shared_gate = self.shared_gate.iter().flat_map(LinearTensors::tensors);
         let attention = attention.chain(gate).chain(delta_rule).chain(shared_gate);
-        let dense = self.dense.iter().flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()));
+        let dense = self
+            .dense
+            .iter()
+            .flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()).chain(dense.xielu.iter().flatten()));
         let experts = self.experts.iter().flat_map(ExpertTensors::tensors);
         let input = self.input.iter();
         let input =
@@ -223,6 +230,9 @@ impl Layout {
         let generates = !config.is_scorer();
         Self {
             embed: matrix(EMBEDDING, vocab, hidden),
+            positions: config
+                .positions
+                .map(|size| matrix("model.embed_positions", Dim { size, field: "max_position_embeddings" }, hidden)),
             inputs: config.per_layer_inputs.map(|inputs| {
                 let width = input_width(inputs.width);
                 let all = Dim {
@@ -285,7 +295,7 @@ impl Layout {
             self.inputs.iter().flat_map(|inputs| std::iter::once(&inputs.embed).chain(&inputs.projection.weights));
         let layers = self.layers.iter().flat_map(LayerTensors::stacks).flatten();
         let values = self.values.iter().flat_map(|layer| &layer.weights);
-        inputs.chain(layers).chain(&self.head).chain(values).chain(std::iter::once(&self.embed))
+        inputs.chain(layers).chain(&self.head).chain(values).chain(&self.positions).chain(std::iter::once(&self.embed))
     }
 
     /// Every tensor once.
@@ -297,7 +307,13 @@ impl Layout {
         // A scorer may read rows of the embedding table.
         let values = self.values.iter().flat_map(LinearTensors::tensors).filter(|spec| !spec.is_embedding());
         let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias).chain(values);
-        std::iter::once(&self.embed).chain(inputs).chain(layers).chain(end).collect::<Vec<_>>().into_iter()
+        std::iter::once(&self.embed)
+            .chain(&self.positions)
+            .chain(inputs)
+            .chain(layers)
+            .chain(end)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 }
 
@@ -413,7 +429,7 @@ impl LayerNames<'_> {
     }
 
     fn dense(&self, dense: &DenseSpec) -> DenseTensors {
-        let DenseSpec { activation, width, bias } = *dense;
+        let DenseSpec { activation, width, bias, .. } = *dense;
         let (block, field) = match self.spec.feed_forward {
             FeedForward::SharedExpert { gated: true, .. } => ("mlp.shared_expert", "shared_expert_intermediate_size"),
             FeedForward::SharedExpert { .. } => ("mlp.shared_experts", "n_shared_experts * moe_intermediate_size"),
@@ -425,12 +441,20 @@ impl LayerNames<'_> {
         let up = match activation {
             Activation::Gated(_) if self.modules().fused_up => vec![up("gate_up_proj", both)],
             Activation::Gated(_) => vec![up("gate_proj", inner), up("up_proj", inner)],
-            Activation::Gelu => vec![up("up_proj", inner)],
+            _ => vec![up("up_proj", inner)],
         };
         let down = (self.at(&format!("{block}.down_proj")), self.hidden);
         DenseTensors {
             up: linear(&up, self.hidden, bias).split(Split::outputs(vec![width; activation.up_width(width) / width])),
             down: linear(&[down], inner, bias).split(Split::Inputs),
+            xielu: (activation == Activation::Xielu).then(|| {
+                let number = |name: &str, shape: &[Dim]| TensorSpec {
+                    name: self.at(&format!("mlp.act_fn.{name}")),
+                    shape: shape.to_vec(),
+                };
+                let one = [Dim { size: 1, field: "one number" }];
+                [number("alpha_p", &one), number("alpha_n", &one), number("beta", &[]), number("eps", &[])]
+            }),
         }
     }
 

@@ -248,12 +248,17 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// A vector of numbers that are no tensor's. An update writes them again, as a device may have dropped them with
     /// the weights.
     pub fn constant(&mut self, values: &[f32]) -> Result<Arc<B::Vector>> {
+        self.split_constant(values, &Split::Whole)
+    }
+
+    /// Such a vector, which ranks divide.
+    pub fn split_constant(&mut self, values: &[f32], split: &Split) -> Result<Arc<B::Vector>> {
         let old = match self.fate(std::iter::empty()) {
             Fate::New => None,
             Fate::Stays(held) => Some(vector_of(&held).clone()),
             Fate::Changes(held) | Fate::ChangesInPart(held, _) => Some(vector_of(held).clone()),
         };
-        let vector = Arc::new(split_vector_of(self.backend, values, &Split::Whole, old.as_deref())?);
+        let vector = Arc::new(split_vector_of(self.backend, values, split, old.as_deref())?);
         self.held.push(Held::Vector(vector.clone()));
         Ok(vector)
     }

@@ -116,12 +116,23 @@ impl<B: Backend> NormLayer<B> {
 
 /// The weights of a norm as they multiply.
 pub fn norm_weight<B: Backend>(loader: &mut Loader<'_, B>, tensor: &TensorSpec, norm: Norm) -> Result<Arc<B::Vector>> {
-    match norm {
-        Norm::Rms { .. } | Norm::Layer { .. } | Norm::LayerNoBias { .. } => {
-            loader.vector(std::slice::from_ref(tensor), None, &Split::Whole)
+    norm_weights(loader, std::slice::from_ref(tensor), norm, &Split::Whole)
+}
+
+/// The weights of norms of one kind, concatenated.
+pub fn norm_weights<B: Backend>(
+    loader: &mut Loader<'_, B>,
+    tensors: &[TensorSpec],
+    norm: Norm,
+    split: &Split,
+) -> Result<Arc<B::Vector>> {
+    match (norm, tensors) {
+        (Norm::Rms { .. } | Norm::Layer { .. } | Norm::LayerNoBias { .. }, _) => loader.vector(tensors, None, split),
+        (Norm::RmsPlusOne { .. } | Norm::LayerPlusOne { .. }, [tensor]) => {
+            loader.made_vector(tensor, split, |weight| 1.0 + weight)
         }
-        Norm::RmsPlusOne { .. } | Norm::LayerPlusOne { .. } => {
-            loader.made_vector(tensor, &Split::Whole, |weight| 1.0 + weight)
+        (Norm::RmsPlusOne { .. } | Norm::LayerPlusOne { .. }, _) => {
+            unreachable!("no family has heads with norms of their own by one plus the weights")
         }
     }
 }

@@ -8,10 +8,10 @@ use super::{Sim, SimStep};
 
 use offshoot_backend::{
     ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
-    HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState, LoraShape, LoraWeights,
-    MOST_ADAPTERS, MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages, ScanRule,
-    Scoring, Segment, Share, Split, StackShape, StateRule, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
-    WeightView, with_dense,
+    HeadKind, HeadLayout, HeadNormForm, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState, LoraShape,
+    LoraWeights, MOST_ADAPTERS, MatrixPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages,
+    ScanRule, Scoring, Segment, Share, Split, StackShape, StateRule, StepBatch, StepRows, StepShape, SwapRates,
+    WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -409,7 +409,7 @@ impl Backend for Sim {
         self.small_op(2 * out.bytes() + bytes / 2 + sums);
     }
 
-    fn head_norm(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {
+    fn head_norm(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, kind: HeadKind, _: HeadNormForm, (): &(), _: f32) {
         let (_, normed) = kind.place(heads);
         self.small_op(2 * qkv.rows * normed * heads.head_dim * qkv.element_bytes);
     }
@@ -509,6 +509,34 @@ impl Backend for Sim {
 
     fn relu(&mut self, x: &mut SimBuffer) {
         self.small_op(2 * x.bytes());
+    }
+
+    fn relu_squared(&mut self, x: &mut SimBuffer) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn gelu_erf(&mut self, x: &mut SimBuffer) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn xielu(&mut self, x: &mut SimBuffer, (): &()) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn clamp(&mut self, x: &mut SimBuffer, _: f32) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn scale_columns(&mut self, x: &mut SimBuffer, (): &()) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn add_positions(&mut self, out: &mut SimBuffer, _: &SimMatrix, _: &SimStep) {
+        self.small_op(3 * out.bytes());
+    }
+
+    fn weigh_places(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
+        self.small_op(x.bytes() + out.bytes());
     }
 
     fn gelu(&mut self, x: &mut SimBuffer) {
@@ -655,6 +683,8 @@ fn state_traffic(kv: &KvShape, layer: LayerIx, step: &SimStep) -> usize {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use offshoot_backend::DeltaHeads;
 
     use super::super::DeviceProfile;
     use super::*;

@@ -8,10 +8,10 @@ use super::cut::{self, ColumnsOf, divides_experts};
 use super::{LoraOperands, PARTS, Place, Portion, Rank, RankBuffer, RankLora, RankShare, Ranked, small};
 use crate::{
     ActivationDtype, AdapterSlot, Backend, CopyStore, Dtype, Elements, ExpertInput, ExpertKind, Gate, GatedNorm,
-    HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState, LoraShape,
-    LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken, SavedPages,
-    ScanRule, Scoring, Share, Split, StateRule, StateShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat,
-    WeightView, with_dense,
+    HeadKind, HeadLayout, HeadNormForm, HeadSteps, HeldPart, KvDtype, KvShape, LatentHeads, LatentSteps, LayerState,
+    LoraShape, LoraWeights, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampleRequest, SampledToken,
+    SavedPages, ScanRule, Scoring, Share, Split, StateRule, StateShape, StepBatch, StepRows, StepShape, SwapRates,
+    WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -264,6 +264,12 @@ impl<B: Ranked> Backend for Rank<B> {
         fn gelu_times([x] [y] from: usize);
         fn gelu([x] []);
         fn relu([x] []);
+        fn relu_squared([x] []);
+        fn gelu_erf([x] []);
+        fn xielu([x] [] numbers: &B::Vector);
+        fn clamp([x] [] most: f32);
+        fn scale_columns([x] [] factors: &B::Vector);
+        fn weigh_places([out] [x] routes: &B::Routes);
         fn sigmoid_times([x] [y]);
         fn causal_conv(
             [out] [x] weight: &B::Vector, bias: Option<&B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step
@@ -687,6 +693,10 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.embed(&mut out.own, &table.each[0], step);
     }
 
+    fn add_positions(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step) {
+        self.0.add_positions(&mut out.own, &table.each[0], step);
+    }
+
     fn rms_norm(
         &mut self,
         out: &mut Self::Buffer,
@@ -742,11 +752,12 @@ impl<B: Ranked> Backend for Rank<B> {
         qkv: &mut Self::Buffer,
         heads: HeadLayout,
         kind: HeadKind,
+        form: HeadNormForm,
         weight: &Self::Vector,
         eps: f32,
     ) {
         let heads = self.heads_of(qkv, heads);
-        self.0.head_norm(&mut qkv.own, heads, kind, weight, eps);
+        self.0.head_norm(&mut qkv.own, heads, kind, form, weight, eps);
     }
 
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step) {

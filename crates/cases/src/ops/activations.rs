@@ -1,4 +1,4 @@
-//! `gated`, `gelu`, `gelu_times` and `relu`, for numbers of all magnitudes.
+//! `gated`, `gelu`, `gelu_times` and `relu`, for numbers of all magnitudes. `in_place` has further activations.
 
 use super::suite::OpSuite;
 use crate::case::{F32, OpCase, buffer, rounded};

@@ -12,8 +12,9 @@ use crate::case::{
 };
 use crate::setting::hints;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, GroupMerit, KvShape, MatrixPart, OutputMode,
-    QuantFormat, Rounding, RouteShape, Router, RouterGroups, RouterScores, StepBatch, WeightFormat,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, GroupMerit, KvShape, LeastSum, MatrixPart,
+    OutputMode, QuantFormat, Rounding, RouteShape, Router, RouterGroups, RouterScores, RouterWeighs, StepBatch,
+    WeightFormat,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -36,12 +37,17 @@ const SHAPES: [[usize; 5]; 12] = [
     [4100, 40, 2, 32, 24],
 ];
 
-const SCORES: [RouterScores; 5] = [
+/// No quotient of two scores of a case is near it.
+const SPREAD: f32 = 0.309_017;
+
+const SCORES: [RouterScores; 7] = [
     RouterScores::Softmax { normalise: false },
     RouterScores::Softmax { normalise: true },
     RouterScores::SoftmaxOfChosen,
-    RouterScores::Sigmoid { normalise: false },
-    RouterScores::Sigmoid { normalise: true },
+    RouterScores::Sigmoid { sum: None },
+    RouterScores::Sigmoid { sum: Some(LeastSum::Tiny) },
+    RouterScores::Sigmoid { sum: Some(LeastSum::Millionth) },
+    RouterScores::SparseMixer { spread: SPREAD },
 ];
 
 /// A router that chooses by merits, or among identities.
@@ -61,7 +67,7 @@ impl JudgingRouter {
         biased: bool,
     ) -> Self {
         let groups = groups.map(|(count, chosen, merit)| RouterGroups { count, chosen, merit });
-        Self { rows, experts, router: Router { chosen, scores, groups, identities }, biased }
+        Self { rows, experts, router: Router { groups, identities, ..Router::new(chosen, scores) }, biased }
     }
 
     /// Those of DeepSeek-V3, DeepSeek-V2, Mistral 4, LongCat-Flash and Moonlight in small, and some with as many
@@ -69,7 +75,7 @@ impl JudgingRouter {
     fn all() -> [Self; 9] {
         use GroupMerit::{Best, SumOfTwo};
         let softmax = |normalise| RouterScores::Softmax { normalise };
-        let sigmoid = |normalise| RouterScores::Sigmoid { normalise };
+        let sigmoid = |sums: bool| RouterScores::Sigmoid { sum: sums.then_some(LeastSum::Tiny) };
         [
             Self::of([70, 64, 8, 0], sigmoid(true), Some((8, 4, SumOfTwo)), true),
             Self::of([33, 60, 6, 0], softmax(false), Some((4, 2, Best)), false),
@@ -100,6 +106,10 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
             suite.hold("route, combine", &case)?;
         }
 
+        let router = Router { weighs: RouterWeighs::Inputs, ..routed.router };
+        let x = numbers(dice, dtype, rows * inputs);
+        let case = WeighCase { dtype, routed: Routed { router, ..routed.clone() }, width: inputs, x };
+        suite.hold("weigh_places, combine", &case)?;
         if rows <= 520 {
             suite.hold("keep_routes", &KeptCase { dtype, routed: routed.clone() })?;
         }
@@ -196,12 +206,12 @@ impl OpCase for CombineCase {
 
     /// A weight is a power of e to a difference of scores up to 72, with as many roundings and a few more, divided by a
     /// sum of at most `experts` of them; the sum over `chosen` products has as many roundings of at most the sum of
-    /// weights, which is at most 1 (sigmoids: 1 each) times a factor of at most 1, times a number of at most 1. Adding
+    /// weights, which is at most 1 (sigmoids, and those of a sparse mixer: 1 each) times a factor of at most 1, times a number of at most 1. Adding
     /// rounds a number of at most 1 more than that.
     fn tolerance(&self, _: usize, _: f64) -> f64 {
         let Routed { experts, router, .. } = self.routed;
         let sum = match router.scores {
-            RouterScores::Sigmoid { normalise: false } => router.chosen as f64,
+            RouterScores::Sigmoid { sum: None } | RouterScores::SparseMixer { .. } => router.chosen as f64,
             _ => 1.0,
         };
         let adding = if self.adds { (1.0 + sum) * F32 } else { 0.0 };
@@ -230,6 +240,63 @@ impl OpCase for CombineCase {
         let adds = if self.adds { ", added" } else { "" };
         let input = if self.input.is_some() { ", with their input" } else { "" };
         format!("{}{input}, {:?}, {factors}, width {}{adds}", self.routed, self.routed.router.scores, self.width)
+    }
+}
+
+/// A router that weighs what experts read: the weighed rows at their places, and behind these the sums of places that
+/// hold their rows as they are.
+struct WeighCase {
+    dtype: Dtype,
+    routed: Routed,
+    width: usize,
+    /// `[rows, width]`
+    x: Vec<f32>,
+}
+
+impl WeighCase {
+    fn row(&self, row: usize) -> &[f32] {
+        &self.x[row * self.width..][..self.width]
+    }
+}
+
+impl OpCase for WeighCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let (routes, operands) = (self.routed.route(backend, None)?, ActivationDtype::Operands(self.dtype));
+        let (rows, places) = (self.routed.rows, self.routed.places());
+        let x = buffer(backend, operands, rows, self.width, &self.x)?;
+        let mut weighed = buffer(backend, operands, places, self.width, &[])?;
+        backend.weigh_places(&mut weighed, &x, &routes);
+        let copied: Vec<f32> =
+            self.routed.places_in_order().into_iter().flat_map(|(row, _)| self.row(row).to_vec()).collect();
+        let copied = buffer(backend, operands, places, self.width, &copied)?;
+        let mut out = buffer(backend, ActivationDtype::Sums, rows, self.width, &[])?;
+        backend.combine(&mut out, &copied, None, &routes, OutputMode::Replace);
+        let mut found = backend.read(&weighed, places)?;
+        found.extend(backend.read(&out, rows)?);
+        Ok(found)
+    }
+
+    /// Weights are as of [`CombineCase`], at most 1; sums of as many numbers of at most 1 as are chosen.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let Routed { experts, router, .. } = self.routed;
+        match at < self.routed.places() * self.width {
+            true => rounded(self.dtype, y) + 2.0 * (72.0 + 16.0 + experts as f64 + router.chosen as f64) * F32,
+            false => (router.chosen * router.chosen) as f64 * F32,
+        }
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let places = self.routed.places_in_order();
+        let weighed = places.iter().flat_map(|(row, chosen)| {
+            let weight = chosen.weight;
+            self.row(*row).iter().map(move |&x| weight * f64::from(x))
+        });
+        let chosen = self.routed.router.chosen as f64;
+        Some(weighed.chain(self.x.iter().map(|&x| chosen * f64::from(x))).collect())
+    }
+
+    fn name(&self) -> String {
+        format!("{}, {:?}, width {}, inputs weighed", self.routed, self.routed.router.scores, self.width)
     }
 }
 

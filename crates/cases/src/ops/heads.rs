@@ -7,8 +7,8 @@ use crate::case::{
 };
 use crate::setting::hints;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopePairs, RopeTable, Scoring,
-    StepBatch,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadNormForm, HeadNormSpan, HeadSteps, KvDtype, KvShape,
+    RopePairs, RopeTable, Scoring, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -44,9 +44,12 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
             if count == 0 {
                 continue;
             }
-            for normed in [1, count] {
-                let weight = dice.numbers(normed * heads.head_dim);
-                suite.hold("head_norm", &HeadNormCase { dtype, heads, kind, qkv: qkv.clone(), weight })?;
+            for span in [HeadNormSpan::Head, HeadNormSpan::EachHead, HeadNormSpan::AllHeads] {
+                for centred in [false, true] {
+                    let form = HeadNormForm { span, centred };
+                    let weight = dice.numbers(form.widths(heads, count)[1]);
+                    suite.hold("head_norm", &HeadNormCase { dtype, heads, kind, form, qkv: qkv.clone(), weight })?;
+                }
             }
         }
         let whole = heads.head_dim;
@@ -103,8 +106,16 @@ struct HeadNormCase {
     dtype: Dtype,
     heads: HeadLayout,
     kind: HeadKind,
+    form: HeadNormForm,
     qkv: Vec<f32>,
     weight: Vec<f32>,
+}
+
+impl HeadNormCase {
+    /// Elements that are normalised together.
+    fn unit(&self) -> usize {
+        self.form.widths(self.heads, self.kind.place(self.heads).1)[0]
+    }
 }
 
 impl OpCase for HeadNormCase {
@@ -113,17 +124,18 @@ impl OpCase for HeadNormCase {
         let rows = self.qkv.len() / width;
         let mut qkv = buffer(backend, ActivationDtype::Operands(self.dtype), rows, width, &self.qkv)?;
         let weight = vector(backend, &self.weight)?;
-        backend.head_norm(&mut qkv, self.heads, self.kind, &weight, EPS);
+        backend.head_norm(&mut qkv, self.heads, self.kind, self.form, &weight, EPS);
         backend.read(&qkv, rows)
     }
 
-    /// Like `rms_norm`; heads of the other kinds do not change.
+    /// Like `rms_norm` or `layer_norm`, whose mean rounds too; heads of the other kinds do not change.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (_, head, _) = place(self.heads, at);
         let (first, count) = self.kind.place(self.heads);
         let normed = (first..first + count).contains(&head);
-        let n = self.weight.len() as f64;
-        if normed { rounded(self.dtype, y) + y.abs() * (n + 12.0) * F32 } else { 0.0 }
+        let n = self.unit() as f64;
+        let mean = if self.form.centred { 4.0 * (n + 12.0) * F32 } else { 0.0 };
+        if normed { rounded(self.dtype, y) + y.abs() * (n + 12.0) * F32 + mean } else { 0.0 }
     }
 
     fn exact(&self) -> Option<Vec<f64>> {
@@ -131,11 +143,14 @@ impl OpCase for HeadNormCase {
         let (first, count) = self.kind.place(self.heads);
         let [from, len] = [first, count].map(|heads| heads * self.heads.head_dim);
         for (row, exact) in exact.chunks_exact_mut(self.heads.qkv_width()).enumerate() {
-            let row = &self.qkv[row * self.heads.qkv_width() + from..][..len];
-            let parts = exact[from..from + len].chunks_exact_mut(self.weight.len());
-            for (exact, x) in parts.zip(row.chunks_exact(self.weight.len())) {
-                let root = root_mean_square(x, EPS);
-                exact.iter_mut().zip(&self.weight).for_each(|(y, &weight)| *y = *y / root * f64::from(weight));
+            let (unit, row) = (self.unit(), &self.qkv[row * self.heads.qkv_width() + from..][..len]);
+            let parts = exact[from..from + len].chunks_exact_mut(unit).zip(self.weight.chunks_exact(unit).cycle());
+            for ((exact, weight), x) in parts.zip(row.chunks_exact(unit)) {
+                let mean =
+                    if self.form.centred { x.iter().map(|&x| f64::from(x)).sum::<f64>() / unit as f64 } else { 0.0 };
+                let squares: f64 = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum();
+                let root = (squares / unit as f64 + f64::from(EPS)).sqrt();
+                exact.iter_mut().zip(weight).for_each(|(y, &weight)| *y = (*y - mean) / root * f64::from(weight));
             }
         }
         Some(exact)
@@ -143,7 +158,8 @@ impl OpCase for HeadNormCase {
 
     fn name(&self) -> String {
         let rows = self.qkv.len() / self.heads.qkv_width();
-        format!("{rows} rows, {:?} heads of {}", self.kind, self.heads)
+        let centred = if self.form.centred { ", centred" } else { "" };
+        format!("{rows} rows, {:?} heads of {}, {:?}{centred}", self.kind, self.heads, self.form.span)
     }
 }
 
@@ -258,7 +274,17 @@ impl OpCase for PrepareHeadsCase {
         let mut qkv = buffer(backend, holds, shape.rows, self.heads.qkv_width(), &self.qkv)?;
         let mut out = buffer(backend, holds, shape.rows, self.heads.q_width(), &[])?;
         let (heads, ropes) = (self.heads, [Some(&table), None]);
-        let steps = HeadSteps { heads, norms, eps: EPS, ropes, layer, stores: true };
+        let steps = HeadSteps {
+            heads,
+            norms,
+            form: HeadNormForm::PLAIN,
+            eps: EPS,
+            norms_after_rope: false,
+            clip: None,
+            ropes,
+            layer,
+            stores: true,
+        };
         run(backend, &mut step, shape, |backend, step| {
             backend.prepare_heads(&mut qkv, &steps, &mut kv, step);
             backend.tree_attention(&mut out, &qkv, &kv, layer, step, 0, Scoring::scaled(1.0));

@@ -8,6 +8,7 @@ mod experts;
 mod four_bit;
 mod gated_norm;
 mod heads;
+mod in_place;
 mod latents;
 pub(crate) mod linear;
 pub(crate) mod lora;
@@ -44,7 +45,7 @@ pub fn ops<B: Backend, D: Backend>(
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [(OpCheck<B, D>, CheckEffort); 13] = [
+    let kinds: [(OpCheck<B, D>, CheckEffort); 14] = [
         (rows::check, effort),
         (norms::check, effort),
         (linear::check, effort),
@@ -52,6 +53,7 @@ pub fn ops<B: Backend, D: Backend>(
         (heads::check, effort),
         (latents::check, effort),
         (activations::check, effort),
+        (in_place::check, effort),
         (gated_norm::check, effort),
         (states::check, effort),
         (pages::check, effort),

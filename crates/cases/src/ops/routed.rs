@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::activations::sigmoid;
 use crate::case::{buffer, vector};
-use offshoot_backend::{ActivationDtype, Backend, GroupMerit, Router, RouterScores};
+use offshoot_backend::{ActivationDtype, Backend, GroupMerit, LeastSum, Router, RouterScores};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 
@@ -164,11 +164,28 @@ impl Routed {
         let chosen = &order[..self.router.chosen];
         let of_chosen = || chosen.iter().map(|&expert| shares[expert]).sum::<f64>();
         let sum = match self.router.scores {
-            RouterScores::Softmax { normalise: false } | RouterScores::Sigmoid { normalise: false } => 1.0,
+            RouterScores::Softmax { normalise: false } | RouterScores::Sigmoid { sum: None } => 1.0,
             RouterScores::Softmax { normalise: true } | RouterScores::SoftmaxOfChosen => of_chosen(),
-            RouterScores::Sigmoid { normalise: true } => of_chosen() + 1e-20,
+            RouterScores::Sigmoid { sum: Some(LeastSum::Tiny) } => of_chosen() + 1e-20,
+            RouterScores::Sigmoid { sum: Some(LeastSum::Millionth) } => of_chosen() + 1e-6,
+            RouterScores::SparseMixer { spread } => return self.mixed(row, chosen, spread),
         };
         chosen.iter().map(|&expert| Chosen { expert, weight: shares[expert] / sum }).collect()
+    }
+
+    /// The choices of a sparse mixer.
+    fn mixed(&self, row: usize, chosen: &[usize], spread: f32) -> Vec<Chosen> {
+        let scores: Vec<f64> = self.scores_of(row).iter().copied().map(f64::from).collect();
+        let of_choice = |(ix, &expert): (usize, &usize)| {
+            let most = scores[expert];
+            let counts = |other: &usize| {
+                let far = (most - scores[*other]) / scores[*other].abs().max(most) > f64::from(spread);
+                !chosen[..ix].contains(other) && !far
+            };
+            let sum: f64 = (0..scores.len()).filter(counts).map(|other| (scores[other] - most).exp()).sum();
+            Chosen { expert, weight: 1.0 / sum }
+        };
+        chosen.iter().enumerate().map(of_choice).collect()
     }
 
     /// Each place, in order: its row, and which of the row's experts it is at.
@@ -186,7 +203,7 @@ impl Routed {
 }
 
 fn is_softmax(scores: RouterScores) -> bool {
-    matches!(scores, RouterScores::Softmax { .. } | RouterScores::SoftmaxOfChosen)
+    !matches!(scores, RouterScores::Sigmoid { .. })
 }
 
 /// One of few scores, larger for the first experts; some experts are never chosen where there are others. `saturates`:
@@ -223,7 +240,7 @@ mod tests {
     #[test]
     fn biases_and_groups_change_choices() {
         let groups = Some(RouterGroups { count: 8, chosen: 4, merit: GroupMerit::SumOfTwo });
-        let router = Router { groups, ..Router::new(6, RouterScores::Sigmoid { normalise: true }) };
+        let router = Router { groups, ..Router::new(6, RouterScores::Sigmoid { sum: Some(LeastSum::Tiny) }) };
         let routed = Routed::biased(&mut Dice::new(5), 100, 64, router);
         let unbiased = Routed { bias: None, ..routed.clone() };
         let ungrouped = Routed { router: Router { groups: None, ..router }, ..routed.clone() };

@@ -1,7 +1,7 @@
-//! `embed`, `select_rows` and `keep_values`: copies, which are exact.
+//! `embed`, `select_rows` and `keep_values`: copies, which are exact; and `add_positions`, one sum.
 
 use super::suite::OpSuite;
-use crate::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, run, stacked};
+use crate::case::{ANY_HEADS, ANY_VOCAB, F32, OpCase, buffer, numbers, parts, rows_at, run, stacked};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch, StepRequests};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -13,6 +13,12 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         let vocab = dice.pick(&[1, 7, 321, 1001]);
         let table = numbers(dice, dtype, vocab * width);
         suite.hold("embed", &EmbedCase { dtype, width, table, tokens: dice.text(rows, vocab) })?;
+        let table = numbers(dice, dtype, POSITIONS * width);
+        let positions = (0..rows).map(|_| dice.within(0, POSITIONS as u32 - 1)).collect();
+        suite.hold(
+            "add_positions",
+            &AddPositionsCase { dtype, width, table, positions, x: dice.numbers(rows * width) },
+        )?;
         let x = numbers(dice, dtype, rows * width);
         let mut logit_rows: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
         logit_rows.sort_unstable();
@@ -26,6 +32,45 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         suite.hold("keep_values", &KeepValuesCase { rows, width, x, logit_rows })?;
     }
     Ok(())
+}
+
+/// Rows of a table of positions.
+const POSITIONS: usize = 40;
+
+struct AddPositionsCase {
+    dtype: Dtype,
+    width: usize,
+    table: Vec<f32>,
+    positions: Vec<u32>,
+    x: Vec<f32>,
+}
+
+impl OpCase for AddPositionsCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let table = stacked(backend, self.dtype, &parts(POSITIONS), &self.table)?;
+        let mut step = backend.step(&[ANY_HEADS], self.dtype, ANY_VOCAB)?;
+        let shape = backend.load(&mut step, rows_at(&self.positions))?;
+        let mut out = buffer(backend, ActivationDtype::Sums, shape.rows, self.width, &self.x)?;
+        run(backend, &mut step, shape, |backend, step| backend.add_positions(&mut out, &table, step))?;
+        backend.read(&out, self.positions.len())
+    }
+
+    fn tolerance(&self, _: usize, y: f64) -> f64 {
+        y.abs() * F32
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let rows = self.positions.iter().zip(self.x.chunks_exact(self.width));
+        let sums = rows.flat_map(|(&position, x)| {
+            let added = &self.table[position as usize * self.width..][..self.width];
+            x.iter().zip(added).map(|(&x, &added)| f64::from(x) + f64::from(added))
+        });
+        Some(sums.collect())
+    }
+
+    fn name(&self) -> String {
+        format!("{} rows of {}", self.positions.len(), self.width)
+    }
 }
 
 struct EmbedCase {

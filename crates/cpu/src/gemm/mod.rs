@@ -39,4 +39,4 @@ pub use dense::linear;
 pub use drive::DenseScratch;
 pub use grouped::{expert_linear, grouped_dense, linear_dense};
 pub use pack::CpuMatrix;
-pub use stack::{CpuWeights, GemmScratch, Piece, embed, linear_stack};
+pub use stack::{CpuWeights, GemmScratch, Piece, add_rows, embed, linear_stack};

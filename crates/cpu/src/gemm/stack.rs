@@ -120,6 +120,16 @@ pub fn embed(team: &Team, out: &mut CpuBuffer, table: &CpuWeights, tokens: &[Tok
     for_rows(team, out, |r, row| table.copy_row(tokens[r].ix(), row));
 }
 
+/// `out[r] += table[rows[r]]`
+pub fn add_rows(team: &Team, out: &mut CpuBuffer, table: &CpuWeights, rows: &[u32]) {
+    assert_eq!((out.rows, out.width), (rows.len(), table.cols), "add_positions: shape of the output");
+    for_rows(team, out, |r, row| {
+        let mut added = vec![0.0; row.len()];
+        table.copy_row(rows[r] as usize, &mut added);
+        row.iter_mut().zip(added).for_each(|(x, added)| *x += added);
+    });
+}
+
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`, by the pieces of `w`.
 pub fn linear_stack(
     cores: &Cores,

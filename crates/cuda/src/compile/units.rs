@@ -154,6 +154,13 @@ pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
 pub static PREPARE_LATENTS: Source = source!("ops/prepare_latents.cu");
 pub static RELU: Source = source!("ops/relu.cu");
+pub static RELU_SQUARED: Source = source!("ops/relu_squared.cu");
+pub static GELU_ERF: Source = source!("ops/gelu_erf.cu");
+pub static XIELU: Source = source!("ops/xielu.cu");
+pub static CLAMP: Source = source!("ops/clamp.cu");
+pub static SCALE_COLUMNS: Source = source!("ops/scale_columns.cu");
+pub static ADD_POSITIONS: Source = source!("ops/add_positions.cu");
+pub static WEIGH_PLACES: Source = source!("experts/weigh_places.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
 pub static RMS_NORM_FP8: Source = source!("fp8/rms_norm_fp8.cu");
 pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
@@ -320,6 +327,13 @@ pub fn ops(element: Dtype) -> Vec<Unit> {
         &GELU,
         &GELU_TIMES,
         &RELU,
+        &RELU_SQUARED,
+        &GELU_ERF,
+        &XIELU,
+        &CLAMP,
+        &SCALE_COLUMNS,
+        &ADD_POSITIONS,
+        &WEIGH_PLACES,
         &GATED_NORM,
         &SIGMOID_TIMES,
         &ROUND,

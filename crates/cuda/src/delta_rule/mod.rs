@@ -76,6 +76,7 @@ impl StateKernels {
         })
     }
 
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     pub fn causal_conv(
         &self,
         device: &Device,

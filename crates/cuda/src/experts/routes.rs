@@ -11,7 +11,7 @@ use crate::driver::memory::Memory;
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{Kv, PAGE_TOKENS, SlotWords};
 use crate::memory::weights::Vector;
-use offshoot_backend::{Dtype, GroupMerit, Router, RouterScores};
+use offshoot_backend::{Dtype, GroupMerit, Router, RouterScores, RouterWeighs};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::LayerIx;
 
@@ -107,6 +107,10 @@ impl Routes {
         self.experts - self.router.identities
     }
 
+    pub fn weighs(&self) -> RouterWeighs {
+        self.router.weighs
+    }
+
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -164,6 +168,7 @@ impl Routes {
             Some(groups) => (groups.count, groups.chosen, groups.merit == GroupMerit::SumOfTwo),
         };
         let args = args.u32(small(groups)).u32(small(kept)).u32(u32::from(sums_two));
+        let args = args.f32(scores_operand(self.router.scores));
         let blocks = small(self.rows.div_ceil(CHOOSING_WARPS));
         let keys = CHOOSING_WARPS * self.experts * size_of::<u32>();
         self.device.launch(&self.choose, [blocks, 1, 1], small(CHOOSING_WARPS * 32), keys, &args);
@@ -236,8 +241,18 @@ fn scores_number(scores: RouterScores) -> u32 {
     match scores {
         RouterScores::Softmax { normalise: false } => 0,
         RouterScores::Softmax { normalise: true } | RouterScores::SoftmaxOfChosen => 1,
-        RouterScores::Sigmoid { normalise: false } => 2,
-        RouterScores::Sigmoid { normalise: true } => 3,
+        RouterScores::Sigmoid { sum: None } => 2,
+        RouterScores::Sigmoid { sum: Some(_) } => 3,
+        RouterScores::SparseMixer { .. } => 4,
+    }
+}
+
+/// What that kernel calls `number`; 0 where it reads none.
+fn scores_operand(scores: RouterScores) -> f32 {
+    match scores {
+        RouterScores::Sigmoid { sum: Some(least) } => least.number(),
+        RouterScores::SparseMixer { spread } => spread,
+        RouterScores::Softmax { .. } | RouterScores::SoftmaxOfChosen | RouterScores::Sigmoid { sum: None } => 0.0,
     }
 }
 

@@ -249,6 +249,9 @@ fn results_do_not_depend_on_the_tile() {
     }
 }
 
+/// How far scores may be below the largest in a sparse mixer: no quotient of two scores is near it.
+const SPREAD: f32 = 0.309_017;
+
 /// A router whose choices `route_choose` makes and `route_places` sorts.
 struct Choosing {
     rows: usize,
@@ -281,7 +284,7 @@ impl Choosing {
         let scores: Vec<f64> =
             self.scores[row * self.experts..][..self.experts].iter().copied().map(f64::from).collect();
         let sum: f64 = scores.iter().map(|score| score.exp()).sum();
-        scores.iter().map(|score| if kind < 2 { score.exp() / sum } else { 1.0 / (1.0 + (-score).exp()) }).collect()
+        scores.iter().map(|score| if kind % 4 < 2 { score.exp() / sum } else { 1.0 / (1.0 + (-score).exp()) }).collect()
     }
 
     /// The experts of a row and their weights.
@@ -312,8 +315,24 @@ impl Choosing {
             order.retain(|&expert| best.contains(&of(expert)));
         }
         order.truncate(self.chosen);
+        if kind == 4 {
+            return self.mixed(row, order);
+        }
         let sum = if kind.is_multiple_of(2) { 1.0 } else { order.iter().map(|&expert| shares[expert]).sum() };
         order.into_iter().map(|expert| (expert, shares[expert] / sum)).collect()
+    }
+
+    /// The weights of a sparse mixer's choices.
+    fn mixed(&self, row: usize, order: Vec<usize>) -> Vec<(usize, f64)> {
+        let scores: Vec<f64> =
+            self.scores[row * self.experts..][..self.experts].iter().copied().map(f64::from).collect();
+        let weight = |(ix, &expert): (usize, &usize)| {
+            let most = scores[expert];
+            let is_far = |score: f64| (most - score) / score.abs().max(most) > f64::from(SPREAD);
+            let left = (0..scores.len()).filter(|other| !order[..ix].contains(other) && !is_far(scores[*other]));
+            (expert, 1.0 / left.map(|other| (scores[other] - most).exp()).sum::<f64>())
+        };
+        order.iter().enumerate().map(weight).collect()
     }
 
     /// Runs both kernels and asserts what they give.
@@ -331,7 +350,8 @@ impl Choosing {
         let mut numbers = numbers.map(|number| number as u32);
         let lists =
             [at(&mut expert_at), at(&mut weights_at), at(&mut scores_at), at(&mut factors_at), at(&mut bias_at)];
-        let args = lists.into_iter().chain(numbers.iter_mut().map(at)).collect::<Vec<_>>();
+        let mut number = if kind == 4 { SPREAD } else { 1e-20 };
+        let args = lists.into_iter().chain(numbers.iter_mut().map(at)).chain([at(&mut number)]).collect::<Vec<_>>();
         // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
         unsafe { choose.launch(rows.div_ceil(4) as u32, 128, 4 * experts * 4, AT_ONCE, &args) };
         let (mut firsts_at, mut rows_at, mut places_at) =
@@ -389,7 +409,7 @@ fn rows_get_their_best_experts_and_places_in_order() {
     for (number, (shape, groups, biased)) in (0u32..).zip(shapes) {
         let choosing = Choosing::new(shape, groups, biased, &mut Dice::new(u64::from(number)));
         // One kind of scores for each shape, or all.
-        some_or_full(number % 4..number % 4 + 1, 0..4).for_each(|kind| choosing.hold(&choose, &sort, kind));
+        some_or_full(number % 5..number % 5 + 1, 0..5).for_each(|kind| choosing.hold(&choose, &sort, kind));
     }
 }
 

@@ -233,6 +233,9 @@ fn activation_name(activation: Activation) -> &'static str {
         Activation::Gated(Gate::Gelu) => "gated gelu",
         Activation::Gated(Gate::Clamped) => "clamped gated silu",
         Activation::Gelu => "gelu",
+        Activation::GeluErf => "gelu of erf",
+        Activation::ReluSquared => "squared relu",
+        Activation::Xielu => "xielu",
     }
 }
 

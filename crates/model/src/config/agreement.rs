@@ -33,6 +33,7 @@ impl ModelConfig {
             .or_else(|| self.layers.iter().zip(&other.layers).enumerate().find_map(of_layer))
             .or_else(|| Difference::of("the norm before the output layer", &self.final_norm, &other.final_norm))
             .or_else(|| Difference::of("the factor of the embeddings", &self.embed_scale, &other.embed_scale))
+            .or_else(|| Difference::of("the table of positions", &self.positions, &other.positions))
             .or_else(|| Difference::of("per-layer inputs", &self.per_layer_inputs, &other.per_layer_inputs))
             .or_else(|| Difference::of("the factor of logits", &self.logit_scale, &other.logit_scale))
             .or_else(|| Difference::of("final_logit_softcapping", &self.final_softcap, &other.final_softcap))

@@ -1,7 +1,7 @@
 //! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of
 //! one model may differ in any of these. `layout` lists the tensors, the decoder computes.
 
-use offshoot_backend::{DeltaHeads, Gate, HeadLayout, LatentHeads, LayerState, Router};
+use offshoot_backend::{DeltaHeads, Gate, HeadLayout, HeadNormForm, HeadNormSpan, LatentHeads, LayerState, Router};
 use offshoot_core::ids::GroupIx;
 
 use super::rope::RopeConfig;
@@ -78,8 +78,9 @@ pub struct AttentionSpec {
     /// Whether each query head has a learned score that belongs to no position (gpt-oss).
     pub sinks: bool,
     pub keys: KeySource,
-    /// The norms of queries and keys before rope.
     pub head_norm: Option<HeadNorm>,
+    /// The largest size of an element of a query, key or value, before rope; larger ones are cut to it (OLMoE).
+    pub clip: Option<f32>,
     /// Where the gates of queries come from: what each query head reads is multiplied by the sigmoid of its gate.
     pub gate: Option<QueryGate>,
     /// Whether the projections of queries, keys and values have biases; of latent attention those to the ranks of
@@ -134,7 +135,7 @@ pub struct LatentSpec {
     pub latent_scale: f32,
 }
 
-/// The norms of queries and keys before rope.
+/// The norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadNorm {
     pub norm: Norm,
@@ -143,15 +144,8 @@ pub struct HeadNorm {
     pub values: bool,
     /// Whether the norms of queries and keys multiply by weights. Llama 4's do not.
     pub weights: bool,
-}
-
-/// What one norm of queries or keys covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadNormSpan {
-    /// Each head separately.
-    Head,
-    /// All heads as one vector (OLMo 2 and 3).
-    AllHeads,
+    /// Whether they come behind the rope (Hunyuan), or before it.
+    pub after_rope: bool,
 }
 
 /// The feed-forward block of a layer.
@@ -185,11 +179,13 @@ pub enum FeedForward {
 }
 
 /// A dense block, the same matrices for all rows; `width`: the intermediate size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DenseSpec {
     pub activation: Activation,
     pub width: usize,
     pub bias: bool,
+    /// What gates are multiplied by before their activation, in gated blocks (Falcon-H1).
+    pub gate_factor: Option<f32>,
 }
 
 /// A mixture of experts: a router chooses some for each row and weighs their outputs.
@@ -253,8 +249,14 @@ impl ExpertWidthField {
 pub enum Activation {
     /// `down(gate(gate x, up x))`
     Gated(Gate),
-    /// `fc2(gelu(fc1 x))`
+    /// `fc2(gelu(fc1 x))`, with the gelu of tanh.
     Gelu,
+    /// The same with the gelu of erf.
+    GeluErf,
+    /// `down(max(up x, 0)^2)`
+    ReluSquared,
+    /// `down(xielu(up x))`, with numbers of the layer (Apertus); of dense blocks.
+    Xielu,
 }
 
 impl Activation {
@@ -262,7 +264,7 @@ impl Activation {
     pub fn up_width(self, width: usize) -> usize {
         match self {
             Activation::Gated(_) => 2 * width,
-            Activation::Gelu => width,
+            Activation::Gelu | Activation::GeluErf | Activation::ReluSquared | Activation::Xielu => width,
         }
     }
 }
@@ -435,6 +437,12 @@ impl AttentionSpec {
     /// The heads that the layer projects: without keys and values if it reads those of another layer.
     pub fn projected(&self) -> HeadLayout {
         if self.stores_keys() { self.heads } else { HeadLayout { kv_heads: 0, ..self.heads } }
+    }
+}
+
+impl HeadNorm {
+    pub fn form(self) -> HeadNormForm {
+        HeadNormForm { span: self.span, centred: self.norm.is_layer_norm() }
     }
 }
 

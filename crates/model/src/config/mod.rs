@@ -28,11 +28,12 @@ pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
 pub use layer::{
     Activation, AttentionKind, AttentionSpec, BlockNorms, BranchScale, DeltaRuleSpec, DenseSpec, ExpertWidthField,
-    ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LatentSpec, LayerNorms, LayerSpec, Mixer, Norm,
-    QueryGate, QueryGrowth, kind_index, kinds,
+    ExpertsSpec, FeedForward, HeadNorm, KeySource, LatentSpec, LayerNorms, LayerSpec, Mixer, Norm, QueryGate,
+    QueryGrowth, kind_index, kinds,
 };
 pub use model::{EmbedScale, ModelConfig, PerLayerInputs};
 pub use modules::{DeltaRuleModules, EXPERTS, ExpertForm, Modules, OwnNames, StackedForm, own_name};
+pub use offshoot_backend::HeadNormSpan;
 pub use output::{OutputHead, ValueHead, ValueLayer};
 pub use quantisation::{
     ActivationChoice, CodePacking, MadeFormat, Nvfp4Form, Published, Quantisation, Scheme, WeightChoice, module_of,

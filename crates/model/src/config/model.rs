@@ -35,6 +35,8 @@ pub struct ModelConfig {
     pub context: usize,
     /// Factor of the embeddings (Gemma).
     pub embed_scale: Option<EmbedScale>,
+    /// Rows of the table of positions, which are added to the embeddings (GPT-2); `None`: there is none.
+    pub positions: Option<usize>,
     /// Inputs that each layer gets besides the residual stream (Gemma 4's smaller models).
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// Logits become `cap * tanh(logit / cap)` (Gemma 2 and 4).

@@ -15,6 +15,8 @@ pub struct Modules {
     pub outside: OwnNames,
     /// Whether `self_attn.qkv_proj` holds queries, keys and values.
     pub fused_qkv: bool,
+    /// Whether it has the query, key and value of the first head first, then those of the next.
+    pub qkv_by_head: bool,
     /// Whether `mlp.gate_up_proj` holds gate and up.
     pub fused_up: bool,
     pub experts: ExpertForm,
@@ -83,6 +85,7 @@ pub const LLAMA: Modules = Modules {
     in_layer: &[],
     outside: &[],
     fused_qkv: false,
+    qkv_by_head: false,
     fused_up: false,
     experts: ExpertForm::Separate { gate: "gate_proj", up: "up_proj", down: "down_proj" },
     delta_rule: DeltaRuleModules::Separate,

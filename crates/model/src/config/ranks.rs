@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-use offshoot_backend::Dtype;
 use offshoot_backend::ranks::{PARTS, RANKS};
+use offshoot_backend::{Dtype, HeadNormSpan};
 use offshoot_core::error::{Error, Result};
 
-use super::layer::{AttentionSpec, FeedForward, HeadNormSpan, LayerSpec};
+use super::layer::{AttentionSpec, FeedForward, LayerSpec};
 use super::model::ModelConfig;
 use crate::layout::{Layout, LinearTensors, TensorSpec};
 use offshoot_core::setting::{DETERMINISTIC, TENSOR_PARALLEL};

@@ -22,6 +22,13 @@ fn segments_of(heads: HeadLayout, has_keys: bool) -> Split {
     Split::Outputs(if has_keys { vec![queries, keys, keys] } else { vec![queries] })
 }
 
+/// The rows of queries, keys and values of a module that has those of one head after the other; as many of each.
+fn rows_by_head(heads: HeadLayout) -> Vec<Range<usize>> {
+    let HeadLayout { q_heads, head_dim, .. } = heads;
+    let of_kind = |kind: usize| (0..q_heads).map(move |head| (3 * head + kind) * head_dim);
+    (0..3).flat_map(of_kind).map(|first| first..first + head_dim).collect()
+}
+
 /// Rows of a module that holds pairs of heads, a query and its gate: `from` 0 the queries, `head_dim` the gates.
 fn queries_of_pairs(heads: HeadLayout, from: usize) -> Vec<Range<usize>> {
     let HeadLayout { q_heads, head_dim, .. } = heads;
@@ -56,7 +63,9 @@ impl LayerNames<'_> {
                 vec![(self.at("self_attn.qkv_proj"), Dim { size: heads.qkv_width(), field })]
             }
         };
-        linear(&modules, self.hidden, attention.qkv_bias).split(segments_of(heads, attention.stores_keys()))
+        let stacked = linear(&modules, self.hidden, attention.qkv_bias);
+        let rows = (self.modules().fused_qkv && self.modules().qkv_by_head).then(|| rows_by_head(heads));
+        LinearTensors { rows, split: segments_of(heads, attention.stores_keys()), ..stacked }
     }
 
     /// The module that holds the queries and gates of all heads: each head's query, then its gate.
@@ -83,14 +92,19 @@ impl LayerNames<'_> {
 
     pub(super) fn head_norms(&self, attention: &AttentionSpec) -> Option<HeadNormTensors> {
         let span = attention.head_norm.filter(|norm| norm.weights)?.span;
-        let width = |all: Dim| match span {
-            HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
-            HeadNormSpan::AllHeads => all,
+        let heads = attention.heads;
+        let one = Dim { size: heads.head_dim, field: "head_dim" };
+        let weights = |module: &str, all: Dim| match span {
+            HeadNormSpan::Head => vec![vector(&self.at(&format!("{module}.weight")), one)],
+            HeadNormSpan::AllHeads => vec![vector(&self.at(&format!("{module}.weight")), all)],
+            HeadNormSpan::EachHead => {
+                let of_head = |head: usize| vector(&self.at(&format!("{module}.norms.{head}.weight")), one);
+                (0..all.size / one.size).map(of_head).collect()
+            }
         };
-        let weight = |name: &str, all: Dim| vector(&self.at(name), width(all));
         Some(HeadNormTensors {
-            query: weight("self_attn.q_norm.weight", q_width(attention.heads)),
-            key: attention.stores_keys().then(|| weight("self_attn.k_norm.weight", kv_width(attention.heads))),
+            query: weights("self_attn.q_norm", q_width(heads)),
+            key: attention.stores_keys().then(|| weights("self_attn.k_norm", kv_width(heads))),
         })
     }
 }

@@ -22,7 +22,7 @@ pub struct Dim {
     pub field: &'static str,
 }
 
-/// A vector `[n]`, a matrix `[out, in]`, or the matrices of all experts `[experts, .., ..]`.
+/// A number `[]`, a vector `[n]`, a matrix `[out, in]`, or the matrices of all experts `[experts, .., ..]`.
 #[derive(Clone, Debug)]
 pub struct TensorSpec {
     pub name: String,
@@ -47,12 +47,12 @@ pub struct NormTensors {
     pub bias: Option<TensorSpec>,
 }
 
-/// The norms of queries and of keys.
+/// The weights of the norms of queries and of keys: one vector, or one for each head.
 #[derive(Clone, Debug)]
 pub struct HeadNormTensors {
-    pub query: TensorSpec,
+    pub query: Vec<TensorSpec>,
     /// `None` if the layer projects no keys.
-    pub key: Option<TensorSpec>,
+    pub key: Option<Vec<TensorSpec>>,
 }
 
 impl TensorSpec {
@@ -62,7 +62,7 @@ impl TensorSpec {
 
     /// The product of all sizes but the last.
     pub fn rows(&self) -> usize {
-        self.shape[..self.shape.len() - 1].iter().map(|dim| dim.size).product()
+        self.shape.iter().rev().skip(1).map(|dim| dim.size).product()
     }
 
     pub fn cols(&self) -> usize {

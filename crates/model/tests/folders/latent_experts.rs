@@ -1,7 +1,7 @@
 //! config.json files of families with latent attention: which layers have experts, how their routers choose, and what
 //! is refused.
 
-use offshoot_backend::{GroupMerit, Router, RouterGroups, RouterScores};
+use offshoot_backend::{GroupMerit, LeastSum, Router, RouterGroups, RouterScores};
 use offshoot_model::ModelConfig;
 use offshoot_model::config::{BranchScale, ExpertsSpec, FeedForward};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn router(scores: RouterScores) -> Router {
     Router::new(2, scores)
 }
 
-const SIGMOIDS: RouterScores = RouterScores::Sigmoid { normalise: true };
+const SIGMOIDS: RouterScores = RouterScores::Sigmoid { sum: Some(LeastSum::Tiny) };
 
 #[test]
 fn routers_choose_as_their_families_do() {
@@ -42,7 +42,7 @@ fn routers_choose_as_their_families_do() {
     }
     let unscaled = good("deepseek_v3", json!({"norm_topk_prob": false, "routed_scaling_factor": 1.0}));
     let spec = experts(&unscaled, 3);
-    assert_eq!((spec.router, spec.scale), (router(RouterScores::Sigmoid { normalise: false }), 1.0));
+    assert_eq!((spec.router, spec.scale), (router(RouterScores::Sigmoid { sum: None }), 1.0));
     assert_eq!(sparse(&good("minicpm3", json!({}))), [false; 4]);
 }
 

@@ -110,7 +110,7 @@ fn families_differ_by_facts() {
                 && layer.attention().unwrap().out_bias
                 && layer.attention().unwrap().head_norm.is_none()
         );
-        let dense = DenseSpec { activation: Activation::Gated(Gate::Silu), width: 96, bias: true };
+        let dense = DenseSpec { activation: Activation::Gated(Gate::Silu), width: 96, bias: true, gate_factor: None };
         assert_eq!(layer.feed_forward, FeedForward::Dense(dense));
         let before = BlockNorms::Before(norm);
         assert_eq!(layer.norms, LayerNorms::Sequential { attention: before, feed_forward: before });
@@ -126,7 +126,8 @@ fn families_differ_by_facts() {
     let qwen3 = good(json!({"model_type": "qwen3", "head_dim": 32, "dtype": "float16"}));
     let attention = qwen3.layers[0].attention().unwrap();
     assert!(
-        attention.head_norm == Some(HeadNorm { norm, span: HeadNormSpan::Head, values: false, weights: true })
+        attention.head_norm
+            == Some(HeadNorm { norm, span: HeadNormSpan::Head, values: false, weights: true, after_rope: false })
             && !attention.qkv_bias
     );
     assert_eq!((attention.heads.head_dim, qwen3.dtype), (32, Some(Dtype::F16)), "dtype goes before torch_dtype");
@@ -135,7 +136,7 @@ fn families_differ_by_facts() {
     let (layer, norm) = (&phi.layers[0], Norm::Layer { eps: 1e-4 });
     assert!(phi.head_bias && layer.attention().unwrap().out_bias && phi.final_norm == norm);
     assert_eq!((layer.norms, rope(&phi).rotary), (LayerNorms::Parallel(norm), 8));
-    let dense = DenseSpec { activation: Activation::Gelu, width: 96, bias: true };
+    let dense = DenseSpec { activation: Activation::Gelu, width: 96, bias: true, gate_factor: None };
     assert_eq!(layer.feed_forward, FeedForward::Dense(dense));
 
     let mut nameless = with(json!({"architectures": ["MistralForCausalLM"]}));

@@ -4,12 +4,12 @@
 
 use std::fmt;
 
-use offshoot_backend::{Gate, RopePairs};
+use offshoot_backend::{Gate, HeadNormSpan, RopePairs};
 use offshoot_core::error::Result;
 use serde_json::{Value, json};
 
 use super::super::fields::Fields;
-use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, HeadNormSpan, Norm, QueryGate};
+use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, Norm, QueryGate};
 use super::super::modules::{LLAMA, Modules};
 use super::super::rope::{LayerKind, RopeDefaults};
 use super::canonical::Canonical;
@@ -44,6 +44,8 @@ pub struct Description {
     pub stretches_context: bool,
     /// The norms of queries and keys.
     pub head_norm: Option<HeadNormRule>,
+    /// The field of the largest size of an element of a query, key or value.
+    pub clip: Option<&'static str>,
     /// Where the gates of query heads come from, if they have some.
     pub gate: Option<QueryGate>,
     /// Whether queries grow as `llama_4_scaling_beta` of the rope says.
@@ -98,6 +100,10 @@ pub enum NormPlaces {
     Around,
     /// One before both, which read the same row.
     Parallel,
+    /// One before each of both, which run side by side.
+    ParallelOfTwo,
+    /// The first of these if the field says so, else the second.
+    If(&'static str, &'static NormPlaces, &'static NormPlaces),
 }
 
 /// Whether a linear layer has a bias.
@@ -146,6 +152,7 @@ pub struct ActivationRule {
 
 impl ActivationRule {
     pub const SILU: Self = Self::silu(Gate::Silu);
+    pub const RELU_SQUARED: Self = Self { field: "hidden_act", known: &[("relu2", Activation::ReluSquared)] };
 
     /// A gated block whose config calls its gate silu.
     pub const fn silu(gate: Gate) -> Self {
@@ -268,13 +275,17 @@ pub struct HeadNormRule {
     pub span: HeadNormSpan,
     /// Whether value heads are normalised too, without weights.
     pub values: bool,
+    /// Whether the norms of queries and keys multiply by weights.
+    pub weights: bool,
+    pub after_rope: bool,
     /// The field that says whether there are any, if one does.
     pub switch: Option<&'static str>,
 }
 
 impl HeadNormRule {
-    pub const BY_HEAD: Self = Self { span: HeadNormSpan::Head, values: false, switch: None };
-    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, values: false, switch: None };
+    pub const BY_HEAD: Self =
+        Self { span: HeadNormSpan::Head, values: false, weights: true, after_rope: false, switch: None };
+    pub const OF_ALL_HEADS: Self = Self { span: HeadNormSpan::AllHeads, ..Self::BY_HEAD };
 }
 
 /// Where keys and values come from.
@@ -405,6 +416,8 @@ pub enum ScoreRule {
     Softmax,
     SoftmaxOfChosen,
     Sigmoid,
+    /// A sparse mixer, by `router_jitter_noise`.
+    SparseMixer,
     /// "softmax" of the chosen or "sigmoid", as the field says, or else the former.
     OfChosen(&'static str),
 }
@@ -563,6 +576,7 @@ pub const PLAIN: Description = Description {
     rope: RopeRule::PLAIN,
     stretches_context: true,
     head_norm: None,
+    clip: None,
     gate: None,
     grows: false,
     sinks: false,

@@ -1,7 +1,8 @@
 //! Reads the mixture of experts of a layer, where it has one: which layers do, and how their routers choose.
 
-use offshoot_backend::{Gate, GroupMerit, Router, RouterGroups, RouterScores};
+use offshoot_backend::{Gate, GroupMerit, LeastSum, Router, RouterGroups, RouterScores};
 use offshoot_core::error::Result;
+use serde_json::Value;
 
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_LAYERS, LARGEST_WIDTH, shown, whole};
 use super::super::layer::{Activation, ExpertsSpec, Norm};
@@ -28,7 +29,7 @@ pub fn of_layer(
     let last = rule.count[rule.count.len() - 1];
     let name = rule.count.iter().copied().find(|name| fields.value(name).is_some()).unwrap_or(last);
     let count = fields.required_size(name, LARGEST_EXPERTS)?;
-    let chosen = fields.required_size(rule.chosen, LARGEST_EXPERTS)?;
+    let chosen = chosen_of(fields, rule.chosen, layer)?;
     let identities = if matches!(rule.beside, Beside::Opening) { identities(fields)? } else { 0 };
     let routed = count + identities;
     let scores = scores(family, rule, fields)?;
@@ -49,7 +50,7 @@ pub fn of_layer(
         activation,
         latent: None,
         bias: rule.bias,
-        router: Router { chosen, scores, groups, identities },
+        router: Router { groups, identities, ..Router::new(chosen, scores) },
         choosing_bias: rule.choosing_bias,
         scale: fields.positive("routed_scaling_factor")?.map_or(1.0, |scale| scale as f32),
         router_norm: rule.router_norm.then_some(norm),
@@ -67,6 +68,18 @@ pub fn shared_width(count: &str, one: usize, fields: &Fields<'_>) -> Result<Opti
             Err(fields.error(count, expected, shared.to_string()))
         }
     }
+}
+
+/// How many experts a row chooses in a layer: one number for all layers, or a list by layer.
+fn chosen_of(fields: &Fields<'_>, name: &str, layer: usize) -> Result<usize> {
+    let Some(Value::Array(by_layer)) = fields.value(name) else { return fields.required_size(name, LARGEST_EXPERTS) };
+    let layers = fields.required_size("num_hidden_layers", LARGEST_LAYERS)?;
+    let own = by_layer.get(layer).filter(|_| by_layer.len() == layers).and_then(whole);
+    let own = own.and_then(|own| usize::try_from(own).ok()).filter(|own| (1..=LARGEST_EXPERTS).contains(own));
+    own.ok_or_else(|| {
+        let expected = format!("a whole number from 1 to {LARGEST_EXPERTS} for each of num_hidden_layers ({layers})");
+        fields.error(name, expected, shown(&Value::Array(by_layer.clone())))
+    })
 }
 
 /// Whether layer `layer` has experts.
@@ -168,7 +181,12 @@ fn scores(family: &Description, rule: &ExpertRule, fields: &Fields<'_>) -> Resul
     Ok(match scores {
         ScoreRule::Softmax => RouterScores::Softmax { normalise },
         ScoreRule::SoftmaxOfChosen | ScoreRule::OfChosen(_) => RouterScores::SoftmaxOfChosen,
-        ScoreRule::Sigmoid => RouterScores::Sigmoid { normalise },
+        ScoreRule::SparseMixer => {
+            const JITTER: &str = "router_jitter_noise";
+            let jitter = fields.positive(JITTER)?.ok_or_else(|| fields.error(JITTER, "a number", "nothing"))?;
+            RouterScores::SparseMixer { spread: (2.0 * jitter) as f32 }
+        }
+        ScoreRule::Sigmoid => RouterScores::Sigmoid { sum: normalise.then_some(LeastSum::Tiny) },
     })
 }
 

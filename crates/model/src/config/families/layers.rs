@@ -147,13 +147,22 @@ impl<'a> Reader<'a> {
         let ScaleRule { branches, score_cap, of_layers, .. } = family.scales;
         let softcap = softcap(fields, score_cap)?;
         let both = |norms: BlockNorms| LayerNorms::Sequential { attention: norms, feed_forward: norms };
-        let norms = match family.places {
+        let places = match family.places {
+            NormPlaces::If(name, true_places, false_places) => {
+                *if fields.flag(name)?.unwrap_or(false) { true_places } else { false_places }
+            }
+            places => places,
+        };
+        let norms = match places {
             NormPlaces::Before => both(BlockNorms::Before(norm)),
             NormPlaces::After => both(BlockNorms::After(norm)),
             NormPlaces::Around => both(BlockNorms::Around { before: norm, after: norm }),
             NormPlaces::Parallel => LayerNorms::Parallel(norm),
+            NormPlaces::ParallelOfTwo => LayerNorms::ParallelOfTwo { attention: norm, feed_forward: norm },
+            NormPlaces::If(..) => unreachable!("no table asks for a second field"),
         };
         let branch_scale = branches.read(fields, self.hidden, self.layers)?;
+        let clip = family.clip.map(|name| fields.positive(name)).transpose()?.flatten().map(|most| most as f32);
         let head_norm = match family.head_norm {
             Some(HeadNormRule { switch: Some(switch), .. }) if !fields.flag(switch)?.unwrap_or(false) => None,
             rule => rule,
@@ -176,9 +185,11 @@ impl<'a> Reader<'a> {
                         norm,
                         span: rule.span,
                         values: rule.values,
-                        weights: true,
+                        weights: rule.weights,
+                        after_rope: rule.after_rope,
                     }),
                     gate: family.gate,
+                    clip,
                     qkv_bias,
                     out_bias,
                 })
@@ -309,7 +320,7 @@ impl<'a> Reader<'a> {
     fn feed_forward(&self, layer: usize, keys: KeySource, activation: Activation, bias: bool) -> Result<FeedForward> {
         let (family, fields) = (self.family, self.fields);
         let norm = norm(family, fields)?;
-        let dense = |width| DenseSpec { activation, width, bias };
+        let dense = |width| DenseSpec { activation, width, bias, gate_factor: None };
         if let Some(rule) = family.experts
             && let Some(experts) = experts::of_layer(family, &rule, fields, layer, activation, norm)?
         {

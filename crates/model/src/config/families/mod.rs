@@ -166,6 +166,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         output: OutputHead::Tokens,
         context,
         embed_scale: embed_scale.map(|factor| EmbedScale { factor, rounded: described.scales.rounds_embeddings }),
+        positions: None,
         per_layer_inputs: per_layer_inputs(described, fields, vocab)?,
         logit_scale,
         final_softcap: softcap(fields, described.scales.logit_cap)?,

@@ -1,6 +1,8 @@
 //! One [`Description`] for each family, some in a file with those of their kin.
 
 mod afmoe;
+mod apertus;
+mod arcee;
 mod cohere2;
 mod deepseek;
 mod dots1;
@@ -8,23 +10,29 @@ mod ernie4_5;
 mod exaone;
 mod gemma;
 mod glm;
+mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod helium;
+mod hunyuan;
 mod hy_v3;
+mod jais2;
 mod llama;
 mod longcat_flash;
 mod minicpm3;
 mod minimax_m2;
 mod mistral;
 mod mistral4;
+mod nemotron;
 mod olmo;
 mod phi;
+mod phimoe;
 mod qwen;
 mod qwen3_next;
 mod sarvam_mla;
 mod seed_oss;
 mod smollm3;
+mod stablelm;
 mod starcoder2;
 
 use super::description::Description;
@@ -73,6 +81,16 @@ pub static FAMILIES: &[Description] = &[
     minimax_m2::MINIMAX_M2,
     qwen::QWEN2_MOE,
     seed_oss::SEED_OSS,
+    apertus::APERTUS,
+    arcee::ARCEE,
+    gpt_neox::GPT_NEOX,
+    hunyuan::HUNYUAN_V1_DENSE,
+    hunyuan::HUNYUAN_V1_MOE,
+    jais2::JAIS2,
+    nemotron::NEMOTRON,
+    olmo::OLMOE,
+    phimoe::PHIMOE,
+    stablelm::STABLELM,
     afmoe::AFMOE,
     cohere2::COHERE2,
     cohere2::COHERE2_MOE,

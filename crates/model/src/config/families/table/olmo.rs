@@ -1,4 +1,5 @@
-//! OLMo 2 and 3, and FlexOlmo: norms behind the blocks, and of all queries and keys as one vector.
+//! OLMo 2 and 3, and FlexOlmo: norms behind the blocks, and of all queries and keys as one vector; and OLMoE, with norms
+//! before the blocks.
 
 use serde_json::{Value, json};
 
@@ -72,3 +73,22 @@ pub fn complete_ropes(_: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
     }
     Ok(())
 }
+
+pub const OLMOE: Description = Description {
+    name: "olmoe",
+    defaults: || {
+        json!({
+            "vocab_size": 50_304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16,
+            "num_attention_heads": 16, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "eos_token_id": 50_279,
+            "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false,
+        })
+    },
+    head_norm: Some(HeadNormRule::OF_ALL_HEADS),
+    clip: Some("clip_qkv"),
+    experts: Some(ExpertRule {
+        width: ExpertWidthField::Intermediate,
+        normalise: Normalise::Written,
+        ..ExpertRule::SOFTMAX
+    }),
+    ..PLAIN
+};
