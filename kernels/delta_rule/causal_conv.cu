@@ -22,6 +22,16 @@ constexpr unsigned BEFORE = CONV_TOKENS - 1;
 // Neighbours that weights are loaded by: they begin at multiples of CONV_TOKENS.
 constexpr unsigned TOGETHER = CONV_TOKENS % 4 == 0 ? 4 : CONV_TOKENS % 2 == 0 ? 2 : 1;
 
+// Number `place`, chosen so that all stay in registers.
+template <int N, unsigned FROM = 0>
+__device__ __forceinline__ Lanes<float, N> chosen(const Lanes<float, N> (&all)[BEFORE + 1], unsigned place) {
+    if constexpr (FROM + 1 < BEFORE) {
+        return place == FROM ? all[FROM] : chosen<N, FROM + 1>(all, place);
+    } else {
+        return all[FROM];
+    }
+}
+
 template <int N>
 __device__ __forceinline__ void conv_channels(ELEMENT* out, const ELEMENT* x, const float* weight, const float* bias,
                                               float* tails, const Run& run, unsigned width, unsigned c) {
@@ -60,18 +70,13 @@ __device__ __forceinline__ void conv_channels(ELEMENT* out, const ELEMENT* x, co
     if (run.place == 0 && run.to != NO_STATE) {
 #pragma unroll
         for (unsigned k = 0; k < CONV_TOKENS; ++k) {
-            Lanes<float, N> input = {};
-            if (run.rows + k >= CONV_TOKENS) {
-                input = load<N>(own + (run.rows + k - CONV_TOKENS) * stride);
-            } else {
-                // Of the inputs before the run, number rows + k - 1: chosen so that all stay in registers.
-#pragma unroll
-                for (unsigned i = 0; i < BEFORE; ++i) {
-                    if (i == run.rows + k - 1) {
-                        input = before[i];
-                    }
+            const Lanes<float, N> input = [&] {
+                if (run.rows + k >= CONV_TOKENS) {
+                    return load<N>(own + (run.rows + k - CONV_TOKENS) * stride);
                 }
-            }
+                // Of the inputs before the run, number rows + k - 1.
+                return chosen(before, run.rows + k - 1);
+            }();
             store<N>(tails + (run.to * CONV_TOKENS + k) * stride + c, input);
         }
     }

@@ -1,16 +1,15 @@
 //! The activation buffers of a step. They are resized to the step's rows and keep their memory, so that steady decoding
 //! allocates nothing. Layers share one buffer per distinct width.
 
-use offshoot_backend::{
-    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, LatentHeads, RouterWeighs, Share, StepShape,
-};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, HeadLayout, LatentHeads, RouterWeighs, Share, StepShape};
 use offshoot_core::error::Result;
 
 use super::config::{
     Activation, BranchScale, DenseSpec, ExpertsSpec, FeedForward, LatentSpec, LayerNorms, LayerSpec, Mixer,
-    ModelConfig, OutputHead, PerLayerInputs, kind_index, kinds,
+    ModelConfig, OutputHead, PerLayerInputs, RecurrentSpec, kind_index, kinds,
 };
 use super::layout::{LayerTensors, Layout};
+use super::recurrent::RecurrentBuffers;
 
 /// All activation buffers of a decoder.
 pub struct Activations<B: Backend> {
@@ -20,7 +19,7 @@ pub struct Activations<B: Backend> {
     /// gives both.
     pub qkv: Vec<B::Buffer>,
     /// The buffers of each kind of heads; `None` for those of attention.
-    pub delta_rule: Vec<Option<DeltaRuleBuffers<B>>>,
+    pub recurrent: Vec<Option<RecurrentBuffers<B>>>,
     /// The buffers of each kind of heads; `None` for those that have no latents.
     pub latent: Vec<Option<LatentBuffers<B>>>,
     /// For the rows whose logits are computed, after the last attention.
@@ -29,14 +28,6 @@ pub struct Activations<B: Backend> {
     pub value_layers: Vec<B::Buffer>,
     /// `[logit rows, outputs]`: the logits, or a scorer's values.
     pub output: B::Buffer,
-}
-
-/// The buffers of the delta rule.
-pub struct DeltaRuleBuffers<B: Backend> {
-    /// `[rows, conv width]`: what the convolution gives.
-    pub conv: B::Buffer,
-    /// `[rows, 2 * value heads]`
-    pub ba: B::Buffer,
 }
 
 /// The buffers of latent attention, of `R` rows; widths as [`LatentHeads`] has them.
@@ -65,6 +56,8 @@ pub struct StreamBuffers<B: Backend> {
     pub attended: Vec<B::Buffer>,
     /// The gates of the same, if the model has them.
     pub gates: Vec<B::Buffer>,
+    /// `[R, rank]`: what these are projected from, of kinds whose gates have two projections.
+    pub low_gates: Vec<Option<B::Buffer>>,
     /// `[R, 1]`, if all rows share an expert with a gate.
     pub shared_gate: Option<B::Buffer>,
     /// One for each kind of dense feed-forward block.
@@ -133,8 +126,8 @@ pub struct InnerBuffers<B: Backend> {
 /// Indices of the buffers that a layer uses.
 #[derive(Clone, Copy)]
 pub struct BufferIndices {
-    /// Index in `Activations::qkv`, `delta_rule` and `latent`, `StreamBuffers::attended` and `gates`; `None` if the
-    /// layer mixes no positions.
+    /// Index in `Activations::qkv`, `recurrent` and `latent`, `StreamBuffers::attended`, `gates` and `low_gates`;
+    /// `None` if the layer mixes no positions.
     pub heads: Option<usize>,
     /// Index in `StreamBuffers::inner`; unused if the layer has no dense block.
     pub inner: usize,
@@ -160,7 +153,7 @@ impl BufferIndices {
 enum MixedHeads {
     Attention(HeadLayout),
     Latent(LatentRows),
-    DeltaRule(DeltaHeads),
+    Recurrent(RecurrentSpec),
 }
 
 /// What the first products of latent attention give.
@@ -185,7 +178,7 @@ impl MixedHeads {
                 }
                 None => Self::Attention(attention.projected()),
             },
-            Mixer::DeltaRule(delta_rule) => Self::DeltaRule(delta_rule.heads),
+            Mixer::Recurrent(recurrent) => Self::Recurrent(*recurrent),
         })
     }
 
@@ -194,7 +187,7 @@ impl MixedHeads {
             Self::Attention(heads) => heads.qkv_width(),
             Self::Latent(LatentRows { heads, joined: false, .. }) => heads.query_width(),
             Self::Latent(LatentRows { heads, joined: true, .. }) => heads.query_width() + heads.latent_width(),
-            Self::DeltaRule(heads) => heads.conv_width(),
+            Self::Recurrent(recurrent) => recurrent.input_width(),
         }
     }
 
@@ -202,7 +195,7 @@ impl MixedHeads {
         match self {
             Self::Attention(heads) => Share::Heads(heads),
             Self::Latent(LatentRows { heads, joined: true, .. }) => Share::Latents(heads),
-            Self::Latent(_) | Self::DeltaRule(_) => Share::Columns,
+            Self::Latent(_) | Self::Recurrent(_) => Share::Columns,
         }
     }
 
@@ -210,7 +203,7 @@ impl MixedHeads {
         match self {
             Self::Attention(heads) => heads.out_width(),
             Self::Latent(rows) => rows.heads.out_width(),
-            Self::DeltaRule(heads) => heads.value_width(),
+            Self::Recurrent(recurrent) => recurrent.out_width(),
         }
     }
 }
@@ -228,7 +221,7 @@ fn head_kinds(config: &ModelConfig, layout: &Layout) -> Vec<MixedHeads> {
 fn has_gates(config: &ModelConfig) -> bool {
     config.layers.iter().any(|layer| match &layer.mixer {
         Mixer::Attention(attention) => attention.gate.is_some(),
-        Mixer::DeltaRule(_) => true,
+        Mixer::Recurrent(recurrent) => recurrent.is_gated(),
         Mixer::None => false,
     })
 }
@@ -278,18 +271,18 @@ impl<B: Backend> Activations<B> {
         let operands = ActivationDtype::Operands(dtype);
         let qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
         let qkv = made_of(&heads, qkv)?;
-        let delta_rule = |heads: &MixedHeads| match heads {
+        let recurrent = |heads: &MixedHeads| match heads {
             MixedHeads::Attention(_) | MixedHeads::Latent(_) => Ok(None),
-            MixedHeads::DeltaRule(heads) => DeltaRuleBuffers::new(backend, *heads, dtype).map(Some),
+            MixedHeads::Recurrent(spec) => RecurrentBuffers::new(backend, spec, dtype).map(Some),
         };
-        let delta_rule = made_of(&heads, delta_rule)?;
+        let recurrent = made_of(&heads, recurrent)?;
         let latent = |heads: &MixedHeads| match *heads {
             MixedHeads::Latent(rows) => LatentBuffers::new(backend, rows, dtype).map(Some),
-            MixedHeads::Attention(_) | MixedHeads::DeltaRule(_) => Ok(None),
+            MixedHeads::Attention(_) | MixedHeads::Recurrent(_) => Ok(None),
         };
         Ok(Self {
             qkv,
-            delta_rule,
+            recurrent,
             latent: made_of(&heads, latent)?,
             all: StreamBuffers::new(backend, config, &heads, dtype)?,
             logit_rows: StreamBuffers::new(backend, config, &heads, dtype)?,
@@ -309,9 +302,8 @@ impl<B: Backend> Activations<B> {
         for buffer in &mut self.qkv {
             backend.resize(buffer, shape.rows)?;
         }
-        for DeltaRuleBuffers { conv, ba } in self.delta_rule.iter_mut().flatten() {
-            backend.resize(conv, shape.rows)?;
-            backend.resize(ba, shape.rows)?;
+        for recurrent in self.recurrent.iter_mut().flatten() {
+            recurrent.resize(backend, shape.rows)?;
         }
         for latent in self.latent.iter_mut().flatten() {
             latent.resize(backend, shape.rows)?;
@@ -359,6 +351,10 @@ impl<B: Backend> StreamBuffers<B> {
         let mut of_heads = |heads: &MixedHeads| backend.shared_buffer(heads.attended_width(), operands, Share::Columns);
         let attended = made_of(heads, &mut of_heads)?;
         let gates = if has_gates(config) { made_of(heads, of_heads)? } else { Vec::new() };
+        let low_gates = made_of(heads, |heads| match heads {
+            MixedHeads::Recurrent(RecurrentSpec::Channel(spec)) => backend.buffer(spec.rank, operands).map(Some),
+            MixedHeads::Attention(_) | MixedHeads::Latent(_) | MixedHeads::Recurrent(_) => Ok(None),
+        })?;
         let shares = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::SharedExpert { gated: true, .. });
         let shared_gate = match config.layers.iter().any(shares) {
             true => Some(backend.buffer(1, ActivationDtype::Sums)?),
@@ -371,7 +367,7 @@ impl<B: Backend> StreamBuffers<B> {
         let inputs = config.per_layer_inputs;
         let inputs =
             inputs.map(|inputs| LayerInputBuffers::new(backend, inputs, config.layers.len(), dtype)).transpose()?;
-        Ok(Self { residual, normed, attended, gates, shared_gate, inner, blocks, carried, mixtures, inputs })
+        Ok(Self { residual, normed, attended, gates, low_gates, shared_gate, inner, blocks, carried, mixtures, inputs })
     }
 
     fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
@@ -383,7 +379,7 @@ impl<B: Backend> StreamBuffers<B> {
             resize(sum)?;
         }
         let of_rows = self.attended.iter_mut().chain(&mut self.gates).chain(&mut self.shared_gate);
-        for buffer in of_rows.chain(&mut self.carried) {
+        for buffer in of_rows.chain(&mut self.carried).chain(self.low_gates.iter_mut().flatten()) {
             resize(buffer)?;
         }
         if let Some(LayerInputBuffers { tokens, layers, gated }) = &mut self.inputs {
@@ -393,15 +389,6 @@ impl<B: Backend> StreamBuffers<B> {
         }
         self.inner.iter_mut().try_for_each(|inner| inner.resize(backend, rows))?;
         self.mixtures.iter_mut().try_for_each(|mixture| mixture.resize(backend, rows))
-    }
-}
-
-impl<B: Backend> DeltaRuleBuffers<B> {
-    fn new(backend: &mut B, heads: DeltaHeads, dtype: Dtype) -> Result<Self> {
-        Ok(Self {
-            conv: backend.shared_buffer(heads.conv_width(), ActivationDtype::Operands(dtype), Share::Columns)?,
-            ba: backend.shared_buffer(2 * heads.value_heads, ActivationDtype::Sums, Share::Columns)?,
-        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
+//! One layer of the decoder: attention or a recurrent layer, the feed-forward block, and how both are added to the
 //! residual stream. Either block may be missing.
 
 use offshoot_backend::{
@@ -12,7 +12,6 @@ use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers
 use super::config::{
     AttentionKind, AttentionSpec, BlockNorms, HeadNorm, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
 };
-use super::delta_rule::DeltaRule;
 use super::feed_forward::{BlockEnd, FeedForwardLayer};
 use super::inputs::LayerInput;
 use super::latent::LatentAttention;
@@ -21,13 +20,14 @@ use super::loader::Loader;
 use super::lora::StepAdapters;
 use super::operands::StepOperands;
 use super::parts::{Linear, NormLayer, norm_weights};
+use super::recurrent::Recurrent;
 use super::rope::Turning;
 
 /// A layer with its weights.
 pub struct Layer<B: Backend> {
     /// `None`: the layer mixes no positions.
     mixer: Option<MixerLayer<B>>,
-    /// The projection of the gates of what `mixer` reads.
+    /// The projection of the gates of what attention reads; a recurrent layer has its own.
     gate: Option<Linear<B>>,
     /// Adds what `mixer` reads to the residual stream.
     out: Option<Linear<B>>,
@@ -61,7 +61,7 @@ enum BlockInput<B: Backend> {
 enum MixerLayer<B: Backend> {
     Attention(Attention<B>),
     Latent(LatentAttention<B>),
-    DeltaRule(DeltaRule<B>),
+    Recurrent(Recurrent<B>),
 }
 
 /// Where a layer with attention finds its keys and values, or its latents.
@@ -138,7 +138,7 @@ impl<B: Backend> Layer<B> {
     ) -> Result<Self> {
         let spec = &config.layers[ix];
         let before = |is: fn(&LayerSpec) -> bool| LayerIx::new(config.layers[..ix].iter().filter(|l| is(l)).count());
-        let mixer = match (&spec.mixer, &tensors.delta_rule) {
+        let mixer = match (&spec.mixer, &tensors.recurrent) {
             (Mixer::None, _) => None,
             (Mixer::Attention(attention), _) => {
                 let place = kinds.place(ix, before(|layer| layer.attention().is_some()));
@@ -152,11 +152,11 @@ impl<B: Backend> Layer<B> {
                     (Some(_), None) => unreachable!("{ALL_LISTED}"),
                 })
             }
-            (Mixer::DeltaRule(spec), Some(own)) => {
-                let layer = before(|layer| layer.delta_rule().is_some());
-                Some(MixerLayer::DeltaRule(DeltaRule::load(loader, tensors, own, spec, layer)?))
+            (Mixer::Recurrent(spec), Some(own)) => {
+                let layer = before(|layer| layer.recurrent().is_some());
+                Some(MixerLayer::Recurrent(Recurrent::load(loader, tensors, own, spec, layer)?))
             }
-            (Mixer::DeltaRule(_), None) => unreachable!("{ALL_LISTED}"),
+            (Mixer::Recurrent(_), None) => unreachable!("{ALL_LISTED}"),
         };
         let mut norm = |tensors: &Option<_>, norm| match (tensors, norm) {
             (Some(tensors), Some(norm)) => NormLayer::load(loader, tensors, norm).map(Some),
@@ -216,7 +216,7 @@ impl<B: Backend> Layer<B> {
             return None;
         }
         match self.mixer.as_ref()? {
-            MixerLayer::DeltaRule(_) => None,
+            MixerLayer::Recurrent(_) => None,
             MixerLayer::Latent(latent) => latent.reads_alone(),
             MixerLayer::Attention(attention) => Some(&attention.qkv),
         }
@@ -229,10 +229,14 @@ impl<B: Backend> Layer<B> {
 
     /// Whether `transform` reads the input of attention, too.
     pub fn reads_normed_again(&self) -> bool {
-        self.gate.is_some() || matches!(self.before_feed_forward, BlockInput::AsBefore)
+        let is_gated = match &self.mixer {
+            Some(MixerLayer::Recurrent(recurrent)) => recurrent.is_gated(),
+            Some(MixerLayer::Attention(_) | MixerLayer::Latent(_)) | None => self.gate.is_some(),
+        };
+        is_gated || matches!(self.before_feed_forward, BlockInput::AsBefore)
     }
 
-    /// `attended = attention(qkv(norm(residual)))`, or the delta rule of the same. Stores the new keys and values or
+    /// `attended = attention(qkv(norm(residual)))`, or what a recurrent layer gives in its place. Stores the new keys and values or
     /// states, and calls `observe` with the operands of attention. Nothing if the layer mixes no positions.
     pub fn attend(
         &self,
@@ -250,9 +254,9 @@ impl<B: Backend> Layer<B> {
                 let own = a.latent[heads].as_mut().expect("its kind of heads has these buffers");
                 return latent.attend(backend, attended, &a.all.normed, (qkv, own), step, observe);
             }
-            MixerLayer::DeltaRule(delta_rule) => {
-                let buffers = a.delta_rule[heads].as_mut().expect("its kind of heads has these buffers");
-                return delta_rule.mix(backend, attended, &a.all.normed, qkv, buffers, step);
+            MixerLayer::Recurrent(recurrent) => {
+                let buffers = a.recurrent[heads].as_mut().expect("its kind of heads has these buffers");
+                return recurrent.mix(backend, attended, &a.all.normed, qkv, buffers, step);
             }
         };
         attention.qkv.apply(backend, qkv, &a.all.normed, step.adapters(StepRows::All));
@@ -301,14 +305,19 @@ impl<B: Backend> Layer<B> {
 
     /// Multiplies what was mixed by its gates, whose input is still that of attention.
     fn gate_attended(&self, backend: &mut B, s: &mut StreamBuffers<B>, adapters: StepAdapters<'_, B>) {
-        let (Some(gate), Some(mixer), Some(heads)) = (&self.gate, &self.mixer, self.buffers.heads) else { return };
-        let (attended, gates) = (&mut s.attended[heads], &mut s.gates[heads]);
-        gate.apply(backend, gates, &s.normed, adapters);
-        match mixer {
-            MixerLayer::Attention(_) | MixerLayer::Latent(_) => backend.sigmoid_times(attended, gates),
-            MixerLayer::DeltaRule(DeltaRule { norm, gated, .. }) => {
-                backend.gated_norm(attended, gates, Some(norm), *gated)
+        let (Some(mixer), Some(heads)) = (&self.mixer, self.buffers.heads) else { return };
+        match (mixer, &self.gate) {
+            (MixerLayer::Recurrent(recurrent), _) if recurrent.is_gated() => {
+                let StreamBuffers { attended, gates, low_gates, normed, .. } = s;
+                let low = low_gates[heads].as_mut();
+                recurrent.gate(backend, &mut attended[heads], normed, &mut gates[heads], low, adapters);
             }
+            (MixerLayer::Attention(_) | MixerLayer::Latent(_), Some(gate)) => {
+                let (attended, gates) = (&mut s.attended[heads], &mut s.gates[heads]);
+                gate.apply(backend, gates, &s.normed, adapters);
+                backend.sigmoid_times(attended, gates);
+            }
+            (MixerLayer::Recurrent(_), _) | (_, None) => {}
         }
     }
 

@@ -2,9 +2,9 @@
 //! size comes from. `weights` loads them.
 
 mod attention;
-mod delta_rule;
 mod latent;
 mod names;
+mod recurrent;
 mod tensors;
 
 use offshoot_backend::Split;
@@ -14,10 +14,10 @@ use super::config::{
     OutputHead, StackedForm,
 };
 use attention::q_width;
-pub use delta_rule::DeltaRuleTensors;
 use latent::out_width;
 pub use latent::{LatentTensors, QueryTensors};
 use names::LayerNames;
+pub use recurrent::{ConvTensors, RecurrentTensors, RuleTensors};
 pub use tensors::{Dim, HEAD, HeadNormTensors, LinearTensors, NormTensors, TensorSpec};
 use tensors::{EMBEDDING, FINAL_NORM, HIDDEN, linear, matrix, norm, vector};
 
@@ -80,14 +80,13 @@ pub struct LayerInputTensors {
 #[derive(Clone, Debug)]
 pub struct LayerTensors {
     pub attention_norms: BlockNormTensors,
-    /// Queries, keys and values, of attention or of the delta rule; of latent attention the first projection of
-    /// queries.
-    /// `None` if the layer mixes no positions.
+    /// Queries, keys and values, or what a recurrent layer projects first; of latent attention the first projection
+    /// of queries. `None` if the layer mixes no positions.
     pub qkv: Option<LinearTensors>,
     pub latent: Option<LatentTensors>,
-    /// The gate of what the layer reads; another selection of the same tensors where these hold both.
+    /// The gate of what attention reads; another selection of the same tensors where these hold both.
     pub gate: Option<LinearTensors>,
-    pub delta_rule: Option<DeltaRuleTensors>,
+    pub recurrent: Option<RecurrentTensors>,
     pub head_norms: Option<HeadNormTensors>,
     pub sinks: Option<TensorSpec>,
     /// The projection of what was mixed.
@@ -180,7 +179,8 @@ impl LayerTensors {
         let router = self.experts.iter().map(|experts| &experts.router);
         let around = self.experts.iter().flat_map(|experts| experts.latent.iter().flatten());
         let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
-        let gates = self.gate.iter().chain(self.delta_rule.as_ref().map(|delta| &delta.ba)).chain(&self.shared_gate);
+        let gates =
+            self.gate.iter().chain(self.recurrent.iter().flat_map(RecurrentTensors::linears)).chain(&self.shared_gate);
         let latent = self.latent.iter().flat_map(LatentTensors::linears);
         let mixer = self.qkv.iter().chain(&self.out).chain(latent).chain(gates);
         mixer.chain(dense).chain(router).chain(around).chain(input).collect()
@@ -205,9 +205,9 @@ impl LayerTensors {
         // A tensor that holds the gate too is listed once.
         let is_new = |tensor: &&TensorSpec| qkv().all(|other| other.name != tensor.name);
         let gate = self.gate.iter().flat_map(LinearTensors::tensors).filter(is_new);
-        let delta_rule = self.delta_rule.iter().flat_map(DeltaRuleTensors::tensors);
+        let recurrent = self.recurrent.iter().flat_map(|recurrent| recurrent.tensors(self.qkv.as_ref()));
         let shared_gate = self.shared_gate.iter().flat_map(LinearTensors::tensors);
-        let attention = attention.chain(gate).chain(delta_rule).chain(shared_gate);
+        let attention = attention.chain(gate).chain(recurrent).chain(shared_gate);
         let dense = self
             .dense
             .iter()
@@ -378,7 +378,7 @@ impl LayerNames<'_> {
             vector(&self.at("self_attn.sinks"), heads)
         });
         let mut latent = None;
-        let (qkv, gate, delta_rule, out) = match &spec.mixer {
+        let (qkv, gate, recurrent, out) = match &spec.mixer {
             Mixer::Attention(attention) => {
                 let of_latents = attention.latent().map(|spec| (self.latent(attention, &spec), spec.heads));
                 let (qkv, read) = match of_latents {
@@ -392,9 +392,9 @@ impl LayerNames<'_> {
                     linear(&[(self.at("self_attn.o_proj"), hidden)], read, attention.out_bias).split(Split::Inputs);
                 (Some(qkv), self.query_gate(attention), None, Some(out))
             }
-            Mixer::DeltaRule(delta_rule) => {
-                let (tensors, [qkv, gate, out]) = self.delta_rule(delta_rule);
-                (Some(qkv), Some(gate), Some(tensors), Some(out))
+            Mixer::Recurrent(recurrent) => {
+                let (tensors, [input, out]) = self.recurrent(recurrent);
+                (Some(input), None, Some(tensors), Some(out))
             }
             Mixer::None => (None, None, None, None),
         };
@@ -403,7 +403,7 @@ impl LayerNames<'_> {
             qkv,
             latent,
             gate,
-            delta_rule,
+            recurrent,
             head_norms: attention.and_then(|attention| self.head_norms(attention)),
             sinks,
             out,

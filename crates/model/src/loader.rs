@@ -221,12 +221,22 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(vector)
     }
 
-    /// A vector that `make` makes of the elements of a tensor.
+    /// A vector that `make` makes of each element of a tensor.
     pub fn made_vector(
         &mut self,
         spec: &TensorSpec,
         split: &Split,
         make: impl Fn(f32) -> f32,
+    ) -> Result<Arc<B::Vector>> {
+        self.vector_of(spec, split, |values| values.into_iter().map(make).collect())
+    }
+
+    /// A vector that `make` makes of all elements of a tensor.
+    pub fn vector_of(
+        &mut self,
+        spec: &TensorSpec,
+        split: &Split,
+        make: impl FnOnce(Vec<f32>) -> Vec<f32>,
     ) -> Result<Arc<B::Vector>> {
         let old = match self.fate(std::iter::once(spec)) {
             Fate::New => None,
@@ -236,7 +246,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             }
             Fate::Changes(held) | Fate::ChangesInPart(held, _) => Some(&**vector_of(held)),
         };
-        let values: Vec<f32> = self.source.values(spec)?.into_iter().map(make).collect();
+        let values = make(self.source.values(spec)?);
         if old.is_some() {
             self.note_replaces();
         }

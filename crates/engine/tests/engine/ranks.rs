@@ -9,7 +9,7 @@ use offshoot_cpu::Cpu;
 use offshoot_engine::{
     CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions, StoredPrefixes,
 };
-use offshoot_model::config::Mixer;
+use offshoot_model::config::{Mixer, RecurrentSpec};
 use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights};
 
 use super::bench::{
@@ -40,8 +40,8 @@ fn four(mode: Mode, shape: Shape, divides: bool, config: EngineConfig) -> Engine
 fn four_model(shape: Shape) -> ModelConfig {
     let mut model = model(shape, 16 * CONTEXT);
     let delta_rules = model.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
-        Mixer::DeltaRule(delta_rule) => Some(delta_rule),
-        Mixer::Attention(_) | Mixer::None => None,
+        Mixer::Recurrent(RecurrentSpec::Delta(delta_rule)) => Some(delta_rule),
+        Mixer::Recurrent(_) | Mixer::Attention(_) | Mixer::None => None,
     });
     for delta_rule in delta_rules {
         (delta_rule.heads.key_heads, delta_rule.heads.value_heads) = (4, 8);

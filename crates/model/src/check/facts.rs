@@ -7,8 +7,8 @@ use offshoot_backend::{Dtype, Gate, HeadLayout, LatentHeads, StateDtype};
 use offshoot_core::error::Result;
 
 use super::super::config::{
-    Activation, AttentionSpec, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LatentSpec, LayerNorms,
-    LayerSpec, Mixer, ModelConfig, ModelFolder, Norm, kinds,
+    Activation, AttentionSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LatentSpec, LayerNorms, LayerSpec,
+    Mixer, ModelConfig, ModelFolder, Norm, kinds,
 };
 use super::super::weights::{self, FileFacts, IndexFacts, compare_index};
 
@@ -156,7 +156,7 @@ fn order(norms: &LayerNorms) -> &'static str {
 fn heads(layer: &LayerSpec) -> String {
     match &layer.mixer {
         Mixer::Attention(attention) => attention_heads(attention),
-        Mixer::DeltaRule(DeltaRuleSpec { heads, .. }) => format!("gated delta rule, {heads}"),
+        Mixer::Recurrent(recurrent) => recurrent.to_string(),
         Mixer::None => "none".to_owned(),
     }
 }

@@ -59,7 +59,7 @@ fn of_layer((ix, (loaded, other)): (usize, (&LayerSpec, &LayerSpec))) -> Option<
     let at = |part: &str| format!("layer {ix}, {part}");
     let mixer = match (&loaded.mixer, &other.mixer) {
         (Mixer::Attention(loaded), Mixer::Attention(other)) => of_attention(&at, loaded, other),
-        (loaded, other) => Difference::of(at("attention or delta rule"), loaded, other),
+        (loaded, other) => Difference::of(at("attention or state"), loaded, other),
     };
     mixer
         .or_else(|| Difference::of(at("feed-forward block"), &loaded.feed_forward, &other.feed_forward))

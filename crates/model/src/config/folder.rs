@@ -12,6 +12,7 @@ use offshoot_core::setting::{ACTIVATIONS, WEIGHTS};
 use offshoot_core::{hub, input};
 use offshoot_gguf::Gguf;
 
+use super::bare_words;
 use super::embedder;
 use super::families::ModelRole;
 use super::fields::{Fields, LARGEST_WIDTH};
@@ -197,5 +198,9 @@ impl ModelConfig {
 /// The JSON of one of a model's files.
 pub fn read_json(path: &Path) -> Result<Value> {
     let text = input::model_file(path)?;
-    serde_json::from_slice(&text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))
+    serde_json::from_slice(&text).or_else(|fault| {
+        let quoted = std::str::from_utf8(&text).ok().and_then(bare_words::quoted);
+        let read = quoted.and_then(|text| serde_json::from_str(&text).ok());
+        read.ok_or_else(|| Error::format(path, format!("not valid JSON: {fault}")))
+    })
 }

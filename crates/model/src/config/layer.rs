@@ -1,9 +1,10 @@
-//! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of
-//! one model may differ in any of these. `layout` lists the tensors, the decoder computes.
+//! The description of one layer as data: its attention or its state (`recurrent`), its feed-forward block and its
+//! norms. Layers of one model may differ in any of these. `layout` lists the tensors, the decoder computes.
 
-use offshoot_backend::{DeltaHeads, Gate, HeadLayout, HeadNormForm, HeadNormSpan, LatentHeads, LayerState, Router};
+use offshoot_backend::{Gate, HeadLayout, HeadNormForm, HeadNormSpan, LatentHeads, Router};
 use offshoot_core::ids::GroupIx;
 
+use super::recurrent::RecurrentSpec;
 use super::rope::RopeConfig;
 
 /// One layer of a decoder.
@@ -35,29 +36,11 @@ impl BranchScale {
 
 /// How a layer mixes the positions of a sequence.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a model has some hundred of them, most with attention")]
 pub enum Mixer {
     Attention(AttentionSpec),
-    DeltaRule(DeltaRuleSpec),
+    Recurrent(RecurrentSpec),
     /// It mixes none: the layer has a feed-forward block alone (Nemotron-H).
     None,
-}
-
-/// A gated delta-rule layer (Qwen3-Next, Qwen3.5): a state of fixed size instead of keys and values. See `Backend`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeltaRuleSpec {
-    pub heads: DeltaHeads,
-    /// Epsilon of the gated norm of each value head.
-    pub eps: f32,
-}
-
-/// Inputs that the convolution of these layers reads.
-pub(super) const CONV_TOKENS: usize = 4;
-
-impl DeltaRuleSpec {
-    pub fn state(&self) -> LayerState {
-        LayerState::delta(self.heads, CONV_TOKENS)
-    }
 }
 
 /// Softmax attention.
@@ -385,15 +368,15 @@ impl LayerSpec {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::DeltaRule(_) | Mixer::None => None,
+            Mixer::Recurrent(_) | Mixer::None => None,
         }
     }
 
     /// `None` if it has none.
-    pub fn delta_rule(&self) -> Option<&DeltaRuleSpec> {
+    pub fn recurrent(&self) -> Option<&RecurrentSpec> {
         match &self.mixer {
             Mixer::Attention(_) | Mixer::None => None,
-            Mixer::DeltaRule(delta_rule) => Some(delta_rule),
+            Mixer::Recurrent(recurrent) => Some(recurrent),
         }
     }
 
@@ -405,7 +388,7 @@ impl LayerSpec {
     pub(super) fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::DeltaRule(_) | Mixer::None => None,
+            Mixer::Recurrent(_) | Mixer::None => None,
         }
     }
 }

@@ -10,10 +10,11 @@ use offshoot_core::ids::TokenId;
 use offshoot_core::setting::WEIGHTS;
 
 use super::families::Family;
-use super::layer::{AttentionSpec, DeltaRuleSpec, KeySource, LayerSpec, Norm};
+use super::layer::{AttentionSpec, KeySource, LayerSpec, Norm};
 use super::modules::Modules;
 use super::output::OutputHead;
 use super::quantisation::{ActivationChoice, Quantisation, WeightChoice};
+use super::recurrent::RecurrentSpec;
 use crate::layout::TensorSpec;
 
 /// Everything that distinguishes one decoder from another, as data.
@@ -124,7 +125,7 @@ impl ModelConfig {
 
     /// The state of each recurrent layer.
     pub fn states(&self) -> impl Iterator<Item = LayerState> {
-        self.layers.iter().filter_map(LayerSpec::delta_rule).map(DeltaRuleSpec::state)
+        self.layers.iter().filter_map(LayerSpec::recurrent).map(RecurrentSpec::state)
     }
 
     /// Bytes of one sequence's state in all recurrent layers.

@@ -21,8 +21,8 @@ pub struct Modules {
     pub fused_up: bool,
     pub experts: ExpertForm,
     pub delta_rule: DeltaRuleModules,
-    /// Whether two layers share a number in the names of tensors: what both have has a 0 or 1 behind its name.
-    pub halves: bool,
+    /// Whether two layers share a number in the names of tensors.
+    pub halves: Halves,
 }
 
 impl Modules {
@@ -59,6 +59,16 @@ pub enum DeltaRuleModules {
     ByKeyHead,
 }
 
+/// Whether two layers share a number in the names of tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halves {
+    None,
+    /// What both have has a 0 or 1 behind its name (LongCat).
+    Numbered,
+    /// Both have names of their own (Falcon-H1).
+    Plain,
+}
+
 /// How the weights of experts are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertForm {
@@ -89,7 +99,7 @@ pub const LLAMA: Modules = Modules {
     fused_up: false,
     experts: ExpertForm::Separate { gate: "gate_proj", up: "up_proj", down: "down_proj" },
     delta_rule: DeltaRuleModules::Separate,
-    halves: false,
+    halves: Halves::None,
 };
 
 type Name = (&'static str, &'static str);

@@ -4,11 +4,12 @@
 use std::fmt;
 
 use offshoot_backend::ranks::{PARTS, RANKS};
-use offshoot_backend::{Dtype, HeadNormSpan};
+use offshoot_backend::{DeltaHeads, Dtype, HeadNormSpan};
 use offshoot_core::error::{Error, Result};
 
 use super::layer::{AttentionSpec, FeedForward, LayerSpec};
 use super::model::ModelConfig;
+use super::recurrent::{ChannelSpec, ConvSpec, DeltaSpec, RecurrentSpec, SumSpec};
 use crate::layout::{Layout, LinearTensors, TensorSpec};
 use offshoot_core::setting::{DETERMINISTIC, TENSOR_PARALLEL};
 
@@ -165,7 +166,7 @@ impl ModelConfig {
         for (ix, layer) in self.layers.iter().enumerate() {
             if let Some(kind) = undivided(layer) {
                 let what = format!("layer {ix} ({}) under {TENSOR_PARALLEL} {ranks}", self.family);
-                return Err(Error::value(what, "attention whose norms are those of single heads", kind));
+                return Err(Error::value(what, "layers that devices divide", kind));
             }
             for divided in sizes(layer) {
                 if !divided.is_divided(ranks, exact) {
@@ -196,8 +197,37 @@ impl ModelConfig {
 
 /// What of a layer is not divided yet, for people.
 fn undivided(layer: &LayerSpec) -> Option<&'static str> {
+    if let Some(recurrent) = layer.recurrent() {
+        return matches!(recurrent, RecurrentSpec::Scan(_)).then_some("a Mamba-1 layer");
+    }
     let norm = layer.attention()?.head_norm?;
     (norm.span == HeadNormSpan::AllHeads).then_some("a norm over all heads")
+}
+
+/// The sizes of a recurrent layer that ranks divide.
+fn of_state(recurrent: &RecurrentSpec) -> Vec<DividedSize> {
+    let of_heads = |[keys, values, width]: [&'static str; 3], heads: DeltaHeads| {
+        vec![
+            DividedSize::plain(keys, heads.key_heads),
+            DividedSize::plain(values, heads.value_heads),
+            DividedSize::summed(width, heads.value_width()),
+        ]
+    };
+    match recurrent {
+        RecurrentSpec::Delta(DeltaSpec { heads, .. }) => of_heads(
+            ["linear_num_key_heads", "linear_num_value_heads", "linear_num_value_heads * linear_value_head_dim"],
+            *heads,
+        ),
+        RecurrentSpec::Channel(ChannelSpec { heads, .. }) => {
+            let count = "linear_attn_config.num_heads";
+            of_heads([count, count, "linear_attn_config: num_heads * head_dim"], *heads)
+        }
+        RecurrentSpec::Sum(SumSpec { heads, .. }) => {
+            of_heads(["groups of Mamba", "heads of Mamba", "heads of Mamba * their width"], *heads)
+        }
+        RecurrentSpec::Scan(_) => Vec::new(),
+        RecurrentSpec::Conv(ConvSpec { width, .. }) => vec![DividedSize::summed("hidden_size", *width)],
+    }
 }
 
 fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
@@ -212,13 +242,7 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
         };
         [queries].into_iter().chain(keys).chain([DividedSize::summed(read, attention.out_width())])
     });
-    let of_delta = layer.delta_rule().map(|delta_rule| delta_rule.heads).into_iter().flat_map(|heads| {
-        [
-            DividedSize::plain("linear_num_key_heads", heads.key_heads),
-            DividedSize::plain("linear_num_value_heads", heads.value_heads),
-            DividedSize::summed("linear_num_value_heads * linear_value_head_dim", heads.value_width()),
-        ]
-    });
+    let of_state = layer.recurrent().into_iter().flat_map(of_state);
     let of_dense = match layer.feed_forward {
         FeedForward::SharedExpert { gated: true, .. } => "shared_expert_intermediate_size",
         FeedForward::SharedExpert { gated: false, .. } => "n_shared_experts * moe_intermediate_size",
@@ -227,7 +251,7 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
     let dense = layer.feed_forward.dense().map(|dense| (of_dense, dense.width));
     let experts = layer.feed_forward.experts().map(|experts| (experts.width_field.name(), experts.width));
     let inner = dense.into_iter().chain(experts);
-    of_heads.chain(of_delta).chain(inner.map(|(field, size)| DividedSize::summed(field, size)))
+    of_heads.chain(of_state).chain(inner.map(|(field, size)| DividedSize::summed(field, size)))
 }
 
 #[cfg(test)]

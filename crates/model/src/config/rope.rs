@@ -70,8 +70,10 @@ const SUPPORTED: &str = "one of default, linear, dynamic, llama3, yarn, longrope
 pub enum LayerKind {
     Full,
     Sliding,
-    /// A delta-rule layer, which has no rope.
+    /// A recurrent layer, which has no rope.
     Linear,
+    /// A layer that mixes no positions.
+    None,
 }
 
 impl LayerKind {
@@ -83,6 +85,7 @@ impl LayerKind {
             LayerKind::Full => "full_attention",
             LayerKind::Sliding => "sliding_attention",
             LayerKind::Linear => "linear_attention",
+            LayerKind::None => "none",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The names of a layer's tensors.
 
 use super::tensors::{Dim, NormTensors, norm};
-use crate::config::{LayerSpec, ModelConfig, Modules, Norm};
+use crate::config::{Halves, LayerSpec, ModelConfig, Modules, Norm};
 
 /// Makes the tensors of layer `ix`.
 pub struct LayerNames<'a> {
@@ -15,8 +15,10 @@ impl LayerNames<'_> {
     /// The name of a module of the layer, or of one of its tensors, as the family calls it.
     pub fn at(&self, module: &str) -> String {
         let module = self.modules().in_layer(module);
-        if !self.modules().halves {
-            return format!("model.layers.{}.{module}", self.ix);
+        match self.modules().halves {
+            Halves::None => return format!("model.layers.{}.{module}", self.ix),
+            Halves::Plain => return format!("model.layers.{}.{module}", self.ix / 2),
+            Halves::Numbered => {}
         }
         let (number, half) = (self.ix / 2, self.ix % 2);
         let (first, rest) = module.split_once('.').map_or((&*module, None), |(first, rest)| (first, Some(rest)));

@@ -55,10 +55,23 @@ enum Outcome {
     Unread,
 }
 
-/// Keys that transformers reads and that change nothing here: (the key, the reason).
-const UNREAD_BY_TRANSFORMERS_ALONE: &[(&str, &str)] = &[
-    ("pad_token_id", "it names a row of the embeddings that training leaves at zero"),
+/// Keys whose changes transformers does not read and this crate does: (the key, why that is no other arithmetic).
+const READ_HERE_ALONE: &[(&str, &str)] = &[
     ("architectures", "the model type says as much"),
+    ("cache_implementation", "the cache is this crate's own"),
+    ("factor", "without it yarn is by the two lengths, as in transformers before 5.24; others refuse"),
+    ("first_k_dense_replace", "the list of each layer's kind decides (EXAONE)"),
+    ("head_dim", "latent attention has widths of its own; Hunyuan's is by default that of its tensors"),
+    ("layer_types", "the pattern says as much (EXAONE)"),
+    ("llama_4_scaling_beta", "without it queries do not grow, and it is read as the published code reads it"),
+    ("long_mscale", "without it the factor is longrope's own"),
+    ("model_type", "the class in `architectures` says as much"),
+    (
+        "num_key_value_heads",
+        "latent attention has none; others have one for each query head, or their tensors do not fit",
+    ),
+    ("pad_token_id", "it names a row of the embeddings that training leaves at zero"),
+    ("short_mscale", "without it the factor is longrope's own"),
 ];
 
 /// The config with one change.
@@ -118,7 +131,7 @@ impl Tried<'_> {
             Outcome::Logits(logits) => TOKENS.into_iter().zip(*logits).collect(),
             Outcome::Unread => {
                 let key = change.path.last().expect("a path has a key");
-                let known = UNREAD_BY_TRANSFORMERS_ALONE.iter().any(|(known, _)| known == key);
+                let known = READ_HERE_ALONE.iter().any(|(known, _)| known == key);
                 return (!known).then(|| "loads, and transformers does not read it".to_owned());
             }
         };

@@ -22,6 +22,7 @@ mod latent_goldens;
 mod lora;
 mod quantised;
 mod ranks;
+mod recurrent;
 mod routes;
 mod scorers;
 mod updates;

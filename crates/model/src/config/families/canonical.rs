@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use offshoot_core::error::Result;
 
-use super::super::fields::{Fields, OwnNames};
+use super::super::fields::{Fields, LARGEST_LAYERS, OwnNames, shown, whole};
+use super::super::rope::LayerKind;
 use super::description::Description;
 
 /// The fields of a config.json, as they are read.
@@ -46,5 +47,20 @@ impl Canonical {
     pub fn set(&mut self, own: &'static str, name: &'static str, value: impl Into<Value>) {
         self.object.insert(name.to_owned(), value.into());
         self.own.insert(name, own);
+    }
+
+    /// Sets `layer_types` by the field `own`, which lists the layers with attention; the others have a state. Without
+    /// the field none has attention. `usual`: the number of layers where it is not written.
+    pub fn list_attention(&mut self, written: &Fields<'_>, own: &'static str, usual: usize) -> Result<()> {
+        let layers = written.size("num_hidden_layers", LARGEST_LAYERS)?.unwrap_or(usual);
+        let mut kinds = vec![LayerKind::Linear.name(); layers];
+        for (ix, number) in written.list(own)?.unwrap_or_default().iter().enumerate() {
+            let layer = whole(number).and_then(|number| kinds.get_mut(usize::try_from(number).ok()?));
+            let expected = || format!("a layer below num_hidden_layers ({layers})");
+            *layer.ok_or_else(|| written.error(&format!("{own}[{ix}]"), expected(), shown(number)))? =
+                LayerKind::Full.name();
+        }
+        self.set(own, "layer_types", kinds);
+        Ok(())
     }
 }

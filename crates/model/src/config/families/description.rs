@@ -4,13 +4,14 @@
 
 use std::fmt;
 
-use offshoot_backend::{Gate, HeadNormSpan, RopePairs};
+use offshoot_backend::{Gate, HeadNormSpan, LeastSum, RopePairs};
 use offshoot_core::error::Result;
 use serde_json::{Value, json};
 
 use super::super::fields::Fields;
-use super::super::layer::{Activation, DeltaRuleSpec, ExpertWidthField, Norm, QueryGate};
+use super::super::layer::{Activation, ExpertWidthField, Norm, QueryGate};
 use super::super::modules::{LLAMA, Modules};
+use super::super::recurrent::RecurrentSpec;
 use super::super::rope::{LayerKind, RopeDefaults};
 use super::canonical::Canonical;
 use super::keys::Why;
@@ -35,6 +36,7 @@ pub struct Description {
     /// The field of the norms' epsilon, and its value where it is not written.
     pub eps: (&'static str, f64),
     pub places: NormPlaces,
+    pub blocks: Blocks,
     pub biases: Biases,
     pub activation: ActivationRule,
     pub kinds: KindRule,
@@ -59,7 +61,7 @@ pub struct Description {
     pub experts: Option<ExpertRule>,
     pub latent: Option<LatentRule>,
     /// Reads layers of the kind [`LayerKind::Linear`], where there are some, with the epsilon of the model's norms.
-    pub recurrent: Option<fn(&Fields<'_>, f32) -> Result<DeltaRuleSpec>>,
+    pub recurrent: Option<fn(&Fields<'_>, f32) -> Result<RecurrentSpec>>,
     /// Whether checkpoints may have layers behind the model's that predict further tokens.
     pub predicts_further: bool,
     /// The names of its tensors.
@@ -104,6 +106,17 @@ pub enum NormPlaces {
     ParallelOfTwo,
     /// The first of these if the field says so, else the second.
     If(&'static str, &'static NormPlaces, &'static NormPlaces),
+}
+
+/// Which blocks a layer has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Blocks {
+    /// One that mixes positions, and a feed-forward block.
+    Both,
+    /// One: layers of the kind [`LayerKind::None`] have a feed-forward block, others have none (Nemotron-H, Mamba-2).
+    One,
+    /// Attention beside a recurrent layer, which read the same rows, and a feed-forward block (Falcon-H1).
+    Beside,
 }
 
 /// Whether a linear layer has a bias.
@@ -170,6 +183,8 @@ impl ActivationRule {
 pub struct KindRule {
     /// Whether `layer_types` says so, where it is written.
     pub listed: bool,
+    /// Words of `layer_types` beside those of [`LayerKind`].
+    pub words: &'static [(&'static str, LayerKind)],
     pub otherwise: ImpliedKinds,
     /// Whether the last layer has full attention, whatever `layer_types` says.
     pub last_is_full: bool,
@@ -177,12 +192,12 @@ pub struct KindRule {
 
 impl KindRule {
     pub const fn all(kind: LayerKind) -> Self {
-        Self { listed: true, otherwise: ImpliedKinds::All(kind), last_is_full: false }
+        Self { listed: true, words: &[], otherwise: ImpliedKinds::All(kind), last_is_full: false }
     }
 
     /// Each `period`-th layer has full attention, others are of kind `rest`; `field` may hold another period.
     pub const fn every(field: Option<&'static str>, period: usize, rest: LayerKind) -> Self {
-        Self { listed: true, otherwise: ImpliedKinds::Every { field, period, rest }, last_is_full: false }
+        Self { listed: true, words: &[], otherwise: ImpliedKinds::Every { field, period, rest }, last_is_full: false }
     }
 
     /// `layer_types` does not count.
@@ -246,6 +261,9 @@ pub enum Rotated {
     Listed,
     /// Those of the kind [`LayerKind::Sliding`]; all where `sliding_window` is `null`.
     Sliding,
+    /// All, if this field has this value.
+    If(&'static str, &'static str),
+    None,
 }
 
 impl RopeRule {
@@ -389,6 +407,10 @@ pub struct ExpertRule {
     /// Whether the router has a norm of its own, and each expert a factor.
     pub router_norm: bool,
     pub beside: Beside,
+    /// The field of the width of what experts read and give, if they may have one of their own.
+    pub latent: Option<&'static str>,
+    /// What is added to the sum by which sigmoids are divided.
+    pub least: LeastSum,
     /// The field that says whether the output of such layers is the "sum" of both or, as where it is not written, their
     /// "average".
     pub average: Option<&'static str>,
@@ -406,6 +428,8 @@ pub enum ExpertLayers {
     Listed,
     /// All, if this field says so.
     If(&'static str),
+    /// All, unless there are none of them.
+    AnyCount,
     /// The first of each two, of which the second adds what the experts have computed.
     Opening,
 }
@@ -472,6 +496,8 @@ impl ExpertRule {
         bias: false,
         router_norm: false,
         beside: Beside::Nothing,
+        latent: None,
+        least: LeastSum::Tiny,
         average: None,
     };
 
@@ -569,6 +595,7 @@ pub const PLAIN: Description = Description {
     norm: NormKind::Rms,
     eps: ("rms_norm_eps", 1e-6),
     places: NormPlaces::Before,
+    blocks: Blocks::Both,
     biases: Biases::OF_ATTENTION,
     activation: ActivationRule::SILU,
     kinds: KindRule::all(LayerKind::Full),

@@ -1,6 +1,6 @@
 //! Reads the mixture of experts of a layer, where it has one: which layers do, and how their routers choose.
 
-use offshoot_backend::{Gate, GroupMerit, LeastSum, Router, RouterGroups, RouterScores};
+use offshoot_backend::{Gate, GroupMerit, Router, RouterGroups, RouterScores};
 use offshoot_core::error::Result;
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ pub fn of_layer(
         width: fields.required_size(rule.width.name(), LARGEST_WIDTH)?,
         width_field: rule.width,
         activation,
-        latent: None,
+        latent: rule.latent.map(|name| fields.size(name, LARGEST_WIDTH)).transpose()?.flatten(),
         bias: rule.bias,
         router: Router { groups, identities, ..Router::new(chosen, scores) },
         choosing_bias: rule.choosing_bias,
@@ -97,6 +97,9 @@ fn is_sparse(rule: &ExpertRule, fields: &Fields<'_>, layer: usize) -> Result<boo
         ExpertLayers::Behind => Ok(fields.count("first_k_dense_replace")?.is_none_or(|dense| layer as u64 >= dense)),
         ExpertLayers::Listed => is_listed_sparse(fields, layer),
         ExpertLayers::If(name) => Ok(fields.flag(name)?.unwrap_or(false)),
+        ExpertLayers::AnyCount => {
+            Ok(rule.count.iter().map(|name| fields.count(name)).find_map(Result::transpose).transpose()? != Some(0))
+        }
         ExpertLayers::Opening => {
             let layers = fields.required_size("num_hidden_layers", LARGEST_LAYERS)?;
             if layers % 2 == 1 {
@@ -186,7 +189,7 @@ fn scores(family: &Description, rule: &ExpertRule, fields: &Fields<'_>) -> Resul
             let jitter = fields.positive(JITTER)?.ok_or_else(|| fields.error(JITTER, "a number", "nothing"))?;
             RouterScores::SparseMixer { spread: (2.0 * jitter) as f32 }
         }
-        ScoreRule::Sigmoid => RouterScores::Sigmoid { sum: normalise.then_some(LeastSum::Tiny) },
+        ScoreRule::Sigmoid => RouterScores::Sigmoid { sum: normalise.then_some(rule.least) },
     })
 }
 

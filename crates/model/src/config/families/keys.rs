@@ -262,6 +262,8 @@ fn words(family: &Description) -> Vec<&'static str> {
     words.extend(["original_max_position_embeddings", "torch_dtype"]);
     words.extend(["layer_types", "sliding_window", "use_sliding_window", family.eps.0, family.activation.field]);
     words.extend(family.dense_width);
+    // Models whose layers all have a state may say how many heads others would have.
+    words.extend(family.recurrent.map(|_| "num_attention_heads"));
     let biases = family.biases;
     let flag = |bias| if let Bias::Flag(name) = bias { Some(name) } else { None };
     words.extend([biases.qkv, biases.out, biases.mlp, biases.head].into_iter().filter_map(flag));
@@ -298,7 +300,7 @@ fn words(family: &Description) -> Vec<&'static str> {
             ExpertLayers::Listed => &["mlp_layer_types"],
             _ => &[],
         });
-        words.extend(experts.average);
+        words.extend(experts.average.into_iter().chain(experts.latent));
         words.extend(match experts.scores {
             ScoreRule::OfChosen(name) => Some(name),
             _ => None,

@@ -12,9 +12,9 @@ use super::super::layer::{
 };
 use super::super::rope::{LayerKind, RopeConfig};
 use super::description::{
-    Beside, Biases, Description, HeadNormRule, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
+    Beside, Biases, Blocks, Description, HeadNormRule, ImpliedKinds, KeyRule, NormPlaces, Rotated, ScaleRule, WindowUse,
 };
-use super::{experts, latent};
+use super::{beside, experts, latent};
 
 /// The field in which transformers 5 writes how layers differ in their heads.
 const PER_LAYER: &str = "per_layer_config";
@@ -80,6 +80,7 @@ pub struct Reader<'a> {
     hidden: usize,
     layers: usize,
     kinds: Vec<LayerKind>,
+    /// Of each layer; empty if none has attention.
     heads: Vec<HeadLayout>,
     /// Of all layers, if their attention is latent.
     latent: Option<LatentSpec>,
@@ -103,8 +104,10 @@ impl<'a> Reader<'a> {
         let kinds = layer_kinds(family, fields, layers)?;
         let overrides = Overrides::read(family, fields, layers)?;
         let latent = family.latent.map(|rule| latent::read(family, rule, fields, hidden)).transpose()?;
+        let attends = |kind: &LayerKind| LayerKind::WITH_ATTENTION.contains(kind);
         let heads = match latent {
             Some(latent) => vec![latent.heads.absorbed(); layers],
+            None if !kinds.iter().any(attends) => Vec::new(),
             None => heads_of_layers(family, fields, &overrides, hidden, &kinds)?,
         };
         let rope = |kind: LayerKind| -> Result<Option<RopeConfig>> {
@@ -118,7 +121,7 @@ impl<'a> Reader<'a> {
             }
             let mut defaults = match kind {
                 LayerKind::Sliding => family.rope.sliding,
-                LayerKind::Full | LayerKind::Linear => family.rope.full,
+                LayerKind::Full | LayerKind::Linear | LayerKind::None => family.rope.full,
             };
             if let Some(rule) = family.latent {
                 defaults.pairs = latent::rope_pairs(family, rule, fields)?;
@@ -162,18 +165,17 @@ impl<'a> Reader<'a> {
             NormPlaces::If(..) => unreachable!("no table asks for a second field"),
         };
         let branch_scale = branches.read(fields, self.hidden, self.layers)?;
-        let clip = family.clip.map(|name| fields.positive(name)).transpose()?.flatten().map(|most| most as f32);
         let head_norm = match family.head_norm {
             Some(HeadNormRule { switch: Some(switch), .. }) if !fields.flag(switch)?.unwrap_or(false) => None,
             rule => rule,
         };
+        let clip = family.clip.map(|name| fields.positive(name)).transpose()?.flatten().map(|most| most as f32);
         let growth = if family.grows { query_growth(fields)? } else { None };
         let layer = |layer: usize| {
-            let heads = self.heads[layer];
             let keys = self.keys(layer)?;
             let attention = || -> Result<AttentionSpec> {
                 Ok(AttentionSpec {
-                    heads,
+                    heads: self.heads[layer],
                     window: windows[layer],
                     rope: self.rope(layer).filter(|_| ropes[layer]).cloned(),
                     growth,
@@ -194,28 +196,44 @@ impl<'a> Reader<'a> {
                     out_bias,
                 })
             };
-            let mixer = match self.kinds[layer] {
-                LayerKind::Linear => {
-                    let read = family.recurrent.expect("only families with recurrent layers have layers of this kind");
-                    Mixer::DeltaRule(read(fields, norm.eps())?)
-                }
-                LayerKind::Full | LayerKind::Sliding => Mixer::Attention(attention()?),
+            let recurrent = || -> Result<Mixer> {
+                let read = family.recurrent.expect("only families with recurrent layers have layers of this kind");
+                Ok(Mixer::Recurrent(read(fields, norm.eps())?))
             };
-            let feed_forward = self.feed_forward(layer, keys, activation, mlp_bias)?;
+            let mixer = match self.kinds[layer] {
+                LayerKind::Linear => recurrent()?,
+                LayerKind::Full | LayerKind::Sliding => Mixer::Attention(attention()?),
+                LayerKind::None => Mixer::None,
+            };
+            let feed_forward = match (family.blocks, &mixer) {
+                (Blocks::One, Mixer::Attention(_) | Mixer::Recurrent(_)) => FeedForward::None,
+                _ => self.feed_forward(layer, keys, activation, mlp_bias)?,
+            };
             let mut branch_scale = BranchScale::of_both(branch_scale);
             if matches!(feed_forward, FeedForward::SharedExpert { .. }) && self.averages()? {
                 branch_scale.feed_forward = Some(0.5 * branch_scale.feed_forward.unwrap_or(1.0));
             }
-            Ok(LayerSpec { mixer, feed_forward, norms, output_scale: of_layers, branch_scale })
+            let spec = LayerSpec {
+                norms: present(norms, &mixer, &feed_forward),
+                mixer,
+                feed_forward,
+                output_scale: of_layers,
+                branch_scale,
+            };
+            match family.blocks {
+                Blocks::Beside => beside::layers(fields, spec, recurrent()?, norm),
+                Blocks::Both | Blocks::One => Ok(vec![spec]),
+            }
         };
-        (0..self.layers).map(layer).collect()
+        let layers: Vec<Vec<LayerSpec>> = (0..self.layers).map(layer).collect::<Result<_>>()?;
+        Ok(layers.into_iter().flatten().collect())
     }
 
     fn rope(&self, layer: usize) -> Option<&RopeConfig> {
         match self.kinds[layer] {
             LayerKind::Full => self.full_rope.as_ref(),
             LayerKind::Sliding => self.sliding_rope.as_ref(),
-            LayerKind::Linear => None,
+            LayerKind::Linear | LayerKind::None => None,
         }
     }
 
@@ -272,6 +290,8 @@ impl<'a> Reader<'a> {
         match self.family.rope.rotated {
             Rotated::All => Ok(vec![true; self.layers]),
             Rotated::Listed => no_rope_layers(self.fields, self.layers),
+            Rotated::If(name, word) => Ok(vec![self.fields.text(name)? == Some(word); self.layers]),
+            Rotated::None => Ok(vec![false; self.layers]),
             Rotated::Sliding => {
                 let has_windows = self.fields.value("sliding_window").is_some();
                 Ok(self.kinds.iter().map(|&kind| !has_windows || kind == LayerKind::Sliding).collect())
@@ -374,6 +394,17 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The norms of the blocks that a layer has.
+fn present(norms: LayerNorms, mixer: &Mixer, feed_forward: &FeedForward) -> LayerNorms {
+    match norms {
+        LayerNorms::Sequential { attention, feed_forward: around } => LayerNorms::Sequential {
+            attention: if matches!(mixer, Mixer::None) { BlockNorms::None } else { attention },
+            feed_forward: if matches!(feed_forward, FeedForward::None) { BlockNorms::None } else { around },
+        },
+        LayerNorms::Parallel(_) | LayerNorms::ParallelOfTwo { .. } => norms,
+    }
+}
+
 /// The norms of the model's rows.
 pub fn norm(family: &Description, fields: &Fields<'_>) -> Result<Norm> {
     let (name, default) = family.eps;
@@ -392,7 +423,7 @@ fn activation(family: &Description, fields: &Fields<'_>) -> Result<Activation> {
 
 /// `layer_types` as it is written. Families whose windows do not differ by layer ignore it, as in transformers.
 fn listed_kinds<'a>(family: &Description, fields: &Fields<'a>) -> Result<Option<&'a [serde_json::Value]>> {
-    let counts = family.kinds.listed && family.latent.is_none();
+    let counts = family.kinds.listed && (family.latent.is_none() || family.recurrent.is_some());
     Ok(fields.list("layer_types")?.filter(|_| counts))
 }
 
@@ -405,14 +436,16 @@ fn layer_kinds(family: &Description, fields: &Fields<'_>, layers: usize) -> Resu
             return Err(fields.error("layer_types", expected, kinds.len().to_string()));
         }
         Some(kinds) => {
-            let known = match family.recurrent.is_some() {
-                true => [LayerKind::Full, LayerKind::Linear],
-                false => LayerKind::WITH_ATTENTION,
+            let known: &[LayerKind] = match (family.recurrent.is_some(), family.blocks) {
+                (true, Blocks::One) => &[LayerKind::Full, LayerKind::Linear, LayerKind::None],
+                (true, Blocks::Both | Blocks::Beside) => &[LayerKind::Full, LayerKind::Linear],
+                (false, _) => &LayerKind::WITH_ATTENTION,
             };
             let kind = |(layer, kind): (usize, &serde_json::Value)| {
-                let named = known.into_iter().find(|known| kind.as_str() == Some(known.name()));
-                named.ok_or_else(|| {
-                    let expected = known.map(LayerKind::name).join(" or ");
+                let named = known.iter().map(|known| (known.name(), *known)).chain(family.kinds.words.iter().copied());
+                let found = named.clone().find(|(name, _)| kind.as_str() == Some(name));
+                found.map(|(_, kind)| kind).ok_or_else(|| {
+                    let expected = named.map(|(name, _)| name).collect::<Vec<_>>().join(" or ");
                     fields.error(&format!("layer_types[{layer}]"), expected, shown(kind))
                 })
             };
@@ -421,9 +454,6 @@ fn layer_kinds(family: &Description, fields: &Fields<'_>, layers: usize) -> Resu
     };
     if let (true, Some(last)) = (family.kinds.last_is_full, kinds.last_mut()) {
         *last = LayerKind::Full;
-    }
-    if kinds.iter().all(|&kind| kind == LayerKind::Linear) {
-        return Err(fields.error("layer_types", "at least one full_attention layer", "none"));
     }
     Ok(kinds)
 }

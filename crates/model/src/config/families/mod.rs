@@ -2,17 +2,18 @@
 //! files beside them read a config.json by any of these; the result is plain data in `ModelConfig`, and no other file
 //! depends on the family. `keys` refuses fields that nobody reads, `canonical` gives a config the common words, `classes` tells generators from scorers and
 //! refuses other models, `layers` reads what differs from layer to layer, `latent` latent attention, `experts` the
-//! mixtures, `delta_rule` layers with a state, `tokens` special tokens.
+//! mixtures, `recurrent` layers with a state, `tokens` special tokens.
 
+mod beside;
 mod canonical;
 mod classes;
-mod delta_rule;
 mod description;
 mod experts;
 mod family;
 mod keys;
 mod latent;
 mod layers;
+mod recurrent;
 mod table;
 mod tokens;
 

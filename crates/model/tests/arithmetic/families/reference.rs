@@ -123,7 +123,7 @@ impl Tensors {
         Self { seed, prefix: prefix.to_owned(), drawn: BTreeMap::new() }
     }
 
-    fn get(&mut self, name: &str, shape: &[usize], centre: f32, reach: f32) -> Vec<f64> {
+    pub fn get(&mut self, name: &str, shape: &[usize], centre: f32, reach: f32) -> Vec<f64> {
         let name = match name.strip_prefix("model.") {
             Some(rest) => format!("{}{rest}", self.prefix),
             None if self.prefix.starts_with("language_model.") => format!("language_model.{name}"),
@@ -138,16 +138,16 @@ impl Tensors {
         values.iter().map(|&x| f64::from(x)).collect()
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Matrix {
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Matrix {
         let reach = (3.0 / cols as f32).sqrt();
         Matrix { rows, cols, values: self.get(name, &[rows, cols], 0.0, reach) }
     }
 
-    fn near_one(&mut self, name: &str, len: usize) -> Vec<f64> {
+    pub fn near_one(&mut self, name: &str, len: usize) -> Vec<f64> {
         self.get(name, &[len], 1.0, 0.4)
     }
 
-    fn bias(&mut self, name: &str, shape: &[usize]) -> Vec<f64> {
+    pub fn bias(&mut self, name: &str, shape: &[usize]) -> Vec<f64> {
         self.get(name, shape, 0.0, 0.3)
     }
 
@@ -161,21 +161,25 @@ impl Tensors {
     }
 }
 
-struct Matrix {
+pub struct Matrix {
     rows: usize,
     cols: usize,
     values: Vec<f64>,
 }
 
 impl Matrix {
-    fn times(&self, x: &[f64]) -> Vec<f64> {
+    pub fn row(&self, row: usize) -> &[f64] {
+        &self.values[row * self.cols..][..self.cols]
+    }
+
+    pub fn times(&self, x: &[f64]) -> Vec<f64> {
         assert_eq!(x.len(), self.cols);
-        let row = |r: usize| self.values[r * self.cols..][..self.cols].iter().zip(x).map(|(w, x)| w * x).sum();
+        let row = |r: usize| self.row(r).iter().zip(x).map(|(w, x)| w * x).sum();
         (0..self.rows).map(row).collect()
     }
 }
 
-fn plus(a: &mut [f64], b: &[f64]) {
+pub fn plus(a: &mut [f64], b: &[f64]) {
     assert_eq!(a.len(), b.len());
     a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
 }
@@ -184,7 +188,7 @@ fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
 }
 
-fn sigmoid(x: f64) -> f64 {
+pub fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
@@ -200,7 +204,7 @@ fn gate(act: Act, gate: f64, up: f64) -> f64 {
     }
 }
 
-fn rms(x: &[f64], eps: f64) -> Vec<f64> {
+pub fn rms(x: &[f64], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
     x.iter().map(|x| x / (mean + eps).sqrt()).collect()
 }
@@ -563,7 +567,7 @@ impl Run<'_> {
     }
 }
 
-fn rotate(rope: Option<&Rope>, head: &mut [f64], position: usize) {
+pub fn rotate(rope: Option<&Rope>, head: &mut [f64], position: usize) {
     let Some(Rope { frequencies, magnitude }) = rope else { return };
     let pairs = frequencies.len();
     for (i, frequency) in frequencies.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Command R7B and A (`cohere2`), and their kin with experts.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use offshoot_backend::RopePairs;
 use offshoot_core::error::Result;
@@ -63,6 +63,17 @@ pub const COHERE2_MOE: Description = Description {
             "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
         })
     },
+    fixed: &[
+        ("order_of_interleaved_layers", "\"local_attn_first\""),
+        ("position_embedding_type", "\"rope_gptj\""),
+        ("rotary_pct", "1.0"),
+        ("use_gated_activation", "true"),
+        ("use_parallel_block", "true"),
+        ("use_qk_norm", "false"),
+        // With it, norms would be others.
+        ("rms_norm_eps", "null"),
+    ],
+    rope: RopeRule { rotated: Rotated::Listed, ..COHERE2.rope },
     dense_width: &["prefix_dense_intermediate_size", "intermediate_size"],
     experts: Some(ExpertRule {
         layers: ExpertLayers::Listed,
@@ -77,7 +88,7 @@ pub const COHERE2_MOE: Description = Description {
     ..COHERE2
 };
 
-/// The first layers have dense blocks, and a pattern of windows of their own.
+/// The first layers have dense blocks, and a pattern of windows of their own: with a period of one they have ropes too.
 fn list_layers(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
     let size = |name: &str, usual| Ok(written.size(name, LARGEST_LAYERS)?.unwrap_or(usual));
     let layers: usize = size("num_hidden_layers", 40)?;
@@ -87,14 +98,20 @@ fn list_layers(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
         true => LayerKind::Full.name(),
         false => LayerKind::Sliding.name(),
     };
-    if written.value("layer_types").is_none() {
-        let kinds =
-            (0..dense).map(|layer| kind(layer, first)).chain((0..layers - dense).map(|layer| kind(layer, rest)));
-        canonical.object.insert("layer_types".to_owned(), kinds.collect());
+    let of_first = (0..dense).map(|layer| kind(layer, first));
+    let kinds = of_first.chain((0..layers - dense).map(|layer| kind(layer, rest)));
+    let blocks = (0..layers).map(|layer| if layer < dense { "dense" } else { "sparse" });
+    let object = &mut canonical.object;
+    for (name, values) in [("layer_types", kinds.collect::<Value>()), ("mlp_layer_types", blocks.collect())] {
+        if written.value(name).is_none() {
+            object.insert(name.to_owned(), values);
+        }
     }
-    if written.value("mlp_layer_types").is_none() {
-        let blocks = (0..layers).map(|layer| if layer < dense { "dense" } else { "sparse" });
-        canonical.object.insert("mlp_layer_types".to_owned(), blocks.collect());
-    }
+    let says = |name: &str, layer: usize, word: &str| object.get(name).is_some_and(|list| list[layer] == word);
+    let is_rotated = |layer| {
+        says("layer_types", layer, LayerKind::Sliding.name()) || (first == 1 && says("mlp_layer_types", layer, "dense"))
+    };
+    let rotated: Value = (0..layers).map(|layer| u64::from(is_rotated(layer))).collect();
+    object.insert("no_rope_layers".to_owned(), rotated);
     Ok(())
 }

@@ -20,7 +20,7 @@ pub const DOTS1: Description = Description {
             "topk_group": 1, "first_k_dense_replace": 0, "norm_topk_prob": false, "routed_scaling_factor": 1.0,
         })
     },
-    kinds: KindRule { listed: true, otherwise: ImpliedKinds::Behind(62), last_is_full: false },
+    kinds: KindRule { listed: true, words: &[], otherwise: ImpliedKinds::Behind(62), last_is_full: false },
     windows: WindowRule { used: WindowUse::Always, default: WindowRule::DEFAULT },
     head_norm: Some(HeadNormRule::BY_HEAD),
     experts: Some(ExpertRule::SIGMOID),

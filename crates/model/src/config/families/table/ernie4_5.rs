@@ -44,8 +44,8 @@ pub const ERNIE4_5_MOE: Description = Description {
             "moe_intermediate_size": 1536, "num_experts_per_tok": 6, "num_experts": 64, "moe_num_shared_experts": 2,
         })
     },
-    fixed: &[("use_bias", "false"), ("moe_gate", "\"topk\""), ("moe_use_aux_free", "true")],
-    biases: Biases::NONE,
+    fixed: &[("moe_gate", "\"topk\""), ("moe_use_aux_free", "true")],
+    biases: Biases { head: Bias::Flag("use_bias"), ..ERNIE4_5.biases },
     experts: Some(ExpertRule {
         layers: ExpertLayers::Listed,
         choosing_bias: true,
@@ -63,6 +63,10 @@ pub const ERNIE4_5_MOE: Description = Description {
 /// Each `moe_layer_interval`-th layer from `moe_layer_start_index` to `moe_layer_end_index` has experts.
 fn list_sparse(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
     const END: &str = "moe_layer_end_index";
+    const LEAST: &str = "moe_norm_min";
+    if let Some(least) = written.positive(LEAST)?.filter(|&least| least > 1e-6) {
+        return Err(written.error(LEAST, "at most 1e-6: no sum of weights is smaller", least.to_string()));
+    }
     let layers = written.size("num_hidden_layers", LARGEST_LAYERS)?.unwrap_or(28);
     let start = written.count("moe_layer_start_index")?.unwrap_or(1);
     let interval = written.size("moe_layer_interval", LARGEST_LAYERS)?.unwrap_or(1);

@@ -5,7 +5,7 @@ use serde_json::json;
 use offshoot_backend::RopePairs;
 
 use super::super::super::rope::RopeDefaults;
-use super::super::description::{Biases, Description, PLAIN, PLAIN_ROPE, RopeRule};
+use super::super::description::{Bias, Biases, Description, PLAIN, PLAIN_ROPE, RopeRule};
 
 pub const HELIUM: Description = Description {
     name: "helium",
@@ -16,7 +16,7 @@ pub const HELIUM: Description = Description {
             "rms_norm_eps": 1e-8, "bos_token_id": 1, "eos_token_id": 2,
         })
     },
-    biases: Biases::OF_ALL,
+    biases: Biases { out: Bias::Never, ..Biases::OF_ALL },
     rope: RopeRule::same(RopeDefaults { theta: 100_000.0, pairs: RopePairs::Neighbours, ..PLAIN_ROPE }),
     ..PLAIN
 };

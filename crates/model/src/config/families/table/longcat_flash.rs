@@ -6,7 +6,7 @@ use offshoot_backend::RopePairs;
 use offshoot_core::error::Result;
 
 use super::super::super::fields::{Fields, LARGEST_LAYERS};
-use super::super::super::modules::{LLAMA, Modules};
+use super::super::super::modules::{Halves, LLAMA, Modules};
 use super::super::super::rope::RopeDefaults;
 use super::super::canonical::Canonical;
 use super::super::description::{
@@ -57,7 +57,7 @@ pub const LONGCAT_FLASH: Description = Description {
             ("mlp.gate", "mlp.router.classifier"),
             ("mlp.gate.e_score_correction_bias", "mlp.router.e_score_correction_bias"),
         ],
-        halves: true,
+        halves: Halves::Numbered,
         ..LLAMA
     },
     ..PLAIN

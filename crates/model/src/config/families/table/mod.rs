@@ -3,27 +3,35 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod bamba;
 mod cohere2;
 mod deepseek;
 mod dots1;
 mod ernie4_5;
 mod exaone;
+mod falcon_h1;
 mod gemma;
 mod glm;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
+mod granitemoehybrid;
 mod helium;
 mod hunyuan;
 mod hy_v3;
 mod jais2;
+mod jamba;
+mod kimi_linear;
+mod lfm2;
 mod llama;
 mod longcat_flash;
+mod mamba2;
 mod minicpm3;
 mod minimax_m2;
 mod mistral;
 mod mistral4;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod phi;
 mod phimoe;
@@ -81,6 +89,15 @@ pub static FAMILIES: &[Description] = &[
     minimax_m2::MINIMAX_M2,
     qwen::QWEN2_MOE,
     seed_oss::SEED_OSS,
+    bamba::BAMBA,
+    granitemoehybrid::GRANITEMOEHYBRID,
+    nemotron_h::NEMOTRON_H,
+    mamba2::MAMBA2,
+    falcon_h1::FALCON_H1,
+    lfm2::LFM2,
+    lfm2::LFM2_MOE,
+    kimi_linear::KIMI_LINEAR,
+    jamba::JAMBA,
     apertus::APERTUS,
     arcee::ARCEE,
     gpt_neox::GPT_NEOX,

@@ -11,7 +11,8 @@ use super::super::description::{
 
 /// Windows in layers behind the first, if a switch says so.
 const SWITCHED: WindowRule = WindowRule { used: WindowUse::Switched, default: WindowRule::DEFAULT };
-const BEHIND: KindRule = KindRule { listed: true, otherwise: ImpliedKinds::Behind(28), last_is_full: false };
+const BEHIND: KindRule =
+    KindRule { listed: true, words: &[], otherwise: ImpliedKinds::Behind(28), last_is_full: false };
 
 pub const QWEN2: Description = Description {
     name: "qwen2",

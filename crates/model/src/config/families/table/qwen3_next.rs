@@ -6,11 +6,11 @@ use serde_json::json;
 use super::super::super::layer::QueryGate;
 use super::super::super::modules::{DeltaRuleModules, LLAMA, Modules};
 use super::super::super::rope::{LayerKind, RopeDefaults};
-use super::super::delta_rule;
 use super::super::description::{
     Beside, Description, ExpertLayers, ExpertRule, HeadNormRule, KindRule, NormKind, Normalise, PLAIN, PLAIN_ROPE,
     RopeRule,
 };
+use super::super::recurrent;
 
 /// What all of them have.
 const HYBRID: Description = Description {
@@ -19,7 +19,7 @@ const HYBRID: Description = Description {
     rope: RopeRule::same(RopeDefaults { fraction: 0.25, partial: true, ..PLAIN_ROPE }),
     head_norm: Some(HeadNormRule::BY_HEAD),
     gate: Some(QueryGate::InQueries),
-    recurrent: Some(delta_rule::read),
+    recurrent: Some(recurrent::delta),
     ..PLAIN
 };
 

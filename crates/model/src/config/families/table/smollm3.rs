@@ -17,7 +17,7 @@ pub const SMOLLM3: Description = Description {
         })
     },
     biases: Biases::OF_ALL,
-    kinds: KindRule { listed: true, otherwise: ImpliedKinds::Unrotated, last_is_full: false },
+    kinds: KindRule { listed: true, words: &[], otherwise: ImpliedKinds::Unrotated, last_is_full: false },
     // `use_sliding_window` decides what `layer_types` are where they are not written, and nothing else.
     windows: WindowRule::WRITTEN,
     rope: RopeRule { rotated: Rotated::Listed, ..RopeRule::same(RopeDefaults { theta: 2e6, ..PLAIN_ROPE }) },
