@@ -492,7 +492,8 @@ impl LayerNames<'_> {
             }
             ExpertForm::Stacked(form) => {
                 let of = |name: &str, rows, cols| {
-                    let (rows, cols) = if form == StackedForm::Transposed { (cols, rows) } else { (rows, cols) };
+                    let is_turned = matches!(form, StackedForm::Transposed { .. });
+                    let (rows, cols) = if is_turned { (cols, rows) } else { (rows, cols) };
                     ExpertMatrices::Together { tensor: tensor(name, &[count, rows, cols]), form }
                 };
                 (of(stacked_up, up_width, outer), of("down_proj", outer, width))
@@ -509,7 +510,10 @@ impl LayerNames<'_> {
                 [around("mlp.fc1_latent_proj", outer, self.hidden), around("mlp.fc2_latent_proj", self.hidden, outer)]
             }),
             up,
-            alternating: matches!(form, ExpertForm::Stacked(StackedForm::Transposed | StackedForm::Mxfp4)),
+            alternating: matches!(
+                form,
+                ExpertForm::Stacked(StackedForm::Transposed { alternate: true } | StackedForm::Mxfp4)
+            ),
             down,
             biases: experts.bias.then(|| {
                 [tensor(&format!("{stacked_up}_bias"), &[count, up_width]), tensor("down_proj_bias", &[count, outer])]

@@ -83,9 +83,9 @@ pub enum ExpertForm {
 pub enum StackedForm {
     /// `gate_up_proj` `[experts, 2 * width, hidden]` and `down_proj` `[experts, hidden, width]`.
     Plain,
-    /// `gate_up_proj` `[experts, hidden, 2 * width]`, whose columns are gate and up in turn, and `down_proj`
-    /// `[experts, width, hidden]`.
-    Transposed,
+    /// `gate_up_proj` `[experts, hidden, 2 * width]`, whose columns are gate and up in turn if they `alternate`, else
+    /// all of gate before up, and `down_proj` `[experts, width, hidden]`.
+    Transposed { alternate: bool },
     /// `gate_up_proj` `[experts, 2 * width, hidden]`, whose rows are gate and up in turn, and `down_proj`
     /// `[experts, hidden, width]`, each as `_blocks` and `_scales`.
     Mxfp4,

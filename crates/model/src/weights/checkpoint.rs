@@ -15,7 +15,7 @@ use offshoot_core::error::{Error, Result};
 use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
 use super::super::layout::{LayerTensors, Layout, TensorSpec};
 use super::files::{FileFacts, ModelFiles};
-use super::naming::{Naming, stored_modules};
+use super::naming::{Naming, PREFIX, stored_modules};
 use super::not_finite;
 use super::stored::{Check, StoredMatrix, Tensor, companion_module, is_companion};
 use super::tensor_source::{INDEX, TensorData, TensorFolder, TensorSource, weight_map};
@@ -154,7 +154,8 @@ impl<'a> Checkpoint<'a> {
     pub fn refuse_unknown(&self, layout: &Layout, names: &[&str]) -> Result<()> {
         self.refuse_unread(layout)?;
         let unread = self.unread(layout);
-        if let (Some(name), false) = (unread.left_out.first(), self.naming.is_wrapped()) {
+        let unknown = unread.left_out.iter().find(|name| !is_of_pictures(name));
+        if let (Some(name), false) = (unknown, self.naming.is_wrapped()) {
             let expected = "the name of a tensor of the loaded model";
             return Err(Error::tensor(self.tensors.place(Some(name)), *name, expected, "another"));
         }
@@ -337,13 +338,43 @@ impl ModelFiles for Checkpoint<'_> {
         if layout.router_biases().any(|name| has(&name)) {
             log::warn!("{path}: biases of routers are left out, as in transformers");
         }
-        let what = if self.naming.is_wrapped() { "beside the text model (of pictures or sound)" } else { "unknown" };
-        match &left_out[..] {
+        let (of_pictures, others): (Vec<&str>, Vec<&str>) = left_out.into_iter().partition(|name| is_of_pictures(name));
+        if let [first, ..] = of_pictures[..] {
+            let count = of_pictures.len();
+            log::info!("{path}: only text is read; {count} tensors for pictures or sound are left out: `{first}`, ...");
+        }
+        let what = if self.naming.is_wrapped() { "beside the text model" } else { "unknown" };
+        match &others[..] {
             [] => {}
             [only] => log::warn!("{path}: a tensor {what} is left out: `{only}`"),
-            [first, ..] => log::warn!("{path}: {} tensors {what} are left out: `{first}`, ...", left_out.len()),
+            [first, ..] => log::warn!("{path}: {} tensors {what} are left out: `{first}`, ...", others.len()),
         }
     }
+}
+
+/// How the names of parts of wrappers begin that read pictures, video or sound, or lead from there to the text model;
+/// `model.` may stand before them.
+const OF_PICTURES: [&str; 14] = [
+    "visual.",
+    "vision_tower.",
+    "vision_model.",
+    "vision_encoder.",
+    "vision_embed_tokens.",
+    "embed_vision.",
+    "image_newline",
+    "multi_modal_projector.",
+    "mm_projector.",
+    "connector.",
+    "mlp1.",
+    "audio_tower.",
+    "audio_encoder.",
+    "embed_audio.",
+];
+
+/// Whether a tensor of this name belongs to such a part.
+fn is_of_pictures(name: &str) -> bool {
+    let name = name.strip_prefix(PREFIX).unwrap_or(name);
+    OF_PICTURES.iter().any(|part| name.starts_with(part))
 }
 
 /// Whether two tensors have one dtype and shape.

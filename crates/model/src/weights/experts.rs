@@ -140,7 +140,7 @@ impl WeightSource<'_> {
         alternating: bool,
     ) -> Result<()> {
         let count = tensor.shape[0].size;
-        let transposed = form == StackedForm::Transposed;
+        let transposed = matches!(form, StackedForm::Transposed { .. });
         match self {
             // Blocks of 32 inputs with a scale each.
             WeightSource::Checkpoint { checkpoint, .. } if form == StackedForm::Mxfp4 => {

@@ -27,9 +27,9 @@ pub fn stored_modules<'a>(modules: Modules, mut names: impl Iterator<Item = &'a 
     let blocks = format!("{stacked}_blocks");
     let (has, form) = match modules.experts {
         ExpertForm::Separate { .. } => (stacked, None),
-        Stacked(StackedForm::Transposed) => (blocks, Some(StackedForm::Mxfp4)),
-        Stacked(StackedForm::Mxfp4) => (stacked, Some(StackedForm::Transposed)),
-        Stacked(StackedForm::Plain) => return modules,
+        Stacked(StackedForm::Transposed { alternate: true }) => (blocks, Some(StackedForm::Mxfp4)),
+        Stacked(StackedForm::Mxfp4) => (stacked, Some(StackedForm::Transposed { alternate: true })),
+        Stacked(StackedForm::Plain | StackedForm::Transposed { alternate: false }) => return modules,
     };
     match (names.any(|name| name.ends_with(&has)), form) {
         (false, _) => modules,

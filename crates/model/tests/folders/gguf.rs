@@ -134,7 +134,7 @@ fn what_is_wrong_with_a_tensor() {
 #[test]
 fn what_is_wrong_with_metadata() {
     let supported = "llama, qwen2, qwen3, qwen3moe, phi2, phi3, smollm3, olmo2, gemma2, gemma3, gpt-oss, deepseek2, \
-                     mistral4, minicpm3";
+                     mistral4, minicpm3, qwen2vl, qwen3vl, qwen3vlmoe";
     let architecture = "`general.architecture`: expected one of";
     assert_eq!(
         fault(&tiny().text("general.architecture", "mamba").bytes()),

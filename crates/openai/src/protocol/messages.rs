@@ -217,8 +217,16 @@ impl MessageReader<'_> {
             Some(Value::Array(parts)) => parts.iter().map(part).collect::<Option<Vec<String>>>(),
             _ => None,
         };
-        let shown = || content.map_or_else(|| "nothing".to_owned(), brief);
-        let mut parts = parts.ok_or_else(|| self.wrong(".content", "a text or a list of text parts", &shown()))?;
+        let mut parts = parts.ok_or_else(|| {
+            let listed = content.and_then(Value::as_array);
+            let kinds = listed.into_iter().flatten().filter_map(|part| part["type"].as_str());
+            let found = match (kinds.clone().find(|kind| !TEXT_PARTS.contains(kind)), content) {
+                (Some(kind), _) => format!("a part of type \"{kind}\": models read text only"),
+                (None, Some(content)) => brief(content),
+                (None, None) => "nothing".to_owned(),
+            };
+            self.wrong(".content", "a text or a list of text parts", &found)
+        })?;
         match parts.len() {
             0 => Ok("".into()),
             1 => Ok(parts.remove(0).into()),

@@ -47,7 +47,7 @@ struct Wrapper {
     name: &'static str,
     /// The `model_type` of the text model where the nested config does not name it.
     text: &'static str,
-    /// Its `tie_word_embeddings` where it does not say; `None`: the text model's.
+    /// Its `tie_word_embeddings` where it does not say; `None`: the text model's, which is tied if either says so.
     tied: Option<bool>,
 }
 
@@ -55,7 +55,7 @@ const fn wrapper(name: &'static str, text: &'static str, tied: Option<bool>) -> 
     Wrapper { name, text, tied }
 }
 
-const WRAPPERS: [Wrapper; 8] = [
+const WRAPPERS: [Wrapper; 15] = [
     wrapper("gemma3", "gemma3_text", Some(true)),
     wrapper("gemma4", "gemma4_text", Some(true)),
     wrapper("gemma4_unified", GEMMA4_UNIFIED, Some(true)),
@@ -64,6 +64,13 @@ const WRAPPERS: [Wrapper; 8] = [
     wrapper("qwen3_5_moe", "qwen3_5_moe_text", Some(false)),
     wrapper("llava", "llama", None),
     wrapper("kimi_k25", KIMI_K2, Some(true)),
+    wrapper("qwen2_vl", "qwen2_vl_text", None),
+    wrapper("qwen2_5_vl", "qwen2_5_vl_text", None),
+    wrapper("qwen3_vl", "qwen3_vl_text", Some(false)),
+    wrapper("qwen3_vl_moe", "qwen3_vl_moe_text", Some(false)),
+    wrapper("glm4v", "glm4v_text", None),
+    wrapper("glm4v_moe", "glm4v_moe_text", None),
+    wrapper("internvl", "qwen2", Some(true)),
 ];
 
 /// Wrappers whose text model is a supported family, and does something else within them.
@@ -88,6 +95,8 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
     classes::refuse_others(fields, role)?;
     let (text, implied) = match (&nested, wrapper) {
         (Some(nested), wrapper) => (nested, wrapper.map(|wrapper| wrapper.text)),
+        // The fields of the text model lie beside the wrapper's.
+        (None, Some(Wrapper { name, .. })) if Family::named(name).is_some() => (fields, None),
         (None, Some(Wrapper { name, .. })) => {
             let expected = format!("an object with the text model's fields (model_type \"{name}\")");
             return Err(fields.error("text_config", expected, "nothing"));
@@ -105,7 +114,7 @@ pub(super) fn read(fields: &Fields<'_>, role: ModelRole) -> Result<ModelConfig> 
             log::warn!("model_type \"{name}\" is not a known wrapper: its text model is read as if it were alone");
         }
         let tied = fields.flag("tie_word_embeddings")?.or(wrapper.and_then(|wrapper| wrapper.tied));
-        // Llava's own `false` does not count.
+        // Of llava and its like an own `false` does not count.
         let says = tied.filter(|tied| *tied || wrapper.is_none_or(|wrapper| wrapper.tied.is_some()));
         object.extend(says.map(|tied| ("tie_word_embeddings".to_owned(), Value::from(tied))));
         if family.name() == "mistral" {

@@ -341,6 +341,9 @@ fn what_no_template_shows_is_refused_by_name() {
         assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some("messages")), "{}", refusal.message);
         assert!(refusal.message.contains(&format!("`messages{place}")), "{}", refusal.message);
     }
+    let picture = json!([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]);
+    let said = refusal(Endpoint::Chat, json!({"messages": [{"role": "user", "content": picture}]})).message;
+    assert!(said.contains("found a part of type \"image_url\": models read text only"), "{said}");
     let tool = json!({"type": "function", "function": {"name": "add"}});
     let with = |fields: Value| {
         let mut body = json!({"messages": messages("a")});

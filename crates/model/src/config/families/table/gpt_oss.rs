@@ -42,7 +42,7 @@ pub const GPT_OSS: Description = Description {
     }),
     modules: Modules {
         in_layer: &[("mlp.gate", "mlp.router")],
-        experts: ExpertForm::Stacked(StackedForm::Transposed),
+        experts: ExpertForm::Stacked(StackedForm::Transposed { alternate: true }),
         ..LLAMA
     },
     gguf: GgufRule {

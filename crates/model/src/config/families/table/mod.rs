@@ -116,4 +116,7 @@ pub static FAMILIES: &[Description] = &[
     granite::GRANITE_MOE_SHARED,
     olmo::FLEX_OLMO,
     starcoder2::STARCODER2,
+    qwen::QWEN2_VL,
+    qwen::QWEN3_VL,
+    qwen::QWEN3_VL_MOE,
 ];

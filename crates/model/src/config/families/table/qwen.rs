@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::super::modules::{ExpertForm, LLAMA, Modules, StackedForm};
 use super::super::super::rope::LayerKind;
 use super::super::description::{
     Beside, Bias, Biases, Description, ExpertLayers, ExpertRule, GgufRule, HeadNormRule, ImpliedKinds, KindRule,
@@ -20,6 +21,15 @@ pub const QWEN2: Description = Description {
     windows: SWITCHED,
     gguf: GgufRule::named("qwen2"),
     ..PLAIN
+};
+
+/// Qwen2-VL and Qwen2.5-VL, which write the text model's fields beside the wrapper's, or apart.
+pub const QWEN2_VL: Description = Description {
+    name: "qwen2_vl",
+    also: &["qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"],
+    kinds: KindRule { otherwise: ImpliedKinds::Behind(80), ..BEHIND },
+    gguf: GgufRule::named("qwen2vl"),
+    ..QWEN2
 };
 
 pub const QWEN3: Description = Description {
@@ -46,6 +56,17 @@ pub const QWEN3_MOE: Description = Description {
     experts: Some(ExpertRule { layers: ExpertLayers::Stepped, normalise: Normalise::Written, ..ExpertRule::SOFTMAX }),
     gguf: GgufRule::named("qwen3moe"),
     ..PLAIN
+};
+
+/// Qwen3-VL.
+pub const QWEN3_VL: Description = Description { name: "qwen3_vl_text", gguf: GgufRule::named("qwen3vl"), ..QWEN3 };
+
+/// Qwen3-VL's mixtures, which store all experts of a matrix in one tensor.
+pub const QWEN3_VL_MOE: Description = Description {
+    name: "qwen3_vl_moe_text",
+    modules: Modules { experts: ExpertForm::Stacked(StackedForm::Transposed { alternate: false }), ..LLAMA },
+    gguf: GgufRule::named("qwen3vlmoe"),
+    ..QWEN3_MOE
 };
 
 pub const QWEN2_MOE: Description = Description {
