@@ -24,6 +24,7 @@ impl Comparison {
 
 const BREADTH: Option<&str> = Some("2026-11-26-h200-breadth");
 const LATENTS: Option<&str> = Some("2026-11-30-h200-latents");
+const FAMILIES: Option<&str> = Some("2026-12-01-h200-families");
 
 const fn compared(family: &'static str, goldens: &'static [&'static str], gpu: Option<&'static str>) -> Comparison {
     Comparison { family, goldens, gpu }
@@ -31,11 +32,11 @@ const fn compared(family: &'static str, goldens: &'static [&'static str], gpu: O
 
 /// All that have been compared, by family.
 pub static COMPARISONS: &[Comparison] = &[
-    compared("afmoe", &["afmoe"], None),
-    compared("apertus", &["apertus"], None),
-    compared("arcee", &["arcee"], None),
+    compared("afmoe", &["afmoe"], FAMILIES),
+    compared("apertus", &["apertus"], FAMILIES),
+    compared("arcee", &["arcee"], FAMILIES),
     compared("bamba", &["bamba"], None),
-    compared("cohere2", &["cohere2"], None),
+    compared("cohere2", &["cohere2"], FAMILIES),
     compared("cohere2_moe", &["cohere2_moe"], None),
     compared("deepseek_v2", &["deepseek_v2-lite"], LATENTS),
     compared("deepseek_v3", &["deepseek_v3", "deepseek_v3-moonlight", "kimi_k25", "quant-fp8-deepseek_v3"], LATENTS),
@@ -50,17 +51,17 @@ pub static COMPARISONS: &[Comparison] = &[
     compared("gemma3_text", &["gemma3", "gemma3-tworopes"], BREADTH),
     compared("gemma4_text", &["gemma4", "gemma4-mixture", "gemma4-ple"], BREADTH),
     compared("glm4", &["glm4", "glm4v"], None),
-    compared("glm4_moe", &["glm4_moe-air", "glm4v_moe", "quant-fp8-channel-glm4_moe"], None),
+    compared("glm4_moe", &["glm4_moe-air", "glm4v_moe", "quant-fp8-channel-glm4_moe"], FAMILIES),
     compared("glm4_moe_lite", &["glm4_moe_lite"], LATENTS),
-    compared("gpt_neox", &["gpt_neox"], None),
+    compared("gpt_neox", &["gpt_neox"], FAMILIES),
     compared("gpt_oss", &["gpt-oss", "gpt-oss-sinks", "quant-mxfp4-gpt-oss"], BREADTH),
     compared("granite", &["granite"], None),
     compared("granitemoe", &["granitemoe"], None),
     compared("granitemoehybrid", &["granitemoehybrid-h-tiny"], None),
-    compared("granitemoeshared", &["granitemoeshared"], None),
+    compared("granitemoeshared", &["granitemoeshared"], FAMILIES),
     compared("helium", &["helium"], None),
     compared("hunyuan_v1_dense", &["hunyuan_v1_dense"], None),
-    compared("hunyuan_v1_moe", &["hunyuan_v1_moe"], None),
+    compared("hunyuan_v1_moe", &["hunyuan_v1_moe"], FAMILIES),
     compared("hy_v3", &["hy_v3"], None),
     compared("jais2", &["jais2"], None),
     compared("jamba", &["jamba"], None),
@@ -75,19 +76,19 @@ pub static COMPARISONS: &[Comparison] = &[
     compared("longcat_flash", &["longcat_flash"], LATENTS),
     compared("mamba2", &["mamba2"], None),
     compared("minicpm3", &["minicpm3"], LATENTS),
-    compared("minimax_m2", &["minimax_m2"], None),
+    compared("minimax_m2", &["minimax_m2"], FAMILIES),
     compared("ministral3", &["ministral3-growth"], None),
     compared("mistral", &["mistral-sliding16"], None),
     compared("mistral4", &["mistral4-text"], LATENTS),
     compared("mixtral", &["mixtral"], BREADTH),
-    compared("nemotron", &["nemotron"], None),
+    compared("nemotron", &["nemotron"], FAMILIES),
     compared("nemotron_h", &["nemotron_h-moe", "nemotron_h-nano2"], None),
     compared("olmo2", &["olmo2"], None),
     compared("olmo3", &["olmo3", "olmo3-yarn"], BREADTH),
-    compared("olmoe", &["olmoe"], None),
+    compared("olmoe", &["olmoe"], FAMILIES),
     compared("phi", &["phi2"], None),
     compared("phi3", &["phi3", "phi3-longrope60"], BREADTH),
-    compared("phimoe", &["phimoe"], None),
+    compared("phimoe", &["phimoe"], FAMILIES),
     compared("qwen2", &["qwen2-tied", "internvl3-qwen2"], None),
     compared("qwen2_moe", &["qwen2_moe"], None),
     compared(
@@ -110,6 +111,6 @@ pub static COMPARISONS: &[Comparison] = &[
     compared("seed_oss", &["seed_oss"], None),
     compared("smollm3", &["smollm3", "smollm3-nope"], BREADTH),
     compared("solar_open", &["solar_open"], None),
-    compared("stablelm", &["stablelm"], None),
+    compared("stablelm", &["stablelm"], FAMILIES),
     compared("starcoder2", &["starcoder2"], None),
 ];
