@@ -102,7 +102,7 @@ impl fmt::Display for Family {
 }
 
 /// Models that are not computed: their `model_type`, what of them is missing, and the nearest family that is computed.
-const REFUSED: [(&str, &str, &str); 8] = [
+const REFUSED: [(&str, &str, &str); 11] = [
     ("deepseek_v32", "attention to keys that an indexer chooses is", "deepseek_v3"),
     ("glm_moe_dsa", "attention to keys that an indexer chooses is", "deepseek_v3"),
     ("mistral_large4", "attention to keys that an indexer chooses is", "mistral4"),
@@ -111,6 +111,9 @@ const REFUSED: [(&str, &str, &str); 8] = [
     ("qwen4_exp_text", "block-sparse attention, hyper-connections and hashed embeddings are", "qwen3_next"),
     ("bailing_hybrid", "linear attention with bounded decays beside gated latent attention is", "qwen3_next"),
     ("lfm3", "long convolutions and gates of heads are", "llama"),
+    ("llama4_text", "attention within chunks is", "llama"),
+    ("gemma3n_text", "alternating updates of four streams are", "gemma3_text"),
+    ("mimo_v2_flash", "values narrower than keys are", "minimax_m2"),
 ];
 
 /// Refuses a `model_type` that is known not to be computed.
@@ -140,4 +143,31 @@ fn nearest(name: &str) -> String {
 pub fn supported() -> String {
     let names: Vec<String> = Family::all().map(|family| family.to_string()).collect();
     format!("one of {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_models_have_a_nearest_family_that_runs() {
+        for (name, _, nearest) in REFUSED {
+            assert!(Family::named(name).is_none() && Family::named(nearest).is_some(), "{name}, {nearest}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_model_is_told_the_family_whose_name_begins_most_alike() {
+        assert!(nearest("qwen3_moe_next").ends_with(" qwen3_moe"), "{}", nearest("qwen3_moe_next"));
+        assert_eq!(nearest("zamba"), "\"zamba\"");
+    }
+
+    #[test]
+    fn no_two_families_share_a_name() {
+        let mut names: Vec<&str> = Family::all()
+            .flat_map(|family| std::iter::once(family.name()).chain(family.description().also.iter().copied()))
+            .collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
 }
