@@ -8,7 +8,9 @@ use super::super::super::fields::{Fields, LARGEST_LAYERS, shown, whole};
 use super::super::super::modules::{ExpertForm, LLAMA, Modules};
 use super::super::super::rope::LayerKind;
 use super::super::canonical::Canonical;
-use super::super::description::{Biases, Description, ExpertRule, KindRule, LatentRule, PLAIN, RopeRule, Rotated};
+use super::super::description::{
+    Biases, Description, ExpertLayers, ExpertRule, KindRule, LatentRule, PLAIN, RopeRule, Rotated,
+};
 use super::super::recurrent;
 
 pub const KIMI_LINEAR: Description = Description {
@@ -37,7 +39,7 @@ pub const KIMI_LINEAR: Description = Description {
     biases: Biases::OF_ATTENTION,
     kinds: KindRule::all(LayerKind::Linear),
     rope: RopeRule { rotated: Rotated::None, ..RopeRule::PLAIN },
-    experts: Some(ExpertRule::SIGMOID),
+    experts: Some(ExpertRule { layers: ExpertLayers::Listed, ..ExpertRule::SIGMOID }),
     latent: Some(LatentRule::DEEPSEEK),
     recurrent: Some(recurrent::channel),
     modules: Modules {
