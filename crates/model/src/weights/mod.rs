@@ -232,8 +232,8 @@ impl WeightSource<'_> {
             Some(kept) => {
                 let fresh: Vec<TensorSpec> = specs.iter().filter(|spec| kept.changes.has(spec)).cloned().collect();
                 self.with_views(&fresh, &mut |views| {
-                    let all = kept.filled(specs, views, |view, spec| WeightView { rows: 1, cols: spec.cols(), ..view });
-                    load(&all)
+                    let kept_row = |view, spec: &TensorSpec| WeightView { rows: 1, cols: spec.elements(), ..view };
+                    load(&kept.filled(specs, views, kept_row))
                 })?;
             }
         }
@@ -362,7 +362,8 @@ impl Kept<'_> {
     ) -> Vec<T> {
         let (mut fresh, mut first) = (fresh.iter(), 0);
         let entry = |spec: &TensorSpec| {
-            let rows = if spec.shape.len() == 1 { spec.cols() } else { spec.rows() };
+            // A column holds all elements of a tensor, whatever its shape.
+            let rows = if self.elements.cols == 1 { spec.elements() } else { spec.rows() };
             let own = first..first + rows;
             first = own.end;
             match self.changes.has(spec) {

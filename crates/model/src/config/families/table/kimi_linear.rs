@@ -54,13 +54,20 @@ pub const KIMI_LINEAR: Description = Description {
     ..PLAIN
 };
 
-/// `linear_attn_config` lists the layers of both kinds, which it counts from 1.
+/// `linear_attn_config` lists the layers of both kinds, which it counts from 1. Without `mlp_layer_types`, all layers
+/// but the first ones have experts.
 fn list_kinds(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
+    const FIRST: &str = "first_k_dense_replace";
     const LISTS: [(&str, LayerKind); 2] = [("full_attn_layers", LayerKind::Full), ("kda_layers", LayerKind::Linear)];
+    let layers = written.size("num_hidden_layers", LARGEST_LAYERS)?.unwrap_or(27);
+    if written.value("mlp_layer_types").is_none() {
+        let first = written.count(FIRST)?.unwrap_or(1);
+        let block = |layer: usize| if (layer as u64) < first { "dense" } else { "sparse" };
+        canonical.set(FIRST, "mlp_layer_types", (0..layers).map(block).collect::<Vec<_>>());
+    }
     let Some(own) = written.object("linear_attn_config")?.filter(|_| written.value("layer_types").is_none()) else {
         return Ok(());
     };
-    let layers = written.size("num_hidden_layers", LARGEST_LAYERS)?.unwrap_or(27);
     let mut kinds = vec![None; layers];
     for (name, kind) in LISTS {
         for (ix, number) in own.list(name)?.unwrap_or_default().iter().enumerate() {
