@@ -29,15 +29,15 @@ struct Down {
 }
 
 impl Health {
-    /// Lets a question through, or not.
+    /// Lets a question to `server` through, or not.
     ///
     /// # Errors
     ///
     /// The server is down.
-    pub fn admit(&mut self, now: Instant) -> Result<()> {
+    pub fn admit(&mut self, server: &str, now: Instant) -> Result<()> {
         match &mut self.down {
             Some(down) if now < down.until => {
-                Err(Error::busy("the judge's server", format!("it is not reached for now: {}", down.why)))
+                Err(Error::busy(server, format!("it is not reached for now: {}", down.why)))
             }
             Some(down) => {
                 // The others wait for what becomes of this one.
@@ -68,26 +68,28 @@ impl Health {
 mod tests {
     use super::*;
 
+    const SERVER: &str = "the judge's server http://judge";
+
     #[test]
     fn a_server_that_is_down_is_tried_from_time_to_time() {
         let (mut health, start) = (Health::default(), Instant::now());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         for failed in 1..=IN_A_ROW {
-            health.admit(at(0)).unwrap();
+            health.admit(SERVER, at(0)).unwrap();
             assert_eq!(health.unreached("refused", at(1)), failed == IN_A_ROW, "it is said once");
         }
         assert!(!health.unreached("refused", at(1)), "one that was under way");
-        let error = health.admit(at(30)).unwrap_err().to_string();
-        assert_eq!(error, "the judge's server: it is not reached for now: refused");
-        health.admit(at(31)).unwrap();
-        assert!(health.admit(at(32)).is_err(), "one is under way");
+        let error = health.admit(SERVER, at(30)).unwrap_err().to_string();
+        assert_eq!(error, "the judge's server http://judge: it is not reached for now: refused");
+        health.admit(SERVER, at(31)).unwrap();
+        assert!(health.admit(SERVER, at(32)).is_err(), "one is under way");
         assert!(!health.unreached("timeout", at(33)));
-        assert!(health.admit(at(62)).unwrap_err().to_string().contains("timeout"));
-        health.admit(at(63)).unwrap();
+        assert!(health.admit(SERVER, at(62)).unwrap_err().to_string().contains("timeout"));
+        health.admit(SERVER, at(63)).unwrap();
         health.reached();
-        health.admit(at(63)).unwrap();
+        health.admit(SERVER, at(63)).unwrap();
         assert!(!health.unreached("refused", at(64)));
-        health.admit(at(64)).unwrap();
+        health.admit(SERVER, at(64)).unwrap();
     }
 
     #[test]
@@ -97,6 +99,6 @@ mod tests {
             (1..IN_A_ROW).for_each(|_| assert!(!health.unreached("refused", now)));
             health.reached();
         }
-        assert!(health.admit(now).is_ok());
+        assert!(health.admit(SERVER, now).is_ok());
     }
 }

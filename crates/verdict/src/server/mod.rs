@@ -165,7 +165,7 @@ impl Asking {
 
     fn answer(&self, question: &Question) -> Result<Answered> {
         let Body { part, fields } = body::of(question, &self.model, self.client.request())?;
-        self.health().admit(Instant::now())?;
+        self.health().admit(&self.client.name(), Instant::now())?;
         let answer = self.retrying(|client| client.post(part, &fields))?;
         let Usage { tokens, written } = read::usage(&answer);
         self.tokens.fetch_add(tokens, Ordering::Relaxed);

@@ -256,6 +256,7 @@ fn a_server_that_is_not_there_is_soon_not_asked() {
     let judge = server.judge_by(ServerOptions { url, retries: 0, ..server.options() });
     let errors: Vec<String> = (0..9).map(|_| answer(&judge, json_question()).unwrap_err().to_string()).collect();
     assert!(errors[..8].iter().all(|error| !error.contains("for now")), "{errors:?}");
+    assert!(errors.iter().all(|error| error.contains("http://127.0.0.1")), "each names the server: {errors:?}");
     assert!(errors[8].contains("it is not reached for now"), "{errors:?}");
 }
 
