@@ -1,5 +1,6 @@
-// out[r][i] = sum over the row's experts, in the order of its choices, of weight * x[place][i], or of x[place][i] without
-// weights; if `adds`, out[r][i] += that sum. Places from `*multiplied` on are of identities: they give input[r][i], or nothing if there is no input.
+// out[r][i] = sum over the row's experts, in the order of its choices, of weight * x[place][i], or of x[place][i]
+// without weights; if `adds`, out[r][i] += that sum. Places from `*multiplied` on are of identities: they give
+// input[r][i], or nothing if there is no input.
 //
 // Shapes: out f32 [R, width], x ELEMENT [places, width], input ELEMENT [R, width] or null; places [R, chosen], weights
 // [R, chosen] or null.

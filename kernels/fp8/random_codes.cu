@@ -1,13 +1,12 @@
-// Generates random numbers, rounds them to ELEMENT and makes e4m3 codes of them: code = number / scale, to nearest even,
-// with the largest number of a row, or with BLOCKS of each 128 inputs of a row, as code 448. Bitwise equal to those of
-// the CPU.
+// Generates random numbers, rounds them to ELEMENT and makes e4m3 codes of them: code = number / scale, to nearest
+// even, with the largest number of a row, or with BLOCKS of each 128 inputs of a row, as code 448. Bitwise equal to
+// those of the CPU.
 //
 // Shapes: to e4m3 [R, cols], rows `stride` bytes apart, a multiple of 16; scales f32 [R], or with BLOCKS [ceil(cols /
-// 128)] rows of R, `apart` elements from each other. Row r has the numbers from r * pitch on, `inner` of them; its codes
-// are those of `cols` inputs from `first` on, with BLOCKS a multiple of 128.
-// Grid: one block per row, of at most THREADS threads, whole warps.
-// Limit: about 40 integer operations per element: each number is made twice.
-// Definition: `QuantView::read_row` of random numbers (crates/backend/src/quantised/source.rs).
+// 128)] rows of R, `apart` elements from each other. Row r has the numbers from r * pitch on, `inner` of them; its
+// codes are those of `cols` inputs from `first` on, with BLOCKS a multiple of 128. Grid: one block per row, of at most
+// THREADS threads, whole warps. Limit: about 40 integer operations per element: each number is made twice. Definition:
+// `QuantView::read_row` of random numbers (crates/backend/src/quantised/source.rs).
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #include "fp8/rounding.cuh"

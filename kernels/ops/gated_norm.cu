@@ -6,9 +6,8 @@
 // factor(gate[i]).
 //
 // Shapes: x, gate ELEMENT [R, norms * width]; weight f32 [width], [norms, width] with OWN_WEIGHTS, or null.
-// Grid: x = row, y = blocks over norms; one warp for each norm, or the whole block where norms are wider than WARP_MOST.
-// The second pass over a norm hits the L1 cache.
-// Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per element.
+// Grid: x = row, y = blocks over norms; one warp for each norm, or the whole block where norms are wider than
+// WARP_MOST. The second pass over a norm hits the L1 cache. Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::gated_norm`; on the CPU, `gated_norm` of crates/cpu/src/gated_norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"

@@ -574,7 +574,8 @@ pub trait Backend: Send + 'static {
     /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV
     /// dtype.
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
-    /// [`Backend::head_norm`], [`Backend::clamp`], [`Backend::rope`] and [`Backend::kv_append`] in turn, as `steps` says.
+    /// [`Backend::head_norm`], [`Backend::clamp`], [`Backend::rope`] and [`Backend::kv_append`] in turn, as `steps`
+    /// says.
     fn prepare_heads(
         &mut self,
         qkv: &mut Self::Buffer,
@@ -758,9 +759,9 @@ pub trait Backend: Send + 'static {
         layer: LayerIx,
         step: &Self::Step,
     );
-    /// In place, for each `how.width` neighbours of a row, with `norm(x) = x / sqrt(mean(x^2) + eps)`, in the order that
-    /// `how` says: `norm(x) * weight * gate(g)` or `norm(x * gate(g)) * weight`. `gate` is as wide as `x`, `weight` as
-    /// one norm, the same for each, or as the row. Without weights there is no norm: `x * gate(g)`.
+    /// In place, for each `how.width` neighbours of a row, with `norm(x) = x / sqrt(mean(x^2) + eps)`, in the order
+    /// that `how` says: `norm(x) * weight * gate(g)` or `norm(x * gate(g)) * weight`. `gate` is as wide as `x`,
+    /// `weight` as one norm, the same for each, or as the row. Without weights there is no norm: `x * gate(g)`.
     fn gated_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: Option<&Self::Vector>, how: GatedNorm);
     /// Chooses the experts of each row by the router's `scores` `[R, experts]` as [`Router`] says, weighs them, and
     /// sorts the rows by expert. `factors`: each weight is multiplied by that of its expert. `bias`: is added to the
@@ -801,8 +802,8 @@ pub trait Backend: Send + 'static {
         gate: Gate,
     );
     /// `out[r] = sum over the row's experts, in the order they were chosen in, of weight * x[place]`, or `out[r] += `
-    /// that sum, added when it is complete. Where routers weigh inputs, these weights are 1. An identity gives row `r` of `input` `[R, width of x]` and nothing of `x`;
-    /// without `input` it gives nothing.
+    /// that sum, added when it is complete. Where routers weigh inputs, these weights are 1. An identity gives row `r`
+    /// of `input` `[R, width of x]` and nothing of `x`; without `input` it gives nothing.
     fn combine(
         &mut self,
         out: &mut Self::Buffer,

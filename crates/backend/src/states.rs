@@ -37,17 +37,17 @@
 //! B[n]`, and the output is `sum over n of s[n] * C[n] + skip[c] * x[c]`.
 //!
 //! # Gated convolution
-//! [`StateKind::Conv`] (LFM2): a layer projects to B, C and x, its convolution without silu reads `B * x`, and the output
-//! is what it gives times C. There is no other state.
+//! [`StateKind::Conv`] (LFM2): a layer projects to B, C and x, its convolution without silu reads `B * x`, and the
+//! output is what it gives times C. There is no other state.
 //!
 //! # State
 //! What the next token needs of all before it: `S` of every value head, and the convolution's last inputs. As many of
 //! these are kept as a row reads, its own included, so one more than the next token reads. So the last token's own row
 //! can be computed again from the state after it (`StateRun::is_in`): its convolution reads what is kept, its output is
-//! read from `S` as it is, and nothing changes. States are f32. With [`StateDtype::Bf16`], `S` is rounded to bf16 (to nearest even)
-//! after every token, before it is read, and stored so; the convolution's inputs stay f32. So it is the same rounding
-//! however steps divide a sequence, and memory holds all that a computation goes on from. A backend that computes runs
-//! in chunks may round `S` at their ends alone.
+//! read from `S` as it is, and nothing changes. States are f32. With [`StateDtype::Bf16`], `S` is rounded to bf16 (to
+//! nearest even) after every token, before it is read, and stored so; the convolution's inputs stay f32. So it is the
+//! same rounding however steps divide a sequence, and memory holds all that a computation goes on from. A backend that
+//! computes runs in chunks may round `S` at their ends alone.
 //!
 //! # Order
 //! The runs of a step are computed one after the other, and the rows of a run token by token, so that the state after a

@@ -151,8 +151,8 @@ fn gelu_inner(x: f32) -> f32 {
     SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)
 }
 
-/// For `z >= 0`, what `e` is raised to in `erfc(z) = t e^(-z^2 + P(t))` with `t = 1 / (1 + z/2)`. P interpolates that at
-/// the Chebyshev nodes of 1/6 to 1, with an error of 5.2e-8.
+/// For `z >= 0`, what `e` is raised to in `erfc(z) = t e^(-z^2 + P(t))` with `t = 1 / (1 + z/2)`. P interpolates that
+/// at the Chebyshev nodes of 1/6 to 1, with an error of 5.2e-8.
 #[inline(always)]
 fn erfc_power(z: f32, t: f32) -> f32 {
     const P: [f32; 10] = [

@@ -119,7 +119,8 @@ impl ConvScratch {
 }
 
 for_each_isa! {
-    fn conv_row(out: &mut [f32], inputs: &RowInputs<'_>, weight: &[f32], bias: Option<&[f32]>) = conv_clear or conv_fast;
+    fn conv_row(out: &mut [f32], inputs: &RowInputs<'_>, weight: &[f32], bias: Option<&[f32]>)
+        = conv_clear or conv_fast;
 }
 
 for_each_isa! {

@@ -22,8 +22,8 @@ pub struct UpdateScratch {
 }
 
 impl UpdateScratch {
-    /// Calls `update(number, matrices, outputs)` for each of a layer's matrices with memory for what it gives, `[rows of
-    /// out, width]`, and writes that to `out`, whose rows have it one after the other.
+    /// Calls `update(number, matrices, outputs)` for each of a layer's matrices with memory for what it gives, `[rows
+    /// of out, width]`, and writes that to `out`, whose rows have it one after the other.
     pub fn by_matrix(
         &mut self,
         cores: &Cores,

@@ -126,7 +126,8 @@ pub struct Cuda {
     kv: KvDtype,
     /// Shared with the backends of other models on this GPU.
     order: Arc<StepOrder>,
-    /// What of a captured step is computed beside other parts of it; `None` until a model is loaded that has such parts.
+    /// What of a captured step is computed beside other parts of it; `None` until a model is loaded that has such
+    /// parts.
     branch: Option<Arc<Branch>>,
     /// The end of its last step; made with the first one that has another backend beside it.
     end: Option<Arc<Event>>,

@@ -1,5 +1,5 @@
-//! The size of the memory for keys and values, and of that for the states of recurrent layers. A model without attention
-//! has no keys and values: its pages take no memory, and all of it is for states.
+//! The size of the memory for keys and values, and of that for the states of recurrent layers. A model without
+//! attention has no keys and values: its pages take no memory, and all of it is for states.
 
 use crate::copies::CopyMemory;
 use offshoot_core::error::{Error, Result};

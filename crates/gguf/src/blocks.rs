@@ -223,8 +223,8 @@ impl CodedPart<'_> {
         self.least.fill(0.0);
     }
 
-    /// Eight scales of 6 bits, 32 higher than what they stand for, that an f16 multiplies: the upper two bits of all lie
-    /// in 16 bits behind it, then the lower four in four bytes.
+    /// Eight scales of 6 bits, 32 higher than what they stand for, that an f16 multiplies: the upper two bits of all
+    /// lie in 16 bits behind it, then the lower four in four bytes.
     #[inline(always)]
     fn of_iq4_xs(&mut self, block: &[u8]) {
         let (of_scales, high) = (half_at(block, 0), u16::from_le_bytes([block[2], block[3]]));

@@ -236,8 +236,9 @@ impl<B: Backend> Layer<B> {
         is_gated || matches!(self.before_feed_forward, BlockInput::AsBefore)
     }
 
-    /// `attended = attention(qkv(norm(residual)))`, or what a recurrent layer gives in its place. Stores the new keys and values or
-    /// states, and calls `observe` with the operands of attention. Nothing if the layer mixes no positions.
+    /// `attended = attention(qkv(norm(residual)))`, or what a recurrent layer gives in its place. Stores the new keys
+    /// and values or states, and calls `observe` with the operands of attention. Nothing if the layer mixes no
+    /// positions.
     pub fn attend(
         &self,
         backend: &mut B,

@@ -38,8 +38,8 @@ pub struct QuantFormat {
 
 impl QuantFormat {
     /// Whether it is one that GPUs multiply from 4-bit codes, and the inputs that share a scale there: int4 in groups
-    /// of 32, 64 or a multiple of 128, or with a scale for each output; e2m1 in groups of 32, or 16 as NVFP4. Activations
-    /// are not rounded.
+    /// of 32, 64 or a multiple of 128, or with a scale for each output; e2m1 in groups of 32, or 16 as NVFP4.
+    /// Activations are not rounded.
     pub fn four_bit_group(self) -> Option<usize> {
         let group = match (self.codes, self.group) {
             (CodeFormat::Int4, Some(group @ (32 | 64))) => group,

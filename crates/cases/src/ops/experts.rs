@@ -206,8 +206,8 @@ impl OpCase for CombineCase {
 
     /// A weight is a power of e to a difference of scores up to 72, with as many roundings and a few more, divided by a
     /// sum of at most `experts` of them; the sum over `chosen` products has as many roundings of at most the sum of
-    /// weights, which is at most 1 (sigmoids, and those of a sparse mixer: 1 each) times a factor of at most 1, times a number of at most 1. Adding
-    /// rounds a number of at most 1 more than that.
+    /// weights, which is at most 1 (sigmoids, and those of a sparse mixer: 1 each) times a factor of at most 1, times a
+    /// number of at most 1. Adding rounds a number of at most 1 more than that.
     fn tolerance(&self, _: usize, _: f64) -> f64 {
         let Routed { experts, router, .. } = self.routed;
         let sum = match router.scores {

@@ -10,8 +10,8 @@ use offshoot_backend::{CodeFormat, QuantFormat, WeightFormat};
 pub enum FourBitCodes {
     /// Integers less a zero point, a scale in f32.
     Int4,
-    /// e2m1. In groups of 32 with powers of two as scales (MXFP4); in groups of 16 with e4m3 scales and a factor of each
-    /// output (NVFP4).
+    /// e2m1. In groups of 32 with powers of two as scales (MXFP4); in groups of 16 with e4m3 scales and a factor of
+    /// each output (NVFP4).
     Fp4,
 }
 

@@ -479,8 +479,8 @@ fn however_tokens_are_divided_into_runs_the_kernels_give_the_same_bits() {
     }
 }
 
-/// Launches a kernel, with so many blocks for each row, that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments
-/// behind these, with f32 `weight` before them if there are some.
+/// Launches a kernel, with so many blocks for each row, that changes rows of `x` in place by `y`, of which each row has
+/// `gates`; `more`: its arguments behind these, with f32 `weight` before them if there are some.
 fn gated(
     (kernel, blocks): (&Emulated, u32),
     dtype: Dtype,

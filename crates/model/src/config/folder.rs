@@ -91,8 +91,8 @@ impl ModelFolder {
     ///
     /// # Errors
     ///
-    /// As of [`open`](Self::open). The model's class reads in both directions or scores; its final norm is a layer norm; or
-    /// it is a GGUF file.
+    /// As of [`open`](Self::open). The model's class reads in both directions or scores; its final norm is a layer
+    /// norm; or it is a GGUF file.
     pub fn open_embedder(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         if offshoot_gguf::files(&path)?.is_some() {

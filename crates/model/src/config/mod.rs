@@ -1,8 +1,7 @@
 //! The configuration of a model (`model`), read by `folder` from config.json and generation_config.json. `families`
-//! holds what each architecture implies, `layer` describes a layer, `recurrent` one with a state, `groups` its pages, `rope` parses rotary
-//! embeddings, `output` what follows the final norm, `fields` reads JSON fields and reports errors, `agreement`
-//! compares two configurations. `weights` reads
-//! the tensors.
+//! holds what each architecture implies, `layer` describes a layer, `recurrent` one with a state, `groups` its pages,
+//! `rope` parses rotary embeddings, `output` what follows the final norm, `fields` reads JSON fields and reports
+//! errors, `agreement` compares two configurations. `weights` reads the tensors.
 
 mod agreement;
 mod bare_words;

@@ -259,9 +259,9 @@ impl ModelFiles for Checkpoint<'_> {
         FileFacts::of(files.len(), tensors().map(|tensor| tensor.data.len()).sum(), dtypes)
     }
 
-    /// `config` with what only the tensors tell: how experts are stored, whether queries and latents have one dtype, and
-    /// whether an output layer that config.json calls tied is stored all the same and differs from the embedding table.
-    /// Then it is used, as in transformers.
+    /// `config` with what only the tensors tell: how experts are stored, whether queries and latents have one dtype,
+    /// and whether an output layer that config.json calls tied is stored all the same and differs from the embedding
+    /// table. Then it is used, as in transformers.
     fn complete(&self, config: &ModelConfig) -> ModelConfig {
         let mut config = config.clone();
         config.modules = stored_modules(config.modules, self.names.iter().map(String::as_str));

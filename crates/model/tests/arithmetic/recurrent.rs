@@ -1,5 +1,5 @@
-//! Random small models with recurrent layers against a plain reference: straight loops in f64. The checkpoint holds what
-//! the reference asked for and nothing else, so names and shapes are checked too.
+//! Random small models with recurrent layers against a plain reference: straight loops in f64. The checkpoint holds
+//! what the reference asked for and nothing else, so names and shapes are checked too.
 
 #[path = "recurrent/configs.rs"]
 mod configs;

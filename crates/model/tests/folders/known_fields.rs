@@ -55,13 +55,15 @@ fn the_document_lists_the_fields_that_change_nothing() {
 
 #[test]
 fn a_field_that_nobody_reads_is_refused_by_name() {
-    for (field, value) in [("moon_phase", json!(3)), ("attention_scale", json!(0.5)), ("is_tuned", json!(false))] {
+    for (field, value) in [("moon_phase", json!(3)), ("attention_scale", json!(0.5)), ("is_tuned", json!(true))] {
         bad(json!({field: value}), &[&format!("`{field}`"), UNKNOWN]);
     }
     let rope = json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "warp": 3}});
     bad(rope, &["`rope_scaling.warp`", "is not computed"]);
     // What says nothing, or concerns something else, is passed over.
-    good(json!({"moon_phase": null, "attention_dropout": 0.1, "use_cache": true, "num_mtp_heads": 2}));
+    good(
+        json!({"moon_phase": null, "is_tuned": false, "attention_dropout": 0.1, "use_cache": true, "num_mtp_heads": 2}),
+    );
     // What must be off, or say what another field says.
     good(json!({"pruned_heads": {}, "num_heads": 4}));
     bad(json!({"pruned_heads": {"0": [1]}}), &["`pruned_heads`", "off"]);

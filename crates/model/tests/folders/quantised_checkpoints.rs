@@ -217,7 +217,10 @@ fn forms() -> Vec<(&'static str, Form)> {
     let awq_config = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"});
     let token = |kind: &str| json!({"num_bits": 8, "type": kind, "strategy": "token", "dynamic": true});
     let channel = |kind: &str| json!({"num_bits": 8, "type": kind, "strategy": "channel"});
-    let float4 = |dynamic: Value| json!({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "dynamic": dynamic});
+    let float4 = |dynamic: Value| {
+        let strategy = "tensor_group";
+        json!({"num_bits": 4, "type": "float", "strategy": strategy, "group_size": 16, "dynamic": dynamic})
+    };
     let without_zeros = |c: &Codes| packed(c).into_iter().filter(|(end, _)| *end != ".weight_zero_point").collect();
     vec![
         ("awq", Form { config: awq_config, pack: awq, kind: Kind::Int4 }),

@@ -1,6 +1,6 @@
-//! Linear layers with quantised weights: the layout (`panels`, `scales`), activations (`operand`), the clear loops (`clear`), and
-//! the fast path: what a few panels are multiplied by (`drive`; `wide` for many rows) and the kernels of each
-//! instruction set (`layouts` lists the formats that they are compiled for).
+//! Linear layers with quantised weights: the layout (`panels`, `scales`), activations (`operand`), the clear loops
+//! (`clear`), and the fast path: what a few panels are multiplied by (`drive`; `wide` for many rows) and the kernels of
+//! each instruction set (`layouts` lists the formats that they are compiled for).
 //!
 //! Products of integers are exact, so all paths agree in every bit where weights and activations are int8. Elsewhere
 //! paths differ as sums in f32 do: the kernels fuse the multiply-adds that the clear loops round twice.

@@ -4,7 +4,7 @@
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use super::scales::PanelScales;
+use super::scales::CodeScales;
 use crate::memory::CacheLine;
 use offshoot_backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView, row_of_stack};
 
@@ -24,7 +24,7 @@ pub struct QuantPanels {
     pub format: QuantFormat,
     codes: MmapMut,
     /// `[panels][groups][16]`
-    pub scales: PanelScales,
+    pub scales: CodeScales,
     /// `[panels][groups][16]`, or empty.
     zeros: Vec<u8>,
     /// int8: 128 times the sum of each output's codes, which dot products of activations with 128 added have too much.
@@ -69,7 +69,7 @@ impl QuantPanels {
             });
         let order = first.order.map(<[u32]>::to_vec);
         let (offsets, activations) = (Vec::new(), first.activations);
-        let scales = PanelScales::of(format, scales, factors, groups);
+        let scales = CodeScales::of(format, scales, factors, groups);
         let mut packed = Self { rows, cols, format, codes, scales, zeros, offsets, order, activations };
         if format.codes == CodeFormat::Int8 {
             let sum = |p: usize, lane: usize| {

@@ -26,7 +26,7 @@ impl ScaleForm {
 }
 
 /// The scales of all panels.
-pub struct PanelScales {
+pub struct CodeScales {
     form: ScaleForm,
     groups: usize,
     /// `[panels][groups][16]` of `ScaleForm::Numbers`, or empty.
@@ -49,7 +49,7 @@ pub struct ScalePointers {
     pub factors: *const f32,
 }
 
-impl PanelScales {
+impl CodeScales {
     /// `scales`: `[panels][groups][16]`, without `factors`, `[panels][16]`.
     pub fn of(format: QuantFormat, scales: Vec<f32>, factors: Vec<f32>, groups: usize) -> Self {
         let form = ScaleForm::of(format);

@@ -1,5 +1,5 @@
-//! Refuses fields of a config.json that nobody reads: what they would change is not computed. Some change nothing; these
-//! are listed with the reason, here those of all families.
+//! Refuses fields of a config.json that nobody reads: what they would change is not computed. Some change nothing;
+//! these are listed with the reason, here those of all families.
 
 use std::fmt;
 
@@ -69,6 +69,9 @@ const IGNORED: &[(&str, Why)] = &[
     ("time_step_max", Why::Training),
     ("time_step_floor", Why::Training),
     ("time_step_rank", Why::Training),
+    ("time_step_init_scheme", Why::Training),
+    ("time_step_scale", Why::Training),
+    ("multi_token_pred_lambda", Why::Training),
     ("block_*_init_scale", Why::Training),
     ("*_use_xavier_init", Why::Training),
     ("*_token_id", Why::Generation),
@@ -112,8 +115,16 @@ const IGNORED: &[(&str, Why)] = &[
     ("_*", Why::Library),
     ("architectures", Why::Library),
     ("auto_map", Why::Library),
+    ("auto_class", Why::Library),
+    ("base_model", Why::Library),
+    ("custom_pipelines", Why::Library),
+    ("device_map", Why::Library),
     ("finetuning_task", Why::Library),
     ("for_llm_compressor", Why::Library),
+    ("keys_to_ignore_at_inference", Why::Library),
+    ("language", Why::Library),
+    ("license", Why::Library),
+    ("low_cpu_mem_usage", Why::Library),
     ("model_max_length", Why::Library),
     ("model_type", Why::Library),
     ("name_or_path", Why::Library),
@@ -125,7 +136,9 @@ const IGNORED: &[(&str, Why)] = &[
     ("tf_legacy_loss", Why::Library),
     ("tokenizer*", Why::Library),
     ("torchscript", Why::Library),
+    ("transformers.js*", Why::Library),
     ("transformers_version", Why::Library),
+    ("trust_remote_code", Why::Library),
     ("unsloth_*", Why::Library),
     ("use_bfloat16", Why::Library),
     ("attn_implementation", Why::Kernel),
@@ -134,12 +147,13 @@ const IGNORED: &[(&str, Why)] = &[
     ("chunk_size_feed_forward", Why::Kernel),
     ("enable_moe_fp32_combine", Why::Kernel),
     ("ep_size", Why::Kernel),
+    ("flash_attn*", Why::Kernel),
     ("mamba_chunk_size", Why::Kernel),
     ("mamba_ssm_*", Why::Kernel),
     ("pretraining_tp", Why::Kernel),
     ("residual_in_fp32", Why::Kernel),
     ("scale_attention_softmax_in_fp32", Why::Kernel),
-    ("use_flash_attention*", Why::Kernel),
+    ("use_flash_att*", Why::Kernel),
     ("use_grouped_mm", Why::Kernel),
     ("use_mamba_kernels", Why::Kernel),
     ("mtp_*", Why::Further),
@@ -150,13 +164,23 @@ const IGNORED: &[(&str, Why)] = &[
     ("add_cross_attention", Why::Off),
     ("cross_attention_hidden_size", Why::Off),
     ("is_encoder_decoder", Why::Off),
+    ("load_in_4bit", Why::Off),
+    ("load_in_8bit", Why::Off),
     ("pruned_heads", Why::Off),
+    ("rope_interleaved", Why::Off),
     ("tie_encoder_decoder", Why::Off),
     ("attention_head_dim", Why::Repeats("head_dim")),
-    ("max_sequence_length", Why::Repeats("max_position_embeddings")),
+    ("kv_channels", Why::Repeats("head_dim")),
     ("n_ctx", Why::Repeats("max_position_embeddings")),
     ("num_heads", Why::Repeats("num_attention_heads")),
+    ("is_llama_config", Why::Unread),
     ("mask_value", Why::Unread),
+    ("matryoshka_dims", Why::Unread),
+    // Of training; the context is `max_position_embeddings`.
+    ("max_seq_len", Why::Unread),
+    ("max_seq_length", Why::Unread),
+    ("max_sequence_length", Why::Unread),
+    ("seq_length", Why::Unread),
     ("q_head_dim", Why::Unread),
     ("qk_head_dim", Why::Unread),
     // A decoder that stands alone may say so.
@@ -198,6 +222,8 @@ const OF_ROPES: &[&str] = &[
     "mrope_interleaved",
     // Said of the rope, and read by nobody.
     "finetuned",
+    "attn_factor",
+    "extrapolation_factor",
 ];
 
 /// Refuses what a config says beyond what the family's readers know. `written`: as the file has it; `read`: as it was
@@ -214,8 +240,10 @@ pub fn refuse_unknown(family: &Description, written: &Fields<'_>, read: &Fields<
     let words: Vec<&str> = Family::all().flat_map(|family| words(family.description())).collect();
     for (name, value) in written.all() {
         let canonical = family.renamed.iter().find(|(own, _)| own == name).map_or(name.as_str(), |(_, read)| read);
-        let is_known =
-            value.is_null() || used.has(written, name) || used.has(written, canonical) || words.contains(&canonical);
+        let is_known = says_nothing(value)
+            || used.has(written, name)
+            || used.has(written, canonical)
+            || words.contains(&canonical);
         let is_known = is_known || family.fixed.iter().any(|(fixed, _)| *fixed == canonical);
         if is_known {
             continue;
@@ -239,6 +267,11 @@ pub fn refuse_unknown(family: &Description, written: &Fields<'_>, read: &Fields<
         }
     }
     Ok(())
+}
+
+/// Nothing is switched on by what is `null` or `false`, unless a reader knows the field.
+fn says_nothing(value: &Value) -> bool {
+    matches!(value, Value::Null | Value::Bool(false))
 }
 
 /// Of a rope, or of one for each kind of layers.

@@ -1,8 +1,8 @@
 //! The supported architectures: `description` says what a family is made of, `table` has one description for each. The
 //! files beside them read a config.json by any of these; the result is plain data in `ModelConfig`, and no other file
-//! depends on the family. `keys` refuses fields that nobody reads, `canonical` gives a config the common words, `classes` tells generators from scorers and
-//! refuses other models, `layers` reads what differs from layer to layer, `latent` latent attention, `experts` the
-//! mixtures, `recurrent` layers with a state, `tokens` special tokens.
+//! depends on the family. `keys` refuses fields that nobody reads, `canonical` gives a config the common words,
+//! `classes` tells generators from scorers and refuses other models, `layers` reads what differs from layer to layer,
+//! `latent` latent attention, `experts` the mixtures, `recurrent` layers with a state, `tokens` special tokens.
 
 mod beside;
 mod canonical;
@@ -188,7 +188,9 @@ fn refuse_others(family: &Description, fields: &Fields<'_>) -> Result<()> {
     for (name, only) in family.fixed {
         let Some(found) = fields.value(name) else { continue };
         let said: Value = serde_json::from_str(only).expect("values of tables are JSON");
-        if !keys::is_same(found, &said) {
+        // A number that is switched off.
+        let is_off = said.is_number() && *found == Value::Bool(false);
+        if !is_off && !keys::is_same(found, &said) {
             return Err(fields.error(name, format!("{only} ({family})"), shown(found)));
         }
     }

@@ -1,4 +1,5 @@
-//! Trinity (`afmoe`): four norms a layer, gates of query heads, ropes in layers with windows alone, and sigmoid routers.
+//! Trinity (`afmoe`): four norms a layer, gates of query heads, ropes in layers with windows alone, and sigmoid
+//! routers.
 
 use serde_json::json;
 

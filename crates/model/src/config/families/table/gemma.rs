@@ -48,6 +48,7 @@ const SCALES: ScaleRule = ScaleRule {
 
 pub const GEMMA2: Description = Description {
     name: "gemma2",
+    ignored: &[("sliding_window_size", Why::Repeats("sliding_window"))],
     defaults: || {
         json!({
             "vocab_size": 256_000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,

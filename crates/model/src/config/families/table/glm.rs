@@ -1,5 +1,5 @@
-//! GLM-4 of 2025 (`glm4`), GLM-4.5 to 4.7 (`glm4_moe`), GLM-4.7 Flash (`glm4_moe_lite`) and Solar Open, with the text models of
-//! their kin that read pictures.
+//! GLM-4 of 2025 (`glm4`), GLM-4.5 to 4.7 (`glm4_moe`), GLM-4.7 Flash (`glm4_moe_lite`) and Solar Open, with the text
+//! models of their kin that read pictures.
 
 use serde_json::{Value, json};
 

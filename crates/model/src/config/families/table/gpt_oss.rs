@@ -14,9 +14,11 @@ use super::super::description::{
     ActivationRule, Description, ExpertRule, FileWindows, GgufRule, KindRule, PLAIN, PLAIN_ROPE, RopeRule, ScoreRule,
     WindowRule,
 };
+use super::super::keys::Why;
 
 pub const GPT_OSS: Description = Description {
     name: "gpt_oss",
+    ignored: &[("experts_per_token", Why::Repeats("num_experts_per_tok")), ("initial_context_length", Why::Unread)],
     adapt: Some(plain_rope),
     defaults: || {
         json!({

@@ -11,6 +11,22 @@ use super::super::canonical::Canonical;
 use super::super::description::{Beside, Description, ExpertRule, HeadNormRule, PLAIN};
 use super::super::keys::Why;
 
+/// Of pictures, and of heads that classify.
+const BESIDE_TEXTS: &[(&str, Why)] = &[
+    ("cla_share_factor", Why::Unread),
+    ("anyres_*", Why::Pictures),
+    ("class_num", Why::Unread),
+    ("dense_list", Why::Unread),
+    ("im_*_id", Why::Generation),
+    ("mask_init_id", Why::Generation),
+    ("moe_random_routing_dropped_token", Why::Training),
+    ("num_media_embeds", Why::Pictures),
+    ("pool_type", Why::Unread),
+    ("skip_cls_token", Why::Pictures),
+    ("text_*_id", Why::Generation),
+    ("vit_*", Why::Pictures),
+];
+
 pub const HUNYUAN_V1_DENSE: Description = Description {
     name: "hunyuan_v1_dense",
     adapt: Some(stretch_base),
@@ -28,7 +44,7 @@ pub const HUNYUAN_V1_DENSE: Description = Description {
         ("use_rotary_pos_emb", "true"),
         ("mlp_bias", "false"),
     ],
-    ignored: &[("cla_share_factor", Why::Unread)],
+    ignored: BESIDE_TEXTS,
     head_norm: Some(HeadNormRule { after_rope: true, ..HeadNormRule::BY_HEAD }),
     modules: Modules {
         in_layer: &[("self_attn.q_norm", "self_attn.query_layernorm"), ("self_attn.k_norm", "self_attn.key_layernorm")],
@@ -39,6 +55,7 @@ pub const HUNYUAN_V1_DENSE: Description = Description {
 
 pub const HUNYUAN_V1_MOE: Description = Description {
     name: "hunyuan_v1_moe",
+    ignored: BESIDE_TEXTS,
     renamed: &[("moe_topk", "num_experts_per_tok")],
     adapt: Some(share_one),
     fixed: &[

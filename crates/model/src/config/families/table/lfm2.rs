@@ -89,8 +89,8 @@ pub const LFM2_MOE: Description = Description {
     ..LFM2
 };
 
-/// `full_attn_idxs` lists the layers with attention where `layer_types` does not, and the width of a block is two thirds
-/// of what is written, rounded up, if `block_auto_adjust_ff_dim` says so.
+/// `full_attn_idxs` lists the layers with attention where `layer_types` does not, and the width of a block is two
+/// thirds of what is written, rounded up, if `block_auto_adjust_ff_dim` says so.
 fn adapt(written: &Fields<'_>, canonical: &mut Canonical) -> Result<()> {
     const WIDTH: &str = "block_ff_dim";
     if written.value("layer_types").is_none() && written.value("full_attn_idxs").is_some() {

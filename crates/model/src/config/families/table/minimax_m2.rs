@@ -33,8 +33,10 @@ pub const MINIMAX_M2: Description = Description {
         ("shared_intermediate_size", "0"),
         ("layernorm_full_attention_beta", "1.0"),
         ("layernorm_mlp_beta", "1.0"),
+        ("shared_moe_mode", "\"sigmoid\""),
     ],
-    ignored: &[("mlp_intermediate_size", Why::Unread)],
+    // The second: of layers with linear attention, which MiniMax-M2 has not.
+    ignored: &[("mlp_intermediate_size", Why::Unread), ("layernorm_linear_attention_beta", Why::Unread)],
     biases: Biases::NONE,
     rope: RopeRule::same(RopeDefaults { theta: 5e6, partial: true, ..PLAIN_ROPE }),
     head_norm: Some(HeadNormRule::OF_ALL_HEADS),

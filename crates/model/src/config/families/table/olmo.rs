@@ -1,5 +1,5 @@
-//! OLMo 2 and 3, and FlexOlmo: norms behind the blocks, and of all queries and keys as one vector; and OLMoE, with norms
-//! before the blocks.
+//! OLMo 2 and 3, and FlexOlmo: norms behind the blocks, and of all queries and keys as one vector; and OLMoE, with
+//! norms before the blocks.
 
 use serde_json::{Value, json};
 

@@ -38,6 +38,7 @@ pub const PHI: Description = Description {
 
 pub const PHI3: Description = Description {
     name: "phi3",
+    fixed: &[("full_attn_mod", "1"), ("interpolate_factor", "1")],
     defaults: || {
         json!({
             "vocab_size": 32_064, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,

@@ -8,6 +8,7 @@ use super::super::description::{
     Beside, Bias, Biases, Description, ExpertLayers, ExpertRule, GgufRule, HeadNormRule, ImpliedKinds, KindRule,
     Normalise, PLAIN, WindowRule, WindowUse,
 };
+use super::super::keys::Why;
 
 /// Windows in layers behind the first, if a switch says so.
 const SWITCHED: WindowRule = WindowRule { used: WindowUse::Switched, default: WindowRule::DEFAULT };
@@ -16,6 +17,8 @@ const BEHIND: KindRule =
 
 pub const QWEN2: Description = Description {
     name: "qwen2",
+    // Within the context that the model was trained on, chunks change nothing.
+    ignored: &[("dual_chunk_attention_config", Why::Unread)],
     biases: Biases { qkv: Bias::Always, ..Biases::NONE },
     kinds: BEHIND,
     windows: SWITCHED,

@@ -14,6 +14,7 @@ use super::super::recurrent;
 
 /// What all of them have.
 const HYBRID: Description = Description {
+    fixed: &[("output_gate_type", "\"swish\"")],
     norm: NormKind::RmsPlusOne,
     kinds: KindRule::every(Some("full_attention_interval"), 4, LayerKind::Linear),
     rope: RopeRule::same(RopeDefaults { fraction: 0.25, partial: true, ..PLAIN_ROPE }),
