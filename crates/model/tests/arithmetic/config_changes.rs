@@ -65,6 +65,8 @@ const READ_HERE_ALONE: &[(&str, &str)] = &[
     ("layer_types", "the pattern says as much (EXAONE)"),
     ("llama_4_scaling_beta", "without it queries do not grow, and it is read as the published code reads it"),
     ("long_mscale", "without it the factor is longrope's own"),
+    ("mrope_section", "in a text all three positions of a token are the same"),
+    ("rope_scaling", "in a text the parts of Qwen2.5-VL's rope turn alike"),
     ("model_type", "the class in `architectures` says as much"),
     (
         "num_key_value_heads",

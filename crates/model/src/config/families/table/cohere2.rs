@@ -72,6 +72,8 @@ pub const COHERE2_MOE: Description = Description {
         ("use_qk_norm", "false"),
         // With it, norms would be others.
         ("rms_norm_eps", "null"),
+        // What transformers computes with it is another rope than that of its kind.
+        ("rope_scaling", "null"),
     ],
     rope: RopeRule { rotated: Rotated::Listed, ..COHERE2.rope },
     dense_width: &["prefix_dense_intermediate_size", "intermediate_size"],

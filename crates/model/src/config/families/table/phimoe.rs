@@ -15,6 +15,8 @@ use super::super::description::{
 
 pub const PHIMOE: Description = Description {
     name: "phimoe",
+    // Its router always chooses two.
+    fixed: &[("num_experts_per_tok", "2")],
     adapt: Some(scale_rope),
     defaults: || {
         json!({

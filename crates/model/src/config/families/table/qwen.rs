@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::super::super::modules::{ExpertForm, LLAMA, Modules, StackedForm};
-use super::super::super::rope::LayerKind;
+use super::super::super::rope::{LayerKind, RopeDefaults};
 use super::super::description::{
     Beside, Bias, Biases, Description, ExpertLayers, ExpertRule, GgufRule, HeadNormRule, ImpliedKinds, KindRule,
-    Normalise, PLAIN, WindowRule, WindowUse,
+    Normalise, PLAIN, PLAIN_ROPE, RopeRule, WindowRule, WindowUse,
 };
 use super::super::keys::Why;
 
@@ -30,6 +30,7 @@ pub const QWEN2: Description = Description {
 pub const QWEN2_VL: Description = Description {
     name: "qwen2_vl",
     also: &["qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"],
+    rope: RopeRule::same(RopeDefaults { theta: 1e6, ..PLAIN_ROPE }),
     kinds: KindRule { otherwise: ImpliedKinds::Behind(80), ..BEHIND },
     gguf: GgufRule::named("qwen2vl"),
     ..QWEN2
