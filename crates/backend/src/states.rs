@@ -138,7 +138,7 @@ impl DeltaHeads {
         self.key_dim * self.value_dim
     }
 
-    /// Those of each of `count` ranks; `None` if these do not divide them.
+    /// The heads of each of `count` ranks; `None` if these do not divide them.
     fn of_rank(&self, count: usize) -> Option<Self> {
         let divides = self.key_heads.is_multiple_of(count) && self.value_heads.is_multiple_of(count);
         let (key_heads, value_heads) = (self.key_heads / count, self.value_heads / count);
@@ -151,7 +151,7 @@ impl DeltaHeads {
 pub enum StateKind {
     /// A matrix for each value head, changed by the gated delta rule.
     Delta(DeltaHeads),
-    /// The same with a decay for each of its rows; there are as many key heads as value heads.
+    /// A matrix as of the delta rule with a decay for each of its rows; there are as many key heads as value heads.
     Channel(DeltaHeads),
     /// A matrix for each value head, to which keys and values are added.
     Sum(DeltaHeads),

@@ -176,7 +176,7 @@ pub struct Uniform {
 }
 
 impl Uniform {
-    /// Those from number `first` on.
+    /// The numbers from number `first` on.
     pub fn from(self, first: usize) -> Self {
         // A number follows from the sum of the stream and its index.
         Self { stream: self.stream.wrapping_add(first as u64), ..self }

@@ -91,7 +91,7 @@ for_each_isa! {
         }
     }
 
-    /// The same of states that have the token already.
+    /// The output of states that have the token already.
     fn read(matrix: &[f32], token: &ScanToken<'_>, out: &mut [f32]) {
         out.fill(0.0);
         for (states, c) in matrix.chunks_exact(out.len()).zip(token.c) {

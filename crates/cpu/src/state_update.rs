@@ -163,9 +163,9 @@ struct Strips {
 
 #[derive(Clone, Copy)]
 struct TokenGates {
-    /// Of all rows of the state, where they have no own ones.
+    /// The decay of all rows of the state, where they have no own ones.
     decay: f32,
-    /// Of what is added: beta, or the step.
+    /// The factor of what is added: beta, or the step.
     factor: f32,
     /// Whether the state has the token already, which is only read then.
     is_in: bool,

@@ -8,7 +8,7 @@
 //! walking from its start. Bytes are those of the device's pages: what is read has the bits of what was computed.
 //!
 //! # States
-//! Of models with recurrent layers, chunks help where the state after one is on disk too: rows behind it continue from
+//! In models with recurrent layers, chunks help where the state after one is on disk too: rows behind it continue from
 //! that. A state has as many bytes as many tokens' keys and values, so one is kept for the last chunk of each segment
 //! alone: where prompts end, and where those known together part. A prefix is read up to its last state.
 //!

@@ -60,7 +60,7 @@ pub struct WideTile {
 pub struct WideScratch {
     numbers: Vec<f32>,
     parts: Vec<f32>,
-    /// Of a strip, where they are stored as bytes.
+    /// The scales of a strip, where scales are stored as bytes.
     scales: Vec<f32>,
 }
 
